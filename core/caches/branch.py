@@ -6,6 +6,8 @@ its own would, with the same sums to the last bit. Cost: a copy of its own rows 
 beside thousands that are read.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import CpuShare, LayerStore, ResidentLayer
 from core.caches.query_log import QUERY_LOG
+from core.ops.native import KEYS_OF_A_SHARE
 from core.ops.reach import Asked
 
 
@@ -29,7 +32,7 @@ class BranchLayer:
         """Take the trunk's rows [shared, length)."""
         self.stage(self._shared, *(rows[None] for rows in self._trunk.rows(self._shared, length)))
 
-    def _laid(self, stop: int) -> ResidentLayer:
+    def laid(self, stop: int) -> ResidentLayer:
         """The trunk with own rows [shared, stop) in their places."""
         for rows, own in zip(self._trunk.buffers, (self._k, self._v), strict=True):
             rows[:, :, self._shared : stop] = own[:, :, : stop - self._shared]
@@ -53,7 +56,7 @@ class BranchLayer:
         self._v[:, :, first : self._staged] = v
 
     def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
-        return self._laid(start + q.shape[2]).attend(start, q, scaling, asked)
+        return self.laid(start + q.shape[2]).attend(start, q, scaling, asked)
 
     def commit(self, length: int) -> None:
         """Rows stay in place."""
@@ -66,13 +69,13 @@ class BranchLayer:
         if start >= self._shared:
             own = slice(start - self._shared, stop - self._shared)
             return self._k[0, :, own], self._v[0, :, own]
-        return self._laid(max(stop, self._shared)).rows(start, stop)
+        return self.laid(max(stop, self._shared)).rows(start, stop)
 
     def chunks_away(self, chunk_size: int) -> int:
         return 0
 
     def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
-        return self._laid(self._shared + self._staged).gather(heads, chunks, away, chunk_size)
+        return self.laid(self._shared + self._staged).gather(heads, chunks, away, chunk_size)
 
 
 class BranchCache(FullCache):
@@ -111,6 +114,39 @@ class BranchCache(FullCache):
         found = self._trunk._landmarks[layer]  # of a trunk, those behind complete chunks are scratch
         found[:, own] = self._landmarks[layer][:, own]
         return found[:, :num_chunks]
+
+    def same_trunk(self, other: object) -> bool:
+        """Whether another cache continues the same tokens."""
+        return isinstance(other, BranchCache) and other._trunk is self._trunk and other._shared == self._shared
+
+    @staticmethod
+    def attend_together(
+        branches: "Sequence[tuple[BranchCache, slice]]", layer: int, q: Tensor, scaling: float
+    ) -> Tensor | None:
+        """As `attend`, of branches of one trunk, which have these rows of q [1, H, T, D]: the trunk is read once for all.
+
+        None: the kernel cannot read it in two steps; nothing was done.
+        """
+        trunk, shared = branches[0][0]._trunk, branches[0][0]._shared
+        first = shared // KEYS_OF_A_SHARE * KEYS_OF_A_SHARE
+        k, v = trunk.resident(layer).buffers
+        kernel = trunk.backend.kernel
+        if first == 0 or kernel is None or trunk.backend.attend is not kernel or not kernel.takes(q, k):
+            return None
+        begun = kernel.begun(q, k[:, :, :first], v[:, :, :first], scaling)
+        found = []
+        for branch, rows in branches:
+            own = q[:, :, rows]
+            branch._queries.write(layer, branch._length, own)
+            k, v = branch._laid(layer, branch._length + own.shape[2])
+            found.append(kernel.ended(own, k, v, scaling, begun[:, :, rows], first))
+        return torch.cat(found, 2)
+
+    def _laid(self, layer: int, stop: int) -> tuple[Tensor, Tensor]:
+        store = self._layers[layer]
+        assert isinstance(store, BranchLayer)
+        k, v = store.laid(stop).buffers
+        return k[:, :, :stop], v[:, :, :stop]
 
     @staticmethod
     def own_bytes(shape: KVShape, most: int, chunk_size: int) -> int:

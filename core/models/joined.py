@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from core.caches.base import KVCache
+from core.caches.branch import BranchCache
 from core.caches.tokens import Context
 from core.models.cached_model import CachedModel
 from core.models.hf_attention import forward
@@ -46,6 +47,10 @@ class RaggedCache:
         for cache, count in caches:
             self._caches.append((cache, slice(at, at + count)))
             at += count
+        first = self._caches[0][0]
+        self._branches = [(cache, rows) for cache, rows in self._caches if isinstance(cache, BranchCache)]
+        if len(self._branches) < len(self._caches) or not all(cache.same_trunk(first) for cache, _ in self._branches):
+            self._branches = []
 
     @property
     def length(self) -> int:
@@ -59,6 +64,10 @@ class RaggedCache:
 
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Each conversation's rows of q [1, H, T, D] attend in its cache alone; returns [1, H, T, D]."""
+        if self._branches and asked is None:
+            found = BranchCache.attend_together(self._branches, layer, q, scaling)
+            if found is not None:
+                return found
         return torch.cat([cache.attend(layer, q[:, :, rows], scaling, asked) for cache, rows in self._caches], 2)
 
 

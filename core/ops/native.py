@@ -103,6 +103,9 @@ class SmallRows:
         compiled.small_rows_panel.restype = ctypes.c_int64
         self.panel: int = compiled.small_rows_panel()  # outputs whose packed weights lie beside each other
         self._call.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64]
+        self._call_from = compiled.small_rows_attention_from
+        self._call_from.restype = None
+        self._call_from.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 2
         self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
         self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
@@ -135,6 +138,44 @@ class SmallRows:
         pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
         self._call(*pointers, ctypes.byref(sizes), k.dtype == torch.float16)
         return out.view(batch, heads, num_new, dim)
+
+    def takes(self, q: Tensor, k: Tensor) -> bool:
+        """Whether attention of q to k of one text goes through the kernel; other sizes and types do not."""
+        known = q.dtype == torch.float32 and k.dtype in KEPT_AS and q.device.type == "cpu"
+        return known and q.shape[0] == 1 and q.shape[3] % 8 == 0 and q.shape[3] <= MOST_DIM
+
+    def begun(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
+        """What rows q [1, H, T, D] have of keys that they all see, k, v [1, H_kv, S, D], S a multiple of KEYS_OF_A_SHARE.
+
+        Returns:
+            [H_kv, H / H_kv, T, D + 2], for `ended`, where rows go on with other keys.
+        """
+        heads, num_new, dim = q.shape[1:]
+        after = torch.empty(k.shape[1], heads // k.shape[1], num_new, dim + 2, dtype=torch.float32)
+        self._attend_from(q, k, v, scaling, 0, None, after, 1)
+        return after
+
+    def ended(self, q: Tensor, k: Tensor, v: Tensor, scaling: float, begun: Tensor, first: int) -> Tensor:
+        """As the call, of rows that `begun` with the first keys: the same to the last bit, at the price of the others."""
+        return self._attend_from(q, k, v, scaling, first, begun.contiguous(), None, q.shape[2])
+
+    def _attend_from(
+        self, q: Tensor, k: Tensor, v: Tensor, scaling: float, first: int, before: Tensor | None,
+        after: Tensor | None, num_new: int,
+    ) -> Tensor:  # fmt: skip
+        _, heads, count, dim = q.shape
+        kv_heads, total = k.shape[1], k.shape[2]
+        rows = count * (heads // kv_heads)
+        folded = q.reshape(kv_heads, rows, dim).contiguous()
+        out = torch.empty(kv_heads, rows, dim, dtype=torch.float32)
+        strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
+        threads = self._threads.now()
+        cuts = (1, -(-rows // MOST_TOGETHER)) if kv_heads % threads == 0 else _cuts(kv_heads, MOST_ROWS + rows, total, threads)
+        sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, KEYS_OF_A_SHARE, *cuts, threads)
+        pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), ctypes.byref(sizes))
+        states = [None if state is None else state.data_ptr() for state in (before, after)]
+        self._call_from(*pointers, k.dtype == torch.float16, first, *states)
+        return out.view(1, heads, count, dim)
 
     def votes(self, queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
         """The attention that queries [H_kv, R, D] give to keys [H_kv, C, D], summed over R: [H_kv, C], float32 on CPU.

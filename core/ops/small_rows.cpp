@@ -451,8 +451,30 @@ Task<T> task_of(const Sizes& s, const float* q, const T* k, const T* v, int64_t 
   return {q + (head * s.rows + first) * s.dim, scale, keys, first, last - first, s.num_new, s.total, s.dim};
 }
 
+// What rows have of the keys before a share: [kv_heads, rows, dim + 2], a row's numbers of a Part beside each other.
+struct Unfinished {
+  int64_t from = 0;  // the first key that is still to come; a multiple of a share
+  const float* before = nullptr;
+  float* after = nullptr;  // instead of results
+};
+
+// Between a Part and the rows of Unfinished.
+void put_down(const Part& part, int rows, int dim, float* to) {
+  for (int r = 0; r < rows; ++r, to += dim + 2) {
+    std::copy(part.out + int64_t(r) * dim, part.out + int64_t(r + 1) * dim, to);
+    to[dim] = part.top[r], to[dim + 1] = part.sum[r];
+  }
+}
+void take_up(const float* from, int rows, int dim, const Part& part) {
+  for (int r = 0; r < rows; ++r, from += dim + 2) {
+    std::copy(from, from + dim, part.out + int64_t(r) * dim);
+    part.top[r] = from[dim], part.sum[r] = from[dim + 1];
+  }
+}
+
 // Every task has some rows of a head and all of their keys; it merges share after share.
-template <class T> void attend_by_rows(const Sizes& s, const float* q, const T* k, const T* v, float* out) {
+template <class T>
+void attend_by_rows(const Sizes& s, const float* q, const T* k, const T* v, float* out, Unfinished un = {}) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(int(s.threads)) if (s.threads > 1)
   for (int64_t i = 0; i < s.kv_heads * s.groups; ++i) {
     const int64_t head = i / s.groups, group = i % s.groups, first = s.rows * group / s.groups;
@@ -460,12 +482,17 @@ template <class T> void attend_by_rows(const Sizes& s, const float* q, const T* 
     const int64_t size = task.rows * (s.dim + 2), most = task.most_seen();
     std::vector<float> memory(2 * size);
     const Part result(memory.data(), task.rows, s.dim), part(memory.data() + size, task.rows, s.dim);
+    const int64_t row = (head * s.rows + first) * (s.dim + 2);
     result.clear(task.rows);
-    for (int64_t start = 0; start < most; start += s.share) {
+    if (un.before != nullptr) take_up(un.before + row, task.rows, task.dim, result);
+    for (int64_t start = un.from; start < most; start += s.share) {
       task.attend(start, std::min(start + s.share, s.total), part);
       add_part(result, part, task.rows, task.dim);
     }
-    finish(result, task.rows, task.dim, out + (head * s.rows + first) * s.dim);
+    if (un.after != nullptr)
+      put_down(result, task.rows, task.dim, un.after + row);
+    else
+      finish(result, task.rows, task.dim, out + (head * s.rows + first) * s.dim);
   }
 }
 
@@ -509,6 +536,18 @@ extern "C" void small_rows_attention(const float* q, const void* k, const void* 
     attention(*sizes, q, static_cast<const Half*>(k), static_cast<const Half*>(v), out);
   else
     attention(*sizes, q, static_cast<const float*>(k), static_cast<const float*>(v), out);
+}
+
+// The same in two steps, for rows that see the same first keys: without `before` what rows have of all keys, which they
+// must all see (num_new 1), goes to `after`; then `before` is what they have of the first `from` keys. Results are the
+// same to the last bit. `pieces` is 1, `from` a multiple of `share`; before and after: [kv_heads, rows, dim + 2].
+extern "C" void small_rows_attention_from(const float* q, const void* k, const void* v, float* out, const Sizes* sizes,
+                                          int64_t half, int64_t from, const float* before, float* after) {
+  const Unfinished un = {from, before, after};
+  if (half)
+    attend_by_rows(*sizes, q, static_cast<const Half*>(k), static_cast<const Half*>(v), out, un);
+  else
+    attend_by_rows(*sizes, q, static_cast<const float*>(k), static_cast<const float*>(v), out, un);
 }
 
 namespace {
