@@ -123,7 +123,7 @@ class BranchCache(FullCache):
     def attend_together(
         branches: "Sequence[tuple[BranchCache, slice]]", layer: int, q: Tensor, scaling: float
     ) -> Tensor | None:
-        """As `attend`, of branches of one trunk, which have these rows of q [1, H, T, D]: the trunk is read once for all.
+        """As `attend`, of branches of one trunk with these rows of q [1, H, T, D]: the trunk is read once for all.
 
         None: the kernel cannot read it in two steps; nothing was done.
         """

@@ -1,7 +1,8 @@
 """One round of speculation, and the hierarchy as composition: a verifier that proposes to a better one.
 
-Nested once this is TriForce (arXiv 2404.11912): Speculative(Speculative(draft, retrieval), full). Rounds are generators
-that ask for passes: `alone` computes them one by one, `core.generation.together` those of several conversations at once.
+Nested once this is TriForce (arXiv 2404.11912): Speculative(Speculative(draft, retrieval), full). Rounds ask for passes
+instead of computing them: `alone` computes one after the other, `core.generation.together` those of several
+conversations at once.
 """
 
 import time

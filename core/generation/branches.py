@@ -1,11 +1,10 @@
 """Questions about one text: each gets caches of its own, which continue what the engine's full cache has read."""
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
 
 from core.caches.branch import BranchCache
 from core.caches.tokens import common_prefix
-from core.config import EngineConfig
+from core.config import GenerationConfig
 from core.decoding.methods import Decoder
 from core.decoding.registry import is_exact
 from core.generation.decode_loop import LONGEST_ROUND, Answer
@@ -13,6 +12,7 @@ from core.generation.events import PrefillProgress
 from core.generation.levels import Levels
 from core.generation.loaded import LoadedModels
 from core.generation.together import Question
+from core.generation.trunk import Trunk
 from core.models.joined import most_joined
 from core.planning.choices import Choice
 from core.planning.memory_plan import Plan
@@ -21,49 +21,46 @@ from core.planning.sizes import RETRIEVAL, STREAMING
 MOST_TOGETHER = 8  # answers: each adds what it draws to the wait for the others' next words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Branches:
     """Opens questions beside each other.
 
     Args:
         levels: of the engine, whose full cache reads.
-        read: brings it to a prompt.
-        rewind: forgets what it has read from a length on.
-        answer: makes an answer of a decoder.
-        shared: tokens that all prompts begin with.
     """
 
-    config: EngineConfig
-    models: LoadedModels
-    levels: Levels
-    plan_now: Callable[[], Plan]
-    read: Callable[[Question], Generator[PrefillProgress]]
-    rewind: Callable[[int], int]
-    answer: Callable[[Decoder, Question], Answer]
-    shared: int
+    def __init__(self, trunk: Trunk, levels: Levels, models: LoadedModels, questions: Sequence[Question]) -> None:
+        self._trunk, self._levels, self._models = trunk, levels, models
+        self._shared = shared_tokens([question.prompt_ids for question in questions])
 
     def opened(self, question: Question) -> Generator[PrefillProgress, None, Answer]:
         """See `core.generation.together.Reader`."""
-        yield from self.read(question)
+        prompt_ids, config, cancel = question
+        trunk, read_by = self._trunk, self._levels.full
+        yield from trunk.read(prompt_ids, cancel)
         if question.cancelled:
-            answer = self.answer(self._decoder(self.levels, question), question)
-            answer.decoder.reset_meters()
-            answer.stop_reason = "cancelled"
-            return answer
-        most = own_tokens(question, self.shared)
-        full = BranchCache(self.levels.full, self.shared, min(most, self.levels.full.capacity - self.shared))
-        self.rewind(self.shared)
-        own = Levels(self.config, self.plan_now(), self.models, self.plan_now, None, None, full=full)
-        own.use_budget(question.config.budget)
-        decoder = self._decoder(own, question)
-        answer = self.answer(decoder, question)
-        decoder.reset_meters()
-        own.oom_fallback.retry(decoder.start, decoder.forget)
-        return answer
+            decoder = _decoder(self._levels, config)
+            return begun(decoder, trunk.answer(decoder, prompt_ids, config), cancelled=True)
+        most = min(own_tokens(question, self._shared), read_by.capacity - self._shared)
+        full = BranchCache(read_by, self._shared, most)
+        trunk.rewind(self._shared)
+        own = Levels(trunk.config, trunk.plan, self._models, lambda: trunk.plan, None, None, full=full)
+        own.use_budget(config.budget)
+        decoder = _decoder(own, config)
+        return begun(decoder, trunk.answer(decoder, prompt_ids, config), cancelled=False)
 
-    def _decoder(self, levels: Levels, question: Question) -> Decoder:
-        config = question.config
-        return Decoder(config.method, levels.parts, config.sampling, config.speculation)
+
+def begun(decoder: Decoder, answer: Answer, *, cancelled: bool) -> Answer:
+    """An answer behind a prompt that was read, or whose reading was cancelled, before its first round."""
+    decoder.reset_meters()
+    if cancelled:
+        answer.stop_reason = "cancelled"
+    else:
+        answer.oom_fallback.retry(decoder.start, decoder.forget)
+    return answer
+
+
+def _decoder(levels: Levels, config: GenerationConfig) -> Decoder:
+    return Decoder(config.method, levels.parts, config.sampling, config.speculation)
 
 
 def shared_tokens(prompts: Sequence[Sequence[int]]) -> int:
@@ -88,8 +85,10 @@ def number_together(levels: Levels, models: LoadedModels, plan: Plan, questions:
     parts = [levels.parts.full, levels.parts.retrieval, *([levels.parts.draft] if levels.parts.draft else [])]
     shape = levels.full.shape
     if shape.reaches or shape.recurrent or not all(map(most_joined, parts)):
-        device = "on a GPU passes are of one conversation" if shape.device.type == "cuda" else (
-            "the layers of this model do not compute a token as if it were alone"
+        device = (
+            "on a GPU passes are of one conversation"
+            if shape.device.type == "cuda"
+            else ("the layers of this model do not compute a token as if it were alone")
         )
         return Choice(1, device)
     shared = shared_tokens([question.prompt_ids for question in questions])
@@ -100,4 +99,6 @@ def number_together(levels: Levels, models: LoadedModels, plan: Plan, questions:
     number = min(len(questions), MOST_TOGETHER, room)
     if number < 2:
         return Choice(1, f"another answer takes {each >> 20:,} MiB, which are not free beside this context")
+    if number == len(questions):
+        return Choice(number, "all of them")
     return Choice(number, f"{room:,} fit" if number == room else "more would wait longer for their words")

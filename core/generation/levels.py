@@ -1,7 +1,8 @@
 """The target and the draft, each with its caches: the parts of decoders."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -198,6 +199,15 @@ class Levels:
     def holds_all_chunks(self) -> bool:
         """Whether the retrieval cache has room for every chunk."""
         return self.retrieval.held_chunks().shape[2] < self._chooser.max_chunks
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Free the retrieval cache's memory; its rows are chosen again before the next answer anyway."""
+        self.retrieval.release_buffers()
+        try:
+            yield
+        finally:
+            self.oom_fallback.retry(self.retrieval.allocate_buffers, lambda: None)
 
     # -------------------- lossy methods
 

@@ -29,6 +29,7 @@ class Question(NamedTuple):
 
     @property
     def cancelled(self) -> bool:
+        """Whether it was."""
         return self.cancel is not None and self.cancel.is_set()
 
 
@@ -127,7 +128,7 @@ class Reader(Protocol):
 def answered_together(reader: Reader, questions: Sequence[Question], most: int) -> Generator[LaneEvent]:
     """Answer all questions, at most so many at a time; the first ones are read before any is answered.
 
-    The events of each question come in the order of `Engine.generate`.
+    Events come as `core.engine_api.TextEngine.answer_together` says.
     """
     together, waiting = Together(), deque(range(len(questions)))
     answers: dict[int, Answer] = {}
@@ -136,6 +137,8 @@ def answered_together(reader: Reader, questions: Sequence[Question], most: int) 
         while waiting or len(together):
             while waiting and len(together) < most:
                 number = waiting.popleft()
+                if number and questions[number].cancelled:
+                    continue
                 answers[number], ends[number] = yield from _opened(reader, number, questions[number])
                 if answers[number].stop_reason is None:
                     together.join(number, answers[number])
@@ -176,10 +179,11 @@ def _opened(
     return answer, end
 
 
-def one_by_one(
-    generate: Callable[[Question], Iterator[Event]], questions: Sequence[Question]
-) -> Generator[LaneEvent]:
+Generate = Callable[[Sequence[int], GenerationConfig, threading.Event | None], Iterator[Event]]
+
+
+def one_by_one(generate: Generate, questions: Sequence[Question]) -> Generator[LaneEvent]:
     """The same events, one answer after the other."""
     for number, question in enumerate(questions):
-        for event in generate(question):
+        for event in generate(*question) if number == 0 or not question.cancelled else ():
             yield LaneEvent(number, event)

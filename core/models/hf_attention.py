@@ -25,7 +25,7 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from core.caches.base import KVCache, RunningPass
+from core.caches.base import RunningPass
 from core.caches.running_state import RunningState, running_state
 from core.errors import UnsupportedModel
 from core.models.recurrent import StatefulCache, StatefulLayers, watch
@@ -201,9 +201,7 @@ def register() -> None:
 
 
 @torch.inference_mode()
-def forward(
-    model: nn.Module, tokens: Tensor, positions: Tensor, cache: RunningPass, keep: int | Tensor
-) -> Tensor:
+def forward(model: nn.Module, tokens: Tensor, positions: Tensor, cache: RunningPass, keep: int | Tensor) -> Tensor:
     """One pass over tokens [T] at positions [T] through `cache`; logits [keep, V].
 
     Args:
@@ -215,7 +213,9 @@ def forward(
         watch(model)
     wanted: int | Tensor = keep
     config = getattr(model, "config", None)
-    if isinstance(keep, int) and getattr(config, "num_kv_shared_layers", 0):  # of a number, Gemma 4 would leave out the queries before
+    if isinstance(keep, int) and getattr(
+        config, "num_kv_shared_layers", 0
+    ):  # of a number, Gemma 4 would leave out the queries before
         wanted = torch.arange(len(tokens) - keep, len(tokens), device=tokens.device)
     output = cast(Any, model)(
         input_ids=tokens[None],

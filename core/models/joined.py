@@ -117,8 +117,10 @@ def _joined(numbers: Sequence[int], wanted: Sequence[Wanted], spans: Sequence[ra
     """One pass for some of them: its time is shared equally."""
     parts = [(wanted[number], spans[number]) for number in numbers]
     if len(parts) < 2:
-        return {number: wanted[number].model.feed(wanted[number].context, spans[number], wanted[number].keep)
-                for number in numbers}
+        return {
+            number: wanted[number].model.feed(wanted[number].context, spans[number], wanted[number].keep)
+            for number in numbers
+        }
     started = time.perf_counter()
     first = wanted[numbers[0]].model
     tokens = torch.cat([one.model.known(one.context.span(span.start, span.stop)) for one, span in parts])

@@ -145,7 +145,7 @@ class SmallRows:
         return known and q.shape[0] == 1 and q.shape[3] % 8 == 0 and q.shape[3] <= MOST_DIM
 
     def begun(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
-        """What rows q [1, H, T, D] have of keys that they all see, k, v [1, H_kv, S, D], S a multiple of KEYS_OF_A_SHARE.
+        """What rows q [1, H, T, D] have of keys k, v [1, H_kv, S, D] that they all see; S: full shares.
 
         Returns:
             [H_kv, H / H_kv, T, D + 2], for `ended`, where rows go on with other keys.
@@ -156,7 +156,7 @@ class SmallRows:
         return after
 
     def ended(self, q: Tensor, k: Tensor, v: Tensor, scaling: float, begun: Tensor, first: int) -> Tensor:
-        """As the call, of rows that `begun` with the first keys: the same to the last bit, at the price of the others."""
+        """As the call, of rows that `begun` with the `first` keys: the same to the last bit."""
         return self._attend_from(q, k, v, scaling, first, begun.contiguous(), None, q.shape[2])
 
     def _attend_from(
@@ -170,8 +170,8 @@ class SmallRows:
         out = torch.empty(kv_heads, rows, dim, dtype=torch.float32)
         strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
         threads = self._threads.now()
-        cuts = (1, -(-rows // MOST_TOGETHER)) if kv_heads % threads == 0 else _cuts(kv_heads, MOST_ROWS + rows, total, threads)
-        sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, KEYS_OF_A_SHARE, *cuts, threads)
+        groups = min(rows, _cuts(kv_heads, max(rows, MOST_ROWS + 1), total, threads)[1])  # never cut by keys
+        sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, KEYS_OF_A_SHARE, 1, groups, threads)
         pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), ctypes.byref(sizes))
         states = [None if state is None else state.data_ptr() for state in (before, after)]
         self._call_from(*pointers, k.dtype == torch.float16, first, *states)

@@ -323,7 +323,7 @@ MUTANTS = (
     Mutant(
         "after an answer the caches keep what was not committed",
         ENGINE,
-        "        self._seen = tokens[:length]\n        self._rewind(length)\n",
+        "        self._seen = tokens[:length]\n        self.rewind(length)\n",
         "        self._seen = tokens[:length]\n",
     ),
     Mutant(

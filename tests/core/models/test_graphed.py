@@ -85,7 +85,7 @@ def test_memory_that_the_retrieval_cache_lends_is_free_at_once(engine: Engine) -
     """It was not: recordings kept all of it, and on a full card reading layer by layer ran out of memory."""
     hold, expected = retrieval_memory(engine), written(engine, settings()).token_ids
     assert not any(hold.gone)
-    with engine._lent():
+    with engine._levels.lent():
         assert all(hold.gone)
         assert engine._graphs is not None and names(engine._graphs) == {"full", "draft"}, "theirs stay"
     assert written(engine, settings()).token_ids == expected
@@ -95,7 +95,7 @@ def test_memory_is_held_where_recordings_are_not_told(engine: Engine) -> None:
     """Negative control: it is the recordings that would keep it."""
     engine._levels.retrieval.moving._keepers.clear()
     hold = retrieval_memory(engine)
-    with engine._lent():
+    with engine._levels.lent():
         assert not any(hold.gone)
 
 
