@@ -29,9 +29,8 @@ class Shown:
         if isinstance(event, Finished):
             print(event.text[self._streamed :], end="" if event.text.endswith("\n") else "\n", flush=True)
             return
-        print(
-            "" if self._thinking or not event.thought else "(Thought) ", event.thought, sep="", end="", file=sys.stderr
-        )
+        opening = "" if self._thinking or not event.thought else "(Thought) "
+        print(opening, event.thought, sep="", end="", file=sys.stderr)
         print("\n\n" if self._thinking and event.text else "", end="", file=sys.stderr, flush=True)
         self._thinking = (self._thinking or bool(event.thought)) and not event.text
         print(event.text, end="", flush=True)

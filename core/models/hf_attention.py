@@ -213,9 +213,8 @@ def forward(model: nn.Module, tokens: Tensor, positions: Tensor, cache: RunningP
         watch(model)
     wanted: int | Tensor = keep
     config = getattr(model, "config", None)
-    if isinstance(keep, int) and getattr(
-        config, "num_kv_shared_layers", 0
-    ):  # of a number, Gemma 4 would leave out the queries before
+    shares_keys = bool(getattr(config, "num_kv_shared_layers", 0))
+    if isinstance(keep, int) and shares_keys:  # of a number, Gemma 4 would leave out the queries before
         wanted = torch.arange(len(tokens) - keep, len(tokens), device=tokens.device)
     output = cast(Any, model)(
         input_ids=tokens[None],

@@ -134,7 +134,9 @@ def _joined(numbers: Sequence[int], wanted: Sequence[Wanted], spans: Sequence[ra
         logits = forward(first.module, tokens, positions, cache, kept)
     seconds = (time.perf_counter() - started) / len(parts)
     found = {}
-    for number, (one, span), own in zip(numbers, parts, logits.split([one.keep for one, _ in parts]), strict=True):
+    for number, (one, span), own in zip(
+        numbers, parts, torch.split(logits, [one.keep for one, _ in parts]), strict=True
+    ):
         one.model.meter.took(len(span), one.model.cache.nbytes, seconds)
         one.model.cache.commit(len(span))
         found[number] = one.model.widened(own)
