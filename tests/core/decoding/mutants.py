@@ -328,15 +328,15 @@ MUTANTS = (
     ),
     Mutant(
         "comparison looks at the best two tokens",
-        ENGINE,
-        "gap = float(logits[0].float().max() - written.min())",
-        "gap = float(-logits[0].float().topk(2).values.diff())",
+        LEVELS,
+        "float(logits.max() - logits[list(tokens)].min())",
+        "float(-logits.topk(2).values.diff())",
     ),
     Mutant(
         "a beginning counts as equal",
-        ENGINE,
-        '        if shared in (len(plain), len(other)):\n            return Equality("mismatch", shared, None)\n',
-        '        if shared in (len(plain), len(other)):\n            return Equality("identical", None, None)\n',
+        "core/engine_info.py",
+        'else cls("mismatch", shared, None)',
+        'else cls("identical", None, None)',
     ),
     Mutant(
         "overwritten queries are not asked again",
