@@ -385,10 +385,10 @@ class Engine:
         Answers of several engines for the same models can be decoded by one `core.generation.together.Together`.
         Raises what `generate` raises.
         """
-        prompt_ids, config, cancel = question
+        prompt_ids, config, cancel, boundary = question
         self.use_budget(config.budget)
         decoder = Decoder(config.method, self._levels.parts, config.sampling, config.speculation)
-        yield from self.read(prompt_ids, cancel)
+        yield from self.read(prompt_ids, cancel, boundary=boundary)
         return begun(decoder, self.answer(decoder, prompt_ids, config), cancelled=question.cancelled)
 
     def sibling(self, plan: Plan) -> "Engine":

@@ -1,14 +1,13 @@
 """Answers on the terminal: one as it is written, or several that are written together, each in its turn."""
 
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from app.cli.reading import ProgressLine
 from app.cli.report import summary_line
 from core.engine_api import TextEngine
 from core.generation.events import Event, Finished, PrefillProgress
-from core.generation.together import Question
+from core.generation.together import Question, in_order
 
 
 class Shown:
@@ -63,19 +62,15 @@ def answer_in_order(
         The answers to the first questions: to all that had begun when the engine was stopped.
     """
     answers: list[Finished] = []
-    waiting: list[deque[Event]] = [deque() for _ in questions]
     view: Shown | None = None  # of the first answer that is not in `answers`
-    for lane, event in ((one.lane or 0, one.event) for one in engine.answer_together(questions)):
-        waiting[lane].append(event)
-        while len(answers) < len(questions) and waiting[len(answers)]:
-            number = len(answers)
-            if view is None and shown and headings[number]:
-                print(f"\n> {headings[number]}\n", flush=True)
-            view, event = view or Shown(shown=shown), waiting[number].popleft()
-            view.show(event)
-            if isinstance(event, Finished):
-                answers.append(added(number, event))
-                view = None
-                if shown:
-                    print(f"\n{no_answer(event)}{summary_line(answers[-1])}", file=sys.stderr, flush=True)
+    for number, event in in_order(engine.answer_together(questions), len(questions)):
+        if view is None and shown and headings[number]:
+            print(f"\n> {headings[number]}\n", flush=True)
+        view = view or Shown(shown=shown)
+        view.show(event)
+        if isinstance(event, Finished):
+            answers.append(added(number, event))
+            view = None
+            if shown:
+                print(f"\n{no_answer(event)}{summary_line(answers[-1])}", file=sys.stderr, flush=True)
     return answers

@@ -34,9 +34,9 @@ class Branches:
 
     def opened(self, question: Question) -> Generator[PrefillProgress, None, Answer]:
         """See `core.generation.together.Reader`."""
-        prompt_ids, config, cancel = question
+        prompt_ids, config, cancel, boundary = question
         trunk, read_by = self._trunk, self._levels.full
-        yield from trunk.read(prompt_ids, cancel)
+        yield from trunk.read(prompt_ids, cancel, boundary=boundary)
         if question.cancelled:
             decoder = _decoder(self._levels, config)
             return begun(decoder, trunk.answer(decoder, prompt_ids, config), cancelled=True)

@@ -8,7 +8,7 @@ takes its place.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from core.config import GenerationConfig
 from core.decoding.speculative import Pass, Passes, SampledModel
 from core.generation.decode_loop import Answer
-from core.generation.events import Event, LaneEvent, PrefillProgress, RoundDone
+from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone
 from core.models.joined import Wanted, logits_together
 
 
@@ -26,6 +26,7 @@ class Question(NamedTuple):
     prompt_ids: Sequence[int]
     config: GenerationConfig
     cancel: threading.Event | None = None
+    boundary: int = 0  # tokens of the book, see `core.engine.Engine.read`
 
     @property
     def cancelled(self) -> bool:
@@ -179,11 +180,37 @@ def _opened(
     return answer, end
 
 
-Generate = Callable[[Sequence[int], GenerationConfig, threading.Event | None], Iterator[Event]]
+class Generate(Protocol):
+    """As `core.engine_api.TextEngine.generate`."""
+
+    def __call__(
+        self,
+        prompt_ids: Sequence[int],
+        config: GenerationConfig,
+        cancel: threading.Event | None = None,
+        *,
+        boundary: int = 0,
+    ) -> Iterator[Event]:
+        """Read a prompt, then answer."""
 
 
 def one_by_one(generate: Generate, questions: Sequence[Question]) -> Generator[LaneEvent]:
     """The same events, one answer after the other."""
     for number, question in enumerate(questions):
-        for event in generate(*question) if number == 0 or not question.cancelled else ():
+        prompt_ids, config, cancel, boundary = question
+        if number and question.cancelled:
+            continue
+        for event in generate(prompt_ids, config, cancel, boundary=boundary):
             yield LaneEvent(number, event)
+
+
+def in_order(events: Iterable[LaneEvent], count: int) -> Iterator[tuple[int, Event]]:
+    """The events of all questions with their numbers, one question after the other, as soon as they can come."""
+    waiting: list[deque[Event]] = [deque() for _ in range(count)]
+    now = 0
+    for one in events:
+        waiting[one.lane or 0].append(one.event)
+        while now < count and waiting[now]:
+            event = waiting[now].popleft()
+            yield now, event
+            now += isinstance(event, Finished)
