@@ -90,6 +90,7 @@ class Decoder:
         self._round_overhead = 0.0  # recent mean, seconds of a round outside passes
         self.reselections = 0
         self.waited_seconds = 0.0  # in rounds, while passes were computed for other conversations
+        self.begins_plainly = False  # greedy rounds begin with one of one row, which no model of costs foretells
         for level in self.levels:
             level.clock = self._clock
 
@@ -208,16 +209,24 @@ class Decoder:
         elif self._lookup:
             self._lookup.sync(context.span(0, len(context)))
             self._synced = True
-        if self._speculation.adaptive and self._sampling.greedy and self._round_overhead == 0:
+        if self._adapts_by_times and self._round_overhead == 0:
             yield from self._calibrate(context)
+        gamma = self.levels[-1].gamma
+        if self.begins_plainly and self._adapts_by_times and 1 not in self.verifier.meter.seconds_by_rows:
+            self.levels[-1].gamma = 0
         started, aside = self._clock(), self._pass_seconds() + self.recording_seconds
         verdict = yield from self._top.round(context, sampler)
         self._reselect(verdict)
         overhead = self._clock() - started - (self._pass_seconds() + self.recording_seconds - aside)
         self._round_overhead = 0.8 * (self._round_overhead or overhead) + 0.2 * overhead
+        self.levels[-1].gamma = gamma
         if self._speculation.adaptive:
             self._adapt()
         return verdict
+
+    @property
+    def _adapts_by_times(self) -> bool:
+        return self._speculation.adaptive and self._sampling.greedy
 
     def _clock(self) -> float:
         """Seconds since any fixed moment, without those that this conversation waited for others."""

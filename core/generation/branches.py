@@ -46,6 +46,7 @@ class Branches:
         own = Levels(trunk.config, trunk.plan, self._models, lambda: trunk.plan, None, None, full=full)
         own.use_budget(config.budget)
         decoder = _decoder(own, config)
+        decoder.begins_plainly = True  # one row for each of many costs a part of what one row costs alone
         return begun(decoder, trunk.answer(decoder, prompt_ids, config), cancelled=False)
 
 
