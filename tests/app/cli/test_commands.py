@@ -128,8 +128,8 @@ def test_an_answer_that_nobody_can_see_is_named(
 ) -> None:
     real = Engine.generate
 
-    def generate(self: Engine, *given: Any) -> Iterator[Event]:
-        for event in real(self, *given):
+    def generate(self: Engine, *given: Any, **how: Any) -> Iterator[Event]:
+        for event in real(self, *given, **how):
             yield replace(event, text=text) if isinstance(event, Finished) else event
 
     monkeypatch.setattr(Engine, "generate", generate)
