@@ -7,7 +7,7 @@ are read, so a second question, an edit or a regenerate never reads the book aga
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -22,19 +22,22 @@ from core.decoding.methods import Decoder, models_of
 from core.engine_builder import LoadedPair, planned_pair
 from core.engine_info import NEAR_TIE_GAP, Equality, engine_info, graphs_choice
 from core.errors import ContextTooSmall
+from core.generation.branches import Branches, begun, number_together
 from core.generation.decode_loop import LONGEST_ROUND, Answer
 from core.generation.events import Event, LaneEvent, PrefillProgress
-from core.generation.interleave import Lane, interleaved
+from core.generation.interleave import raced
 from core.generation.levels import Levels
 from core.generation.loaded import LoadedModels
 from core.generation.placement import Placement
 from core.generation.prefill import Prefill
 from core.generation.reading_pace import ReadingClock, ReadingPace, Step, work_of
 from core.generation.text import ChatText
+from core.generation.together import Question, answered_together, one_by_one
 from core.kv_store.identity import Family, family_of
 from core.models.hub.catalog import ModelEntry
 from core.models.layerwise import DecoderLayers
 from core.ops.graphs import Graphs
+from core.planning.choices import Choice
 from core.planning.memory_plan import Plan, block_changed
 
 
@@ -75,7 +78,7 @@ class Engine:
             layers=layers,
             chunk=plan.prefill_chunk.value,
             block=told.prefill_block.value,
-            lent=self._lent,
+            lent=self._levels.lent,
             shrunk=self._placement.block_shrunk,
         )
         self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count
@@ -102,11 +105,9 @@ class Engine:
         Raises:
             NotEnoughMemory: the device has no room for the caches, whatever the plan says.
         """
-        entry, device = pair.files.entry, pair.target.shape.device
-        recorded = config.graphs and device.type == "cuda" and (pair.ranks is None or pair.draft is not None)
-        recorded = recorded and all(model is None or model.dims.plain for model in (pair.target, pair.draft))
+        entry = pair.files.entry
         text = ChatText(pair.tokenizer, pair.target.eos_ids, entry.chat_template, entry.template_options)
-        return cls(config, plan, text, pair, entry, graphs=Graphs(device) if recorded else None)
+        return cls(config, plan, text, pair, entry, graphs=pair.recorder(config))
 
     @property
     def plan(self) -> Plan:
@@ -121,16 +122,6 @@ class Engine:
 
     def _tell_graphs(self, graphs: Graphs) -> None:
         self.info = replace(self.info, graphs=graphs_choice(graphs, shared=self._models.ranks is not None))
-
-    @contextmanager
-    def _lent(self) -> Iterator[None]:
-        """Free the retrieval cache's memory; its rows are chosen again before the next answer anyway."""
-        retrieval = self._levels.retrieval
-        retrieval.release_buffers()
-        try:
-            yield
-        finally:
-            self._levels.oom_fallback.retry(retrieval.allocate_buffers, lambda: None)
 
     def close(self) -> None:
         """Forget the conversation; memory is freed with the engine."""
@@ -185,7 +176,7 @@ class Engine:
         Args:
             logged: the length at which the newest queries were saved.
         """
-        self._rewind(0)
+        self.rewind(0)
         try:
             with self._levels.full.refilled(len(token_ids), logged):
                 yield self._levels.full
@@ -238,10 +229,10 @@ class Engine:
         if needed > self.context:
             raise ContextTooSmall(needed, self.context, possible=self.info.most_context)
         context, boundary = Context(list(prompt_ids)), min(boundary, total) or self._levels.likely_boundary(total)
-        reused = self._rewind(min(self.cached_prefix(prompt_ids), total))
+        reused = self.rewind(min(self.cached_prefix(prompt_ids), total))
         voting = max(0, total - self._levels.chunks.query_window)  # queries from here on choose the chunks
         if reused > voting and self._levels.full.queries_start() > voting:  # those queries are gone: compute them again
-            reused = self._rewind(voting)
+            reused = self.rewind(voting)
         if reused and reused in (boundary, total):
             self._levels.full.remember_queries(self._levels.chunks.query_window)
         clock, done = ReadingClock(self._pace, reused, total), reused
@@ -261,7 +252,7 @@ class Engine:
                     yield from steps
                 done = end
 
-    def _rewind(self, length: int) -> int:
+    def rewind(self, length: int) -> int:
         """Forget the conversation from `length` on, or from earlier on where windows are gone; the tokens left."""
         self._levels.rewind(length)
         left = min(length, self._levels.full.length)
@@ -295,7 +286,7 @@ class Engine:
         for progress in self.read([*prompt_ids, *written], cancel, boundary=boundary):
             reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
             yield progress
-        answer = self._answer(decoder, prompt_ids, config, written)
+        answer = self.answer(decoder, prompt_ids, config, written)
         try:
             started = time.perf_counter()
             decoder.reset_meters()
@@ -308,12 +299,13 @@ class Engine:
                 else:
                     yield answer.round()
         finally:
-            self._settle(answer.tokens)
+            self.settle(answer.tokens)
         yield answer.finished(reused_tokens=reused, prefill_seconds=prefill_seconds)
 
-    def _answer(
+    def answer(
         self, decoder: Decoder, prompt_ids: Sequence[int], config: GenerationConfig, written: Sequence[int] = ()
     ) -> Answer:
+        """An answer that a decoder will write, behind a prompt that was read."""
         return Answer(
             self.text,
             decoder,
@@ -348,30 +340,13 @@ class Engine:
         Raises:
             ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
         """
-        self.use_budget(configs[0].budget)
-        decoders = self._levels.lane_decoders(configs, self.text, prompt_ids)
-        reused, prefill_seconds = 0, 0.0
-        for progress in self.read(prompt_ids, cancel, boundary=boundary):
-            reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
-            yield LaneEvent(None, progress)
-        answers = [self._answer(d, prompt_ids, c) for d, c in zip(decoders, configs, strict=True)]
-        if cancel and cancel.is_set():  # perhaps while reading: no lane may begin on a half-read text
-            for answer in answers:
-                answer.stop_reason = "cancelled"
-        lanes = [Lane(answer, self._levels.full) for answer in answers]
-        try:
-            yield from interleaved(lanes, cancel, seconds, reused, prefill_seconds)
-        finally:
-            with ExitStack() as ending:  # in reverse order; all are called, even if one fails
-                ending.callback(self._settle, list(prompt_ids))  # those that were read
-                for lane in lanes:
-                    ending.callback(lane.end)
+        yield from raced(self, self._levels, prompt_ids, configs, cancel, seconds=seconds, boundary=boundary)
 
-    def _settle(self, tokens: list[int]) -> None:
+    def settle(self, tokens: list[int]) -> None:
         """Set the committed tokens [S]; caches keep at most all but the newest."""
         length = min(self._levels.full.length, len(tokens) - 1)
         self._seen = tokens[:length]
-        self._rewind(length)
+        self.rewind(length)
         if self._graphs and self._graphs.failure:
             self._tell_graphs(self._graphs)
 
@@ -382,19 +357,44 @@ class Engine:
         answer different prompts, so nothing is compared there. A text that ends where the other goes on is a mismatch.
         """
         shared = common_prefix(list(plain), list(other))
-        if shared == len(plain) == len(other):
-            return Equality("identical", None, None)
         if shared in (len(plain), len(other)):
-            return Equality("mismatch", shared, None)
+            return Equality.of_ends(shared, len(plain), len(other))
         prompt = [*prompt_ids, *plain[:shared]]
         for _ in self.read(prompt):
             pass
-        logits = self._levels.oom_fallback.retry(
-            lambda: self._levels.parts.full.logits(Context(prompt), 1),
-            lambda: self._levels.full.truncate(len(prompt) - 1),
-        )
-        written = logits[0, [plain[shared], other[shared]]].float()
-        gap = float(logits[0].float().max() - written.min())
-        self._settle(prompt)
+        gap = self._levels.gap(prompt, (plain[shared], other[shared]))
+        self.settle(prompt)
         near = gap <= NEAR_TIE_GAP[self.plan.dtype.value]
         return Equality("near_tie" if near else "mismatch", shared, gap)
+
+    def answer_together(self, questions: Sequence[Question]) -> Generator[LaneEvent]:
+        """Answer questions about one text beside each other, in one pass where they need the same model.
+
+        Each writes what it would write alone, with a seed too. The text is read once, and its rows are never copied.
+        Lanes are numbers of questions; each has the events of `generate`.
+
+        Raises:
+            ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: as `generate`.
+        """
+        number, reader = self.together(questions).value, Branches(self, self._levels, self._models, questions)
+        yield from answered_together(reader, questions, number) if number > 1 else one_by_one(self.generate, questions)
+
+    def opened(self, question: Question) -> Generator[PrefillProgress, None, Answer]:
+        """Read a prompt, and return its answer, ready for the first round; `settle` its tokens when it has ended.
+
+        Answers of several engines for the same models can be decoded by one `core.generation.together.Together`.
+        Raises what `generate` raises.
+        """
+        prompt_ids, config, cancel, boundary = question
+        self.use_budget(config.budget)
+        decoder = self._levels.decoder(config, self.text, prompt_ids)
+        yield from self.read(prompt_ids, cancel, boundary=boundary)
+        return begun(decoder, self.answer(decoder, prompt_ids, config), cancelled=question.cancelled)
+
+    def sibling(self, plan: Plan) -> "Engine":
+        """Another engine for the same models, with caches of its own, in memory that the caller has planned."""
+        return Engine(self.config, plan, self.text, self._models)
+
+    def together(self, questions: Sequence[Question]) -> Choice[int]:
+        """How many of the questions `answer_together` answers at a time, and why not more."""
+        return number_together(self._levels, self._models, self.plan, questions)

@@ -10,6 +10,8 @@ from core.config import EngineConfig, GenerationConfig
 from core.engine_info import EngineInfo, Equality
 from core.generation.events import Event, LaneEvent, PrefillProgress
 from core.generation.text import PromptText
+from core.generation.together import Question
+from core.planning.choices import Choice
 
 
 class TextEngine(Protocol):
@@ -83,6 +85,15 @@ class TextEngine(Protocol):
         boundary: int = 0,
     ) -> Generator[LaneEvent]:
         """Several methods answer one prompt in fair turns."""
+
+    def together(self, questions: Sequence[Question]) -> Choice[int]:
+        """How many of the questions `answer_together` answers at a time, and why not more."""
+
+    def answer_together(self, questions: Sequence[Question]) -> Generator[LaneEvent]:
+        """Answer questions about one text; lanes are their numbers, each with the events of `generate`.
+
+        A question that is cancelled before it has begun has no events, unless it is the first.
+        """
 
     def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:
         """Where two greedy texts differ, and whether rounding explains it."""

@@ -23,6 +23,7 @@ from core.models.self_draft import BITS, self_draft_of, too_old
 from core.models.trial import try_out
 from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
+from core.ops.graphs import Graphs
 from core.parallel.rank_pool import load_shared
 from core.planning.choices import choose_device
 from core.planning.composition import Cast, compose_here, usual_acceptance
@@ -114,6 +115,13 @@ class LoadedPair(LoadedModels):
         try_out(target, files.entry.name, dtype, backend)
         self_draft = _self_draft(target, config, plan, device)
         return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, self_draft=self_draft)
+
+    def recorder(self, config: EngineConfig) -> Graphs | None:
+        """What records passes, where they can be recorded."""
+        device = self.target.shape.device
+        recorded = config.graphs and device.type == "cuda" and (self.ranks is None or self.draft is not None)
+        recorded = recorded and all(model is None or model.dims.plain for model in (self.target, self.draft))
+        return Graphs(device) if recorded else None
 
     @classmethod
     def load_shared(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":

@@ -85,6 +85,11 @@ class Equality:
     index: int | None  # of the first token that differs or is missing in one text
     logit_gap: float | None  # from the target's best token to the worse of the two written there; None: one is missing
 
+    @classmethod
+    def of_ends(cls, shared: int, *lengths: int) -> "Equality":
+        """Of two texts whose first tokens are the same, as many as one of them has."""
+        return cls("identical", None, None) if {shared} == {*lengths} else cls("mismatch", shared, None)
+
 
 def engine_info(
     plan: Plan, models: LoadedModels, about: ModelEntry | None, capabilities: EngineCapabilities = ALL

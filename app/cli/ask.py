@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from app.cli.answering import Shown, answer_in_order
 from app.cli.interrupts import INTERRUPTED, stoppable
 from app.cli.parts import library_of, naming_parts
 from app.cli.piped import name_of
 from app.cli.reading import (
-    ProgressLine,
     check_folder,
     generation_config,
     open_conversation,
@@ -22,15 +22,16 @@ from app.cli.reading import (
     read_documents,
     usual_method,
 )
-from app.cli.report import summary_line
 from app.cli.saved_books import Opening, open_text
 from app.runtime.answer_json import answer_report, engine_report, prefill_report
 from core.config import GenerationConfig
 from core.decoding.registry import default_method
 from core.engine_api import TextEngine
 from core.errors import CoreError, EmptyQuestion
-from core.generation.events import Finished, RoundDone
+from core.generation.events import Finished
 from core.generation.session import Conversation
+from core.generation.together import Question
+from core.planning.choices import Choice
 
 
 class BadQuestions(CoreError):
@@ -75,23 +76,29 @@ def answer_all(
 ) -> None:
     """Answer every question in a fresh conversation about the book, until `stop` is set."""
     opening = None if args.remote else open_text(engine, conversation, questions[0], [config], args, stop)
-    answers: list[Finished] = []
-    for index, question in enumerate(questions):
-        if stop.is_set() and answers:
-            break
-        shown = not args.json
-        if shown and len(questions) > 1:
-            print(f"\n> {question}\n", flush=True)
-        seeded = replace(config, seed=args.seed + index)
-        finished = answer(engine, conversation, question, seeded, shown=shown, stop=stop)
-        finished = opening.added_to(finished) if opening and index == 0 else finished
-        answers.append(finished)
-        if shown:
-            print(f"\n{no_answer(finished)}{summary_line(finished)}", file=sys.stderr, flush=True)
+    shown, many = not args.json, len(questions) > 1
+    prompts = [conversation.ask(question).prompt_ids(engine.text, config.thinking) for question in questions]
+    asked = [Question(prompt, replace(config, seed=args.seed + at), stop) for at, prompt in enumerate(prompts)]
+    if many:
+        tell_together(engine.together(asked))
+    answers = answer_in_order(
+        engine,
+        asked,
+        questions if many else [""],
+        lambda at, one: opening.added_to(one) if opening and at == 0 else one,
+        shown=shown,
+    )
     if args.json:
-        asked = questions[: len(answers)] if args.token_ids else ()
-        prompts = [conversation.ask(question).prompt_ids(engine.text, config.thinking) for question in asked]
+        prompts = prompts[: len(answers)] if args.token_ids else []
         print_json(document(engine, questions, answers, opening, prompts, many=args.questions is not None))
+
+
+def tell_together(number: Choice[int]) -> None:
+    """A note for people: how many answers are written at a time, and why not more."""
+    if number.value > 1:
+        print(f"{number.value} questions at a time: {number.because}.", file=sys.stderr)
+    else:
+        print(f"One question after the other: {number.because}.", file=sys.stderr)
 
 
 def answer(
@@ -109,28 +116,11 @@ def answer(
         stop: ends it when it is set.
     """
     prompt = conversation.ask(question).prompt_ids(engine.text, config.thinking)
-    streamed, thinking = 0, False
-    for event in ProgressLine(sys.stderr).watch(engine.generate(prompt, config, stop)):
-        if isinstance(event, RoundDone) and shown:
-            print("" if thinking or not event.thought else "(Thought) ", event.thought, sep="", end="", file=sys.stderr)
-            print("\n\n" if thinking and event.text else "", end="", file=sys.stderr, flush=True)
-            thinking = (thinking or bool(event.thought)) and not event.text
-            print(event.text, end="", flush=True)
-            streamed += len(event.text)
+    view = Shown(shown=shown)
+    for event in engine.generate(prompt, config, stop):
+        view.show(event)
     assert isinstance(event, Finished)
-    if shown:
-        rest = event.text[streamed:]
-        print(rest, end="" if event.text.endswith("\n") else "\n", flush=True)
     return event
-
-
-def no_answer(finished: Finished) -> str:
-    """A line for people where there is nothing to read, or not all of it."""
-    if finished.stop_reason == "cancelled":
-        return "Stopped.\n"
-    if finished.in_thought:
-        return "The thought was not finished: raise --max-new-tokens, or use --thinking off where the model has it.\n"
-    return "" if finished.text.strip() else "The answer is white space alone.\n"
 
 
 def document(

@@ -10,6 +10,7 @@ from app.cli.bench_report import bench_config, commit, finish, follow, settings,
 from app.cli.charts import plot
 from core.bench import recall
 from core.bench.ablation import Ablation, chosen
+from core.bench.batch import run_batch
 from core.bench.busy import run_busy
 from core.bench.checkpoint import Checkpoint
 from core.bench.speed import run_speed
@@ -22,6 +23,8 @@ from core.models.hub.catalog import WIDENED
 from core.planning.hardware import this_machine
 
 DEFAULT_CONTEXTS = (4096, 8192, 16384, 32768)
+DEFAULT_BATCH_CONTEXTS = (19456,)  # as the TriForce paper, table 4
+BATCH_METHODS = ("triforce", "triforce-lookup", "retrieval", "lookup")
 DEFAULT_PAGE_CONTEXTS = DEFAULT_ABLATION_CONTEXTS = (8192,)
 
 
@@ -66,6 +69,10 @@ def check(args: argparse.Namespace) -> None:
         raise InvalidSetting("At least one repeat is needed.", hint="Use --repeats 3.")
     if args.books < 1:
         raise InvalidSetting("At least one book is needed.", hint="Use --books 3.")
+    if args.batch is not None and (args.batch < 2 or args.suite != "speed"):
+        raise InvalidSetting("--batch decodes at least two conversations in the speed suite.", hint="Use --batch 6.")
+    if args.batch is not None and args.plot:
+        raise InvalidSetting("Batches are not drawn.", hint="Leave out --plot, or use --out F.json.")
     if args.questions < 1:
         raise InvalidSetting("At least one question is needed.", hint="Use --questions 100.")
     if args.suite == "recall" and args.max_new_tokens:
@@ -123,5 +130,9 @@ def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any
         return shape, page_cost.run_page(engine, contexts, args.methods or COMPARED, **shape)
     if args.suite == "busy":
         return shape, run_busy(engine, args.contexts or DEFAULT_PAGE_CONTEXTS, args.methods or COMPARED, **shape)
+    if args.batch is not None:
+        contexts, methods = args.contexts or DEFAULT_BATCH_CONTEXTS, args.methods or BATCH_METHODS
+        shape["batch"] = args.batch
+        return shape, run_batch(engine, contexts, methods, **shape, tell=tell)
     shape["books"] = args.books
     return shape, run_speed(engine, contexts, args.methods or EXACT_METHODS, **shape)

@@ -17,6 +17,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         help="page: decoding through the page beside the engine alone; busy: beside other programs; kernels: attention "
         "alone (default: speed)",
     )
+    parser.add_argument(
+        "--batch", type=int, default=None, metavar="N", help="for --suite speed: N conversations decoded together"
+    )
     parser.add_argument("--books", type=int, default=3, metavar="N", help="read N books at each length (default: 3)")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="medians of N runs a book (default: 3)")
     parser.add_argument("--max-new-tokens", type=int, default=None, metavar="N", help="tokens decoded in each run")

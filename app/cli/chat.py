@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 
-from app.cli.ask import answer, no_answer
+from app.cli.answering import no_answer
+from app.cli.ask import answer
 from app.cli.interrupts import stoppable
 from app.cli.parts import library_of, naming_parts
 from app.cli.piped import STDIN

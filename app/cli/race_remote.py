@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from app.cli.ask import answer, no_answer
+from app.cli.answering import no_answer
+from app.cli.ask import answer
 from app.cli.reading import generation_config, open_conversation, print_json, read_documents, whole_text
 from app.cli.report import race_lines
 from app.remote.connecting import connector

@@ -27,6 +27,8 @@ from core.engine_info import Equality
 from core.errors import ContextTooSmall
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Event, LaneEvent, PrefillProgress
+from core.generation.together import Question, one_by_one
+from core.planning.choices import Choice
 
 READ = re.compile(r"read (\d+) of (\d+) tokens")  # a comment in streams of this program's server
 MOST_SENT = 8  # prompts that the server probably has in its cache
@@ -98,6 +100,14 @@ class RemoteEngine:
     ) -> Generator[LaneEvent]:
         """Raises NotRemotely: fair turns need one engine for both lanes."""
         _not_here("A race needs both methods in one engine; on a remote server their turns cannot be kept fair.")
+
+    def together(self, _questions: Sequence[Question]) -> Choice[int]:
+        """One: a server has its own order."""
+        return Choice(1, "a server has its own order")
+
+    def answer_together(self, questions: Sequence[Question]) -> Generator[LaneEvent]:
+        """One answer after the other."""
+        yield from one_by_one(self.generate, questions)
 
     def compare(self, _prompt_ids: Sequence[int], _plain: Sequence[int], _other: Sequence[int]) -> Equality:
         """Raises NotRemotely: the comparison needs logits."""

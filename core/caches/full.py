@@ -12,7 +12,7 @@ from torch import Tensor
 
 from core.caches.base import FixedRows, KVShape, Moving
 from core.caches.full_parts import Gathered, Mark, Offload, Suffix
-from core.caches.layer_storage import SHORT_PASS, CpuShare, LayerStore, OffloadedLayer, ResidentLayer
+from core.caches.layer_storage import SHORT_PASS, CountingStore, CpuShare, LayerStore, OffloadedLayer, ResidentLayer
 from core.caches.layerwise import LayerwisePass
 from core.caches.query_log import QUERY_LOG, QueryLog, SavedQueries
 from core.caches.running_state import RunningState
@@ -118,8 +118,7 @@ class FullCache:
             torch.OutOfMemoryError: the device has no room even for the newest rows; the layer stays where it was.
         """
         number = self.shape.full_layers[self.resident_layers - 1]
-        store = self._layers[number]
-        assert isinstance(store, ResidentLayer), f"layer {number} is not resident"
+        store = self.resident(number)
         self._offload = self._offload or Offload(block_rows=block_rows)
         self.moving()
         saved = store.take_out(self._length)
@@ -194,7 +193,7 @@ class FullCache:
         """As `attend`, for tokens from `start` on, in the store that now has the layer's rows."""
         if self.shape.reach(layer) is None:
             self._queries.write(layer, start, q)
-        if self.votes.wanted and asked is None and isinstance(store, ResidentLayer):
+        if self.votes.wanted and asked is None and isinstance(store, CountingStore):
             out, votes = store.attend_counting(start, q, scaling, self.chunk_size)
             if votes is not None:
                 self.votes.put(layer, votes)
@@ -302,6 +301,12 @@ class FullCache:
         """The rows of a windowed layer."""
         store = self._layers[layer]
         assert isinstance(store, WindowLayer), f"layer {layer} attends to all tokens"
+        return store
+
+    def resident(self, layer: int) -> ResidentLayer:
+        """The rows of a layer that lie on the device."""
+        store = self._layers[layer]
+        assert isinstance(store, ResidentLayer), f"layer {layer} is not resident"
         return store
 
     def _windows(self) -> Iterator[tuple[int, Reach, WindowLayer]]:

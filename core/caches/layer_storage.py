@@ -5,7 +5,7 @@ Layers are independent, so a cache may keep some resident and offload the rest.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -89,6 +89,14 @@ class LayerStore(Protocol):
         Returns:
             k, v [N, chunk_size * D].
         """
+
+
+@runtime_checkable
+class CountingStore(Protocol):
+    """A store that can count what it attends to."""
+
+    def attend_counting(self, start: int, q: Tensor, scaling: float, chunk_size: int) -> tuple[Tensor, Tensor | None]:
+        """As `attend`, and votes as `SmallRows.with_votes` gives them."""
 
 
 class ResidentLayer:

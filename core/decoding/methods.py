@@ -20,7 +20,15 @@ from core.decoding.grammar import Grammar
 from core.decoding.ngram_lookup import Lookup, TokenIndex
 from core.decoding.registry import Method, check_method, default_method
 from core.decoding.sampling import TokenSampler
-from core.decoding.speculative import AutoregressiveProposer, NoProposer, SampledModel, Speculative
+from core.decoding.speculative import (
+    AutoregressiveProposer,
+    NoProposer,
+    Pass,
+    Passes,
+    SampledModel,
+    Speculative,
+    alone,
+)
 from core.decoding.stats import LevelStats
 from core.decoding.verify import Verdict
 from core.errors import UnsupportedModel
@@ -91,6 +99,10 @@ class Decoder:
         self._synced = False  # whether the n-gram index has the conversation
         self._round_overhead = 0.0  # recent mean, seconds of a round outside passes
         self.reselections = 0
+        self.waited_seconds = 0.0  # in rounds, while passes were computed for other conversations
+        self.begins_plainly = False  # greedy rounds begin with one of one row, which no model of costs foretells
+        for level in self.levels:
+            level.clock = self._clock
 
     @property
     def verifier(self) -> CachedModel:
@@ -196,24 +208,40 @@ class Decoder:
 
     def step(self, context: Context, sampler: TokenSampler) -> Verdict:
         """One pass of the final verifier: one or more tokens that follow its distribution."""
+        return alone(self.passes(context, sampler))
+
+    def passes(self, context: Context, sampler: TokenSampler) -> Passes[Verdict]:
+        """As `step`, for somebody who computes the passes."""
         self._parts.count_votes(any(isinstance(model.cache, RetrievalCache) for model in self.models[:-1]))
         if not self.levels:
-            return self._top.round(context, sampler)
+            return (yield from self._top.round(context, sampler))
         if self._lookup and self._synced:
             self._lookup.extend(context)
         elif self._lookup:
             self._lookup.sync(context.span(0, len(context)))
             self._synced = True
-        if self._speculation.adaptive and self._sampling.greedy and self._round_overhead == 0:
-            self._calibrate(context)
-        started, aside = time.perf_counter(), self._pass_seconds() + self.recording_seconds
-        verdict = self._top.round(context, sampler)
+        if self._adapts_by_times and self._round_overhead == 0:
+            yield from self._calibrate(context)
+        gamma = self.levels[-1].gamma
+        if self.begins_plainly and self._adapts_by_times and 1 not in self.verifier.meter.seconds_by_rows:
+            self.levels[-1].gamma = 0
+        started, aside = self._clock(), self._pass_seconds() + self.recording_seconds
+        verdict = yield from self._top.round(context, sampler)
         self._reselect(verdict)
-        overhead = time.perf_counter() - started - (self._pass_seconds() + self.recording_seconds - aside)
+        overhead = self._clock() - started - (self._pass_seconds() + self.recording_seconds - aside)
         self._round_overhead = 0.8 * (self._round_overhead or overhead) + 0.2 * overhead
+        self.levels[-1].gamma = gamma
         if self._speculation.adaptive:
             self._adapt()
         return verdict
+
+    @property
+    def _adapts_by_times(self) -> bool:
+        return self._speculation.adaptive and self._sampling.greedy
+
+    def _clock(self) -> float:
+        """Seconds since any fixed moment, without those that this conversation waited for others."""
+        return time.perf_counter() - self.waited_seconds
 
     def _pass_seconds(self) -> float:
         return sum(model.meter.seconds for model in self.models)
@@ -262,12 +290,12 @@ class Decoder:
         overhead = self._round_overhead if model is self.verifier else 0.0
         return MeasuredCost(model.meter.seconds_by_rows, modelled, overhead)
 
-    def _calibrate(self, context: Context) -> None:
+    def _calibrate(self, context: Context) -> Passes[None]:
         """Time one row through the middle models: a pass of several rows does not show what one row costs."""
-        for model in self.models[-len(self.levels) : -1]:
-            if 1 not in model.meter.seconds_by_rows:
-                model.logits(context, 1)
-                model.cache.truncate(len(context) - 1)
+        for sampled in self._sampled[-len(self.levels) : -1]:
+            if 1 not in sampled.model.meter.seconds_by_rows:
+                yield Pass(sampled, context, 1)
+                sampled.truncate(len(context) - 1)
 
     @property
     def level_stats(self) -> tuple[LevelStats | None, LevelStats | None]:

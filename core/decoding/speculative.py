@@ -1,12 +1,14 @@
 """One round of speculation, and the hierarchy as composition: a verifier that proposes to a better one.
 
-Nested once this is TriForce (arXiv 2404.11912): Speculative(Speculative(draft, retrieval), full).
+Nested once this is TriForce (arXiv 2404.11912): Speculative(Speculative(draft, retrieval), full). Rounds ask for passes
+instead of computing them: `alone` computes one after the other, `core.generation.together` those of several
+conversations at once.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,15 +25,7 @@ from core.models.cached_model import CachedModel
 
 RECENT = 0.2  # weight of the newest guess in seconds_per_guess
 
-
-class Proposer(Protocol):
-    """Guesses how a text goes on."""
-
-    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Guess:
-        """Up to num_tokens guesses, at least one, each with the distribution it was drawn from."""
-
-    def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on in every cache below."""
+T = TypeVar("T")
 
 
 class LanguageModel(Protocol):
@@ -48,6 +42,38 @@ class LanguageModel(Protocol):
         """Forget tokens from `length` on."""
 
 
+class Pass(NamedTuple):
+    """One pass of a model that is wanted: the arguments of `LanguageModel.probs`."""
+
+    model: LanguageModel
+    context: Context
+    keep: int
+
+
+Passes = Generator[Pass, Tensor, T]  # asks for passes, is sent their distributions [keep, V], and returns T
+
+
+def alone(passes: Passes[T]) -> T:
+    """Compute each pass when it is asked for: one conversation, which waits for nobody."""
+    try:
+        wanted = next(passes)
+        while True:
+            wanted = passes.send(wanted.model.probs(wanted.context, wanted.keep))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+class Proposer(Protocol):
+    """Guesses how a text goes on."""
+
+    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Passes[Guess]:
+        """Up to num_tokens guesses, at least one, each with the distribution it was drawn from."""
+
+    def truncate(self, length: int) -> None:
+        """Forget tokens from `length` on in every cache below."""
+
+
 class SampledModel:
     """A model under sampling options and a grammar: probabilities instead of logits."""
 
@@ -61,7 +87,10 @@ class SampledModel:
         return self.model.name
 
     def probs(self, context: Context, keep: int) -> Tensor:
-        logits = self.model.logits(context, keep)
+        return self.probs_of(self.model.logits(context, keep), context, keep)
+
+    def probs_of(self, logits: Tensor, context: Context, keep: int) -> Tensor:
+        """The distributions [keep, V] of logits [keep, V] that a pass of this model over `context` has given."""
         if self.noting:
             self.noted = logits
         if self._grammar is not None:
@@ -102,21 +131,21 @@ class AutoregressiveProposer:
         self._model = model
         self._origin = Origin(model.name, "proposed")
 
-    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Guess:
+    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Passes[Guess]:
         """Draw num_tokens tokens, each from the model's distribution after the tokens before it."""
         tokens: list[int] = []
         probs: list[Tensor] = []
         for _ in range(num_tokens):
-            p = self._model.probs(context, 1)[0]
+            p = (yield Pass(self._model, context, 1))[0]
             token = sampler.draw(p)
             tokens.append(token)
             probs.append(p)
             context = context.extended((token,))
         return Guess(tuple(tokens), torch.stack(probs), (self._origin,) * num_tokens)
 
-    def round(self, context: Context, sampler: TokenSampler) -> Verdict:
+    def round(self, context: Context, sampler: TokenSampler) -> Passes[Verdict]:
         """Draw one token: plain decoding."""
-        p = self._model.probs(context, 1)
+        p = yield Pass(self._model, context, 1)
         return verify(no_guess(p.shape[1], p.device), p, sampler, self._model.name)
 
     def truncate(self, length: int) -> None:
@@ -143,8 +172,9 @@ class Speculative:
         self.counter = LevelCounter()  # counts all guesses
         self.proposed = LevelCounter()  # counts the proposer's own guesses
         self.seconds_per_guess = 0.0  # recent mean of the proposer; 0 before the first guess
+        self.clock = time.perf_counter  # of `seconds_per_guess`
 
-    def round(self, context: Context, sampler: TokenSampler) -> Verdict:
+    def round(self, context: Context, sampler: TokenSampler) -> Passes[Verdict]:
         """One round of speculative decoding (arXiv 2211.17192, algorithm 1): one to gamma + 1 new tokens.
 
         Invariant: a level has seen a prefix of the context, never its last token; it feeds itself the missing tokens.
@@ -152,12 +182,12 @@ class Speculative:
         found = self._lookup.guess(context) if self._lookup else None
         guess = found
         if guess is None and self.gamma:
-            started = time.perf_counter()
-            guess = self._proposer.propose(context, self.gamma, sampler)
-            seconds = (time.perf_counter() - started) / len(guess.tokens)
+            started = self.clock()
+            guess = yield from self._proposer.propose(context, self.gamma, sampler)
+            seconds = (self.clock() - started) / len(guess.tokens)
             self.seconds_per_guess += RECENT * (seconds - self.seconds_per_guess) if self.seconds_per_guess else seconds
         tokens = guess.tokens if guess else ()
-        p = self._verifier.probs(context.extended(tokens), len(tokens) + 1)  # one pass of the verifier
+        p = yield Pass(self._verifier, context.extended(tokens), len(tokens) + 1)
         verdict = self._rule(guess or no_guess(p.shape[1], p.device), p, sampler, self._verifier.name)
         self.counter.add(len(tokens), verdict.num_accepted)
         if found is None:
@@ -165,13 +195,13 @@ class Speculative:
         self.truncate(len(context) + verdict.num_accepted)  # the verifier's own token stays unseen
         return verdict
 
-    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Guess:
+    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Passes[Guess]:
         """Run rounds until there are num_tokens tokens. Extra tokens of the last round are dropped unseen."""
         tokens: list[int] = []
         origins: list[Origin] = []
         probs: list[Tensor] = []
         while len(tokens) < num_tokens:
-            verdict = self.round(context.extended(tokens), sampler)
+            verdict = yield from self.round(context.extended(tokens), sampler)
             tokens += verdict.tokens
             origins += verdict.origins
             probs.append(verdict.probs)
@@ -186,7 +216,7 @@ class Speculative:
 class NoProposer:
     """Proposes nothing: used below a verifier whose only guesses are lookups."""
 
-    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Guess:
+    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Passes[Guess]:
         """Never called: the level's gamma is 0."""
         raise AssertionError("nobody was asked for a guess")
 

@@ -12,6 +12,7 @@ from core.caches.tokens import Context
 from core.config import GenerationConfig
 from core.decoding.methods import Decoder
 from core.decoding.sampling import GreedySampler, TokenSampler
+from core.decoding.speculative import Passes
 from core.decoding.stats import DecodeStats
 from core.decoding.verify import Verdict
 from core.generation.events import Finished, Likely, RoundDone, StopReason, TokenRecord
@@ -88,12 +89,25 @@ class Answer:
 
     def round(self) -> RoundDone:
         """One round, cut where the answer ends."""
-        started, recording = time.perf_counter(), self.decoder.recording_seconds
-        seconds, num_thought, said = self.seconds, self._num_thought, len(self._thought)
+        began = self._now()
         verdict = self.oom_fallback.retry(
             lambda: self.decoder.step(Context(self.tokens), self._dice),
             (lambda: self.decoder.recover(Context(self.tokens))) if self.decoder.exact else None,
         )
+        return self._after(verdict, *began)
+
+    def passes(self) -> Passes[RoundDone]:
+        """As `round`, for somebody who computes the passes; its time counts waiting for others. Is not repeated."""
+        began = self._now()
+        verdict = yield from self.decoder.passes(Context(self.tokens), self._dice)
+        return self._after(verdict, *began)
+
+    def _now(self) -> tuple[float, float]:
+        return time.perf_counter(), self.decoder.recording_seconds
+
+    def _after(self, verdict: Verdict, started: float, recording: float) -> RoundDone:
+        """Commit the verdict of a round that began then."""
+        seconds, num_thought, said = self.seconds, self._num_thought, len(self._thought)
         shown, records = self._commit(verdict)
         self._round += 1
         self.seconds += time.perf_counter() - started - (self.decoder.recording_seconds - recording)

@@ -1,13 +1,17 @@
 """A race: answers that share a model, a book and a machine take turns."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
 
 from core.caches.full import FullCache
 from core.caches.full_parts import Suffix
+from core.config import GenerationConfig
 from core.decoding.methods import Aside
 from core.generation.decode_loop import Answer
 from core.generation.events import LaneEvent, RoundDone
+from core.generation.levels import Levels
+from core.generation.trunk import Trunk
 from core.models.cached_model import PassMeter
 
 SLICE_SECONDS = 0.25  # of computing, before the next lane's turn
@@ -78,6 +82,37 @@ class Lane:
         if self._suffix is not None:
             self._full.forget(self._suffix)
             self._suffix = None
+
+
+def raced(
+    trunk: Trunk,
+    levels: Levels,
+    prompt_ids: Sequence[int],
+    configs: Sequence[GenerationConfig],
+    cancel: threading.Event | None,
+    *,
+    seconds: float | None,
+    boundary: int,
+) -> Generator[LaneEvent]:
+    """See `core.engine.Engine.race`."""
+    trunk.use_budget(configs[0].budget)
+    decoders = levels.lane_decoders(configs, trunk.text, prompt_ids)
+    reused, prefill_seconds = 0, 0.0
+    for progress in trunk.read(prompt_ids, cancel, boundary=boundary):
+        reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
+        yield LaneEvent(None, progress)
+    answers = [trunk.answer(d, prompt_ids, c) for d, c in zip(decoders, configs, strict=True)]
+    if cancel and cancel.is_set():  # perhaps while reading: no lane may begin on a half-read text
+        for answer in answers:
+            answer.stop_reason = "cancelled"
+    lanes = [Lane(answer, levels.full) for answer in answers]
+    try:
+        yield from interleaved(lanes, cancel, seconds, reused, prefill_seconds)
+    finally:
+        with ExitStack() as ending:  # in reverse order; all are called, even if one fails
+            ending.callback(trunk.settle, list(prompt_ids))  # those that were read
+            for lane in lanes:
+                ending.callback(lane.end)
 
 
 def interleaved(

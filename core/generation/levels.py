@@ -1,7 +1,8 @@
 """The target and the draft, each with its caches: the parts of decoders."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -44,6 +45,7 @@ class Levels:
     Args:
         plan: as it was made; `plan_now` returns the present one.
         offload: replaces the plan's placement. graphs: record passes.
+        full: a full cache that is there already.
     """
 
     def __init__(
@@ -54,9 +56,10 @@ class Levels:
         plan_now: Callable[[], Plan],
         offload: Offload | None,
         graphs: Graphs | None,
+        full: FullCache | None = None,
     ) -> None:
         self._config, self._models, self._plan_now, self._graphs = config, models, plan_now, graphs
-        self.full = self._full_cache(plan, offload or plan.offload)
+        self.full = full or self._full_cache(plan, offload or plan.offload)
         self.chunks = config.retrieval  # the retrieval cache's present settings
         self._chooser = selection_policy(self.full, self.chunks)
         self.oom_fallback = self._fallback(lambda: None, may_move=True)  # no pass is running yet
@@ -203,6 +206,15 @@ class Levels:
         """Whether the retrieval cache has room for every chunk."""
         return self.retrieval.held_chunks().shape[2] < self._chooser.max_chunks
 
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Free the retrieval cache's memory; its rows are chosen again before the next answer anyway."""
+        self.retrieval.release_buffers()
+        try:
+            yield
+        finally:
+            self.oom_fallback.retry(self.retrieval.allocate_buffers, lambda: None)
+
     # -------------------- lossy methods
 
     def decoder(
@@ -242,6 +254,13 @@ class Levels:
     def _part_of_full(self, name: str, policy: ChunkPolicy) -> RetrievalCache:
         ranks = self._models.ranks
         return LedRetrievalCache(self.full, policy, name, ranks.tell) if ranks else RetrievalCache(self.full, policy)
+
+    def gap(self, prompt: list[int], tokens: Sequence[int]) -> float:
+        """By how much the least of these tokens' logits lies below the best one's, after a prompt that was read."""
+        logits = self.oom_fallback.retry(
+            lambda: self.parts.full.logits(Context(prompt), 1), lambda: self.full.truncate(len(prompt) - 1)
+        )[0].float()
+        return float(logits.max() - logits[list(tokens)].min())
 
     # -------------------- what passes cost
 

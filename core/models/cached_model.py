@@ -48,10 +48,7 @@ class PassMeter:
     @contextmanager
     def measure(self, num_tokens: int, kv_bytes: int, link_bytes: int = 0) -> Iterator[None]:
         """Count one pass over `num_tokens` new tokens that reads `kv_bytes`, `link_bytes` of them from the host."""
-        self.passes += 1
-        self.tokens += num_tokens
-        self.kv_bytes += kv_bytes
-        self.link_bytes += link_bytes
+        self._count(num_tokens, kv_bytes, link_bytes)
         if self._cuda:
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
@@ -64,6 +61,17 @@ class PassMeter:
             started = time.perf_counter()
             yield
             self._took(num_tokens, time.perf_counter() - started)
+
+    def took(self, num_tokens: int, kv_bytes: int, seconds: float) -> None:
+        """Count a pass that took so long: on a processor, of somebody else's measuring."""
+        self._count(num_tokens, kv_bytes, 0)
+        self._took(num_tokens, seconds)
+
+    def _count(self, num_tokens: int, kv_bytes: int, link_bytes: int) -> None:
+        self.passes += 1
+        self.tokens += num_tokens
+        self.kv_bytes += kv_bytes
+        self.link_bytes += link_bytes
 
     def _took(self, num_tokens: int, seconds: float) -> None:
         self._seconds += seconds
@@ -115,7 +123,7 @@ class CachedModel:
         rows = module.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator]
         self._vocab, self._rows = (vocab, rows) if vocab != rows else (None, None)
         self.meter = PassMeter(device)
-        self._short = short_pass_of(module) if device.type == "cpu" else None
+        self.short = short_pass_of(module) if device.type == "cpu" else None  # for passes of few tokens
 
     @property
     def graphs(self) -> Graphs | None:
@@ -150,11 +158,15 @@ class CachedModel:
         Raises:
             ContextTooSmall: the cache is full.
         """
+        return self.feed(context, self.newest(context, keep), keep)
+
+    def newest(self, context: Context, keep: int) -> range:
+        """Feed the unseen tokens of `context` but those of the last pass, which gives at least `keep` logits."""
         *catch_up, newest = self.cache.unseen_spans(len(context))
         for span in catch_up:
             self.feed(context, span, 1)
         assert len(newest) >= keep, f"{keep} laws wanted, {len(newest)} tokens are new to {self.name}"
-        return self.feed(context, newest, keep)
+        return newest
 
     def feed(self, context: Context, span: range, keep: int) -> Tensor:
         """One pass over context[span], which must begin where the cache ends; logits [keep, V]."""
@@ -162,20 +174,29 @@ class CachedModel:
 
     def feed_tokens(self, token_ids: Sequence[int], start: int, keep: int) -> Tensor:
         """One pass over tokens that begin at `start`, where the cache ends; logits [keep, V]."""
-        tokens = to_device(torch.tensor(token_ids), self.device)
-        if self._rows is not None:
-            tokens = tokens.clamp_max(self._rows - 1)  # padding ids that no tokenizer produces
+        tokens = to_device(self.known(token_ids), self.device)
         positions = self.cache.begin(start, len(token_ids))
         replay = self._graphed.prepare(tokens, positions, keep) if self._graphed else None
         measured = self.meter.measure(len(token_ids), self.cache.nbytes, self.cache.link_bytes)
         with self._lead(self.name, start, token_ids), measured:
             if replay is not None:
                 logits = replay()
-            elif self._short is not None and len(token_ids) <= MOST_TOKENS:
-                logits = self._short(tokens, positions, self.cache, keep)
+            elif self.short is not None and len(token_ids) <= MOST_TOKENS:
+                logits = self.short(tokens, positions, self.cache, keep)
             else:
                 logits = forward(self.module, tokens, positions, self.cache, keep)
         self.cache.commit(len(token_ids))
+        return self.widened(logits)
+
+    def known(self, token_ids: Sequence[int]) -> Tensor:
+        """The tokens as the model takes them, [T] int64 on the processor."""
+        tokens = torch.tensor(token_ids)
+        if self._rows is not None:
+            tokens = tokens.clamp_max(self._rows - 1)  # padding ids that no tokenizer produces
+        return tokens
+
+    def widened(self, logits: Tensor) -> Tensor:
+        """Logits of the model over the other model's vocabulary, [T, V]."""
         return logits if self._vocab is None else _as_wide(logits, self._vocab)
 
 

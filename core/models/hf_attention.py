@@ -25,7 +25,7 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from core.caches.base import KVCache, RunningPass
+from core.caches.base import RunningPass
 from core.caches.running_state import RunningState, running_state
 from core.errors import UnsupportedModel
 from core.models.recurrent import StatefulCache, StatefulLayers, watch
@@ -201,15 +201,20 @@ def register() -> None:
 
 
 @torch.inference_mode()
-def forward(model: nn.Module, tokens: Tensor, positions: Tensor, cache: KVCache, keep: int) -> Tensor:
-    """One pass over tokens [T] at positions [T] through `cache`; logits of the last `keep` of them, [keep, V]."""
+def forward(model: nn.Module, tokens: Tensor, positions: Tensor, cache: RunningPass, keep: int | Tensor) -> Tensor:
+    """One pass over tokens [T] at positions [T] through `cache`; logits [keep, V].
+
+    Args:
+        keep: of how many of the last tokens, or of which of them, [keep] int64.
+    """
     state = running_state(cache)
     handle = PassHandle(cache) if state is None else HybridHandle(cache, state, len(tokens))
     if state is not None:
         watch(model)
     wanted: int | Tensor = keep
     config = getattr(model, "config", None)
-    if getattr(config, "num_kv_shared_layers", 0):  # of a number, Gemma 4 would leave out the queries before
+    shares_keys = bool(getattr(config, "num_kv_shared_layers", 0))
+    if isinstance(keep, int) and shares_keys:  # of a number, Gemma 4 would leave out the queries before
         wanted = torch.arange(len(tokens) - keep, len(tokens), device=tokens.device)
     output = cast(Any, model)(
         input_ids=tokens[None],

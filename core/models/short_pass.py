@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from core.caches.base import KVCache
+from core.caches.base import KVCache, RunningPass
 from core.models.hf_attention import forward
 from core.models.linear import FewRowsNorm, PackedLinear
 from core.ops.attention import attend
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 FAMILIES = frozenset({"llama", "qwen2", "qwen3", "mistral"})
 FIXED_ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})  # others change with the length of the text
 BLOCK = 1024  # positions whose rotations are computed together
+MOST_BLOCKS = 16  # kept: conversations that are decoded together have one each
 TRIED = 5  # tokens of the comparison
 TOLERANCE = 1e-4  # of logits, relative to the largest
 
@@ -35,7 +36,10 @@ _made: "WeakKeyDictionary[nn.Module, ShortPass | None]" = WeakKeyDictionary()  #
 
 
 class ShortPass:
-    """Computes logits of up to MOST_TOKENS tokens. One thread at a time, like the model itself."""
+    """Computes logits of few tokens, each as if it were alone. One thread at a time, like the model itself.
+
+    Memory for them is kept: it grows to the most tokens of a pass.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         """`model` must be one that `short_pass_of` accepts."""
@@ -48,22 +52,25 @@ class ShortPass:
         self._dim, hidden = int(first.head_dim), first.q_proj.in_features
         heads, kv_heads = first.q_proj.out_features // self._dim, first.k_proj.out_features // self._dim
         self._layers = [_decoder(layer, self._dim) for layer in layers]
-        widths = (hidden, hidden, *(max(heads * self._dim, layers[0].mlp.gate_proj.out_features),) * 2)
-        self._memory = [torch.empty(MOST_TOKENS, width, dtype=torch.float32) for width in widths]
-        self._memory[3] = torch.empty(MOST_TOKENS, max(widths[3], 2 * kv_heads * self._dim), dtype=torch.float32)
+        wide = max(heads * self._dim, layers[0].mlp.gate_proj.out_features)
+        self._widths = (hidden, hidden, wide, max(wide, 2 * kv_heads * self._dim))
+        self._counts = (heads, kv_heads, kv_heads)
+        self._make_room(MOST_TOKENS)
+        self._rotations: dict[int, tuple[Tensor, Tensor]] = {}  # by the first position of a block
+
+    def _make_room(self, rows: int) -> None:
+        self._memory = [torch.empty(rows, width, dtype=torch.float32) for width in self._widths]
         self._scratch = ScratchPointers(*(memory.data_ptr() for memory in self._memory))
-        rows = (heads, kv_heads, kv_heads)
-        self._qkv = [torch.empty(MOST_TOKENS * count * self._dim, dtype=torch.float32) for count in rows]
-        self._counts = rows
-        self._first = -1  # position of the first rotation held
-        self._rotations = torch.empty(0), torch.empty(0)
+        self._qkv = [torch.empty(rows * count * self._dim, dtype=torch.float32) for count in self._counts]
 
     @torch.inference_mode()
-    def __call__(self, tokens: Tensor, positions: Tensor, cache: KVCache, keep: int) -> Tensor:
-        """As `core.models.hf_attention.forward`: tokens [T] at consecutive positions [T]; logits [keep, V]."""
+    def __call__(self, tokens: Tensor, positions: Tensor, cache: RunningPass, keep: int | Tensor) -> Tensor:
+        """As `core.models.hf_attention.forward`: tokens [T] at positions [T]; logits [keep, V]."""
         count, dim = len(tokens), self._dim
+        if count > len(self._memory[0]):
+            self._make_room(count)
         self._memory[0][:count] = functional.embedding(tokens, self._body.embed_tokens.weight)
-        cos, sin = self._rotation(int(positions[0]), count)
+        cos, sin = self._rotation(positions.tolist())
         q, k, v = (
             own[: count * n * dim].view(1, n, count, dim) for own, n in zip(self._qkv, self._counts, strict=True)
         )
@@ -75,19 +82,32 @@ class ShortPass:
             attended = cache.attend(number, q, dim**-0.5).contiguous()
             done = layer
         self._kernel.between(done, None, self._scratch, attended, heads, count)
-        x = self._memory[0][count - keep : count]
+        x = self._memory[0][:count][keep if isinstance(keep, Tensor) else slice(count - keep, count)]
         norm = self._body.norm
         return self._kernel.product(self._kernel.norm(x, norm.weight, norm.variance_epsilon), self._head.sizes)
 
-    def _rotation(self, start: int, count: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of `count` positions from `start`, [T, D] each."""
+    def _rotation(self, positions: list[int]) -> tuple[Tensor, Tensor]:
+        """cos and sin of positions, [T, D] each."""
+        found, at = [], 0
+        for end in range(1, len(positions) + 1):  # consecutive ones lie beside each other
+            if end == len(positions) or positions[end] != positions[end - 1] + 1 or end - at == MOST_TOKENS:
+                found.append(self._consecutive(positions[at], end - at))
+                at = end
+        if len(found) == 1:
+            return found[0]
+        cos, sin = zip(*found, strict=True)
+        return torch.cat(cos), torch.cat(sin)
+
+    def _consecutive(self, start: int, count: int) -> tuple[Tensor, Tensor]:
         first = start // BLOCK * BLOCK
-        if first != self._first:
+        if first not in self._rotations:
             positions = torch.arange(first, first + BLOCK + MOST_TOKENS)
             cos, sin = self._body.rotary_emb(self._memory[0], positions[None])
-            self._rotations, self._first = (cos[0].contiguous(), sin[0].contiguous()), first
+            while len(self._rotations) >= MOST_BLOCKS:
+                del self._rotations[next(iter(self._rotations))]
+            self._rotations[first] = cos[0].contiguous(), sin[0].contiguous()
         rows = slice(start - first, start - first + count)
-        return self._rotations[0][rows], self._rotations[1][rows]
+        return self._rotations[first][0][rows], self._rotations[first][1][rows]
 
 
 def short_pass_of(model: nn.Module) -> ShortPass | None:

@@ -109,6 +109,9 @@ class SmallRows:
         compiled.small_rows_panel.restype = ctypes.c_int64
         self.panel: int = compiled.small_rows_panel()  # outputs whose packed weights lie beside each other
         self._call.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64]
+        self._call_from = compiled.small_rows_attention_from
+        self._call_from.restype = None
+        self._call_from.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 2
         self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
         self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
@@ -120,15 +123,14 @@ class SmallRows:
         self._call_between.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_int64] * 2
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
-        """Causal attention; shapes as in `attention.attend`; keys and values are float32, float16
-        or bfloat16.
+        """Causal attention; shapes as in `attention.attend`; keys and values are of a type of KEPT_AS.
 
         Stock operations handle the unsupported cases: other types and devices, several texts at once, other head sizes;
         and passes of more than MOST_TOKENS tokens where they are faster.
         Memory: for each thread twice the numbers of at most MOST_TOGETHER rows. If heads do not divide by threads, of
         at most MOST_ROWS rows a part for each share, rows / 2000 of the keys and values.
         """
-        if self._attends(q, k, v) and (q.shape[2] <= MOST_TOKENS or self.reads_prompts):
+        if self.takes(q, k, v) and (q.shape[2] <= MOST_TOKENS or self.reads_prompts):
             return self._attended(q, k, v, scaling, 0)[0]
         return attend(q, k, v, scaling)
 
@@ -141,13 +143,9 @@ class SmallRows:
             attend, T is more than MOST_TOKENS, or chunks have another size than 8, 16 or 32 keys.
         """
         rows = q.shape[2] * (q.shape[1] // k.shape[1])
-        if q.shape[2] > MOST_TOKENS or rows > MOST_TOGETHER or chunk not in CHUNKS or not self._attends(q, k, v):
+        if q.shape[2] > MOST_TOKENS or rows > MOST_TOGETHER or chunk not in CHUNKS or not self.takes(q, k, v):
             return self(q, k, v, scaling), None
         return self._attended(q, k, v, scaling, chunk)
-
-    def _attends(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
-        known = q.dtype == torch.float32 and k.dtype == v.dtype and k.dtype in KEPT_AS
-        return q.shape[0] == 1 and q.shape[3] % 8 == 0 and q.shape[3] <= MOST_DIM and q.device.type == "cpu" and known
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, scaling: float, chunk: int) -> tuple[Tensor, Tensor | None]:
         batch, heads, num_new, dim = q.shape
@@ -170,6 +168,45 @@ class SmallRows:
         told = None if votes is None else votes.data_ptr()
         self._call(*pointers, told, ctypes.byref(sizes), KEPT_AS.index(k.dtype))
         return out.view(batch, heads, num_new, dim), None if votes is None else votes[..., : -(-total // chunk)]
+
+    def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
+        """Whether attention to keys and values of one text goes through the kernel; other sizes and types do not."""
+        known = q.dtype == torch.float32 and k.dtype == v.dtype and k.dtype in KEPT_AS and q.device.type == "cpu"
+        return known and q.shape[0] == 1 and q.shape[3] % 8 == 0 and q.shape[3] <= MOST_DIM
+
+    def begun(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
+        """What rows q [1, H, T, D] have of keys k, v [1, H_kv, S, D] that they all see; S: full shares.
+
+        Returns:
+            [H_kv, H / H_kv, T, D + 2], for `ended`, where rows go on with other keys.
+        """
+        heads, num_new, dim = q.shape[1:]
+        after = torch.empty(k.shape[1], heads // k.shape[1], num_new, dim + 2, dtype=torch.float32)
+        self._attend_from(q, k, v, scaling, 0, None, after, 1)
+        return after
+
+    def ended(self, q: Tensor, k: Tensor, v: Tensor, scaling: float, begun: Tensor, first: int) -> Tensor:
+        """As the call, of rows that `begun` with the `first` keys: the same to the last bit."""
+        return self._attend_from(q, k, v, scaling, first, begun.contiguous(), None, q.shape[2])
+
+    def _attend_from(
+        self, q: Tensor, k: Tensor, v: Tensor, scaling: float, first: int, before: Tensor | None,
+        after: Tensor | None, num_new: int,
+    ) -> Tensor:  # fmt: skip
+        _, heads, count, dim = q.shape
+        kv_heads, total = k.shape[1], k.shape[2]
+        rows = count * (heads // kv_heads)
+        folded = q.reshape(kv_heads, rows, dim).contiguous()
+        out = torch.empty(kv_heads, rows, dim, dtype=torch.float32)
+        strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
+        threads = self._threads.now()
+        groups = min(rows, _cuts(kv_heads, max(rows, MOST_ROWS + 1), total, threads)[1])  # never cut by keys
+        work = (KEYS_OF_A_SHARE, 1, groups, threads, k.dtype in self.by_matrices, 0, 0)
+        sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, *work)
+        pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), ctypes.byref(sizes))
+        states = [None if state is None else state.data_ptr() for state in (before, after)]
+        self._call_from(*pointers, KEPT_AS.index(k.dtype), first, *states)
+        return out.view(1, heads, count, dim)
 
     def votes(self, queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
         """The attention that queries [H_kv, R, D] give to keys [H_kv, C, D], summed over R: [H_kv, C], float32 on CPU.

@@ -563,9 +563,31 @@ class Masses {
   std::vector<float> tops_;
 };
 
+// What rows have of the keys before a share: [kv_heads, rows, dim + 2], a row's numbers of a Part beside each other.
+struct Unfinished {
+  int64_t from = 0;  // the first key that is still to come; a multiple of a share
+  const float* before = nullptr;
+  float* after = nullptr;  // instead of results
+};
+
+// Between a Part and the rows of Unfinished.
+void put_down(const Part& part, int rows, int dim, float* to) {
+  for (int r = 0; r < rows; ++r, to += dim + 2) {
+    std::copy(part.out + int64_t(r) * dim, part.out + int64_t(r + 1) * dim, to);
+    to[dim] = part.top[r], to[dim + 1] = part.sum[r];
+  }
+}
+void take_up(const float* from, int rows, int dim, const Part& part) {
+  for (int r = 0; r < rows; ++r, from += dim + 2) {
+    std::copy(from, from + dim, part.out + int64_t(r) * dim);
+    part.top[r] = from[dim], part.sum[r] = from[dim + 1];
+  }
+}
+
 // Every task has some rows of a head and all of their keys; it merges share after share.
 template <class Task, class T>
-void attend_by_rows(const Sizes& s, const float* q, const T* k, const T* v, float* out, float* votes) {
+void attend_by_rows(const Sizes& s, const float* q, const T* k, const T* v, float* out, float* votes,
+                    Unfinished un = {}) {
   const int64_t quartets = (s.num_new + VOTERS - 1) / VOTERS;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(int(s.threads)) if (s.threads > 1)
   for (int64_t i = 0; i < s.kv_heads * s.groups; ++i) {
@@ -575,15 +597,20 @@ void attend_by_rows(const Sizes& s, const float* q, const T* k, const T* v, floa
     std::vector<float> memory(2 * size);
     const Part result(memory.data(), task.rows, s.dim);
     Part part(memory.data() + size, task.rows, s.dim);
-    const int64_t shares = (most + s.share - 1) / s.share;
+    const int64_t shares = (most + s.share - 1) / s.share, row = (head * s.rows + first) * (s.dim + 2);
     static thread_local std::vector<float> kept;
     Masses masses(s, shares, kept);  // where they are asked for, the task has all rows of the head
     result.clear(task.rows);
-    for (int64_t n = 0; n < shares; ++n) {
+    if (un.before != nullptr) take_up(un.before + row, task.rows, task.dim, result);
+    for (int64_t n = un.from / s.share; n < shares; ++n) {
       masses.lend(part, n);
       task.attend(n * s.share, std::min((n + 1) * s.share, s.total), part);
       masses.keep(part, n);
       add_part(result, part, task.rows, task.dim);
+    }
+    if (un.after != nullptr) {
+      put_down(result, task.rows, task.dim, un.after + row);
+      continue;
     }
     masses.tell(s, result, shares, votes + head * quartets * s.columns);
     finish(result, task.rows, task.dim, out + (head * s.rows + first) * s.dim);
@@ -636,10 +663,19 @@ void attention(const Sizes& s, const float* q, const T* k, const T* v, float* ou
   attend_with<Task<T>>(s, q, k, v, out, votes);
 }
 
+template <class T>
+void attention_from(const Sizes& s, const float* q, const T* k, const T* v, float* out, Unfinished un) {
+#ifdef HAS_MATRICES
+  if (s.matrices) return attend_by_rows<amx::Task<T>>(s, q, k, v, out, nullptr, un);
+#endif
+  attend_by_rows<Task<T>>(s, q, k, v, out, nullptr, un);
+}
+
 }  // namespace
 
-// q: [kv_heads, rows, dim] contiguous, rows = group * num_new with the new tokens fastest; k, v: [kv_heads,
-// total, dim] with strides in numbers, of a `kind`: 0 float32, 1 float16, 2 bfloat16; out: [kv_heads, rows, dim]. dim a multiple of 8 up to 256.
+// q: [kv_heads, rows, dim] contiguous, rows = group * num_new with the new tokens fastest; k, v: [kv_heads, total, dim]
+// with strides in numbers, of a `kind`: 0 float32, 1 float16, 2 bfloat16; out: [kv_heads, rows, dim]. dim a multiple of
+// 8 up to 256.
 // `share`: keys of a share, a multiple of 64. The work of a head is cut into `pieces` of its keys (then rows <= 192), or
 // into `groups` of its rows, each of at most 192; no result depends on either. If `chunk` is not 0 (8, 16 or 32, and one
 // group): votes [kv_heads, quartets of new tokens, columns], the attention of four tokens' rows to each chunk of keys.
@@ -660,6 +696,20 @@ extern "C" int64_t small_rows_has_matrices() {
 #else
   return 0;
 #endif
+}
+
+// The same in two steps, for rows that see the same first keys: without `before` what rows have of all keys, which they
+// must all see (num_new 1), goes to `after`; then `before` is what they have of the first `from` keys. Results are the
+// same to the last bit. `pieces` is 1, `from` a multiple of `share`; before and after: [kv_heads, rows, dim + 2].
+extern "C" void small_rows_attention_from(const float* q, const void* k, const void* v, float* out, const Sizes* sizes,
+                                          int64_t kind, int64_t from, const float* before, float* after) {
+  const Unfinished un = {from, before, after};
+  if (kind == 1)
+    attention_from(*sizes, q, static_cast<const Half*>(k), static_cast<const Half*>(v), out, un);
+  else if (kind == 2)
+    attention_from(*sizes, q, static_cast<const Brain*>(k), static_cast<const Brain*>(v), out, un);
+  else
+    attention_from(*sizes, q, static_cast<const float*>(k), static_cast<const float*>(v), out, un);
 }
 
 namespace {

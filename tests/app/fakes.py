@@ -30,6 +30,8 @@ from core.errors import ContextTooSmall
 from core.generation.capabilities import ALL
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, StopReason, TokenRecord
 from core.generation.text import Turn
+from core.generation.together import Question, one_by_one
+from core.planning.choices import Choice
 from core.planning.hardware import Machine
 from core.planning.machine_spec import nominal_bandwidths
 from core.planning.nvidia import UnusedGpu
@@ -339,6 +341,14 @@ class FakeEngine:
                     end = finished("".join(words), config.method, num_prompt=len(prompt_ids), num_reused=reused)
                     end = replace(end, token_ids=tuple(map(token_of, words)), stop_reason=reasons[lane])
                     yield LaneEvent(lane, replace(end, stats=lane_stats(len(words), config.method)))
+
+    def together(self, _questions: Sequence[Question]) -> Choice[int]:
+        """One: a server has its own order."""
+        return Choice(1, "a server has its own order")
+
+    def answer_together(self, questions: Sequence[Question]) -> Generator[LaneEvent]:
+        """One answer after the other."""
+        yield from one_by_one(self.generate, questions)
 
     def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:
         """Like the real one; the gap is always one that rounding does not explain."""

@@ -35,7 +35,7 @@ def next_probs(engine: Engine, tokens: list[int], sampling: SamplingParams) -> t
     for _ in engine.read(tokens):
         pass
     probs = to_probs(engine._levels.parts.full.logits(Context(tokens), 1)[0], sampling)
-    engine._settle(tokens)
+    engine.settle(tokens)
     return probs
 
 

@@ -70,9 +70,20 @@ def watch(ledger: Ledger, patch: pytest.MonkeyPatch) -> None:
 
         patch.setattr(owner, name, call)
 
+    def wrap_passes(owner: type, name: str, kind: Callable[[Any], str]) -> None:
+        """As `wrap`, for what asks for passes: these are inside of it."""
+        real = getattr(owner, name)
+
+        @functools.wraps(real)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with ledger.inside(kind(self)):
+                return (yield from real(self, *args, **kwargs))
+
+        patch.setattr(owner, name, call)
+
     wrap(CachedModel, "feed_tokens", lambda model: f"a pass of the {model.name} model")
-    wrap(Speculative, "round", lambda level: f"a round verified by {level._verifier.name}")
-    wrap(AutoregressiveProposer, "propose", lambda sampler: "a proposal of the draft")
+    wrap_passes(Speculative, "round", lambda level: f"a round verified by {level._verifier.name}")
+    wrap_passes(AutoregressiveProposer, "propose", lambda sampler: "a proposal of the draft")
     wrap(RetrievalCache, "select", lambda _: "choosing chunks")
     wrap(Answer, "round", lambda _: OUTSIDE)
 

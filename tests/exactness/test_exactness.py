@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.sampling import TokenSampler, to_probs
-from core.decoding.speculative import AutoregressiveProposer, Rule, Speculative
+from core.decoding.speculative import AutoregressiveProposer, Rule, Speculative, alone
 from core.decoding.verify import verify
 from core.generation.decode_loop import Answer
 from tests.core.decoding.test_output_law import verify_without_residual
@@ -177,7 +177,7 @@ def written_by(rule: Rule, p: Tensor, q: Tensor, num_tokens: int, seed: int) -> 
     top = Speculative(AutoregressiveProposer(TableModel("draft", q)), TableModel("full", p), 2, rule)
     sampler, tokens = TokenSampler(Generator().manual_seed(seed)), [0]
     while len(tokens) <= num_tokens:
-        tokens += top.round(Context(tokens), sampler).tokens
+        tokens += alone(top.round(Context(tokens), sampler)).tokens
     return tokens[: num_tokens + 1]
 
 

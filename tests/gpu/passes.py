@@ -176,7 +176,7 @@ def _lending(here: Here, config: EngineConfig, prompt: list[int]) -> None:
     answer(engine, prompt, GenerationConfig(max_new_tokens=16))
     rows = next(row.size_bytes for row in engine.plan.rows if row.name == "retrieval cache")
     before = torch.cuda.memory_allocated()
-    with engine._lent():
+    with engine._levels.lent():
         freed = before - torch.cuda.memory_allocated()
     again = answer(engine, prompt, GenerationConfig(max_new_tokens=16))
     here.report.add("lending", {"retrieval bytes": rows, "freed": freed, "text afterwards": again.text})

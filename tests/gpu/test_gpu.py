@@ -196,7 +196,7 @@ def test_memory_that_recorded_passes_work_on_is_free_when_it_is_lent() -> None:
     )
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    with engine._lent():
+    with engine._levels.lent():
         assert before - torch.cuda.memory_allocated() >= rows
     assert written(engine, "triforce") == expected and not graphs.failure
 

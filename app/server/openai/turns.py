@@ -208,12 +208,23 @@ def _work(request: ChatRequest, prompts: Prompts, timing: Timing, kept: Kept) ->
 
 
 def answers(engine: "TextEngine", prompt: Prompt, request: ChatRequest, cancel: threading.Event) -> Iterator[Event]:
-    """The events of all answers that a request wants, one after the other; only the first one reads its prompt."""
-    for number in range(request.count):
-        config = replace(request.config, seed=request.config.seed + number)
-        yield from engine.generate(prompt.ids, config, cancel, written=prompt.written, boundary=prompt.boundary)
-        if cancel.is_set():
-            return
+    """The events of all answers that a request wants, one after the other; only the first one reads its prompt.
+
+    Several are written together where the engine can; those behind the first are held back until their turn.
+    """
+    if request.count == 1 or prompt.written:
+        for number in range(request.count):
+            config = replace(request.config, seed=request.config.seed + number)
+            yield from engine.generate(prompt.ids, config, cancel, written=prompt.written, boundary=prompt.boundary)
+            if cancel.is_set():
+                return
+        return
+    from core.generation.together import Question, in_order  # already imported with the engine
+
+    configs = [replace(request.config, seed=request.config.seed + number) for number in range(request.count)]
+    asked = [Question(prompt.ids, config, cancel, prompt.boundary) for config in configs]
+    for _, event in in_order(engine.answer_together(asked), len(asked)):
+        yield event
 
 
 def wish_of(request: ChatRequest, offered: Sequence[str]) -> str | None:

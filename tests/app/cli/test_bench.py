@@ -3,14 +3,16 @@
 import json
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 import launch as launcher
 from app.cli import bench, bench_kernels
+from core.bench.batch import _engines
 from core.ops.native import NoKernel
+from tests.core.toys import tiny_engine
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +94,48 @@ def test_speed_reads_several_books_and_gives_their_median(capsys: pytest.Capture
     assert len(set(ours["speedup_by_book"])) == 3, "three books, each with its own times"
     assert ours["new_tokens"] == plain["new_tokens"] and ours["identical_to_autoregressive"] is True
     assert f"{ours['speedup_by_book'][0]:.2f} {ours['speedup_by_book'][1]:.2f}" in captured.err
+
+
+def test_a_batch_is_measured_with_a_book_for_each_and_with_one_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--contexts", "768", "--batch", "3", "--repeats", "1", "--max-new-tokens", "6", "--json"]
+    assert launcher.main(["bench", "--methods", "triforce", *options, "--no-venv"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["text"], row["method"]) for row in rows] == [
+        (text, method) for text in ("own", "shared") for method in ("autoregressive", "triforce")
+    ]
+    for row in rows:
+        assert row["batch"] == 3 and row["new_tokens"] == 18 and row["identical_to_alone"] is True
+        assert row["ms_per_token_each"] == pytest.approx(3 * row["ms_per_token"])
+    assert rows[0]["speedup_vs_autoregressive"] == 1.0
+    ratio = rows[0]["ms_per_token"] / rows[1]["ms_per_token"]
+    assert rows[1]["speedup_vs_autoregressive"] == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--batch", "1"], "at least two"),
+        (["--batch", "2", "--suite", "recall"], "speed suite"),
+        (["--batch", "2", "--plot", "x.png"], "not drawn"),
+    ],
+)
+def test_a_batch_that_is_none_is_told(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launcher.main(["bench", *options, "--no-venv"]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and captured.err.count("\n") == 1
+
+
+def test_conversations_that_memory_does_not_hold_are_left_out_and_told() -> None:
+    engine, said = tiny_engine(context=2048), list[str]()
+    plan = engine.plan
+    each = plan.cache_sizes.device_bytes(500, plan.cache_sizes.layers)
+    each += plan.bytes_of("retrieval cache") + plan.bytes_of("streaming cache")
+    engine._placement.plan = replace(plan, available_bytes=int((plan.total_bytes + 2.5 * each) / 0.9))
+    engines = _engines(engine, 500, 6, said.append)
+    assert len(engines) == 3 and engines[0] is engine and {one.context for one in engines[1:]} == {500}
+    assert "3 of 6 conversations" in said[0]
+    said.clear()
+    assert len(_engines(engine, 500, 3, said.append)) == 3 and not said
 
 
 def test_kernels_are_measured_without_a_model(

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -13,8 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import launch as launcher
-from app.cli import ask
 from core.decoding.registry import EXACT_METHODS
+from core.engine import Engine
+from core.generation.events import Event, Finished
 from core.models.hub import catalog
 
 ROOT = Path(__file__).parents[3]
@@ -80,6 +81,29 @@ def test_ask_answers_many_questions_with_one_reading(
     assert {"text", "token_ids", "acceptance", "decode_seconds"} <= set(first)
 
 
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_questions_that_are_asked_together_have_the_answers_they_have_one_by_one(
+    small_book: Path, tmp_path: Path, command: Callable[..., Any], temperature: float
+) -> None:
+    asked = ["Who kept the light?", "Where?", "What did Captain Reed say to the old keeper of the light, and when?"]
+    questions, options = tmp_path / "q.json", ["--max-new-tokens", 12, "--temperature", temperature]
+    questions.write_text(json.dumps(asked))
+    report = command("ask", small_book, "--questions", questions, *options)
+    assert [row["question"] for row in report["answers"]] == asked
+    for number, (question, row) in enumerate(zip(asked, report["answers"], strict=True)):
+        (alone,) = command("ask", small_book, "-q", question, *options, "--seed", number)["methods"].values()
+        assert row["token_ids"] == alone["token_ids"]
+
+
+def test_answers_that_are_written_together_are_shown_in_their_order(small_book: Path, tmp_path: Path) -> None:
+    questions = tmp_path / "q.json"
+    questions.write_text(json.dumps(["Who kept the light?", "Where?", "When?"]))
+    done = launch("ask", small_book, "--questions", questions, "--max-new-tokens", 8)
+    places = [done.stdout.index(f"> {question}") for question in ("Who kept the light?", "Where?", "When?")]
+    assert places == sorted(places) and done.stderr.count("tokens/s") == 3
+    assert "questions at a time" in done.stderr or "One question after the other" in done.stderr
+
+
 def test_the_tokens_of_an_answer_can_be_checked_by_transformers_alone(
     small_book: Path, command: Callable[..., Any]
 ) -> None:
@@ -102,8 +126,13 @@ def test_ask_streams_the_answer_to_people(small_book: Path) -> None:
 def test_an_answer_that_nobody_can_see_is_named(
     text: str, named: bool, small_book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = ask.answer
-    monkeypatch.setattr(ask, "answer", lambda *given, **how: replace(real(*given, **how), text=text))
+    real = Engine.generate
+
+    def generate(self: Engine, *given: Any, **how: Any) -> Iterator[Event]:
+        for event in real(self, *given, **how):
+            yield replace(event, text=text) if isinstance(event, Finished) else event
+
+    monkeypatch.setattr(Engine, "generate", generate)
     assert launcher.main(["ask", str(small_book), "-q", "Who?", "--max-new-tokens", "4", "--no-venv"]) == 0
     assert ("white space alone" in capsys.readouterr().err) == named
 

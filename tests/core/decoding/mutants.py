@@ -189,8 +189,8 @@ MUTANTS = (
     Mutant(
         "the judge looks one token short",
         SPECULATIVE,
-        "self._verifier.probs(context.extended(tokens), len(tokens) + 1)",
-        "self._verifier.probs(context.extended(tokens[:-1]), len(tokens) + 1)",
+        "yield Pass(self._verifier, context.extended(tokens), len(tokens) + 1)",
+        "yield Pass(self._verifier, context.extended(tokens[:-1]), len(tokens) + 1)",
     ),
     # lookups
     Mutant(
@@ -323,20 +323,20 @@ MUTANTS = (
     Mutant(
         "after an answer the caches keep what was not committed",
         ENGINE,
-        "        self._seen = tokens[:length]\n        self._rewind(length)\n",
+        "        self._seen = tokens[:length]\n        self.rewind(length)\n",
         "        self._seen = tokens[:length]\n",
     ),
     Mutant(
         "comparison looks at the best two tokens",
-        ENGINE,
-        "gap = float(logits[0].float().max() - written.min())",
-        "gap = float(-logits[0].float().topk(2).values.diff())",
+        LEVELS,
+        "float(logits.max() - logits[list(tokens)].min())",
+        "float(-logits.topk(2).values.diff())",
     ),
     Mutant(
         "a beginning counts as equal",
-        ENGINE,
-        '        if shared in (len(plain), len(other)):\n            return Equality("mismatch", shared, None)\n',
-        '        if shared in (len(plain), len(other)):\n            return Equality("identical", None, None)\n',
+        "core/engine_info.py",
+        'else cls("mismatch", shared, None)',
+        'else cls("identical", None, None)',
     ),
     Mutant(
         "overwritten queries are not asked again",

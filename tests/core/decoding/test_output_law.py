@@ -14,7 +14,7 @@ from torch import Tensor
 from core.caches.tokens import Context
 from core.decoding.origin import Origin
 from core.decoding.sampling import TokenSampler
-from core.decoding.speculative import AutoregressiveProposer, NoProposer, Proposer, Rule, Speculative
+from core.decoding.speculative import AutoregressiveProposer, NoProposer, Passes, Proposer, Rule, Speculative, alone
 from core.decoding.verify import Guess, Verdict, verify
 from tests.core.toys import EnumeratingSampler, TableModel
 
@@ -46,7 +46,7 @@ def output_law(top: Speculative, num_tokens: int) -> dict[tuple[int, ...], float
     for _ in sampler.paths():
         tokens: list[int] = []
         while len(tokens) < num_tokens:
-            tokens += top.round(Context(START, tuple(tokens)), cast(TokenSampler, sampler)).tokens
+            tokens += alone(top.round(Context(START, tuple(tokens)), cast(TokenSampler, sampler))).tokens
         law[tuple(tokens[:num_tokens])] += sampler.probability
     return law
 
@@ -111,8 +111,8 @@ def test_gammas_that_follow_what_was_accepted_leave_the_law_alone() -> None:
     top, full = three_levels(7, 1, 1)
     judge = cast(Any, top)
 
-    def round_then_adapt(context: Context, sampler: TokenSampler) -> Verdict:
-        verdict = Speculative.round(top, context, sampler)
+    def round_then_adapt(context: Context, sampler: TokenSampler) -> Passes[Verdict]:
+        verdict = yield from Speculative.round(top, context, sampler)
         top.gamma = 1 + verdict.num_accepted % 2
         return verdict
 
@@ -123,7 +123,7 @@ def test_gammas_that_follow_what_was_accepted_leave_the_law_alone() -> None:
         top.gamma = 1  # every path starts alike
         tokens: list[int] = []
         while len(tokens) < 2:
-            tokens += judge.round(Context(START, tuple(tokens)), cast(TokenSampler, sampler)).tokens
+            tokens += alone(judge.round(Context(START, tuple(tokens)), cast(TokenSampler, sampler))).tokens
         law[tuple(tokens[:2])] += sampler.probability
     assert total_variation(law, full, 2) < 1e-6
 

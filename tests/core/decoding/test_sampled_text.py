@@ -15,7 +15,7 @@ from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding import methods
 from core.decoding.origin import Origin
 from core.decoding.sampling import TokenSampler
-from core.decoding.speculative import AutoregressiveProposer, Rule, Speculative
+from core.decoding.speculative import AutoregressiveProposer, Rule, Speculative, alone
 from core.decoding.stats import LevelStats
 from core.decoding.verify import Guess, Verdict, verify
 from core.engine import Engine
@@ -136,7 +136,7 @@ def continued_tables(replayed: bool) -> list[tuple[int, ...]]:
         for until in CUTS:  # of old: with the numbers behind those that plain decoding would have used so far
             sampler = sampler_behind(Generator(), seed, len(tokens), SMALL_VOCAB, speculative=not replayed)
             while len(tokens) < until:
-                tokens += top.round(Context(START, tuple(tokens)), sampler).tokens
+                tokens += alone(top.round(Context(START, tuple(tokens)), sampler)).tokens
             del tokens[until:]
         found.append(tuple(tokens))
     return found

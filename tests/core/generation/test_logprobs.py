@@ -31,7 +31,7 @@ def of_the_target(engine: Engine, token_ids: list[int]) -> torch.Tensor:
         for _ in engine.read(text):
             pass
         found.append(engine._levels.parts.full.logits(Context(text), 1)[0])
-        engine._settle(text)
+        engine.settle(text)
     return torch.stack(found).log_softmax(-1)
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from unittest.mock import MagicMock
 
 import pytest
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-import core.engine as engine_module
 import core.ops.graphs as graphs_module
+from core import engine_builder
 from core.caches.base import FixedRows, KVShape, Moving
 from core.caches.full import FullCache
 from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
@@ -85,7 +86,7 @@ def test_memory_that_the_retrieval_cache_lends_is_free_at_once(engine: Engine) -
     """It was not: recordings kept all of it, and on a full card reading layer by layer ran out of memory."""
     hold, expected = retrieval_memory(engine), written(engine, settings()).token_ids
     assert not any(hold.gone)
-    with engine._lent():
+    with engine._levels.lent():
         assert all(hold.gone)
         assert engine._graphs is not None and names(engine._graphs) == {"full", "draft"}, "theirs stay"
     assert written(engine, settings()).token_ids == expected
@@ -95,7 +96,7 @@ def test_memory_is_held_where_recordings_are_not_told(engine: Engine) -> None:
     """Negative control: it is the recordings that would keep it."""
     engine._levels.retrieval.moving._keepers.clear()
     hold = retrieval_memory(engine)
-    with engine._lent():
+    with engine._levels.lent():
         assert not any(hold.gone)
 
 
@@ -371,8 +372,9 @@ def test_an_engine_records_where_there_is_anything_to_record(
         def __init__(self, *_: object, graphs: object, **__: object) -> None:
             self.given = graphs
 
-    monkeypatch.setattr(engine_module, "Graphs", lambda device: f"graphs on {device}")
+    monkeypatch.setattr(engine_builder, "Graphs", lambda device: f"graphs on {device}")
     pair = MagicMock(ranks=ranks, draft=draft and MagicMock())
+    pair.recorder = partial(engine_builder.LoadedPair.recorder, pair)
     pair.target.shape.device = torch.device(device)
     engine = Given.of(pair, EngineConfig(graphs=on), MagicMock())
     assert isinstance(engine, Given) and engine.given == ("graphs on cuda" if expected else None)

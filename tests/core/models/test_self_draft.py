@@ -18,7 +18,7 @@ from core.caches.full import FullCache
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.sampling import TokenSampler
-from core.decoding.speculative import AutoregressiveProposer, Proposer, SampledModel, Speculative
+from core.decoding.speculative import AutoregressiveProposer, Passes, Proposer, SampledModel, Speculative, alone
 from core.decoding.verify import Guess
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory, UnsupportedModel
@@ -201,8 +201,8 @@ class Misquoting:
     def __init__(self, drawn: Proposer, stated: SampledModel) -> None:
         self._drawn, self._stated = drawn, stated
 
-    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Guess:
-        guess = self._drawn.propose(context, num_tokens, sampler)
+    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Passes[Guess]:
+        guess = yield from self._drawn.propose(context, num_tokens, sampler)
         self._stated.truncate(len(context) - 1)
         probs = self._stated.probs(context.extended(guess.tokens[:-1]), num_tokens)
         probs = probs.scatter_add(1, torch.tensor(guess.tokens)[:, None], torch.full((num_tokens, 1), 1e-9))
@@ -218,7 +218,7 @@ def distance(top: Speculative, context: Context, full: SampledModel, num_tokens:
     for _ in sampler.paths():
         tokens: list[int] = []
         while len(tokens) < num_tokens:
-            tokens += top.round(context.extended(tokens), cast(TokenSampler, sampler)).tokens
+            tokens += alone(top.round(context.extended(tokens), cast(TokenSampler, sampler))).tokens
         found[tuple(tokens[:num_tokens])] += sampler.probability
         top.truncate(len(context) - 1)
     exact: dict[tuple[int, ...], float] = {(): 1.0}

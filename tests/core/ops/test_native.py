@@ -198,6 +198,29 @@ def test_no_thread_gets_more_rows_than_its_task_holds_or_none(threads: int) -> N
         assert pieces == 1 or (groups == 1 and pieces <= -(-keys // native.KEYS_OF_A_SHARE))
 
 
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), HEADS)
+@pytest.mark.parametrize("kept", native.KEPT_AS)
+def test_rows_that_begin_together_and_end_apart_come_out_bit_for_bit(
+    kernel: SmallRows, threads: Callable[[int], None], heads: int, kv_heads: int, dim: int, kept: torch.dtype
+) -> None:
+    """Conversations about one text: its keys are read once for the rows of all, and each goes on with its own."""
+    first, sizes, tails = 2 * native.KEYS_OF_A_SHARE, (1, 13, 7, 60), (40, 13, 1500, 1061)
+    q, k, v = tensors(heads, kv_heads, first, sum(sizes), dim)
+    k, v = k.to(kept), v.to(kept)
+    for number in (1, 2):
+        threads(number)
+        begun, at = kernel.begun(q, k[:, :, :first], v[:, :, :first], 0.3), 0
+        for size, tail in zip(sizes, tails, strict=True):
+            rows, own = slice(at, at + size), torch.randn(2, 1, kv_heads, tail, dim).to(kept)
+            mine = [torch.cat((part[:, :, :first], new), 2) for part, new in zip((k, v), own, strict=True)]
+            found = kernel.ended(q[:, :, rows], *mine, 0.3, begun[:, :, rows], first)
+            assert torch.equal(found, kernel(q[:, :, rows], *mine, 0.3))
+            at += size
+        mine[0][:, :, 5] = 0.0  # the control: what was begun with is not read again
+        again = kernel.ended(q[:, :, rows], *mine, 0.3, begun[:, :, rows], first)
+        assert torch.equal(again, found) and not torch.equal(kernel(q[:, :, rows], *mine, 0.3), found)
+
+
 def test_rows_of_stock_operations_are_not_the_same_bit_for_bit(threads: Callable[[int], None]) -> None:
     """Negative control: the comparison sees what summing in another order does."""
     assert rows_that_differ(attend, (6, 3, 1020, 13, 64), threads) > 0

@@ -74,7 +74,7 @@ def test_logits_agree_within_the_tolerance(gqa: tuple[Engine, Engine, RankPool])
         for _ in engine.read(prompt[:290]):
             pass
         found.append(engine._levels.parts.full.logits(Context(prompt), 10))
-        engine._settle(prompt)
+        engine.settle(prompt)
     assert float((found[0] - found[1]).abs().max()) < LOGIT_TOLERANCE
     assert not torch.equal(found[0], found[1]), "negative control: sums in another order round differently"
 

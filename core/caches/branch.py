@@ -1,0 +1,162 @@
+"""A conversation that continues a text which another cache has read: the text's rows are read there, never copied.
+
+Several branches of one trunk take turns within a pass, layer by layer: before a branch attends, its few own rows are
+written behind the text's rows, where the trunk has room. So every branch attends to one piece of memory, as a cache of
+its own would, with the same sums to the last bit. Cost: a copy of its own rows in each layer of a pass, some hundred
+beside thousands that are read.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from core.caches.base import KVShape
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
+from core.caches.layer_storage import CpuShare, LayerStore, ResidentLayer
+from core.caches.query_log import QUERY_LOG
+from core.ops.native import KEYS_OF_A_SHARE
+from core.ops.reach import Asked
+
+
+class BranchLayer:
+    """One layer: rows [0, shared) are the trunk's, rows behind them are kept here."""
+
+    def __init__(self, shape: KVShape, trunk: ResidentLayer, shared: int, most: int) -> None:
+        self._trunk, self._shared = trunk, shared
+        self._k, self._v = shape.allocate(most), shape.allocate(most)  # own rows
+        self._staged = 0  # own rows written so far
+
+    def adopt(self, length: int) -> None:
+        """Take the trunk's rows [shared, length)."""
+        self.stage(self._shared, *(rows[None] for rows in self._trunk.rows(self._shared, length)))
+
+    def laid(self, stop: int) -> ResidentLayer:
+        """The trunk with own rows [shared, stop) in their places."""
+        for rows, own in zip(self._trunk.buffers, (self._k, self._v), strict=True):
+            rows[:, :, self._shared : stop] = own[:, :, : stop - self._shared]
+        return self._trunk
+
+    def open(self, help: CpuShare | None) -> None:
+        """The host has no blocks to attend to."""
+
+    def pieces(self) -> tuple[()]:
+        return ()
+
+    @property
+    def link_bytes(self) -> int:
+        return 0
+
+    def stage(self, start: int, k: Tensor, v: Tensor) -> None:
+        first = start - self._shared
+        assert first >= 0, f"rows from {start} on are the trunk's, up to {self._shared}"
+        self._staged = first + k.shape[2]
+        self._k[:, :, first : self._staged] = k
+        self._v[:, :, first : self._staged] = v
+
+    def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
+        return self.laid(start + q.shape[2]).attend(start, q, scaling, asked)
+
+    def attend_counting(self, start: int, q: Tensor, scaling: float, chunk_size: int) -> tuple[Tensor, Tensor | None]:
+        """As `attend`, and votes as `SmallRows.with_votes` gives them."""
+        return self.laid(start + q.shape[2]).attend_counting(start, q, scaling, chunk_size)
+
+    def commit(self, length: int) -> None:
+        """Rows stay in place."""
+
+    def truncate(self, length: int) -> None:
+        """Rows stay in place."""
+        assert length >= self._shared, f"a branch from {self._shared} on cannot go back to {length}"
+
+    def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        if start >= self._shared:
+            own = slice(start - self._shared, stop - self._shared)
+            return self._k[0, :, own], self._v[0, :, own]
+        return self.laid(max(stop, self._shared)).rows(start, stop)
+
+    def chunks_away(self, chunk_size: int) -> int:
+        return 0
+
+    def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
+        return self.laid(self._shared + self._staged).gather(heads, chunks, away, chunk_size)
+
+
+class BranchCache(FullCache):
+    """The full cache of a conversation that begins with the first `shared` tokens of a resident one, its trunk.
+
+    It takes what the trunk has seen behind these tokens. From then on the trunk's rows there are scratch: it must be
+    truncated to `shared` before anything else, and may read on only while no branch is in a pass.
+
+    Args:
+        most: tokens behind the shared ones, at most.
+    Memory: `most` x bytes_per_token, landmarks of as many tokens, and the newest queries.
+    """
+
+    def __init__(self, trunk: FullCache, shared: int, most: int) -> None:
+        assert not trunk.shape.reaches and not trunk.shape.recurrent, "windows and running states have no branches"
+        assert shared <= trunk.length <= shared + most, f"{trunk.length} tokens read, {shared} shared, {most} own"
+        self._trunk, self._shared, self._most = trunk, shared, most
+        capacity = min(trunk.capacity, shared + most)
+        super().__init__(trunk.shape, capacity, trunk.chunk_size, possible=trunk.capacity, backend=trunk.backend)
+        for layer, store in enumerate(self._layers):
+            assert isinstance(store, BranchLayer)
+            store.adopt(trunk.length)
+            own = slice(shared // self.chunk_size, trunk.length // self.chunk_size)
+            self._landmarks[layer][:, own] = trunk.landmarks(layer, own.stop)[:, own]
+        self._length, self._num_landmarks = trunk.length, trunk.length // self.chunk_size
+        self._queries.restore(trunk.saved_queries())
+
+    def _store(self, layer: int, offload: Offload | None) -> LayerStore:
+        trunk = self._trunk.resident(layer)
+        return BranchLayer(self.shape, trunk, self._shared, self._most)
+
+    def landmarks(self, layer: int, num_chunks: int) -> Tensor:
+        """Mean keys of the first complete chunks, [H_kv, num_chunks, D]; valid until another branch asks."""
+        assert num_chunks <= self._num_landmarks, f"{num_chunks} of {self._num_landmarks} landmarks"
+        own = slice(self._shared // self.chunk_size, num_chunks)
+        found = self._trunk._landmarks[layer]  # of a trunk, those behind complete chunks are scratch
+        found[:, own] = self._landmarks[layer][:, own]
+        return found[:, :num_chunks]
+
+    def same_trunk(self, other: object) -> bool:
+        """Whether another cache continues the same tokens."""
+        return isinstance(other, BranchCache) and other._trunk is self._trunk and other._shared == self._shared
+
+    @staticmethod
+    def attend_together(
+        branches: "Sequence[tuple[BranchCache, slice]]", layer: int, q: Tensor, scaling: float
+    ) -> Tensor | None:
+        """As `attend`, of branches of one trunk with these rows of q [1, H, T, D]: the trunk is read once for all.
+
+        None: the kernel cannot read it in two steps; nothing was done.
+        """
+        trunk, shared = branches[0][0]._trunk, branches[0][0]._shared
+        first = shared // KEYS_OF_A_SHARE * KEYS_OF_A_SHARE
+        k, v = trunk.resident(layer).buffers
+        kernel = trunk.backend.kernel
+        if any(branch.votes.wanted for branch, _ in branches):  # each counts what it attends to, chunk by chunk
+            return None
+        if first == 0 or kernel is None or trunk.backend.attend is not kernel or not kernel.takes(q, k, v):
+            return None
+        begun = kernel.begun(q, k[:, :, :first], v[:, :, :first], scaling)
+        found = []
+        for branch, rows in branches:
+            own = q[:, :, rows]
+            branch._queries.write(layer, branch._length, own)
+            k, v = branch._laid(layer, branch._length + own.shape[2])
+            found.append(kernel.ended(own, k, v, scaling, begun[:, :, rows], first))
+        return torch.cat(found, 2)
+
+    def _laid(self, layer: int, stop: int) -> tuple[Tensor, Tensor]:
+        store = self._layers[layer]
+        assert isinstance(store, BranchLayer)
+        k, v = store.laid(stop).buffers
+        return k[:, :, :stop], v[:, :, :stop]
+
+    @staticmethod
+    def own_bytes(shape: KVShape, most: int, chunk_size: int) -> int:
+        """Memory of a branch of so many tokens: rows, landmarks, newest queries."""
+        landmarks = shape.num_kv_heads * shape.head_dim * torch.finfo(shape.dtype).bits // 8
+        rings = QUERY_LOG * shape.num_heads * shape.head_dim * torch.finfo(shape.dtype).bits // 8
+        return most * shape.bytes_per_token + shape.num_layers * (landmarks * -(-most // chunk_size) + rings)

@@ -1,0 +1,276 @@
+"""Answers that are decoded together: each is what it is alone, whoever comes, goes or is stopped beside it."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from core.caches.branch import BranchCache, BranchLayer
+from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
+from core.engine import Engine
+from core.generation.branches import MOST_TOGETHER
+from core.generation.events import Event, Finished, PrefillProgress, RoundDone
+from core.generation.loaded import LoadedModels
+from core.generation.together import Question
+from core.models import joined
+from core.models.loader import prepared
+from core.ops.backend import Backend
+from core.ops.native import KEYS_OF_A_SHARE, MOST_TOKENS, NoKernel, small_rows
+from core.planning.planner import make_plan
+from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
+
+GREEDY = SamplingParams()
+SAMPLED = SamplingParams(temperature=0.9, top_p=0.95)
+BOOK = random_prompt(KEYS_OF_A_SHARE + 190)  # more than a share of keys, and no whole number of chunks
+
+
+@pytest.fixture(scope="module")
+def backend() -> Backend:
+    try:
+        kernel = small_rows()
+    except NoKernel as reason:
+        pytest.skip(f"no kernel here: {reason}")
+    return Backend("compiled", kernel, "test", kernel=kernel)
+
+
+def engine_with(backend: Backend, *, heads: int = 4, kv_heads: int = 4, kv_bits: int | None = None) -> Engine:
+    """A tiny pair whose layers are the kernel's."""
+    config = EngineConfig(
+        context=2048,
+        prefill_chunk=256,
+        kv_bits=kv_bits,
+        retrieval=RetrievalConfig(budget=256, chunk_size=8, local_window=64),
+        draft=DraftConfig(window=128),
+    )
+    tiny = [loaded(tiny_config(heads=heads, kv_heads=kv_heads), 3, noise) for noise in (0.0, 0.15)]
+    plan = make_plan(tiny[0].dims, tiny[1].dims, config, MACHINE)
+    target, draft = (prepared(one.module, one.dims, torch.float32, CPU, backend) for one in tiny)
+    dims = replace(target.dims, kv_dtype=plan.kv.value)
+    target = replace(target, dims=dims, shape=dims.shape(torch.float32, CPU))
+    return Engine(config, plan, Letters(), LoadedModels(target=target, draft=draft, backend=backend))
+
+
+@pytest.fixture(scope="module")
+def engine(backend: Backend) -> Engine:
+    return engine_with(backend)
+
+
+def questions(
+    method: str, sampling: SamplingParams = GREEDY, lengths: Sequence[int] = (9, 40, 3, 17, 70)
+) -> list[Question]:
+    """About one book: of different lengths, with answers of different lengths."""
+    found = []
+    for number, length in enumerate(lengths):
+        config = GenerationConfig(method=method, max_new_tokens=24 + 7 * number, sampling=sampling, seed=number)
+        found.append(Question([*BOOK, *random_prompt(length, 50 + number)], config, threading.Event()))
+    return found
+
+
+def alone(engine: Engine, asked: Sequence[Question]) -> list[Finished]:
+    found = []
+    for question in asked:
+        *_, finished = engine.generate(question.prompt_ids, question.config)
+        assert isinstance(finished, Finished)
+        found.append(finished)
+    return found
+
+
+def together(engine: Engine, asked: Sequence[Question]) -> dict[int, list[Event]]:
+    events: dict[int, list[Event]] = {number: [] for number in range(len(asked))}
+    for one in engine.answer_together(asked):
+        assert one.lane is not None
+        events[one.lane].append(one.event)
+    return events
+
+
+def ends(events: dict[int, list[Event]]) -> list[Finished]:
+    return [event for one in events.values() for event in one if isinstance(event, Finished)]
+
+
+@pytest.fixture
+def joined_sizes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many conversations each joined pass had."""
+    sizes: list[int] = []
+    real = joined.RaggedCache
+
+    def make(caches: Sequence[tuple[joined.KVCache, int]]) -> joined.RaggedCache:
+        sizes.append(len(caches))
+        return real(caches)
+
+    monkeypatch.setattr(joined, "RaggedCache", make)
+    yield sizes
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("method", ["autoregressive", "retrieval", "lookup", "triforce", "triforce-lookup", "draft"])
+def test_every_answer_is_what_it_is_alone(
+    engine: Engine, method: str, sampling: SamplingParams, joined_sizes: list[int]
+) -> None:
+    asked = questions(method, sampling)
+    expected = alone(engine, asked)
+    assert not joined_sizes
+    found = ends(together(engine, asked))
+    assert [one.token_ids for one in found] == [one.token_ids for one in expected]
+    assert [one.stop_reason for one in found] == [one.stop_reason for one in expected]
+    assert max(joined_sizes) == len(asked), "passes were joined"
+    if not sampling.greedy:  # greedy rounds follow measured times
+        assert [one.stats.level2 for one in found] == [one.stats.level2 for one in expected]
+        assert [one.stats.full_passes for one in found] == [one.stats.full_passes for one in expected]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "kv_bits"), [(6, 2, None), (3, 3, None), (4, 4, 16)])
+def test_with_shared_heads_uneven_heads_and_narrow_keys_too(
+    backend: Backend, heads: int, kv_heads: int, kv_bits: int | None
+) -> None:
+    engine = engine_with(backend, heads=heads, kv_heads=kv_heads, kv_bits=kv_bits)
+    asked = questions("triforce", SAMPLED)
+    expected = [one.token_ids for one in alone(engine, asked)]
+    assert [one.token_ids for one in ends(together(engine, asked))] == expected
+
+
+def test_models_that_go_through_their_modules_are_joined_in_fewer_rows(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, joined_sizes: list[int]
+) -> None:
+    engine, asked = engine_with(backend), questions("triforce", SAMPLED)
+    for model in (engine._levels.parts.full, engine._levels.parts.retrieval, engine._levels.parts.draft):
+        assert model is not None and model.short is not None
+        assert joined.most_joined(model) == joined.MOST_JOINED
+    monkeypatch.setattr("core.models.cached_model.short_pass_of", lambda _: None)
+    engine = Engine(engine.config, engine.plan, engine.text, engine._models)
+    assert joined.most_joined(engine._levels.parts.full) == MOST_TOKENS
+    expected = [one.token_ids for one in alone(engine, asked)]
+    assert [one.token_ids for one in ends(together(engine, asked))] == expected
+    assert joined_sizes
+
+
+def test_a_row_that_another_conversation_sees_would_be_noticed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: own rows are laid one row short, so the newest is that of whoever attended before."""
+    real = BranchLayer.laid
+    monkeypatch.setattr(BranchLayer, "laid", lambda self, stop: real(self, stop - 1))
+    asked = questions("autoregressive")
+    assert [one.token_ids for one in ends(together(engine, asked))] != [one.token_ids for one in alone(engine, asked)]
+
+
+def test_the_trunk_is_read_once_for_all(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, calls = questions("autoregressive"), []
+    kernel = engine.full_cache.backend.kernel
+    assert kernel is not None
+    real = kernel.begun
+
+    def begun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+        calls.append((q.shape[2], k.shape[2]))
+        return real(q, k, v, scaling)
+
+    monkeypatch.setattr(kernel, "begun", begun)
+    together(engine, asked)
+    assert max(calls) == (len(asked), KEYS_OF_A_SHARE)
+
+
+def test_events_of_each_come_in_order_and_more_questions_than_seats_follow_one_another(engine: Engine) -> None:
+    asked = questions("triforce", lengths=[5 + number for number in range(MOST_TOGETHER + 2)])
+    assert engine.together(asked).value == MOST_TOGETHER
+    order: list[tuple[int | None, type]] = []
+    for one in engine.answer_together(asked):
+        order.append((one.lane, type(one.event)))
+    for number in range(len(asked)):
+        kinds = [kind for lane, kind in order if lane == number]
+        first = kinds.index(RoundDone)
+        assert set(kinds[:first]) == {PrefillProgress} and kinds[-1] is Finished
+        assert set(kinds[first:-1]) == {RoundDone}
+    last_read = order.index((len(asked) - 1, PrefillProgress))
+    assert any(kind is Finished for _, kind in order[:last_read]), "the last one waited for a seat"
+    assert [one.token_ids for one in ends(together(engine, asked))] == [one.token_ids for one in alone(engine, asked)]
+
+
+def test_stopping_one_disturbs_no_other(engine: Engine) -> None:
+    asked = questions("triforce")
+    expected, found, rounds = alone(engine, asked), {}, 0
+    for one in engine.answer_together(asked):
+        rounds += isinstance(one.event, RoundDone)
+        if rounds == 4 and asked[1].cancel is not None:
+            asked[1].cancel.set()
+        if isinstance(one.event, Finished):
+            found[one.lane] = one.event
+    assert found[1].stop_reason == "cancelled"
+    assert found[1].token_ids == expected[1].token_ids[: len(found[1].token_ids)]
+    others = [number for number in range(len(asked)) if number != 1]
+    assert [found[number].token_ids for number in others] == [expected[number].token_ids for number in others]
+
+
+def test_stopping_all_ends_those_that_run_and_begins_no_others(engine: Engine) -> None:
+    stop = threading.Event()
+    asked = [one._replace(cancel=stop) for one in questions("triforce", lengths=range(4, 4 + MOST_TOGETHER + 3))]
+    found = []
+    for one in engine.answer_together(asked):
+        if isinstance(one.event, RoundDone):
+            stop.set()
+        if isinstance(one.event, Finished):
+            found.append(one.event.stop_reason)
+    assert found == ["cancelled"] * MOST_TOGETHER
+
+
+def test_closing_midway_leaves_the_engine_with_the_book(engine: Engine) -> None:
+    asked = questions("triforce")
+    expected = alone(engine, asked[:1])[0]
+    running = engine.answer_together(asked)
+    for one in running:
+        if isinstance(one.event, RoundDone):
+            break
+    running.close()
+    again = alone(engine, asked[:1])[0]
+    assert again.token_ids == expected.token_ids
+    assert again.reused_tokens >= len(BOOK) - 8, "the book was not read again"
+
+
+def test_figures_of_an_answer_are_its_own(engine: Engine) -> None:
+    asked = questions("triforce", SAMPLED)
+    for one, twin in zip(ends(together(engine, asked)), alone(engine, asked), strict=True):
+        assert one.stats.kv_bytes_read == twin.stats.kv_bytes_read
+        assert one.stats.new_tokens == twin.stats.new_tokens and one.stats.decode_seconds > 0
+        assert sum(one.stats.seconds_by_part.values()) == pytest.approx(one.stats.decode_seconds, rel=0.01)
+
+
+def test_rounds_with_fixed_gammas_ask_the_same_of_a_branch_and_of_a_cache_of_its_own(engine: Engine) -> None:
+    shape = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
+    asked = [one._replace(config=replace(one.config, speculation=shape)) for one in questions("triforce")]
+    found, expected = ends(together(engine, asked)), alone(engine, asked)
+    assert [one.stats.level1 for one in found] == [one.stats.level1 for one in expected]
+    assert [one.stats.level2 for one in found] == [one.stats.level2 for one in expected]
+
+
+def test_the_first_greedy_round_of_a_branch_times_one_row_and_a_sampled_one_does_not(engine: Engine) -> None:
+    """Where one text is read once for all, a plain row costs a part of what it costs alone: that has to be measured."""
+    for sampling, plain in ((GREEDY, True), (SAMPLED, False)):
+        events = together(engine, questions("triforce", sampling))
+        for one in events.values():
+            first = next(event for event in one if isinstance(event, RoundDone))
+            assert (first.stats.level2 is not None and first.stats.level2.guessed == 0) is plain
+        alone_first = next(
+            event for event in engine.generate(*questions("triforce")[0][:2]) if isinstance(event, RoundDone)
+        )
+        assert alone_first.stats.level2 is not None and alone_first.stats.level2.guessed
+
+
+def test_what_cannot_be_joined_is_answered_one_by_one_with_the_reason(engine: Engine) -> None:
+    stock = tiny_engine(context=2048)
+    chosen = stock.together(questions("triforce"))
+    assert chosen.value == 1 and "as if it were alone" in chosen.because
+    asked = questions("triforce", lengths=(4, 6))
+    assert [one.token_ids for one in ends(together(stock, asked))] == [one.token_ids for one in alone(stock, asked)]
+    assert "lossy" in engine.together(questions("streamingllm")).because
+    assert engine.together(questions("triforce")[:1]).value == 1
+
+
+def test_no_more_are_together_than_memory_holds(engine: Engine) -> None:
+    asked = questions("triforce")
+    plan = engine.plan
+    own = max(len(one.prompt_ids) - len(BOOK) + one.config.max_new_tokens + 64 for one in asked)
+    each = BranchCache.own_bytes(engine.full_cache.shape, own, 8)
+    each += plan.bytes_of("retrieval cache") + plan.bytes_of("streaming cache")
+    for fit, number in ((0, 1), (1, 1), (2, 2), (3, 3), (9, 5)):
+        small = Engine(engine.config, plan, engine.text, engine._models)
+        available = int((plan.total_bytes + (fit + 0.5) * each) / 0.9)
+        small._placement.plan = replace(plan, available_bytes=available)
+        assert small.together(asked).value == number
