@@ -26,7 +26,7 @@ from app.ui.race.view import RaceView
 from app.ui.reading.settings import SettingsForm
 from app.ui.updates import FRAME_SECONDS, Updates
 from core.config import GenerationConfig
-from core.decoding.registry import COMPARED, METHODS
+from core.decoding.registry import COMPARED, FASTEST, METHODS
 from core.errors import CoreError, InvalidSetting
 
 NUM_PROMPTS = 3
@@ -38,6 +38,7 @@ LENGTHS = [("Whole answer", WHOLE_ANSWER), ("10 s each", 10), ("30 s each", 30)]
 MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
 MOST_WAIT_SECONDS = 30.0  # enough for a pass over a long book on a slow machine
 DEFAULTS = GenerationConfig()
+AT_FIRST = (*COMPARED, FASTEST)  # lanes, until the model is known or the reader chooses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,9 +142,10 @@ class RaceHandlers:
         session = self._worker.sessions.find(session_id)
         name = session.book.document.name if session and session.book else ""
         proposed = [first_lanes(state.info, one) for one in ("", *(sample.fastest for sample in self._samples))]
-        first = set(chosen) in map(set, (COMPARED, *proposed)) or len(kept) < 2
+        first = set(chosen) in map(set, (AT_FIRST, *proposed)) or len(kept) < 2
         value = list(first_lanes(state.info, fastest_method(self._samples, name))) if first else kept
-        return gr.update(choices=choices, value=value)
+        # A value that stays is not told: it would undo what the reader ticks meanwhile
+        return gr.update(choices=choices) if set(value) == set(chosen) else gr.update(choices=choices, value=value)
 
     def race(
         self,
@@ -289,7 +291,7 @@ def build_race() -> tuple[RaceParts, gr.Button]:
                 prompts = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_PROMPTS))
             with gr.Row(elem_id="race-options"):
                 lanes = gr.CheckboxGroup(
-                    lane_choices(), value=list(COMPARED), label="Lanes", elem_id="race-lanes", min_width=240
+                    lane_choices(), value=list(AT_FIRST), label="Lanes", elem_id="race-lanes", min_width=240
                 )
                 length = gr.Radio(LENGTHS, value=WHOLE_ANSWER, label="Until", elem_id="race-length", min_width=200)
                 limit = gr.Number(

@@ -15,7 +15,7 @@ from core.decoding.registry import METHODS, PLAIN, default_method
 from core.errors import CoreError, InvalidSetting
 from core.generation.capabilities import WISHES
 
-DEFAULTS = GenerationConfig()
+DEFAULTS = GenerationConfig(method=default_method(has_draft=True))
 CUSTOM = "Custom"
 PRESETS = {
     "Precise": SamplingParams(temperature=0.0, top_p=1.0),
