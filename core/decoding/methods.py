@@ -54,7 +54,7 @@ class Parts:
     config: RetrievalConfig
     nominal_cost: Callable[[CachedModel], PassCost]  # modelled cost of a pass, from sizes and the plan alone
     most_guesses: Callable[[], int]  # of a round that the full cache verifies, if the settings do not say
-    # Takes whether passes over the full cache are to count what they attend to
+    # Takes whether passes over the full cache are to count what they attend to; if not, what was counted is forgotten
     count_votes: Callable[[bool], None] = lambda wanted: None
 
 
@@ -133,6 +133,7 @@ class Decoder:
 
         Their old contents are dropped: what a seed draws may depend on the prompt, not on earlier answers.
         """
+        self._parts.count_votes(False)
         self.verifier.meter.forget_costs()  # costs depend on how much it has read
         for model in self.models:
             if isinstance(model.cache, RetrievalCache):
@@ -186,6 +187,7 @@ class Decoder:
 
     def resume(self, context: Context) -> None:
         """Continue from the full cache alone: choose chunks again, let the draft catch up."""
+        self._parts.count_votes(False)
         self._synced = False
         for model in self.models[:-1]:
             model.cache.truncate(0)

@@ -120,6 +120,8 @@ class Levels:
 
     def _count_votes(self, wanted: bool) -> None:
         self.full.votes.wanted = wanted and isinstance(self._chooser, ByVerification)
+        if not wanted:
+            self.full.votes.forget()
 
     def _draft_model(self, draft: LoadedModel) -> CachedModel:
         shift, backend = KeyShift.of(draft.module, draft.shape), self._models.backend

@@ -86,13 +86,17 @@ def choose_bits(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice
     return Choice(config.bits, f"asked for: {FORMATS[config.bits]}, so texts are exact for the quantised model")
 
 
+LEAST_NARROW = 8192  # tokens of context: below, keys and values are few, and 32 bits cost little
+
+
 def choose_kv(
     config: EngineConfig, target: ModelDims, device: str, dtype: torch.dtype, *, compiles: bool
 ) -> Choice[torch.dtype | None]:
     """The type that the target's keys and values are kept in; None: the type of computation.
 
     On a processor they are kept in the 16 bits of the model's file, as other programs keep them: half the memory, and
-    half of what plain decoding reads. Without the compiled kernel that would cost time, so then only if asked for.
+    half of what plain decoding reads. Where a context is short they are few, and without the compiled kernel it would
+    cost time: then only if asked for.
 
     Args:
         compiles: whether the compiled kernel can be had.
@@ -108,7 +112,8 @@ def choose_kv(
     if width == 16 or config.kv_bits == width:
         return KV_AS_COMPUTED
     known = target.disk_dtype if target.disk_dtype in (torch.float16, torch.bfloat16) else None
-    if config.kv_bits is None and (known is None or not compiles or not target.plain or config.num_gpus > 1):
+    short = min(config.context or target.max_context, target.max_context) < LEAST_NARROW
+    if config.kv_bits is None and (short or known is None or not compiles or not target.plain or config.num_gpus > 1):
         return KV_AS_COMPUTED
     kept = known or torch.float16
     because = "asked for" if config.kv_bits is not None else "as the weights are stored"

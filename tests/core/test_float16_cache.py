@@ -134,7 +134,7 @@ def test_what_cannot_be_kept_is_refused() -> None:
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_processor_keeps_the_16_bits_of_the_file_where_its_kernel_widens_them(stored: torch.dtype) -> None:
-    target = replace(loaded(tiny_config(), 3).dims, disk_dtype=stored)
+    target = replace(loaded(tiny_config(), 3).dims, disk_dtype=stored, max_context=131_072)
     narrow = stored if stored != torch.float32 else None
 
     def kept(target: ModelDims = target, *, compiles: bool = True, **settings: int) -> torch.dtype | None:
@@ -148,6 +148,8 @@ def test_a_processor_keeps_the_16_bits_of_the_file_where_its_kernel_widens_them(
     assert kept(compiles=False, kv_bits=16) == (narrow or HALF), "but that was asked for"
     assert kept(replace(target, plain=False)) is None, "windows and soft caps are not the kernel's"
     assert kept(num_gpus=2) is None
+    assert kept(context=8191) is None and kept(replace(target, max_context=4096)) is None, "few rows cost little"
+    assert kept(context=8192) == narrow and kept(context=4096, kv_bits=16) == (narrow or HALF)
     assert choose_kv(EngineConfig(), target, "cuda", HALF, compiles=True).value is None
 
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import core
 from core import Finished, PrefillProgress, RetrievalConfig, RoundDone, SpeculationConfig, TriForce
+from core.decoding.registry import FASTEST
 from core.errors import InvalidSetting, UnsupportedModel
 from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
@@ -51,7 +52,7 @@ def test_modules_of_transformers_write_what_transformers_writes(with_draft: bool
     assert tf.has_draft == with_draft
     events = list(tf.generate(TEXT, "Who?", **FIXED))
     finished = events[-1]
-    assert isinstance(finished, Finished) and finished.method == ("triforce" if with_draft else "lookup")
+    assert isinstance(finished, Finished) and finished.method == (FASTEST if with_draft else "lookup")
     assert isinstance(events[0], PrefillProgress) and any(isinstance(event, RoundDone) for event in events)
     prompt = core.Conversation(tuple(tf.engine.text.encode(TEXT))).ask("Who?").prompt_ids(tf.engine.text)
     written = stock.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False, pad_token_id=0)  # type: ignore[operator]

@@ -11,6 +11,7 @@ import torch
 import launch as launcher
 from app.cli import saved_books
 from app.conversations.tree import digest_of
+from core.decoding.registry import FASTEST
 from core.engine import Engine
 from tests.app.fakes import write_book
 from tests.app.ui.test_page import with_words
@@ -56,7 +57,7 @@ def ask(run: Run, book: Path, *options: object) -> dict[str, Any]:
 
 
 def token_ids(report: dict[str, Any]) -> list[int]:
-    ids: list[int] = report["methods"]["triforce"]["token_ids"]
+    ids: list[int] = report["methods"][FASTEST]["token_ids"]
     return ids
 
 

@@ -17,7 +17,15 @@ from core.decoding.grammar import Grammar, Thought
 from core.decoding.ngram_lookup import Lookup
 from core.decoding.origin import Origin
 from core.decoding.sampling import TokenSampler, to_probs
-from core.decoding.speculative import AutoregressiveProposer, NoProposer, Proposer, SampledModel, Speculative
+from core.decoding.speculative import (
+    AutoregressiveProposer,
+    NoProposer,
+    Passes,
+    Proposer,
+    SampledModel,
+    Speculative,
+    alone,
+)
 from core.decoding.verify import Guess
 from tests.core.toys import EnumeratingSampler
 
@@ -95,7 +103,7 @@ def law_of(top: Speculative | AutoregressiveProposer) -> dict[tuple[int, ...], f
     for _ in sampler.paths():
         text: list[int] = []
         while len(text) < LENGTH and END not in text:
-            text += top.round(Context(PROMPT, tuple(text)), cast(TokenSampler, sampler)).tokens
+            text += alone(top.round(Context(PROMPT, tuple(text)), cast(TokenSampler, sampler))).tokens
         text = text[: text.index(END) + 1] if END in text else text
         law[tuple(text[:LENGTH])] += sampler.probability
     return law
@@ -128,8 +136,8 @@ class Telling(AutoregressiveProposer):
         super().__init__(model)
         self._free = free
 
-    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Guess:
-        guess = super().propose(context, num_tokens, sampler)
+    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Passes[Guess]:
+        guess = yield from super().propose(context, num_tokens, sampler)
         told = self._free.probs(context.extended(guess.tokens[:-1]), num_tokens)
         return Guess(guess.tokens, told, guess.origins)
 

@@ -14,6 +14,7 @@ from app.cli.serve import loaded
 from app.runtime.worker import EngineWorker
 from app.server.serve_page import load
 from core.config import EngineConfig, GenerationConfig
+from core.decoding.registry import FASTEST
 from core.engine import Engine
 from core.generation.session import Conversation
 from tests.app.server.openai.servers import free_port, served, wait_for
@@ -115,7 +116,7 @@ def test_methods_can_be_chosen_and_say_what_they_did(client: openai.OpenAI) -> N
     assert text_of(plain) == text_of(fast), "exact"
     assert ours(plain)["method"] == "autoregressive" and ours(plain)["tokens_per_full_pass"] == 1
     figures = ours(fast)
-    assert figures["method"] == "triforce" and figures["exact"] and set(figures["acceptance"]) == {"level1", "level2"}
+    assert figures["method"] == FASTEST and figures["exact"] and set(figures["acceptance"]) == {"level1", "level2"}
     assert figures["time_to_first_token_seconds"] > 0 and figures["counts"]["level2"]["tested"] > 0
 
 
