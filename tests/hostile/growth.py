@@ -5,8 +5,10 @@
 Processor time is measured, so that other work on the machine changes little, and what looks wrong is measured again.
 """
 
+import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import product
 from time import process_time
 
@@ -129,9 +131,24 @@ def seconds_of(reads: Reads, text: str) -> float:
     return process_time() - started
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without garbage collection: its time grows with what other tests left in memory."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def too_fast(reads: Reads, atom: str, ends: str) -> str | None:
     """At which length a function takes more than thrice the time for twice the text; None: at none."""
-    texts = {length: (atom * (length // len(atom) + 1))[:length] + ends for length in lengths()}
+    with uncollected():
+        return _too_fast(reads, {length: (atom * (length // len(atom) + 1))[:length] + ends for length in lengths()})
+
+
+def _too_fast(reads: Reads, texts: Mapping[int, str]) -> str | None:
     before = seconds_of(reads, texts[SMALLEST])
     for length in list(lengths())[1:]:
         now = seconds_of(reads, texts[length])

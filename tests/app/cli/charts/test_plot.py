@@ -167,7 +167,7 @@ def test_bars_of_speed_are_the_rows_numbers_with_their_speedup() -> None:
     assert sum(sorted(lines), ()) == pytest.approx(sum(sorted((min(book), max(book)) for book in books), ()))
     words = said(figure)
     assert (
-        f"harbour, float32, on {document['hardware']['cpu']} (2 cores)" in words
+        f"harbour, float32, float16 cache, on {document['hardware']['cpu']} (2 cores)" in words
         and f"Commit {document['commit']}." in words
     )
     runs = f"medians of {document['config']['repeats']} runs"
