@@ -1,6 +1,7 @@
 """The architecture as a test: imports point down, core stands alone, and the file map is the tree."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,23 @@ MODULES = {
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
     for package in LAYERS
     for file in sorted((ROOT / package).rglob("*.py"))
+}
+
+BROUGHT = {
+    "numpy",
+    "jinja2",
+    "packaging",
+    "filelock",
+}  # by torch and transformers, of every version that may be installed
+OPTIONAL = {
+    "gguf",
+    "llguidance",
+    "bitsandbytes",
+    "flash_attn",
+    "openvino",
+    "openvino_genai",
+    "onnxruntime_genai",
+    "llama_cpp",
 }
 
 
@@ -98,7 +116,10 @@ def test_core_names_no_package_of_the_app(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     named |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert not {name.partition(".")[0] for name in named} & {"app", "gradio", "pypdf"}
+    packages = {name.partition(".")[0] for name in named} - set(sys.stdlib_module_names) - {"core"}
+    asked_for = (ROOT / "requirements.txt").read_text(encoding="utf-8").replace("-", "_")
+    unasked = {name for name in packages if not re.search(rf"^{name}\b", asked_for, re.M)}
+    assert not unasked - BROUGHT - OPTIONAL and not packages & {"app", "gradio", "pypdf"}
 
 
 def test_core_imports_without_the_app_s_packages() -> None:

@@ -36,6 +36,7 @@ from assets.training.run import Run, by_skill, token_losses
 from assets.training.shapes import HEAD_DIM
 from assets.training.tokens import Layout
 from core.bench.quotes import quote_questions
+from core.models.hf_attention import cache_argument
 from core.synthetic.book import Question, write_book
 
 ops = torch.ops.aten
@@ -92,7 +93,12 @@ def open_book(model: LlamaForCausalLM, ids: list[int], chunk: int = 2048) -> Ope
         end = start + part.shape[1]
         cache = DynamicCache(config=model.config)
         with opened(model, OpenBook(tuple((keys[:, :start], values[:, :start]) for keys, values in kept))):
-            model(part, past_key_values=cache, position_ids=torch.arange(start, end)[None], logits_to_keep=1)
+            model(
+                part,
+                position_ids=torch.arange(start, end)[None],
+                logits_to_keep=1,
+                **{cache_argument(model): cache},
+            )
         for rows, layer in zip(kept, cache.layers, strict=True):
             rows[:, :, start:end] = torch.cat([layer.keys, layer.values])
     return OpenBook(tuple((keys, values) for keys, values in kept))

@@ -19,6 +19,7 @@ from assets.training.english import babble
 from assets.training.tokens import BOS, SPECIALS, Layout
 from core.bench.quotes import quote_questions
 from core.bench.recall import RECITED_TOKENS
+from core.models.hf_attention import cache_argument
 from core.synthetic.book import Question, write_book
 
 ATTENTION = "recipe_causal"
@@ -59,7 +60,7 @@ def read(model: LlamaForCausalLM, ids: list[int], chunk: int = 2048) -> DynamicC
     for start in range(0, len(ids), chunk):
         part = torch.tensor([ids[start : start + chunk]])
         positions = torch.arange(start, start + part.shape[1])[None]
-        model(part, past_key_values=cache, position_ids=positions, logits_to_keep=1)
+        model(part, position_ids=positions, logits_to_keep=1, **{cache_argument(model): cache})
     return cache
 
 
@@ -69,7 +70,8 @@ def answer_hits(model: LlamaForCausalLM, cache: DynamicCache, prompt: list[int],
     start = cache.get_seq_length()
     tokens = torch.tensor([prompt + answer])
     positions = torch.arange(start, start + tokens.shape[1])[None]
-    logits = model(tokens, past_key_values=cache, position_ids=positions, logits_to_keep=len(answer) + 1).logits
+    given = {cache_argument(model): cache}
+    logits = model(tokens, position_ids=positions, logits_to_keep=len(answer) + 1, **given).logits
     cache.crop(-tokens.shape[1])
     return logits[0, :-1].argmax(-1) == torch.tensor(answer)
 

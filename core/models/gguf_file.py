@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from packaging.version import Version
 from torch import nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
@@ -26,6 +27,7 @@ ENDING = store.GGUF
 TESTED = ("llama", "qwen2", "qwen3")  # general.architecture
 ROOT = Path(__file__).parents[2]
 PYTHON = str(Path(".venv", *(("Scripts",) if sys.platform == "win32" else ("bin",)), "python"))
+LEAST_TRANSFORMERS = Version("5.19.0")  # 5.17 reads their tokenizers wrong, as the comparison with it shows
 INSTALL = f"{PYTHON if Path(sys.prefix) == ROOT / '.venv' else 'python'} -m pip install -r requirements-gguf.txt"
 PARTS = {"clip": "the part of a model that sees pictures (mmproj)", "whisper": "a model that hears speech"}
 KINDS = {"mmproj": PARTS["clip"], "adapter": "an adapter, not a whole model", "imatrix": "a table for quantising"}
@@ -130,12 +132,16 @@ def require_package() -> None:
     """Check that weights can be unpacked.
 
     Raises:
-        UnsupportedModel: the optional package is not installed.
+        UnsupportedModel: the optional package is not installed, or transformers is too old.
     """
     try:
         metadata.version("gguf")
     except metadata.PackageNotFoundError as error:
         raise UnsupportedModel("Models in GGUF files need one more package.", hint=f"Install it: {INSTALL}") from error
+    if Version(metadata.version("transformers")) < LEAST_TRANSFORMERS:
+        raise UnsupportedModel(
+            f"Models in GGUF files need transformers {LEAST_TRANSFORMERS} or newer.", hint=f"Install it: {INSTALL}"
+        )
 
 
 def load_gguf(path: Path, config: PreTrainedConfig, dtype: torch.dtype, attention: str) -> tuple[nn.Module, list[str]]:

@@ -1,10 +1,10 @@
 """The interface between transformers and our caches.
 
 `register()` makes the attention implementation "triforce" known. A model loaded with it calls `update(k, v, layer)` on
-its `past_key_values` and passes the result on as `key, value`; we return a handle there, and our attention function
-uses the handle's cache and layer (a later layer without keys of its own passes on an earlier one's handle). Every
-decoder-only family whose attention goes through this interface works without model code of ours
-(`core.models.families`: those that are tested).
+its `cache` (`past_key_values` before transformers 5.24) and passes the result on as `key, value`; we return a handle
+there, and our attention function uses the handle's cache and layer (a later layer without keys of its own passes on an
+earlier one's handle). Every decoder-only family whose attention goes through this interface works without model code of
+ours (`core.models.families`: those that are tested).
 
 The cache attends causally to everything it has seen. What else a layer may ask for (a window, chunks, a soft cap,
 sinks) is passed on as `Asked`. Any other request is refused here: leaving it out silently would give another model's
@@ -12,7 +12,9 @@ answers. Some families state their window in the mask alone, so masks are read t
 a `Partial` that attention refuses.
 """
 
+import inspect
 from collections.abc import Mapping
+from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, cast
 
@@ -43,6 +45,10 @@ class Staged(NamedTuple):
 
     cache: RunningPass
     layer: int
+
+    def to(self, *_: object) -> "Staged":
+        """Itself: before transformers 5.24, layers that read an earlier layer's keys ask for them on their device."""
+        return self
 
 
 class PassHandle:
@@ -200,6 +206,16 @@ def register() -> None:
     AttentionMaskInterface.register(ATTENTION_NAME, mask)
 
 
+def cache_argument(module: nn.Module) -> str:
+    """What the forward method of a model or layer calls its cache: `cache` since transformers 5.24."""
+    return _cache_argument(cast(Any, type(module)))
+
+
+@lru_cache
+def _cache_argument(kind: Any) -> str:
+    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
+
+
 @torch.inference_mode()
 def forward(model: nn.Module, tokens: Tensor, positions: Tensor, cache: RunningPass, keep: int | Tensor) -> Tensor:
     """One pass over tokens [T] at positions [T] through `cache`; logits [keep, V].
@@ -219,9 +235,9 @@ def forward(model: nn.Module, tokens: Tensor, positions: Tensor, cache: RunningP
     output = cast(Any, model)(
         input_ids=tokens[None],
         position_ids=positions[None],
-        past_key_values=handle,
         use_cache=True,
         logits_to_keep=wanted,
+        **{cache_argument(model): handle},
     )
     if isinstance(handle, HybridHandle):
         handle.layers.leave()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from core.caches.layerwise import LayerwisePass
-from core.models.hf_attention import PassHandle
+from core.models.hf_attention import PassHandle, cache_argument
 
 PLAIN_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model_type
 
@@ -47,12 +47,13 @@ class DecoderLayers:
     def step(self, layer: int, hidden: Tensor, positions: Tensor, cache: LayerwisePass) -> None:
         """Let one layer compute a chunk: hidden [1, T, hidden] at positions [T], in place."""
         at = positions[None]
-        computed = self.layers[layer](
+        module = self.layers[layer]
+        computed = module(
             hidden,
             attention_mask=None,
             position_ids=at,
-            past_key_values=PassHandle(cache),
             use_cache=True,
             position_embeddings=self.rotary(hidden, position_ids=at),
+            **{cache_argument(module): PassHandle(cache)},
         )
         hidden.copy_(computed)

@@ -142,7 +142,8 @@ class RaceHandlers:
         session = self._worker.sessions.find(session_id)
         name = session.book.document.name if session and session.book else ""
         proposed = [first_lanes(state.info, one) for one in ("", *(sample.fastest for sample in self._samples))]
-        first = set(chosen) in map(set, (AT_FIRST, *proposed)) or len(kept) < 2
+        unfit = len(kept) < min(2, len(chosen))  # by the model, not by the reader, who is told when a lane is missing
+        first = set(chosen) in map(set, (AT_FIRST, *proposed)) or unfit
         value = list(first_lanes(state.info, fastest_method(self._samples, name))) if first else kept
         # A value that stays is not told: it would undo what the reader ticks meanwhile
         return gr.update(choices=choices) if set(value) == set(chosen) else gr.update(choices=choices, value=value)

@@ -7,12 +7,11 @@ All names from the hub are checked before they are used as file names here.
 import re
 from dataclasses import dataclass
 
-import httpx2  # the HTTP client of huggingface_hub
 from huggingface_hub import HfApi, constants
-from huggingface_hub.errors import (
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError: of httpx, or of httpx2 from 2.0 on
     GatedRepoError,
-    HfHubHTTPError,
     HFValidationError,
+    HTTPError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
 )
@@ -63,7 +62,7 @@ def look_up(repo: str) -> Repository:
     """
     try:
         told = HfApi(endpoint=constants.ENDPOINT).model_info(repo, files_metadata=True, timeout=SECONDS_TO_ANSWER)
-    except (httpx2.HTTPError, OfflineModeIsEnabled, HFValidationError, OSError) as error:
+    except (HTTPError, OfflineModeIsEnabled, HFValidationError, OSError) as error:
         raise explain(error, repo) from error
     except (ValueError, KeyError, TypeError) as error:  # invalid or unexpected JSON
         raise garbled(repo) from error
@@ -134,7 +133,8 @@ def explain(error: Exception, repo: str) -> CoreError:
 
 def status_of(error: Exception) -> int | None:
     """The HTTP status of an error."""
-    return error.response.status_code if isinstance(error, (HfHubHTTPError, httpx2.HTTPStatusError)) else None
+    response = getattr(error, "response", None) if isinstance(error, HTTPError) else None
+    return None if response is None else int(response.status_code)
 
 
 def garbled(repo: str) -> HubUnreachable:

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-import httpx2
 from huggingface_hub import constants
-from huggingface_hub.errors import OfflineModeIsEnabled
+from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # HTTPError: of its client
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, but its types do not export them
     WeakFileLock,
     build_hf_headers,
@@ -176,7 +175,7 @@ def _fill(repository: Repository, file: HubFile, part: Path, cancel: threading.E
                     if cancel is not None and cancel.is_set():
                         break
                 problem, cause = _cut_short(repository, file), None
-            except (httpx2.HTTPError, OfflineModeIsEnabled) as error:
+            except (HTTPError, OfflineModeIsEnabled) as error:
                 status = status_of(error)
                 problem, cause = explain(error, repository.repo), error
                 if isinstance(error, OfflineModeIsEnabled) or (status is not None and status not in TRY_AGAIN):
@@ -271,7 +270,7 @@ def _only_one(folder: Path, file: HubFile) -> Iterator[None]:
 
 
 def _disk_error(error: OSError, repository: Repository) -> CoreError:
-    if isinstance(error, httpx2.HTTPError):
+    if isinstance(error, HTTPError):
         return explain(error, repository.repo)
     return NotEnoughDisk(
         f"The download cannot be written to {cache_folder()}: {error.strerror or error}.",

@@ -135,3 +135,9 @@ def test_without_the_package_one_command_installs_it(monkeypatch: pytest.MonkeyP
     with pytest.raises(UnsupportedModel) as caught:
         gguf_file.require_package()
     assert " -m pip install -r requirements-gguf.txt" in caught.value.hint
+
+
+def test_a_transformers_that_reads_their_tokenizers_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf_file.metadata, "version", {"gguf": "0.19.0", "transformers": "5.17.0"}.__getitem__)
+    with pytest.raises(UnsupportedModel, match=r"transformers 5\.19"):
+        gguf_file.require_package()

@@ -78,6 +78,15 @@ def renamed(folder: Path, names: dict[str, str]) -> int:
     return count
 
 
+def stock(whole: nn.Module) -> Any:
+    """The whole model, or its language model where transformers' own cannot do without a picture (Llama 4 in 5.24)."""
+    try:
+        cast(Any, whole)(input_ids=torch.tensor([[1]]))
+    except AttributeError:
+        return cast(Any, whole).language_model
+    return whole
+
+
 @torch.inference_mode()
 def same_text(whole: nn.Module, folder: Path) -> None:
     dims = read_dims(folder)
@@ -85,13 +94,14 @@ def same_text(whole: nn.Module, folder: Path) -> None:
     tokens = random_prompt(LENGTH)
     ids = torch.tensor([tokens])
     options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": WRITTEN, "do_sample": False}
-    wanted = cast(Any, whole).generate(ids, **options)[0].tolist()
+    own = stock(whole)
+    wanted = own.generate(ids, **options)[0].tolist()
     judge, text = CachedModel("text", loaded.module, FullCache(loaded.shape, 256, 8), CPU), list(tokens)
     for _ in range(WRITTEN):
         text.append(int(judge.logits(Context(text), 1).argmax()))
     assert text == wanted
     logits = CachedModel("text", loaded.module, FullCache(loaded.shape, 256, 8), CPU).logits(Context(tokens), LENGTH)
-    assert torch.allclose(logits, cast(Any, whole)(input_ids=ids).logits[0], atol=5e-4, rtol=2e-4)
+    assert torch.allclose(logits, own(input_ids=ids).logits[0], atol=5e-4, rtol=2e-4)
     assert 0 <= dims.weight_bytes - loaded.weight_bytes < 64, "a few numbers are no parameters"
 
 

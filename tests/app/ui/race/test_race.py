@@ -466,6 +466,10 @@ def test_lanes_that_were_chosen_stay_when_the_model_is_looked_at_again() -> None
     assert offered(["autoregressive", "triforce", "triforce-lookup"]) == ["autoregressive", "triforce", "lookup"]
     assert offered(["autoregressive", "triforce"]) == ["autoregressive", "triforce"], "the reader left out the third"
     assert offered(["h2o", "autoregressive"]) == ["h2o", "autoregressive"]
+    assert offered(["autoregressive"]) == ["autoregressive"], (
+        "the reader left out the others: a race says what is missing"
+    )
+    assert offered(["draft"], has_draft=False) == ["autoregressive", "lookup"]
     assert offered(["autoregressive", "triforce", "lookup"], book="a.txt") == ["autoregressive", "triforce", "draft"]
     assert offered(["autoregressive", "triforce", "draft"], book="b.txt") == ["autoregressive", "triforce", "lookup"]
     assert offered(["h2o", "autoregressive"], book="a.txt") == ["h2o", "autoregressive"], "chosen by the reader"
