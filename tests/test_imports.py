@@ -32,7 +32,7 @@ BROUGHT = {
     "packaging",
     "filelock",
 }  # by torch and transformers, of every version that may be installed
-OPTIONAL = {
+OPTIONAL = {"gguf", "llguidance", "bitsandbytes", "flash_attn"} | {"openvino", "openvino_genai", "onnxruntime_genai", "llama_cpp"}
     "gguf",
     "llguidance",
     "bitsandbytes",
