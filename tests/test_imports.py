@@ -26,22 +26,9 @@ MODULES = {
     for file in sorted((ROOT / package).rglob("*.py"))
 }
 
-BROUGHT = {
-    "numpy",
-    "jinja2",
-    "packaging",
-    "filelock",
-}  # by torch and transformers, of every version that may be installed
-OPTIONAL = {"gguf", "llguidance", "bitsandbytes", "flash_attn"} | {"openvino", "openvino_genai", "onnxruntime_genai", "llama_cpp"}
-    "gguf",
-    "llguidance",
-    "bitsandbytes",
-    "flash_attn",
-    "openvino",
-    "openvino_genai",
-    "onnxruntime_genai",
-    "llama_cpp",
-}
+BROUGHT = {"numpy", "jinja2", "packaging", "filelock"}  # by every version of torch and transformers
+PEERS = {"openvino", "openvino_genai", "onnxruntime_genai", "llama_cpp"}  # each in its own environment
+OPTIONAL = {"gguf", "llguidance", "bitsandbytes", "flash_attn"}
 
 
 def imports_of(source: str) -> set[str]:
@@ -119,7 +106,7 @@ def test_core_names_no_package_of_the_app(file: Path) -> None:
     packages = {name.partition(".")[0] for name in named} - set(sys.stdlib_module_names) - {"core"}
     asked_for = (ROOT / "requirements.txt").read_text(encoding="utf-8").replace("-", "_")
     unasked = {name for name in packages if not re.search(rf"^{name}\b", asked_for, re.M)}
-    assert not unasked - BROUGHT - OPTIONAL and not packages & {"app", "gradio", "pypdf"}
+    assert not unasked - BROUGHT - PEERS - OPTIONAL and not packages & {"app", "gradio", "pypdf"}
 
 
 def test_core_imports_without_the_app_s_packages() -> None:
