@@ -19,7 +19,7 @@ from core.decoding.registry import PLAIN, plain_first
 from core.engine import Engine
 from core.errors import NotPossibleHere
 from core.generation.events import Finished
-from core.ops.threads import Threads
+from core.ops.threads import Threads, most_threads
 
 LOAD = "while True: pass"  # a program that keeps one core busy
 
@@ -62,7 +62,7 @@ def other_programs(count: int) -> Iterator[None]:
 @contextmanager
 def computing(condition: Condition) -> Iterator[None]:
     """Decode under this condition; afterwards as before."""
-    most = torch.get_num_threads()
+    most = most_threads()
     Threads.adapts = condition.threads is None
     torch.set_num_threads(condition.threads or most)
     try:
@@ -81,10 +81,11 @@ def run_busy(
     Raises:
         InvalidSetting: there is one thread only, so that there is nothing to choose.
     """
-    most = torch.get_num_threads()
+    most = most_threads()
     if most < 2:
         raise NotPossibleHere("There is nothing to choose with one thread.", hint="Use --suite speed on this machine.")
     conditions = [Condition(others, threads) for others in (0, 1) for threads in (None, most, 1)]
+    conditions += [Condition(2 * most, threads) for threads in (None, 1)]  # with most a token takes a second
     for context in contexts:
         conversation, question = bench_prompt(engine.text, context, seed)
         prompt = conversation.ask(question.question).prompt_ids(engine.text)

@@ -33,6 +33,7 @@ from core.decoding.stats import LevelStats
 from core.decoding.verify import Verdict
 from core.errors import UnsupportedModel
 from core.models.cached_model import CachedModel
+from core.ops.threads import process_threads
 
 PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.6, 0.9  # initial acceptance for adaptation; a few rounds override it
 PROBE_INTERVAL = 24  # rounds after which a level that was switched off because guessing lost is tried again
@@ -98,6 +99,7 @@ class Decoder:
         self._idle_rounds = [0] * len(self.levels)
         self._synced = False  # whether the n-gram index has the conversation
         self._round_overhead = 0.0  # recent mean, seconds of a round outside passes
+        self._threads = process_threads().changes  # when the costs of passes began to be measured
         self.reselections = 0
         self.waited_seconds = 0.0  # in rounds, while passes were computed for other conversations
         self.begins_plainly = False  # greedy rounds begin with one of one row, which no model of costs foretells
@@ -222,6 +224,7 @@ class Decoder:
         elif self._lookup:
             self._lookup.sync(context.span(0, len(context)))
             self._synced = True
+        self._look_again()
         if self._adapts_by_times and self._round_overhead == 0:
             yield from self._calibrate(context)
         gamma = self.levels[-1].gamma
@@ -291,6 +294,14 @@ class Decoder:
             return modelled
         overhead = self._round_overhead if model is self.verifier else 0.0
         return MeasuredCost(model.meter.seconds_by_rows, modelled, overhead)
+
+    def _look_again(self) -> None:
+        """Measure rounds anew when their number of threads has changed; passes do so themselves (`PassMeter`)."""
+        if self._threads == process_threads().changes:
+            return
+        self._threads, self._round_overhead = process_threads().changes, 0.0
+        for level in self.levels:
+            level.seconds_per_guess = 0.0
 
     def _calibrate(self, context: Context) -> Passes[None]:
         """Time one row through the middle models: a pass of several rows does not show what one row costs."""

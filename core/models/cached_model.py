@@ -16,6 +16,7 @@ from core.models.short_pass import short_pass_of
 from core.ops.graphs import MOST_ROWS, Graphs
 from core.ops.native import MOST_TOKENS
 from core.ops.streams import to_device
+from core.ops.threads import process_threads
 
 # Around every pass: the model's name, the new tokens' start, and the tokens. Other processes run the same pass.
 Lead = Callable[[str, int, Sequence[int]], AbstractContextManager[None]]
@@ -33,6 +34,7 @@ class PassMeter:
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._by_rows: dict[int, float] = {}
+        self._threads = process_threads().changes  # when the costs began to be measured
         self.reset()
 
     def reset(self) -> None:
@@ -75,6 +77,7 @@ class PassMeter:
 
     def _took(self, num_tokens: int, seconds: float) -> None:
         self._seconds += seconds
+        self._forget_others()
         known = self._by_rows.get(num_tokens, seconds)
         # Other work on the machine makes single passes slower, never faster.
         self._by_rows[num_tokens] = known + RECENT * (min(seconds, 2 * known) - known)
@@ -100,7 +103,14 @@ class PassMeter:
     def seconds_by_rows(self) -> Mapping[int, float]:
         """Recent seconds of a pass by its number of new tokens."""
         self._collect()
+        self._forget_others()
         return self._by_rows
+
+    def _forget_others(self) -> None:
+        """Forget costs with another number of threads: before it was lowered, threads waited for other programs."""
+        if self._threads != process_threads().changes:
+            self._threads = process_threads().changes
+            self._by_rows.clear()
 
 
 class CachedModel:
@@ -174,6 +184,8 @@ class CachedModel:
 
     def feed_tokens(self, token_ids: Sequence[int], start: int, keep: int) -> Tensor:
         """One pass over tokens that begin at `start`, where the cache ends; logits [keep, V]."""
+        if self.device.type == "cpu":
+            process_threads().lend()
         tokens = to_device(self.known(token_ids), self.device)
         positions = self.cache.begin(start, len(token_ids))
         replay = self._graphed.prepare(tokens, positions, keep) if self._graphed else None

@@ -22,6 +22,7 @@ from core.models.linear import FewRowsNorm, PackedLinear
 from core.models.short_pass import FIXED_ROTATIONS
 from core.ops.native import MOST_TOKENS
 from core.ops.reach import Asked
+from core.ops.threads import process_threads
 
 MOST_JOINED = 256  # tokens of a joined pass: beyond it, computing takes as long as reading the weights again
 ALONE = (FewRowsNorm, PackedLinear, nn.Embedding)  # whose rows do not depend on each other
@@ -122,6 +123,7 @@ def _joined(numbers: Sequence[int], wanted: Sequence[Wanted], spans: Sequence[ra
             for number in numbers
         }
     started = time.perf_counter()
+    process_threads().lend()
     first = wanted[numbers[0]].model
     tokens = torch.cat([one.model.known(one.context.span(span.start, span.stop)) for one, span in parts])
     positions = torch.cat([one.model.cache.begin(span.start, len(span)) for one, span in parts])

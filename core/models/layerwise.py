@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from core.caches.layerwise import LayerwisePass
 from core.models.hf_attention import PassHandle, cache_argument
+from core.ops.threads import process_threads
 
 PLAIN_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model_type
 
@@ -46,6 +47,8 @@ class DecoderLayers:
     @torch.inference_mode()
     def step(self, layer: int, hidden: Tensor, positions: Tensor, cache: LayerwisePass) -> None:
         """Let one layer compute a chunk: hidden [1, T, hidden] at positions [T], in place."""
+        if hidden.device.type == "cpu":
+            process_threads().lend()
         at = positions[None]
         module = self.layers[layer]
         computed = module(

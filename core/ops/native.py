@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from core.ops.attention import attend, attend_reference
-from core.ops.threads import Threads
+from core.ops.threads import process_threads
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class SmallRows:
     def __init__(self, library: Path) -> None:
         self.reads_prompts = True  # whether long passes come here too; where they are measured, `backend` decides
         compiled = ctypes.CDLL(str(library))
-        self._threads = Threads()
+        self._threads = process_threads()
         self._call = compiled.small_rows_attention
         self._call_norm, self._call_silu = compiled.small_rows_norm, compiled.small_rows_silu
         self._call_product, self._call_between = compiled.small_rows_product, compiled.small_rows_between

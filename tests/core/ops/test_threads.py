@@ -1,12 +1,17 @@
 """Threads beside other programs: what a look tells, and what follows from it."""
 
 from collections.abc import Iterator
+from threading import Thread
 from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
 import torch
 
+from core.decoding import methods
+from core.models import cached_model
+from core.models.cached_model import PassMeter
 from core.ops import threads
 from core.ops.threads import LOOK_SECONDS, Threads, Used, free_cores, used_now
 
@@ -118,3 +123,59 @@ def test_cores_that_this_process_may_not_use_do_not_count(monkeypatch: pytest.Mo
     idle = [SimpleNamespace(idle=seconds, iowait=0.5) for seconds in (100.0, 10.0, 20.0, 200.0)]
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: idle)
     assert used_now().idle == 31.0
+
+
+def test_torch_gets_the_same_number_and_its_own_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_lent", threads._Lent(0, 0))
+    machine = Machine()
+    chosen = machine.threads()
+    machine.passes(LOOK_SECONDS, others=3.0, own=1.0)
+    chosen.lend()
+    assert torch.get_num_threads() == 1 and threads.most_threads() == 4
+    found: list[tuple[int, int]] = []
+    begun = Thread(target=lambda: found.append((torch.get_num_threads(), threads.most_threads())))
+    begun.start()
+    begun.join()
+    assert found[0][1] == 4, f"a thread that begins meanwhile is not held down for ever: {found}"
+    machine.passes(LOOK_SECONDS, others=0.0, own=1.0)
+    chosen.lend()
+    assert torch.get_num_threads() == 4
+    torch.set_num_threads(2)
+    assert threads.most_threads() == 2, "what the user sets is the most"
+
+
+def test_costs_of_passes_are_forgotten_when_the_number_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    chosen = machine.threads()
+    monkeypatch.setattr(cached_model, "process_threads", lambda: chosen)
+    meter = PassMeter(torch.device("cpu"))
+    chosen.now()
+    meter.took(3, 0, 0.5)
+    machine.passes(LOOK_SECONDS, others=0.0, own=4.0)
+    chosen.now()
+    assert dict(meter.seconds_by_rows) == {3: 0.5}
+    machine.passes(LOOK_SECONDS, others=1.0, own=3.0)
+    chosen.now()
+    assert not meter.seconds_by_rows
+    meter.took(3, 0, 0.1)
+    assert dict(meter.seconds_by_rows) == {3: 0.1} and meter.seconds == pytest.approx(0.6)
+
+
+def test_a_speculation_that_did_not_pay_beside_others_is_tried_again_when_threads_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rounds measured while threads waited for another program made guessing look bad: it stayed off to the end."""
+    machine = Machine()
+    chosen = machine.threads()
+    monkeypatch.setattr(methods, "process_threads", lambda: chosen)
+    chosen.now()
+    decoder = object.__new__(methods.Decoder)
+    level = SimpleNamespace(seconds_per_guess=9.0)
+    decoder._threads, decoder._round_overhead, decoder.levels = chosen.changes, 0.4, [cast(Any, level)]
+    machine.passes(LOOK_SECONDS, others=3.0, own=1.0)
+    chosen.now()
+    decoder._look_again()
+    assert decoder._round_overhead == 0 and level.seconds_per_guess == 0
+    decoder._round_overhead = 0.1
+    decoder._look_again()
+    assert decoder._round_overhead == 0.1, "once"
