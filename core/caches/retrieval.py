@@ -141,7 +141,15 @@ class RetrievalCache:
         self._held, self.chunks_moved = held, len(chunk)
 
     def _bring_all(self, layer: Tensor, head: Tensor, chunk: Tensor, slot: Tensor) -> None:
-        """Copy chunks of heads of layers into their slots, [N] each."""
+        """Copy chunks of heads of layers into their slots, [N] each, sorted by layer."""
+        kernel, rows = self._full.backend.kernel, self._full.fixed()
+        if kernel is not None and rows is not None and not self.shape.reaches and self.shape.device.type == "cpu":
+            counts = torch.bincount(layer, minlength=self.shape.num_layers).tolist()
+            parts = zip(*(torch.split(numbers, counts) for numbers in (head, chunk, slot)), strict=True)
+            for number, where in enumerate(parts):
+                kernel.move_chunks(rows.k[number], self.k[number], where, self._full.chunk_size)
+                kernel.move_chunks(rows.v[number], self.v[number], where, self._full.chunk_size)
+            return
         numbers = torch.tensor(self.shape.full_layers, dtype=torch.int64)
         layer = numbers.to(layer.device)[layer] if self.shape.reaches else layer
         for number, which, k, v in self._full.gather(layer, head, chunk):

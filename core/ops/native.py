@@ -103,7 +103,9 @@ class SmallRows:
         self._call_norm, self._call_silu = compiled.small_rows_norm, compiled.small_rows_silu
         self._call_product, self._call_between = compiled.small_rows_product, compiled.small_rows_between
         self._call_votes = compiled.small_rows_votes
-        calls = (self._call, self._call_norm, self._call_silu)
+        self._call_move = compiled.small_rows_move
+        self._call_move.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 5
+        calls = (self._call, self._call_norm, self._call_silu, self._call_move)
         for call in (*calls, self._call_product, self._call_between, self._call_votes):
             call.restype = None
         compiled.small_rows_panel.restype = ctypes.c_int64
@@ -219,6 +221,22 @@ class SmallRows:
         sizes = (scaling, heads, rows, keys.shape[1], dim, keys.stride(0), keys.stride(1), self._threads.now())
         self._call_votes(asked.data_ptr(), keys.data_ptr(), out.data_ptr(), *sizes)
         return out
+
+    def move_chunks(self, source: Tensor, target: Tensor, where: tuple[Tensor, Tensor, Tensor], size: int) -> None:
+        """Copy chunks of `size` rows of source [1, H_kv, S, D] into target [1, H_kv, S', D]; of one type.
+
+        Args:
+            where: heads, chunks of the source and slots of the target, [N] int64 each; no slot of a head twice.
+        """
+        assert source.dtype == target.dtype, "copied as they lie"
+        assert all(rows.stride()[2:] == (rows.shape[3], 1) for rows in (source, target)), (
+            "a head's rows follow each other"
+        )
+        width = size * source.shape[3] * source.element_size()
+        from_head, to_head = source.stride(1) * source.element_size(), target.stride(1) * target.element_size()
+        indices = [numbers.contiguous() for numbers in where]
+        pointers = (source.data_ptr(), target.data_ptr(), *(numbers.data_ptr() for numbers in indices))
+        self._call_move(*pointers, len(indices[0]), width, from_head, to_head, self._threads.now())
 
     def product(self, x: Tensor, layer: LinearSizes) -> Tensor:
         """x [..., I] through a packed layer, [..., O]; float32 on CPU, any number of rows."""

@@ -781,6 +781,16 @@ extern "C" void small_rows_votes(const float* q, const float* k, float* out, dou
     vote(q + h * rows * dim, float(scale * 1.4426950408889634), k + h * k_head, k_row, rows, num, dim, out + h * num);
 }
 
+// Copies n chunks of `bytes` each: chunk chunks[i] of head heads[i] into slot slots[i]. Heads lie from_head, to_head bytes
+// apart, the chunks of a head one after the other.
+extern "C" void small_rows_move(const char* from, char* to, const int64_t* heads, const int64_t* chunks,
+                                const int64_t* slots, int64_t n, int64_t bytes, int64_t from_head, int64_t to_head,
+                                int64_t threads) {
+#pragma omp parallel for schedule(static) num_threads(int(threads)) if (threads > 1)
+  for (int64_t i = 0; i < n; ++i)
+    std::memcpy(to + heads[i] * to_head + slots[i] * bytes, from + heads[i] * from_head + chunks[i] * bytes, bytes);
+}
+
 namespace {
 
 constexpr int PANEL = COLUMNS * WIDE;  // outputs whose weights lie beside each other

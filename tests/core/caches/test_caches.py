@@ -31,6 +31,8 @@ from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
 from core.config import DraftConfig, RetrievalConfig
 from core.errors import ContextTooSmall
+from core.ops.backend import STOCK, Backend
+from core.ops.native import NoKernel, small_rows
 from tests.core.toys import tiny_shape
 
 SHAPE = tiny_shape(layers=2, heads=4, kv_heads=2, dim=4)
@@ -210,6 +212,37 @@ def test_a_second_selection_moves_only_the_chunks_that_changed() -> None:
         for head in range(2):
             index = [c * 4 + i for c in after[layer, head].tolist() for i in range(4)]
             assert torch.equal(cache.k[layer][0, head, : len(index), 0], mark(0, 316, layer)[0, head, index, 0])
+
+
+def test_the_kernel_moves_what_stock_operations_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        kernel = small_rows()
+    except NoKernel as reason:
+        pytest.skip(f"no kernel here: {reason}")
+    moved: list[int] = []
+    move = kernel.move_chunks
+    monkeypatch.setattr(kernel, "move_chunks", lambda *given: (moved.append(len(given[2][0])), move(*given)))
+    caches: list[RetrievalCache] = []
+    for backend in (STOCK, Backend("compiled", kernel, "", kernel=kernel)):
+        torch.manual_seed(5)
+        full = filled(300)
+        full.backend = backend
+        cache = RetrievalCache(full, TopChunks(full, CONFIG))
+        cache.select()
+        run_pass(full, 300, 40)
+        cache.select()
+        held = cache.set_aside()
+        full.truncate(320)
+        cache.truncate(0)
+        cache.put_back(held, 320)
+        caches.append(cache)
+    stock, compiled = caches
+    assert torch.equal(stock.held_chunks(), compiled.held_chunks()) and stock.held_chunks().numel()
+    assert len(moved) == 2 * 2 * 3 and sum(moved) > 0, moved
+    rows = stock._first_recent + stock.length - stock._recent_start
+    for layer in range(2):
+        assert torch.equal(stock.k[layer][:, :, :rows], compiled.k[layer][:, :, :rows])
+        assert torch.equal(stock.v[layer][:, :, :rows], compiled.v[layer][:, :, :rows])
 
 
 def test_a_selection_that_breaks_off_leaves_nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -476,3 +476,17 @@ def test_results_are_float32_whatever_the_default_type_is(kernel: SmallRows) -> 
     finally:
         torch.set_default_dtype(torch.float32)
     assert all(one.dtype == torch.float32 and torch.equal(one, other) for one, other in zip(after, before, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_chunks_are_moved_as_by_stock_operations(kernel: SmallRows, dtype: torch.dtype) -> None:
+    source, target = torch.randn(1, 3, 203, 8).to(dtype), torch.randn(1, 3, 77, 8).to(dtype)
+    heads, slots = torch.tensor([0, 0, 2, 1, 2]), torch.tensor([18, 0, 3, 5, 4])
+    chunks = torch.tensor([49, 0, 7, 7, 50 - 1])
+    wanted = target.clone()
+    for head, chunk, slot in zip(heads.tolist(), chunks.tolist(), slots.tolist(), strict=True):
+        wanted[0, head, 4 * slot : 4 * slot + 4] = source[0, head, 4 * chunk : 4 * chunk + 4]
+    kernel.move_chunks(source, target, (heads, chunks, slots), 4)
+    assert torch.equal(target, wanted)
+    kernel.move_chunks(source, target, (heads[:0], chunks[:0], slots[:0]), 4)
+    assert torch.equal(target, wanted)
