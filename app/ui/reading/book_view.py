@@ -16,7 +16,7 @@ from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.saved_view import how_read, keep_line, on_disk
-from app.ui.reading.budget_view import budget, fit_of, page_tokens
+from app.ui.reading.budget_view import budget, fit_of, num_pages, page_tokens
 from app.ui.reading.recognition_view import offer_for_book, offer_for_upload, progress_of, stop_button
 from app.ui.reading.waiting import LEAST_SECONDS, page_reached, until
 from core.errors import ContextTooSmall, CoreError
@@ -44,8 +44,10 @@ class BookView:
 
     @property
     def reading(self) -> bool:
-        """Extracting, waiting or reading, so Stop is offered."""
-        return self._uploads.extracting or self._session.doing is not None
+        """Extracting, waiting or reading, so Stop is offered. A page without a book waits for none, whatever loads."""
+        uploads, session = self._uploads, self._session
+        something = uploads.library.books or uploads.pending or session.book
+        return uploads.extracting or (session.doing is not None and bool(something))
 
     @property
     def paused(self) -> bool:
@@ -70,7 +72,7 @@ class BookView:
             parts.append(self._too_long())
         if (moving := disk_state(session).doing) is not None:
             parts.append(_running(*_moving(moving)))
-        elif session.doing is not None:
+        elif session.doing is not None and self.reading:
             parts.append(_doing(session))
         elif not self.reading and session.book:
             parts.append(self._rest())
@@ -115,7 +117,7 @@ class BookView:
         opened = self._session.book
         meanwhile = f"Until then questions go to {render.escape(opened.title)}." if opened else ""
         page = page_tokens(fit, self._uploads.library)
-        pages, most = formats.plural(len(self._uploads.library.pages), "page"), max(0, int(room(fit) / page))
+        pages, most = formats.plural(num_pages(self._uploads.library), "page"), max(0, int(room(fit) / page))
         problem = f"Too long to read at once: {pages}, and about {most:,} of them fit."
         return (
             '<div class="problem too-long" role="alert">'

@@ -1,5 +1,6 @@
 """The budget of the context: books, conversation, reserve for the next answer, and the free rest."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
@@ -50,16 +51,16 @@ def budget(fit: Fit, library: Library) -> str:
     bars = "".join(f'<span class="{part.kind}" style="width:{_width(part, whole)}"></span>' for part in parts)
     rows = "".join(
         f'<li class="{part.kind}" title="{MEANING[part.kind]}: {formats.percent(part.num_tokens / fit.context)} of the '
-        f'context"><span class="key"></span><span>{part.name}</span><b>{_pages(part, page, library)}</b>'
+        f'context"><span class="key"></span><span>{part.name}</span><b>{render.escape(_pages(part, page, library))}</b>'
         f"<i>{formats.plural(part.num_tokens, 'token')}</i></li>"
         for part in parts
     )
     limit = f'<s style="left:{100 * fit.context / whole:.2f}%"></s>' if over > 0 else ""
     room = formats.plural(max(1, round(fit.context / page)), "page")
-    head = f'<span title="{TOKEN.format(context=fit.context)}">of about {room} that the model reads at once</span>'
+    head = f'<span title="{TOKEN.format(context=fit.context)}">of about {room} at once</span>'
     if over > 0:
         pages = formats.plural(max(1, ceil(over / page)), "page")
-        head = f'<strong title="{over:,} tokens">About {pages} too many</strong> for about {room}'
+        head = f'<strong title="{over:,} tokens">About {pages} too many</strong>'
     return (
         f'<div class="budget{" over" if over > 0 else ""}"><div class="stack" role="img" '
         f'aria-label="{render.escape(said)}">{bars}{limit}</div><p class="quiet">{head}</p><ul>{rows}</ul></div>'
@@ -68,21 +69,28 @@ def budget(fit: Fit, library: Library) -> str:
 
 def page_tokens(fit: Fit, library: Library) -> float:
     """Tokens of a page of what is open, on average; of a printed page where nothing is."""
-    return fit.books / len(library.pages) if fit.books and library.pages else PAGE_TOKENS
+    pages = num_pages(library)
+    return fit.books / pages if fit.books and pages else PAGE_TOKENS
+
+
+def num_pages(library: Library) -> int:
+    """The pages that are chosen, empty ones of whole books included, as everything else on the page counts them."""
+    placed = Counter(page.book for page in library.pages)
+    return sum(len(one.document.pages) if one.is_whole else placed[at] for at, one in enumerate(library.books))
 
 
 def _pages(part: Part, page: float, library: Library) -> str:
     """A part in pages: those of the books are counted, all others are as many as would take its tokens."""
-    if part.kind == "books" and library.pages:
-        return formats.plural(len(library.pages), "page")
-    return formats.plural(round(part.num_tokens / page), "page") if part.num_tokens >= page else "under 1 page"
+    if part.kind == "books" and library.books:
+        return formats.plural(num_pages(library), "page")
+    return formats.plural(round(part.num_tokens / page), "page") if part.num_tokens >= page else "<1 page"
 
 
 def _parts(fit: Fit, num_books: int) -> Iterator[Part]:
     yield Part("books", "Books" if num_books > 1 else "Book", fit.books)
     if fit.talk:
         yield Part("talk", "Conversation", fit.talk)
-    yield Part("reserve", "Kept for an answer", fit.reserve + fit.frame)
+    yield Part("reserve", "For an answer", fit.reserve + fit.frame)
     if fit.fits:
         yield Part("free", "Free", fit.context - fit.needed)
 

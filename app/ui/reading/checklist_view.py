@@ -31,7 +31,7 @@ from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.reading.book_view import extent, offer_button
-from app.ui.reading.budget_view import page_tokens
+from app.ui.reading.budget_view import num_pages, page_tokens
 from core.errors import ContextTooSmall
 
 MOST_CHAPTERS = 400  # of one book, and sub-chapters, that are listed
@@ -53,7 +53,7 @@ def checklist(session: Session) -> str:
         "left_out": meter.left_out(),
         "books": {book.key: _costs(book, meter, free) for book in books},
     }
-    pages, most = len(uploads.library.pages), int(free / page_tokens(fit, uploads.library))
+    pages, most = num_pages(uploads.library), int(free / page_tokens(fit, uploads.library))
     tokens = f"{free:,} of {formats.plural(meter.library(uploads.library), 'token')}"
     intro = f"{formats.plural(pages, 'page')} are open, about {most:,} fit ({tokens}). Tick what is read."
     intro += f" {OTHERS_LATER}" if len(books) > 1 else ""

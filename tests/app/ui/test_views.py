@@ -26,6 +26,7 @@ from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, ChatVi
 from app.ui.reading.checklist_view import checklist
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.waiting import AnswerWait, until
+from app.ui.reading.welcome import welcome
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, round_done
@@ -84,7 +85,7 @@ def test_the_card_shows_every_state_of_a_book() -> None:
     session = a_session(a_document(warnings=("2 pages are images.",)), num_read=0)
     session.doing = progress(0)
     html = BookView(session).html()
-    assert "3 pages · 8,123 tokens" in html and "of about 48 pages that the model reads at once" in html
+    assert "3 pages · 8,123 tokens" in html and "of about 48 pages at once" in html
     assert "2 pages are images." in html
     session.doing = progress(2048)
     html = BookView(session).html()
@@ -139,7 +140,7 @@ def test_the_budget_is_told_in_pages_like_those_that_are_open_and_in_tokens() ->
     fit = Fit(books=600, frame=10, talk=90, reserve=100, context=1000, possible=1000)
     library = Library.of([a_document("One", "one.txt", ("a", "b", "c")), a_document("Two", "two.txt", ("d", "e", "f"))])
     html = budget(fit, library)
-    said = "Books 6 pages, 600 tokens, Conversation under 1 page, 90 tokens, Kept for an answer 1 page, 110 tokens"
+    said = "Books 6 pages, 600 tokens, Conversation &lt;1 page, 90 tokens, For an answer 1 page, 110 tokens"
     assert f"{said}, Free 2 pages, 200 tokens" in html and "of about 10 pages" in html
     assert "<b>6 pages</b><i>600 tokens</i>" in html, "pages first"
     assert "60% of the context" in html and "20% of the" in html and "A token is a piece of a word" in html
@@ -325,3 +326,11 @@ def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:
     assert "Opened again at once: this machine" in BookView(session).html()
     session.num_reused, session.read_seconds = 4062, 0.1
     assert "Read in 0.1 s: this machine still had 50% of it in memory." in BookView(session).html()
+
+
+def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:
+    session = Session("x", doing=Waiting("loading"))
+    assert not BookView(session).reading and "Waits" not in BookView(session).html()
+    assert "Ask a whole book" in welcome(session)
+    session.uploads.expect(["book.txt"])
+    assert BookView(session).reading and "The book is being opened" in welcome(session)
