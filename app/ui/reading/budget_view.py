@@ -90,7 +90,7 @@ def _parts(fit: Fit, num_books: int) -> Iterator[Part]:
     yield Part("books", "Books" if num_books > 1 else "Book", fit.books)
     if fit.talk:
         yield Part("talk", "Conversation", fit.talk)
-    yield Part("reserve", "For an answer", fit.reserve + fit.frame)
+    yield Part("reserve", "Next answer", fit.reserve + fit.frame)
     if fit.fits:
         yield Part("free", "Free", fit.context - fit.needed)
 

@@ -271,7 +271,7 @@ def exactness(shot: Snapshot) -> list[Fact]:
         verdicts = [Fact("Last race", title, text) for _, title, text in found] or verdicts
     if not isinstance(shot.state, Ready):
         return [Fact("Exact for", formats.NONE_YET, "known when the model is loaded"), *verdicts]
-    dtype = name_of(shot.state.info.plan.dtype.value)
+    dtype = shot.state.info.plan.precision
     if not shot.state.info.capabilities.computes_here:
         return [Fact("Exact for", "not seen", ITS_WORD_ONLY)]
     greedy = Fact(

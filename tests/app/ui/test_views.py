@@ -140,7 +140,7 @@ def test_the_budget_is_told_in_pages_like_those_that_are_open_and_in_tokens() ->
     fit = Fit(books=600, frame=10, talk=90, reserve=100, context=1000, possible=1000)
     library = Library.of([a_document("One", "one.txt", ("a", "b", "c")), a_document("Two", "two.txt", ("d", "e", "f"))])
     html = budget(fit, library)
-    said = "Books 6 pages, 600 tokens, Conversation &lt;1 page, 90 tokens, For an answer 1 page, 110 tokens"
+    said = "Books 6 pages, 600 tokens, Conversation &lt;1 page, 90 tokens, Next answer 1 page, 110 tokens"
     assert f"{said}, Free 2 pages, 200 tokens" in html and "of about 10 pages" in html
     assert "<b>6 pages</b><i>600 tokens</i>" in html, "pages first"
     assert "60% of the context" in html and "20% of the" in html and "A token is a piece of a word" in html
@@ -329,7 +329,7 @@ def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:
 
 
 def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:
-    session = Session("x", doing=Waiting("loading"))
+    session = Session("x", doing=Waiting("loading", 0))
     assert not BookView(session).reading and "Waits" not in BookView(session).html()
     assert "Ask a whole book" in welcome(session)
     session.uploads.expect(["book.txt"])
