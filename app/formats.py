@@ -52,6 +52,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def moment(seconds: float) -> str:
+    """A difference that may be short: 0.04 s, 0.83 s, then as `duration`."""
+    return f"{max(seconds, 0.01):.2f} s" if seconds < 0.95 else duration(seconds)
+
+
 def about(seconds: float) -> str:
     """A time that is an estimate: a few seconds, about 40 s, about 3 min, about 2 h 10 min."""
     if seconds < 10:

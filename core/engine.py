@@ -30,7 +30,7 @@ from core.generation.levels import Levels
 from core.generation.loaded import LoadedModels
 from core.generation.placement import Placement
 from core.generation.prefill import Prefill
-from core.generation.reading_pace import ReadingClock, ReadingPace, Step, work_of
+from core.generation.reading_pace import ReadingClock, Step, work_of
 from core.generation.text import ChatText
 from core.generation.together import Question, answered_together, one_by_one
 from core.kv_store.identity import Family, family_of
@@ -70,7 +70,6 @@ class Engine:
         self._levels = Levels(config, plan, models, lambda: self.plan, offload, graphs)
         self._placement = Placement(told, config, self._levels.full, models.ranks, self._tell)
         self._levels.when_layers_move(self._placement.layers_moved)
-        self._pace = ReadingPace()
         self._prefill = Prefill(
             self._levels.parts.full,
             self._levels.full,
@@ -83,6 +82,7 @@ class Engine:
         )
         self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count
         self.info = engine_info(plan, models, about, text.capabilities)
+        self._pace = self.info.pace
         self._placement.update()
         if graphs is not None:
             self._levels.try_graphs()

@@ -1,6 +1,6 @@
 """Facts about an engine and its texts, for display. Frozen values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -8,8 +8,10 @@ import torch
 from core.decoding.registry import METHODS, default_method
 from core.generation.capabilities import ALL, EngineCapabilities
 from core.generation.loaded import LoadedModels
+from core.generation.reading_pace import ReadingPace
 from core.models.experts import Experts
 from core.models.hub.catalog import ModelEntry
+from core.models.loader import ModelDims
 from core.models.quantised import FORMATS
 from core.models.self_draft import self_draft_bytes
 from core.ops.graphs import MOST_ROWS, Graphs
@@ -54,6 +56,8 @@ class EngineInfo:
     graphs: Choice[bool] = NO_GRAPHS  # whether passes are recorded and replayed
     capabilities: EngineCapabilities = ALL
     path: str = ""  # where the target's files are; not for readers of the page
+    target_dims: ModelDims | None = None  # None: not known, as of a server elsewhere
+    pace: ReadingPace = field(default_factory=ReadingPace, compare=False)  # the engine adds what readings cost
 
     @property
     def usual_method(self) -> str:
@@ -120,6 +124,7 @@ def engine_info(
         num_ranks=models.ranks.num_ranks if models.ranks else 1,
         capabilities=capabilities,
         path=str(about.target) if about else "",
+        target_dims=target.dims,
     )
 
 

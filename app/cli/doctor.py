@@ -241,6 +241,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> 
         f"{kv / 1024:.0f} KiB of keys and values a token{width}",
         f"Device     {plan.device.value}: {plan.device.because}",
         f"Precision  {dtype_name(plan)}: {plan.dtype.because}",
+        f"Cache      {str(plan.kv.value or plan.dtype.value).removeprefix('torch.')}: {plan.kv.because}",
         f"Weights    {plan.bits.value} bits: {plan.bits.because}",
         f"Self-draft {told.self_draft_bits.value} bits: {told.self_draft_bits.because}",
         f"Placement  {plan.placement.value}: {plan.placement.because}",

@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app.context.evidence import BookWords
+from app.documents.chapters import LEADING_NUMBER
 from app.documents.document import Chapter, Document, Page
 from app.documents.stretches import num_words
 from core.errors import CoreError
@@ -50,7 +51,18 @@ class Chapters:
     numbers: tuple[int, ...]
 
 
-Choice = Whole | Pages | Chapters
+# Of a sub-chapter, from the outside in: (3, 2) is the second of chapter 3, (3, 0) what stands before the first.
+SectionPath = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """Chapters and sub-chapters of a document by their paths, in the order of the text; none lies in another."""
+
+    paths: tuple[SectionPath, ...]
+
+
+Choice = Whole | Pages | Chapters | Sections
 
 
 class Span(NamedTuple):
@@ -77,13 +89,44 @@ def spans(document: Document, choice: Choice) -> tuple[Span, ...]:
             ascending = all(a < b for a, b in pairwise([0, *numbers]))
             if not numbers or not ascending or numbers[-1] > len(document.chapters):
                 raise ValueError(f"chapters {numbers} of {len(document.chapters)}")
-            merged: list[Span] = []
-            for number in numbers:
-                chapter = document.chapters[number - 1]
-                touches = merged and merged[-1].end == chapter.char_start
-                start = merged.pop().start if touches else chapter.char_start
-                merged.append(Span(start, chapter.char_end))
-            return tuple(merged)
+            return joined(document.chapters[number - 1] for number in numbers)
+        case Sections(paths):
+            found = [section(document, path) for path in paths]
+            if not found or any(a.char_end > b.char_start for a, b in pairwise(found)):
+                raise ValueError(f"sub-chapters {paths}")
+            return joined(found)
+
+
+def joined(chapters: Iterable[Chapter]) -> tuple[Span, ...]:
+    """Where chapters stand; adjoining ones are merged."""
+    merged: list[Span] = []
+    for chapter in chapters:
+        touches = merged and merged[-1].end == chapter.char_start
+        start = merged.pop().start if touches else chapter.char_start
+        merged.append(Span(start, chapter.char_end))
+    return tuple(merged)
+
+
+def section(document: Document, path: SectionPath) -> Chapter:
+    """The chapter or sub-chapter at a path.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found, inside, first = None, document.chapters, 1
+    for number in path:
+        if not first <= number < first + len(inside):
+            raise ValueError(f"no sub-chapter {dotted(path)}")
+        found = inside[number - first]
+        inside, first = found.sections, found.first_section
+    if found is None:
+        raise ValueError("no path")
+    return found
+
+
+def dotted(path: SectionPath) -> str:
+    """A path as people write it: 3.2."""
+    return ".".join(map(str, path))
 
 
 def label(document: Document, choice: Choice) -> str:
@@ -95,9 +138,29 @@ def label(document: Document, choice: Choice) -> str:
             names = [document.pages[number - 1].label for number in (first, last)]
             return f"page {names[0]}" if first == last else f"pages {names[0]}–{names[1]}"
         case Chapters((number,)):
-            return f"chapter {number}: {document.chapters[number - 1].title}"
+            return titled((number,), document.chapters[number - 1].title)
         case Chapters(numbers):
             return f"chapters {ranges(numbers)}"
+        case Sections((path,)):
+            return titled(path, section(document, path).title)
+        case Sections(paths):
+            return f"chapters {path_ranges(paths)}"
+
+
+def titled(path: SectionPath, title: str) -> str:
+    """A chapter by number and title; a title that has a number goes without ours."""
+    if not LEADING_NUMBER.match(title):
+        return f"chapter {dotted(path)}: {title}"
+    return f"chapter {title}" if title[0].isdigit() else title
+
+
+def path_ranges(paths: Sequence[SectionPath], between: str = "–") -> str:
+    """Paths as people write them: 1–2, 3.1–3.4, 5."""
+    found: list[list[SectionPath]] = []
+    for path in paths:
+        follows = found and (*found[-1][-1][:-1], found[-1][-1][-1] + 1) == path
+        found[-1:] = [[found[-1][0], path]] if follows else [*found[-1:], [path]]
+    return ", ".join(dotted(run[0]) + (f"{between}{dotted(run[-1])}" if len(run) > 1 else "") for run in found)
 
 
 def ranges(numbers: Sequence[int]) -> str:

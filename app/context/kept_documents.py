@@ -145,8 +145,12 @@ def parsed(data: dict[str, Any]) -> Document:
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("no text")
     pages = tuple(Page(**page) for page in data["pages"])
-    chapters = tuple(Chapter(**chapter) for chapter in data["chapters"])
+    chapters = tuple(map(_chapter, data["chapters"]))
     return Document(**(data | {name: tuple(data[name]) for name in TUPLES} | {"pages": pages, "chapters": chapters}))
+
+
+def _chapter(data: dict[str, Any]) -> Chapter:
+    return Chapter(**(data | {"sections": tuple(map(_chapter, data.get("sections", ())))}))
 
 
 def _size(path: Path) -> int:

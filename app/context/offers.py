@@ -1,11 +1,23 @@
 """Parts of a library's books that fit the context. Nothing is cut until somebody chooses."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.context.context_documents import Book, Chapters, Choice, Library, Pages, Whole, label, spans
+from app.context.context_documents import (
+    Book,
+    Chapters,
+    Choice,
+    Library,
+    Pages,
+    SectionPath,
+    Sections,
+    Whole,
+    label,
+    spans,
+)
 from app.context.token_costs import Meter
+from app.documents.document import Chapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +41,8 @@ def offers(library: Library, index: int, meter: Meter, budget: int) -> tuple[Off
 
     Returns:
         Everything; if that does not fit: the most pages from the start, runs of whole chapters (or of pages, if there
-        are none), each as long as fits; then chapters alone. No choice comes twice; none where the others are too long.
+        are none), each as long as fits; then chapters alone, and sub-chapters of those that do not fit alone. No choice
+        comes twice; none where the others are too long.
     """
     book = library.books[index]
     rest = meter.library(library) - meter.book(book)
@@ -55,12 +68,12 @@ def offers(library: Library, index: int, meter: Meter, budget: int) -> tuple[Off
         by_chapters = [a_run(*run) for run in runs(num_chapters, lambda first, last: fits(a_run(first, last)))]
         from_start = [run for run in by_pages[:1] if run.first == 1]
         found = [*from_start, *by_chapters] if num_chapters else [*by_pages]
-    found += filter(fits, (Chapters((number,)) for number in range(1, num_chapters + 1)))
+    found += filter(fits, (choice_of([path]) for path in divided(book, meter, budget - rest)))
     return tuple(map(offer, dict.fromkeys(found)))
 
 
 def from_the_start(library: Library, meter: Meter, budget: int) -> tuple[Choice | None, ...]:
-    """For each book the most of it that fits beside the books before: all, chapters or pages from the start, or None.
+    """For each book the most of it that fits beside the books before: all, parts or pages from the start, or None.
 
     With the chosen books alone a library has at most `budget` tokens.
     """
@@ -80,10 +93,35 @@ def _most(before: Library, book: Book, meter: Meter, budget: int) -> Choice | No
 
     if fits(Whole()):
         return Whole()
-    count = len(book.document.chapters)
-    part: Callable[[int, int], Choice] = a_run if count else Pages
-    first = next(runs(count or len(book.document.pages), lambda first, last: fits(part(first, last))), None)
+    paths = divided(book, meter, budget)
+
+    def part(first: int, last: int) -> Choice:
+        return choice_of(paths[first - 1 : last]) if paths else Pages(first, last)
+
+    first = next(runs(len(paths) or len(book.document.pages), lambda first, last: fits(part(first, last))), None)
     return part(*first) if first and first[0] == 1 else None
+
+
+def divided(book: Book, meter: Meter, budget: int) -> tuple[SectionPath, ...]:
+    """The chapters of a book in parts that one can choose: one longer than `budget` tokens by its sub-chapters.
+
+    A sub-chapter that is too long is divided, too, as far as the book divides it. Together they are all chapters.
+    """
+
+    def parts(path: SectionPath, chapter: Chapter) -> Iterator[SectionPath]:
+        if not chapter.sections or meter.chapter(book, chapter) <= budget:
+            yield path
+            return
+        for number, one in enumerate(chapter.sections, chapter.first_section):
+            yield from parts((*path, number), one)
+
+    return tuple(path for at, one in enumerate(book.document.chapters, 1) for path in parts((at,), one))
+
+
+def choice_of(paths: Sequence[SectionPath]) -> Choice:
+    """The chapters and sub-chapters at some paths."""
+    numbers = tuple(path[0] for path in paths if len(path) == 1)
+    return Chapters(numbers) if len(numbers) == len(paths) else Sections(tuple(paths))
 
 
 def with_only(library: Library, choices: Mapping[str, Choice]) -> Library:

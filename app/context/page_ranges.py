@@ -5,7 +5,17 @@ People name pages by the document's own labels ("xii-4"); buttons name them by p
 
 import re
 
-from app.context.context_documents import Chapters, Choice, Pages, Whole
+from app.context.context_documents import (
+    Chapters,
+    Choice,
+    Pages,
+    SectionPath,
+    Sections,
+    Whole,
+    path_ranges,
+    section,
+)
+from app.documents.chapters import MAX_DEPTH
 from app.documents.document import Document
 from core.errors import InvalidSetting
 
@@ -27,10 +37,12 @@ def written(choice: Choice) -> str:
             return f"#{first}-#{last}"
         case Chapters(numbers):
             return f"c{','.join(map(str, numbers))}"
+        case Sections(paths):
+            return f"c{path_ranges(paths, '-').replace(' ', '')}"
 
 
 def understood(document: Document, text: str) -> Choice:
-    """The choice meant by "12-80", "p. xii", "chapters 1, 4-6" or "all".
+    """The choice meant by "12-80", "p. xii", "chapters 1, 4-6", "chapters 3.1-3.4" or "all".
 
     Raises:
         InvalidSetting: it names no part of the document.
@@ -70,17 +82,30 @@ def _page(document: Document, name: str) -> int | None:
     return None
 
 
-def _chapters(document: Document, wanted: str, text: str) -> Chapters:
-    numbers: set[int] = set()
+def _chapters(document: Document, wanted: str, text: str) -> Choice:
+    """Chapters by number; where a number has a part behind a point, sub-chapters by path."""
+    paths: set[SectionPath] = set()
     for part in re.split(r"[,;\s]*[,;]\s*|\s+and\s+", wanted.strip()):
-        ends = [end for end in DASH.split(part)]
-        if not 1 <= len(ends) <= 2 or not all(end.isascii() and end.isdigit() and len(end) < 10 for end in ends):
+        ends = [_path(end) for end in DASH.split(part)]
+        first, last = ends[0], ends[-1]
+        if len(ends) > 2 or first is None or last is None or first[:-1] != last[:-1] or first > last:
             raise _unclear(document, text)
-        first, last = int(ends[0]), int(ends[-1])
-        if not 1 <= first <= last <= len(document.chapters):
-            raise _unclear(document, text)
-        numbers.update(range(first, last + 1))
-    return Chapters(tuple(sorted(numbers)))
+        try:
+            section(document, first), section(document, last)
+        except ValueError as error:
+            raise _unclear(document, text) from error
+        paths.update((*first[:-1], number) for number in range(first[-1], last[-1] + 1))
+    outer = sorted(path for path in paths if not any(path[:n] in paths for n in range(1, len(path))))
+    if all(len(path) == 1 for path in outer):
+        return Chapters(tuple(path[0] for path in outer))
+    return Sections(tuple(outer))
+
+
+def _path(text: str) -> SectionPath | None:
+    """The path that "3.2" names; None: it is none."""
+    numbers = text.split(".")
+    known = len(numbers) <= MAX_DEPTH + 1 and all(n.isascii() and n.isdigit() and len(n) < 10 for n in numbers)
+    return tuple(map(int, numbers)) if known else None
 
 
 def _unclear(document: Document, text: str) -> InvalidSetting:

@@ -23,14 +23,13 @@ class Sample:
     title: str = ""
     fastest: str = ""  # the exact method that took the least time over them; "": none was raced
     num_pages: int = 0  # of a printed page's size, where the file has none of its own; 0: not listed
-    read_seconds: float = 0.0  # by the bundled model on two cores (assets/docs/benchmarks.md); 0: not measured
+    num_words: int = 0  # separated by white space; 0: not listed
 
-    @property
-    def label(self) -> str:
-        """Two lines: its title, then its format, its pages, and how long it takes to read."""
+    def label(self, read_seconds: float | None = None) -> str:
+        """Two lines: its title, then its format, its pages, and how long it takes to read here; None: not known."""
         if not self.title:
             return self.file.name
-        read = f", read in {formats.about(self.read_seconds)}" if self.read_seconds else ""
+        read = f", read in {formats.about(read_seconds)}" if read_seconds is not None else ""
         return f"{self.title}\n{self.file.suffix[1:].upper()}, {self.num_pages} pages{read}"
 
 
@@ -40,8 +39,8 @@ def load_samples(folder: Path = FOLDER) -> tuple[Sample, ...]:
     listed = folder / "questions.json"
     rows = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
     named = folder / "titles.json"
-    titles: dict[str, tuple[str, int, float]] = json.loads(named.read_text(encoding="utf-8")) if named.is_file() else {}
-    return tuple(_sample(file, rows, *titles.get(file.name, ("", 0, 0.0))) for file in sorted(files, key=_length))
+    titles: dict[str, tuple[str, int, int]] = json.loads(named.read_text(encoding="utf-8")) if named.is_file() else {}
+    return tuple(_sample(file, rows, *titles.get(file.name, ("", 0, 0))) for file in sorted(files, key=_length))
 
 
 def one_of_each(samples: Sequence[Sample]) -> tuple[Sample, ...]:
@@ -54,11 +53,11 @@ def sample_file(name: str) -> Path | None:
     return next((file for file in FOLDER.glob("*") if file.name == name and file.suffix in SUFFIXES), None)
 
 
-def _sample(file: Path, rows: list[dict[str, str]], title: str, num_pages: int, seconds: float) -> Sample:
+def _sample(file: Path, rows: list[dict[str, str]], title: str, num_pages: int, num_words: int) -> Sample:
     mine = [row for row in rows if row["book"] in (file.name, file.stem)]
     raced, fastest = _raced(file.with_name(file.name + RACES_SUFFIX))
     questions = tuple(row["question"] for row in mine)
-    return Sample(file, questions, raced, title=title, fastest=fastest, num_pages=num_pages, read_seconds=seconds)
+    return Sample(file, questions, raced, title=title, fastest=fastest, num_pages=num_pages, num_words=num_words)
 
 
 def _raced(file: Path) -> tuple[tuple[str, ...], str]:

@@ -1,7 +1,7 @@
 """The token costs of books in the library and of their parts. Knows no model: a function counts."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from app.context.context_documents import LEFT_OUT, Book, Library, Span, end_line, spans, title_lines
@@ -43,9 +43,16 @@ class Costs:
 
 
 def borders_of(document: Document) -> list[int]:
-    """The offsets at which pages and chapters begin, and the end of the text."""
-    parts: tuple[Page | Chapter, ...] = (*document.pages, *document.chapters)
+    """The offsets at which pages, chapters and sub-chapters begin, and the end of the text."""
+    parts: tuple[Page | Chapter, ...] = (*document.pages, *every(document.chapters))
     return sorted({0, len(document.text), *(part.char_start for part in parts)})
+
+
+def every(chapters: Sequence[Chapter]) -> Iterator[Chapter]:
+    """Chapters, and their sub-chapters down to the last."""
+    for chapter in chapters:
+        yield chapter
+        yield from every(chapter.sections)
 
 
 class Meter:
@@ -106,9 +113,8 @@ class Meter:
         page = book.document.pages[number - 1]
         return self.costs(book).of(Span(page.char_start, page.char_end))
 
-    def chapter(self, book: Book, number: int) -> int:
-        """The tokens of one chapter."""
-        chapter = book.document.chapters[number - 1]
+    def chapter(self, book: Book, chapter: Chapter) -> int:
+        """The tokens of one of its chapters or sub-chapters."""
         return self.costs(book).of(Span(chapter.char_start, chapter.char_end))
 
     def library(self, library: Library) -> int:

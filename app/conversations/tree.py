@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from app.context.context_documents import Book as LibraryBook
-from app.context.context_documents import Chapters, label, ranges
+from app.context.context_documents import Chapters, Sections, dotted, label, path_ranges, ranges
 from app.context.open_book import Book
 from app.context.page_ranges import written
 from app.conversations.exchange import Exchange
@@ -218,6 +218,10 @@ def _part(book: LibraryBook) -> str:
     match book.choice:
         case Chapters(numbers):
             return f"chapter{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
+        case Sections((path,)):
+            return f"chapter {dotted(path)}"
+        case Sections(paths):
+            return f"chapters {path_ranges(paths)}"
         case _:
             return label(book.document, book.choice)
 

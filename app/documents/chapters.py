@@ -1,27 +1,26 @@
-"""Finds where chapters begin: by the file's list of contents, its marked headings, or lines such as "Chapter 12".
+"""Chapters and sub-chapters from headings, and the headings of plain text and Markdown.
 
-Pure functions of a text and the data its format gives. Offsets are exact: a chapter's text begins with its heading.
+Pure functions of a text. Offsets are exact: a chapter's text begins with its heading.
 """
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress, groupby, islice, pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
-from app.documents.document import Chapter
-from app.documents.messages import Opened, PageRead
+from app.documents.document import BEGINNING, Chapter
 from app.documents.stretches import bounds
 
 MIN_CHAPTERS = 2  # a single heading divides nothing
 MAX_CHAPTERS, MAX_HEADINGS = 5_000, 50_000
-MAX_SCANNED = 200_000_000  # letters read in the search for titles: under a second, whatever the file
+MAX_DEPTH = 4  # of sub-chapters
+SHORT_START = 300  # letters and signs before the first sub-chapter, such as a motto, that are no part of their own
 LONGEST_HEADING = 300  # characters; anything longer is text that was only marked as a heading
 MAX_TITLE = 120  # characters of a displayed title
 MAX_LINE = 100  # characters; a longer line is a paragraph
 TITLE_LINE = 60  # characters of a title line below a line with the number
 CONTENTS_RUN = 4  # so many headings in a row are a list of contents; fewer are one in several lines
-MAX_PLACES = 20  # occurrences of one title on a page that are examined
 JOINT = " · "  # between the lines of one heading
 
 KINDS = (
@@ -69,33 +68,80 @@ def make_chapters(text: str, page_starts: Sequence[int], *sources: Iterable[Foun
         sources: headings, the most trusted source first.
     """
     for source in sources:
-        chosen = tidy(text, source)
+        headings = in_order(source)
+        chosen = tidy(text, chapter_level(headings))
         if len(chosen) >= MIN_CHAPTERS:
-            break
-    else:
-        return ()
-    bounds = pairwise([*(heading.char_start for heading in chosen), len(text)])
-    return tuple(
-        Chapter(
-            title=shorten(heading.title),
-            first_page=bisect_right(page_starts, start),
-            char_start=start,
-            char_end=end,
+            return divided(text, page_starts, chosen, len(text), headings, MAX_DEPTH)
+    return ()
+
+
+def divided(
+    text: str, page_starts: Sequence[int], chosen: Sequence[Found], end: int, headings: Sequence[Found], depth: int
+) -> tuple[Chapter, ...]:
+    """Chapters that begin at the chosen headings, the last one up to `end`, with their sub-chapters.
+
+    Args:
+        headings: all there are, in order; those of a lower level than a chapter's own divide it.
+        depth: so many levels of sub-chapters.
+    """
+    bounds = pairwise([*(heading.char_start for heading in chosen), end])
+    chapters = []
+    for heading, (start, stop) in zip(chosen, bounds, strict=True):
+        inside = headings[bisect_left(headings, start, key=begins) : bisect_left(headings, stop, key=begins)]
+        lower = [one for one in inside if one.level > heading.level and one.char_start >= heading.char_end]
+        sections = sub_chapters(text, page_starts, heading, stop, lower, depth) if lower and depth else ()
+        chapters.append(
+            Chapter(
+                title=shorten(heading.title),
+                first_page=bisect_right(page_starts, start),
+                char_start=start,
+                char_end=stop,
+                sections=sections,
+            )
         )
-        for heading, (start, end) in zip(chosen, bounds, strict=True)
-    )
+    return tuple(chapters)
 
 
-def tidy(text: str, source: Iterable[Found]) -> list[Found]:
-    """Reduce all headings to chapter headings: one level, no repeats, several lines as one, no lists of contents."""
+def sub_chapters(
+    text: str, page_starts: Sequence[int], chapter: Found, end: int, headings: Sequence[Found], depth: int
+) -> tuple[Chapter, ...]:
+    """The sub-chapters of a chapter up to `end`: its highest headings that make several parts of it; () without any.
+
+    What stands before the first is a part of its own, unless it is short.
+    """
+    for level in sorted({heading.level for heading in headings})[:MAX_DEPTH]:
+        chosen = tidy(text, [heading for heading in headings if heading.level == level])
+        if not chosen:
+            continue
+        first = Found(chapter.char_start, chapter.char_end, level, BEGINNING)
+        if len(text[chapter.char_end : chosen[0].char_start].strip()) > SHORT_START:
+            chosen.insert(0, first)
+        else:
+            chosen[0] = chosen[0]._replace(char_start=chapter.char_start)
+        if len(chosen) > 1:
+            return divided(text, page_starts, chosen, end, headings, depth - 1)
+    return ()
+
+
+def begins(heading: Found) -> int:
+    """Where a heading begins."""
+    return heading.char_start
+
+
+def in_order(source: Iterable[Found]) -> list[Found]:
+    """The headings of a source that may be one, as the text has them."""
     short = (
         heading
         for heading in islice(source, MAX_HEADINGS)
         if len(heading.title) <= LONGEST_HEADING and has_letters(heading.title)
     )
-    ordered = sorted(short, key=lambda heading: (heading.char_start, heading.level))
+    return sorted(short, key=lambda heading: (heading.char_start, heading.level))
+
+
+def tidy(text: str, headings: Iterable[Found]) -> list[Found]:
+    """Headings of one level and higher ones without repeats, several lines as one, without lists of contents."""
     runs: list[list[Found]] = []
-    for heading in chapter_level(ordered):
+    for heading in headings:
         bare = runs and not has_letters(text[runs[-1][-1].char_end : heading.char_start])
         if bare and heading.char_start < runs[-1][-1].char_end:
             continue  # a repeat of the same place
@@ -255,105 +301,3 @@ def without_closing_signs(title: str) -> str:
     title = title.rstrip()
     words = title.rstrip("#")
     return words.rstrip() if words.endswith((" ", "\t")) else title
-
-
-# -------------------- by the list of contents
-
-
-class Pointer(NamedTuple):
-    """An entry of a list of contents, and the part of the text it points to."""
-
-    title: str
-    level: int
-    char_start: int  # of the page or section
-    char_end: int
-
-
-def pointed(text: str, pointers: Sequence[Pointer]) -> Iterator[Found]:
-    """The headings of a list of contents. One that is not found on its page begins where the page begins."""
-    budget = MAX_SCANNED
-    in_order = sorted(pointers, key=lambda pointer: (pointer.char_start, pointer.char_end))
-    for part, group in groupby(in_order, key=lambda pointer: (pointer.char_start, pointer.char_end)):
-        page = Letters(text, *part, budget)
-        at = 0
-        for pointer in group:
-            found = page.find(pointer.title, at) or (page.find(pointer.title, 0) if at else None)
-            budget = page.budget
-            if found:
-                at = found.end
-                yield Found(page.chars[found.start], page.chars[found.end - 1] + 1, pointer.level, pointer.title)
-            elif page.letters:
-                yield Found(page.chars[0], page.chars[0], pointer.level, pointer.title)
-
-
-class Match(NamedTuple):
-    """Letters [start, end) of a part of the text."""
-
-    start: int
-    end: int
-
-
-class Letters:
-    """The letters of a part of a text with their offsets: titles are found whatever is between words."""
-
-    def __init__(self, text: str, char_start: int, char_end: int, budget: int) -> None:
-        part = text[char_start:char_end]
-        are_letters = list(map(str.isalnum, part))
-        self.chars = list(compress(range(char_start, char_end), are_letters))  # the offset of each letter
-        self.letters = "".join(compress(part, are_letters)).casefold()
-        if len(self.letters) > len(self.chars):  # one has become two
-            self.chars = [at for at in self.chars for _ in text[at].casefold()]
-        self.budget = budget  # remaining letters that may be read
-        self._text = text
-
-    def find(self, title: str, start: int) -> Match | None:
-        """The whole words from letter `start` on that match a title, perhaps without its number.
-
-        Prefers the first match at the beginning of a line, else the first.
-        """
-        for wanted in (letters(title), letters(LEADING_NUMBER.sub("", title, count=1))):
-            places = list(islice(self._places(wanted, start), MAX_PLACES)) if wanted else []
-            if places:
-                at = next(filter(self._begins_line, places), places[0])
-                return Match(at, at + len(wanted))
-        return None
-
-    def _places(self, wanted: str, start: int) -> Iterator[int]:
-        while self.budget > 0:
-            at = self.letters.find(wanted, start)
-            self.budget -= (len(self.letters) if at < 0 else at) - start + 1_000  # plus the cost of the call
-            if at < 0:
-                return
-            if self._divided(at) and self._divided(at + len(wanted)):
-                yield at
-            start = at + 1
-
-    def _divided(self, at: int) -> bool:
-        """Whether any other character separates two letters."""
-        return at in (0, len(self.chars)) or self.chars[at] > self.chars[at - 1] + 1
-
-    def _begins_line(self, at: int) -> bool:
-        return at == 0 or "\n" in self._text[self.chars[at - 1] : self.chars[at]]
-
-
-def marked_chapters(
-    text: str, page_starts: Sequence[int], opened: Opened, parts: Sequence[PageRead], part_starts: Sequence[int]
-) -> tuple[Chapter, ...]:
-    """Chapters of a worker's text: by its list of contents, else its headings, else lines of the text.
-
-    Args:
-        parts: the worker's pages or sections.
-        part_starts: the offset of each in the text.
-    """
-    bounds = list(pairwise([*part_starts, len(text)]))
-    pointers = [
-        Pointer(entry["title"], entry["level"], *bounds[entry["page"]])
-        for entry in opened["outline"]
-        if 0 <= entry["page"] < len(bounds)
-    ]
-    marked = [
-        Found(start + heading["char_start"], start + heading["char_end"], heading["level"], heading["title"])
-        for part, start in zip(parts, part_starts, strict=True)
-        for heading in part["headings"]
-    ]
-    return make_chapters(text, page_starts, pointed(text, pointers), marked, text_headings(text, page_starts))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+BEGINNING = "(beginning)"  # the title of the text before the first sub-chapter of a chapter
 Format = Literal["pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "html", "csv", "text", "markdown"]
 
 
@@ -30,6 +31,19 @@ class Chapter:
     first_page: int  # the number of the page on which it begins
     char_start: int
     char_end: int
+    sections: "tuple[Chapter, ...]" = ()  # its sub-chapters: none, or several that partition it
+
+    def __post_init__(self) -> None:
+        if self.sections:
+            bounds = [self.char_start, *(section.char_end for section in self.sections)]
+            starts = [section.char_start for section in self.sections]
+            assert starts == bounds[:-1] and bounds[-1] == self.char_end, f"sections {bounds} of {self.title}"
+            assert all(start < end for start, end in pairwise(bounds)), f"sections overlap: {bounds}"
+
+    @property
+    def first_section(self) -> int:
+        """The number of its first part: 1, or 0 where that is what stands before the first sub-chapter."""
+        return 0 if self.sections and self.sections[0].title == BEGINNING else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from app.documents.chapters import marked_chapters
 from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
+from app.documents.marked_chapters import marked_chapters
 from app.documents.messages import Opened, PageRead
 from app.documents.metadata import about
 from app.documents.ocr import Ocr

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
-from app.documents.chapters import marked_chapters
 from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.flowing import MAX_TITLE
+from app.documents.marked_chapters import marked_chapters
 from app.documents.metadata import about
 from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
 from app.documents.quality import FEW_LETTERS, garbled, num_letters, ranges

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from app.context.context_documents import Library, Span
-from app.context.domain_check import ON_PAGE, reach_note
+from app.context.domain_check import reach_note
 from app.context.offers import fits
 from app.context.open_book import Book
 from app.context.retrieval_map import chunk_pages
@@ -207,7 +207,7 @@ def _book(library: Library, meter: Meter, engine: "TextEngine") -> "tuple[Book, 
         starts=starts,
         chunk_size=size,
         chunk_pages=chunk_pages(library, starts, num_opening - len(ids), size),
-        note=reach_note(engine.info.limits, library.text, len(ids), ON_PAGE),
+        note=reach_note(engine.info.limits, library.text, len(ids)),
     )
     return made, tuple(ids)
 

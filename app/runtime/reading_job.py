@@ -201,6 +201,7 @@ def read_opening(
     yield from saved_books.fetch(session, opening, engine, cancel)
     for progress in engine.read(opening, cancel):
         session.num_read = max(session.num_read, progress.kept_tokens)
+        session.num_reused = session.num_reused if before else progress.reused_tokens
         session.read_seconds = before + progress.elapsed_seconds
         yield progress
     if session.is_read:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LEAST_REUSED = 0.1  # of an opening; every text begins with what the chat template says before it
 LOST = "The book was not saved: another one was read meanwhile. It is saved when it is read again."
 STOPPED = "The book was not saved."
 
@@ -119,7 +120,8 @@ class SavedBooks:
         """The engine holds exactly the book's tokens: if reading took long, offer to save them, or save unasked."""
         if session.incognito or session.book is None:
             return
-        self.was_read(session, token_ids, engine, session.book.names, session.read_seconds)
+        alone = session.num_reused < LEAST_REUSED * len(token_ids)  # else the time tells nothing of a whole reading
+        self.was_read(session, token_ids, engine, session.book.names, session.read_seconds if alone else 0.0)
 
     def was_read(
         self, session: "Session", token_ids: Sequence[int], engine: "TextEngine", names: Sequence[str], seconds: float

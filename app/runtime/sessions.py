@@ -73,6 +73,7 @@ class Session:
     entered: bool = False  # the page has loaded, so it shows what the session holds
     num_read: int = 0  # tokens of the opening that were read at least once
     read_seconds: float = 0.0  # time for that, as far as it came before a question
+    num_reused: int = 0  # tokens of the opening that the model still had when it was opened
     displaced: bool = False  # another page's book has taken its place in the model
     num_drawn: int = 0  # answers begun: each has its own seed
     trace: Trace | None = None  # of the newest answer, which may be unfinished

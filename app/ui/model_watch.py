@@ -5,10 +5,13 @@ from typing import Any
 
 import gradio as gr
 
+from app.context.domain_check import FULL_MODELS, OWN_BOOKS
+from app.context.samples import Sample
 from app.remote.names import REMOTE, method_label, theirs
 from app.runtime.events import Pause, Ready
 from app.runtime.worker import EngineWorker
 from app.ui.header import below, limits_note, masthead, notice
+from app.ui.models.speeds import reading_time
 from app.ui.parts import Parts
 from app.ui.reading.settings import (
     AS_CHOSEN,
@@ -27,8 +30,8 @@ from core.generation.capabilities import EngineCapabilities
 class ModelWatch:
     """One method per event."""
 
-    def __init__(self, worker: EngineWorker, parts: Parts) -> None:
-        self._worker, self._parts = worker, parts
+    def __init__(self, worker: EngineWorker, parts: Parts, samples: Sequence[Sample] = ()) -> None:
+        self._worker, self._parts, self._samples = worker, parts, samples
 
     def watch_model(self, session_id: str, packed: str = "", thinking: str = AS_SET_UP) -> Iterator[Updates]:
         """Show the model's state, and again when loading has ended. `packed`: as stored by the browser."""
@@ -45,7 +48,7 @@ class ModelWatch:
             updates: Updates = {self._parts.head: masthead(state), self._parts.banner: notice(state)}
             if isinstance(state, Ready):
                 updates[self._parts.note] = below(limits_note(state.info.limits))
-                updates |= self._thinking(state.info.capabilities, thinking)
+                updates |= self._thinking(state.info.capabilities, thinking) | self._timed(state)
             if isinstance(state, Ready) and state.info.capabilities.methods is not None:
                 updates |= self._own_methods(state.info.capabilities.methods, method)
             elif isinstance(state, Ready) and state.info.usual_method != default_method(has_draft=True):
@@ -55,6 +58,16 @@ class ModelWatch:
                 offered = variants(has_draft=has_draft, usual=usual)
                 updates[self._parts.variant] = gr.update(choices=offered, value=AS_CHOSEN)
             yield updates
+
+    def _timed(self, ready: Ready) -> Updates:
+        """How long the sample books take to read, on their buttons."""
+        words_to_tokens = OWN_BOOKS if ready.info.limits else FULL_MODELS
+        updates: Updates = {}
+        for sample, button in zip(self._samples, self._parts.samples, strict=True):
+            num_tokens = int(words_to_tokens * sample.num_words)
+            seconds = reading_time(ready, num_tokens) if 0 < num_tokens <= ready.context else None
+            updates[button] = gr.update(value=sample.label(seconds))
+        return updates
 
     def model_changed(self, session_id: str, method: str, thinking: str = AS_SET_UP) -> Iterator[Updates]:
         """Another model may have been chosen: update its methods and the chosen one."""

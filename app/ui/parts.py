@@ -35,6 +35,7 @@ class Parts:
     editing: gr.HTML  # notice that the box holds a question being edited
     told: gr.HTML  # why a question got no answer, above the box and beside the flow of the page
     note: gr.HTML  # under the question box: limits of the model
+    samples: tuple[gr.Button, ...] = ()
 
     @property
     def of_card(self) -> list[Block]:
@@ -60,7 +61,7 @@ class Parts:
     @property
     def of_model(self) -> list[Block]:
         """Changed by another model."""
-        return [self.head, self.banner, self.method, self.variant, self.thinking, self.note]
+        return [self.head, self.banner, self.method, self.variant, self.thinking, self.note, *self.samples]
 
     @property
     def after_answer(self) -> list[Block]:

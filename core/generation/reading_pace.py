@@ -9,6 +9,7 @@ from core.generation.events import PrefillProgress
 # are somewhere between a quarter of it and many times as far; the first chunks that they read tell.
 USUAL_DOUBLING = 8192.0
 LEAST_DOUBLING, MOST_DOUBLING = USUAL_DOUBLING / 8, USUAL_DOUBLING * 64
+LEAST_READ = 1024  # tokens of a reading that tells what others take: a question alone costs mostly its passes
 PRIOR_CHUNKS = 0.1  # how many chunks the usual value weighs: it may be wrong by a factor, a chunk by a third
 
 
@@ -42,6 +43,7 @@ class ReadingPace:
         self._tt = self._tp = self._pp = self._ts = self._ps = 0.0  # sums over chunks of tokens, pairs and seconds
         self._largest = 0.0  # tokens of a chunk
         self._unit: float | None = None  # seconds a token at an empty cache, in the newest reading
+        self._unit_of_texts: float | None = None  # the same, in the newest reading of a text
 
     def learn(self, before: Work, after: Work, seconds: float) -> None:
         """A chunk took this long."""
@@ -73,7 +75,14 @@ class ReadingPace:
         read = cost(reused, done)
         if read > 0 and seconds > 0:
             self._unit = seconds / read
+            if done.tokens - reused.tokens >= LEAST_READ:
+                self._unit_of_texts = self._unit
         return None if self._unit is None else max(0.0, cost(done, total)) * self._unit
+
+    def whole(self, num_tokens: int) -> float | None:
+        """Seconds to read a text of so many tokens into an empty cache; None: no text was read yet."""
+        work = work_of(num_tokens)
+        return None if self._unit_of_texts is None else (work.tokens + work.pairs / self.doubling) * self._unit_of_texts
 
 
 class ReadingClock:

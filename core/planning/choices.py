@@ -61,9 +61,9 @@ def choose_device(config: EngineConfig, machine: Machine) -> Choice[str]:
 
 
 def choose_dtype(device: str, target: ModelDims) -> Choice[torch.dtype]:
-    """The type of computation, keys and values."""
+    """The type of computation; `choose_kv` says what keys and values are kept in."""
     if device == "cpu":
-        return Choice(torch.float32, "exact and fastest on processors without 16-bit matrix units")
+        return Choice(torch.float32, "on a processor, so that greedy texts are equal token for token")
     if target.disk_dtype in (torch.float16, torch.bfloat16):
         return Choice(target.disk_dtype, "as the weights are stored")
     return Choice(torch.bfloat16, "16 bit on a GPU")
@@ -109,16 +109,34 @@ def choose_kv(
             f"Keys and values of {config.kv_bits} bits are not kept on the {device} device, which computes in {width}.",
             hint="Leave out --kv-bits.",
         )
-    if width == 16 or config.kv_bits == width:
+    if width == 16:
         return KV_AS_COMPUTED
+    if config.kv_bits == width:
+        return Choice(None, "asked for")
     known = target.disk_dtype if target.disk_dtype in (torch.float16, torch.bfloat16) else None
-    short = min(config.context or target.max_context, target.max_context) < LEAST_NARROW
-    if config.kv_bits is None and (short or known is None or not compiles or not target.plain or config.num_gpus > 1):
-        return KV_AS_COMPUTED
+    if config.kv_bits is None and (why := _why_wide(config, target, known=known is not None, compiles=compiles)):
+        return Choice(None, why)
     kept = known or torch.float16
     because = "asked for" if config.kv_bits is not None else "as the weights are stored"
     name = str(kept).removeprefix("torch.")
     return Choice(kept, f"{because}: half the memory, sums in float32; texts are exact for a {name} cache")
+
+
+def _why_wide(config: EngineConfig, target: ModelDims, *, known: bool, compiles: bool) -> str:
+    """Why keys and values stay as they are computed on a processor; "" where 16 bits are better.
+
+    Args:
+        known: whether the model's file has 16 bits.
+    """
+    if not known:
+        return "as the weights are stored"
+    if min(config.context or target.max_context, target.max_context) < LEAST_NARROW:
+        return f"in a context of under {LEAST_NARROW:,} tokens they are few, and 16 bits would save little"
+    if not compiles:
+        return "without the compiled kernel 16 bits would cost time"
+    if not target.plain:
+        return "of models with windows or soft caps 16 bits would cost time"
+    return "several processes share the model" if config.num_gpus > 1 else ""
 
 
 def choose_prefill_chunk(target: ModelDims, config: EngineConfig, device: str, *, offloaded: bool) -> Choice[int]:

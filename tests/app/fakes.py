@@ -29,6 +29,7 @@ from core.engine_info import Equality
 from core.errors import ContextTooSmall
 from core.generation.capabilities import ALL
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, StopReason, TokenRecord
+from core.generation.reading_pace import ReadingPace
 from core.generation.text import Turn
 from core.generation.together import Question, one_by_one
 from core.planning.choices import Choice
@@ -166,6 +167,8 @@ class FakeEngine:
             experts=None,
             idle_expert_bytes=0,
             path="",
+            target_dims=None,
+            pace=ReadingPace(),
         )
         self.config = EngineConfig(retrieval=RetrievalConfig(budget=64, local_window=16))
         self.weights: list[float] = []  # of the chunks while an answer is written

@@ -123,3 +123,34 @@ def test_a_small_document_beside_a_long_one_is_not_said_to_be_too_long(
     listed = reader.page.locator("#library-list .document-row").nth(1)
     playwright.expect(listed).to_contain_text("The other documents leave no room")
     playwright.expect(listed.locator(".offer")).to_have_count(0)
+
+
+def test_a_chapter_too_long_alone_opens_into_its_sub_chapters(
+    visit: Callable[[], Reader],  # noqa: F811
+    worker: EngineWorker,
+    tmp_path: Path,
+) -> None:
+    parts = "".join(f"## Part {number} {EVIL}\n\n" + "A line of it. " * 60 + "\n\n" for number in range(5))
+    parts += "## The whole harbour\n\n" + "A line of it. " * 400 + "\n\n"
+    reader = visit()
+    reader.drops(write_book(tmp_path, f"# First\n\nShort.\n\n# Second\n\n{parts}# Third\n\nShort.\n", "deep.md"))
+    reader.sees("#choosing", "Choose what is read")
+    page, output = reader.page, reader.page.locator("#choosing output")
+    inside = page.locator("#choosing details")
+    playwright.expect(inside.locator("[name=chapter]")).to_have_count(6)
+    playwright.expect(inside.locator("summary em")).to_have_text("3 of 6 parts")
+    playwright.expect(inside.locator("[name=chapter]").nth(0)).to_be_visible()  # open where something is ticked
+    playwright.expect(inside.locator("[name=chapter]").nth(5)).to_be_disabled()  # even this part is too long
+    inside.locator("[name=chapter]").nth(1).uncheck()
+    page.locator("#choosing [name=chapter]").last.check()
+    tokens, free = total(worker, "0=c1,2.1,2.3,3")
+    playwright.expect(output).to_have_text(f"{tokens:,} of {free:,} tokens: fits, {free - tokens:,} free")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert too_wide(reader) <= 0
+    page.set_viewport_size({"width": 1360, "height": 860})
+    page.locator("#choosing .go").click()
+    reader.sees("#book", "Read once")
+    reader.sees("#book .facts", "chapters 1, 2.1, 2.3, 3")
+    (session,) = worker.sessions.all()
+    assert session.book is not None and session.book.library.text.count("## Part") == 2
+    assert page.evaluate("window.hacked") is None

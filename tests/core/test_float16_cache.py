@@ -19,7 +19,7 @@ from core.models.cached_model import CachedModel
 from core.models.loader import ModelDims, prepared
 from core.ops.backend import STOCK, Backend
 from core.ops.native import NoKernel, small_rows
-from core.planning.choices import choose_kv
+from core.planning.choices import choose_dtype, choose_kv
 from core.planning.sizes import kv_bytes_per_token
 from tests.core.kv_store.test_engine_store import BOOK, fetch, keep
 from tests.core.kv_store.test_engine_store import answer as answer_of_a_book
@@ -151,6 +151,23 @@ def test_a_processor_keeps_the_16_bits_of_the_file_where_its_kernel_widens_them(
     assert kept(context=8191) is None and kept(replace(target, max_context=4096)) is None, "few rows cost little"
     assert kept(context=8192) == narrow and kept(context=4096, kv_bits=16) == (narrow or HALF)
     assert choose_kv(EngineConfig(), target, "cuda", HALF, compiles=True).value is None
+
+
+def test_the_reasons_are_those_of_what_was_chosen() -> None:
+    target = replace(loaded(tiny_config(), 3).dims, disk_dtype=HALF, max_context=131_072)
+
+    def reason(target: ModelDims = target, *, compiles: bool = True, **settings: int) -> str:
+        config = EngineConfig(**settings)  # type: ignore[arg-type]
+        return choose_kv(config, target, "cpu", torch.float32, compiles=compiles).because
+
+    assert (
+        reason() == "as the weights are stored: half the memory, sums in float32; texts are exact for a float16 cache"
+    )
+    assert reason(kv_bits=16).startswith("asked for: half") and reason(kv_bits=32) == "asked for"
+    assert "under 8,192 tokens" in reason(context=4096) and "kernel" in reason(compiles=False)
+    assert "windows" in reason(replace(target, plain=False)) and "processes" in reason(num_gpus=2)
+    assert reason(replace(target, disk_dtype=torch.float32)) == "as the weights are stored"
+    assert "fastest" not in choose_dtype("cpu", target).because, "16 bits are kept because they are faster"
 
 
 def test_numbers_too_large_for_16_bits_are_told_and_never_become_infinite() -> None:

@@ -131,8 +131,10 @@ def rounds_chart(level: LevelStats, *, table: bool = True) -> str:
         Column(str(tokens), rounds.get(tokens, 0), said=formats.plural(rounds.get(tokens, 0), "pass", "passes"))
         for tokens in range(1, longest + 1)
     ]
-    commonest = max(rounds, key=lambda tokens: rounds[tokens], default=0)
-    about = f"{formats.plural(level.rounds, 'pass', 'passes')}; most often {formats.plural(commonest, 'token')} at once"
+    about = formats.plural(level.rounds, "pass", "passes")
+    commonest = [tokens for tokens in rounds if rounds[tokens] == max(rounds.values())]
+    if len(commonest) == 1:
+        about += f"; most often {formats.plural(commonest[0], 'token')} at once"
     return columns("Tokens per full pass", about, "tokens committed by one pass", data, tone="full", table=table)
 
 

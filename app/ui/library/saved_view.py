@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from app import formats
 from app.runtime.reopening import keeping
-from app.runtime.saved_books import disk_state
+from app.runtime.saved_books import LEAST_REUSED, disk_state
 from app.runtime.sessions import Session
 from app.ui import render
 
@@ -27,6 +27,9 @@ class SavedLine:
     read_seconds: float
 
 
+MOST_READ_AGAIN = 64  # tokens at the end of an opening that are read again whatever is in memory
+
+
 def how_read(session: Session) -> str:
     """How the model got the book: read or fetched from disk."""
     state = disk_state(session)
@@ -35,6 +38,13 @@ def how_read(session: Session) -> str:
         rest = (session.book.num_opening - 1 if session.book else 0) - state.num_fetched
         added = f"; {formats.plural(rest, 'token')} at the end read anew" if rest > 0 else ""
         return f"Opened from disk in {formats.duration(state.fetch_seconds)}{once}{added}."
+    whole = session.book.num_opening - 1 if session.book else 0
+    if whole and session.num_reused >= LEAST_REUSED * whole:
+        took = formats.duration(session.read_seconds) if session.read_seconds else ""
+        had = formats.percent(session.num_reused / whole)
+        if whole - session.num_reused <= MOST_READ_AGAIN:
+            return f"Opened again {f'in {took}' if took else 'at once'}: this machine still had it in memory."
+        return f"Read{f' in {took}' if took else ''}: this machine still had {had} of it in memory."
     how = f" once, in {formats.duration(session.read_seconds)}" if session.read_seconds > 0 else ""
     return f"Read{how}."
 

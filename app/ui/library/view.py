@@ -33,7 +33,7 @@ def incoming(session: Session) -> str:
     if taken := undo(session):
         parts.append(taken)
     if fit := fit_of(session):
-        parts.append(budget(fit, len(uploads.library.books)))
+        parts.append(budget(fit, uploads.library))
     return f'<section class="card incoming">{"".join(parts)}</section>' if parts else ""
 
 

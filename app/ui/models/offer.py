@@ -1,4 +1,6 @@
-"""The card in the chat that offers a full model: for a book that the bundled one was not made for, or for an idle GPU.
+"""The card above the chat that offers a full model: for a book that the bundled one was not made for, or an idle GPU.
+
+It is the one place that warns of such a book, whether a model can be offered or not.
 
 One button fetches the model that suits this machine best and changes to it; open books are then read again by it.
 Nothing is asked of the network before that.
@@ -13,6 +15,7 @@ from gradio.blocks import Block
 from huggingface_hub import constants
 
 from app import formats
+from app.context.domain_check import FULL_MODELS
 from app.runtime.downloads import Downloads
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from app.ui.updates import Updates
 
 USABLE_TOKENS_PER_SECOND = 5.0  # a little faster than people read aloud
-TOKENS_PER_WORD = 1.6  # of English in the tokens of full models, with room for a conversation
 USABLE_READING_SECONDS = 600.0  # of the pages in `Speeds`
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
 OTHERS = '<button type="button" class="link" data-tab="System">Other models</button>'
@@ -47,8 +49,10 @@ class ModelOffer:
     def html(self, session: Session | None) -> str:
         """The card; empty if nothing is to be offered."""
         state, source = self._worker.state, self._source
-        if session is None or source is None or source.unavailable:
+        if session is None:
             return ""
+        if source is None or source.unavailable:
+            return _card(_warning(session))
         if isinstance(state, Loading) and state.model and state.model == self._wanted:
             return _card(view.loading(state.model))
         if not isinstance(state, Ready) or not state.info.limits:
@@ -59,10 +63,10 @@ class ModelOffer:
         refused = view.not_loaded(state.refused) if state.refused and self._wanted else ""
         why = _why(session, state)
         if not why or session.declined_offer:
-            return _card(refused) if refused else ""
+            return _card(refused + _warning(session))
         words = sum(book.num_words for book in session.book.library.books) if session.book else 0
-        row = best(model_rows(state, source), int(TOKENS_PER_WORD * words))
-        return _card(refused + (_offer(why, row) if row else _nothing_fits(why)))
+        row = best(model_rows(state, source), int(FULL_MODELS * words))
+        return _card(refused + _warning(session) + (_offer(why, row) if row else _nothing_fits()))
 
     def act(self, session_id: str, action: str | None) -> "Iterator[Updates]":
         """A click on the card."""
@@ -154,12 +158,18 @@ def _is_usable(row: ModelRow) -> bool:
 
 
 def _why(session: Session, ready: Ready) -> str:
-    """What a full model is offered for; empty: none is. The bundled model's limits are the book's own note."""
-    if session.book is not None and session.book.note:
-        return f"For {session.book.title}:"
+    """The beginning of the sentence that offers a full model; empty: none is offered."""
+    if _warning(session):
+        return "The full model"
     if ready.info.plan.device.value == "cuda" and ready.machine.gpus:
         return f"For your own books on the {ready.machine.gpus[0].name} of this machine:"
     return ""
+
+
+def _warning(session: Session) -> str:
+    """What an open book asks of a model that was not made for it, in a line; empty: nothing."""
+    book = session.book
+    return f'<p class="reach">{render.escape(book.note)}</p>' if book and book.note else ""
 
 
 def _offer(why: str, row: ModelRow) -> str:
@@ -193,11 +203,11 @@ def _buttons(row: ModelRow) -> str:
     return f'<div class="acts">{wanted}{OTHERS}{decline}</div>'
 
 
-def _nothing_fits(why: str) -> str:
+def _nothing_fits() -> str:
     decline = '<button type="button" class="link" data-act="decline">Not now</button>'
     return (
-        f'<div class="offered" data-offer="none"><p>{render.escape(why)} no known full model fits into the memory that '
-        f'is free here.</p><div class="acts">{OTHERS}{decline}</div></div>'
+        '<div class="offered" data-offer="none"><p>No known full model fits into the memory that is free here.</p>'
+        f'<div class="acts">{OTHERS}{decline}</div></div>'
     )
 
 

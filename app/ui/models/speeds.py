@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from app.ui.header import PAGE_TOKENS
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
+    from app.runtime.events import Ready
     from core.planning.composition import Cast, Composed
 
 AGAIN_SECONDS = 60.0
@@ -52,6 +53,25 @@ def expected_speeds(composed: "Composed", cast: "Cast") -> Speeds:
         reading_seconds=reading_seconds(pages * PAGE_TOKENS, target, parameters, flops),
         pages=pages,
     )
+
+
+def reading_time(ready: "Ready", num_tokens: int) -> float | None:
+    """Seconds that the loaded model takes to read a text of so many tokens; None: not known, as of a server elsewhere.
+
+    By what it has read since it was loaded, else by the model of `expected_speeds`.
+    """
+    from core.planning.machine_spec import nominal_flops
+    from core.planning.speed_model import reading_seconds
+
+    info = ready.info
+    measured, target = info.pace.whole(num_tokens), info.target_dims
+    if measured is not None or target is None:
+        return measured
+    on_cpu = info.plan.device.value == "cpu"
+    flops = PROCESSOR.rates()[1] if on_cpu else nominal_flops(info.plan.nominal.memory.because).value
+    parameters = target.weight_bytes // target.disk_dtype.itemsize
+    parameters -= info.experts.parameters - info.experts.active if info.experts else 0
+    return reading_seconds(num_tokens, target, parameters, flops)
 
 
 class Processor:

@@ -60,7 +60,7 @@ def result(race: Race) -> Result | None:
         return Result(tone, f"{name} was {count} ahead when time was up: {words}", lane)
     both_ended = plain.stats.new_tokens == lane.stats.new_tokens
     earlier = "finished {} earlier" if both_ended else "wrote as much {} earlier"
-    return Result(tone, f"{name} {earlier.format(formats.duration(ahead.seconds))}: {words}", lane)
+    return Result(tone, f"{name} {earlier.format(formats.moment(ahead.seconds))}: {words}", lane)
 
 
 def sameness(race: Race, lane: Trace) -> tuple[str, str]:
@@ -85,7 +85,9 @@ def reason(lane: Trace, plain: Trace) -> str:
     """Why a lane was slower: its milliseconds a token by part beside plain decoding's. All figures were measured."""
     stats, theirs = lane.stats, formats.figure(plain.stats.ms_per_token)
     if stats.new_tokens < SHORT_TOKENS:
-        return f"{formats.plural(stats.new_tokens, 'token')} are too few for guesses to pay"
+        took, needed = formats.moment(stats.decode_seconds), formats.moment(plain.stats.decode_seconds)
+        count = formats.plural(stats.new_tokens, "token")
+        return f"an answer of {count} ended before guesses had paid: {took}, and plain decoding needed {needed}"
     checking = stats.seconds_by_part.get("full", 0.0) * 1e3 / stats.new_tokens
     rest = (stats.ms_per_token or 0.0) - checking
     held = f"one pass over the book confirmed {formats.figure(stats.tokens_per_full_pass)} tokens"

@@ -9,13 +9,14 @@ from app.context.uploads import Upload
 from app.document_formats import SHORT
 from app.documents.language import language_name
 from app.documents.metadata import byline
+from app.runtime.context_loader import room
 from app.runtime.error_text import problem_and_hint
 from app.runtime.events import BookMoving, Waiting
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.saved_view import how_read, keep_line, on_disk
-from app.ui.reading.budget_view import budget, fit_of
+from app.ui.reading.budget_view import budget, fit_of, num_pages, page_tokens
 from app.ui.reading.recognition_view import offer_for_book, offer_for_upload, progress_of, stop_button
 from app.ui.reading.waiting import LEAST_SECONDS, page_reached, until
 from core.errors import ContextTooSmall, CoreError
@@ -43,8 +44,10 @@ class BookView:
 
     @property
     def reading(self) -> bool:
-        """Extracting, waiting or reading, so Stop is offered."""
-        return self._uploads.extracting or self._session.doing is not None
+        """Extracting, waiting or reading, so Stop is offered. A page without a book waits for none, whatever loads."""
+        uploads, session = self._uploads, self._session
+        something = uploads.library.books or uploads.pending or session.book
+        return uploads.extracting or (session.doing is not None and bool(something))
 
     @property
     def paused(self) -> bool:
@@ -69,14 +72,14 @@ class BookView:
             parts.append(self._too_long())
         if (moving := disk_state(session).doing) is not None:
             parts.append(_running(*_moving(moving)))
-        elif session.doing is not None:
+        elif session.doing is not None and self.reading:
             parts.append(_doing(session))
         elif not self.reading and session.book:
             parts.append(self._rest())
         if uploads.note:
             parts.append(f'<p class="quiet" role="status">{render.escape(uploads.note)}</p>')
         if fit := fit_of(session):
-            parts.append(budget(fit, len(uploads.library.books)))
+            parts.append(budget(fit, uploads.library))
         parts.append(_warnings(self._warned()))
         books, busy = uploads.library.books, {one.replaces for one in uploads.pending if one.stage != "failed"}
         parts += [offer_for_book(one, named=len(books) > 1) for one in books[:MOST_TITLES] if one.key not in busy]
@@ -113,9 +116,12 @@ class BookView:
         error = ContextTooSmall(fit.needed, fit.context, possible=fit.possible)
         opened = self._session.book
         meanwhile = f"Until then questions go to {render.escape(opened.title)}." if opened else ""
-        problem = f"Too long to read at once: {render.escape(error.problem)}"
+        page = page_tokens(fit, self._uploads.library)
+        pages, most = formats.plural(num_pages(self._uploads.library), "page"), max(0, int(room(fit) / page))
+        problem = f"Too long to read at once: {pages}, and about {most:,} of them fit."
         return (
-            f'<div class="problem too-long" role="alert"><strong>{problem}</strong>'
+            '<div class="problem too-long" role="alert">'
+            f'<strong title="{render.escape(error.problem)}">{problem}</strong>'
             f"<span>Nothing is cut by itself. {meanwhile}</span>"
             '<button type="button" class="link" data-choosing>Choose what is read</button></div>'
         )
@@ -142,12 +148,7 @@ class BookView:
     def _warned(self) -> list[str]:
         books = self._uploads.library.books
         several = len(books) > 1
-        warned = [
-            f"{one.document.title}: {text}" if several else text for one in books for text in one.document.warnings
-        ]
-        if self._session.book and self._session.book.note and not self._uploads.too_long:
-            warned.append(self._session.book.note)
-        return warned
+        return [f"{one.document.title}: {text}" if several else text for one in books for text in one.document.warnings]
 
     def _buttons(self) -> str:
         talk = ""

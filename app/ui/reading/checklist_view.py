@@ -1,5 +1,7 @@
 """Choosing what is read of a library that is too long: a checklist of its chapters with a live total.
 
+A chapter that does not fit alone opens into its sub-chapters.
+
 The script adds up the ticked parts (assets/static/js/checklist.js); the server counts them again before it reads them.
 """
 
@@ -7,18 +9,32 @@ import json
 from itertools import accumulate, islice
 
 from app import formats
-from app.context.context_documents import Book, Chapters, Choice, Library, Pages, Whole
-from app.context.offers import from_the_start, with_only
+from app.context.context_documents import (
+    Book,
+    Chapters,
+    Choice,
+    Library,
+    Pages,
+    SectionPath,
+    Sections,
+    Whole,
+    dotted,
+    section,
+)
+from app.context.offers import divided, from_the_start, with_only
 from app.context.page_ranges import understood
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
+from app.documents.chapters import LEADING_NUMBER
+from app.documents.document import Chapter, Document
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.reading.book_view import extent, offer_button
+from app.ui.reading.budget_view import num_pages, page_tokens
 from core.errors import ContextTooSmall
 
-MOST_CHAPTERS = 400  # of one book that are listed
+MOST_CHAPTERS = 400  # of one book, and sub-chapters, that are listed
 MOST_OFFERS = 4  # beside the list; the tab "Library" shows all
 OTHERS_LATER = "Documents without a tick are closed."
 
@@ -35,9 +51,11 @@ def checklist(session: Session) -> str:
     sums = {
         "room": free,
         "left_out": meter.left_out(),
-        "books": {book.key: _costs(book, meter) for book in books},
+        "books": {book.key: _costs(book, meter, free) for book in books},
     }
-    intro = f"{meter.library(uploads.library):,} tokens are open, {free:,} fit. Tick what is read."
+    pages, most = num_pages(uploads.library), int(free / page_tokens(fit, uploads.library))
+    tokens = f"{free:,} of {formats.plural(meter.library(uploads.library), 'token')}"
+    intro = f"{formats.plural(pages, 'page')} are open, about {most:,} fit ({tokens}). Tick what is read."
     intro += f" {OTHERS_LATER}" if len(books) > 1 else ""
     return (
         f'<form class="card checklist" aria-labelledby="choosing-title" data-sums="{render.escape(json.dumps(sums))}">'
@@ -60,8 +78,8 @@ def chosen(library: Library, text: str) -> Library:
     return with_only(library, found) if found else library
 
 
-def _costs(book: Book, meter: Meter) -> dict[str, object]:
-    """What the script needs to add up: tokens of the whole, of each chapter, or of the pages up to each."""
+def _costs(book: Book, meter: Meter, free: int) -> dict[str, object]:
+    """What the script needs to add up: tokens of the whole, of each part in order, or of the pages up to each."""
     document = book.document
     costs: dict[str, object] = {
         "whole": meter.book(Book(document=document, digest=book.digest)),
@@ -69,7 +87,8 @@ def _costs(book: Book, meter: Meter) -> dict[str, object]:
         "after": meter.after(book),
     }
     if document.chapters:
-        costs["chapters"] = [meter.chapter(book, number) for number in range(1, len(document.chapters) + 1)]
+        paths = divided(book, meter, free)
+        costs["parts"] = [[dotted(path), meter.chapter(book, section(document, path))] for path in paths]
     else:
         pages = (meter.page(book, number) for number in range(1, len(document.pages) + 1))
         costs["pages"] = list(accumulate(pages, initial=0))
@@ -79,7 +98,7 @@ def _costs(book: Book, meter: Meter) -> dict[str, object]:
 def _book(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
     """One document with its parts."""
     document, tokens = book.document, meter.book(Book(document=book.document, digest=book.digest))
-    parts = _chapters(book, choice, meter, free) if document.chapters else _pages(book, choice)
+    parts = _Parts(book, choice, meter, free).html() if document.chapters else _pages(book, choice)
     title = render.escape(document.title)
     ticked = " checked" if choice is not None else ""
     return (
@@ -88,29 +107,70 @@ def _book(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
     )
 
 
-def _chapters(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
-    document = book.document
-    count = len(document.chapters)
-    ticked = range(1, count + 1) if choice == Whole() else choice.numbers if isinstance(choice, Chapters) else ()
-    rows = []
-    for number, chapter in list(enumerate(document.chapters, 1))[:MOST_CHAPTERS]:
-        tokens = meter.chapter(book, number)
-        state = " disabled" if tokens > free else " checked" if number in ticked else ""
-        alone = '<em title="Choose pages of it on the tab Library.">too long alone</em>' if tokens > free else ""
-        pages = ""
-        if document.has_own_pages:
-            last = document.page_at(chapter.char_end - 1).label
-            first = document.pages[chapter.first_page - 1].label
-            pages = f"p. {first}" if first == last else f"p. {first}–{last}"
-        rows.append(
-            f'<li><label><input type="checkbox" name="chapter" value="{number}"{state}>'
-            f'<span dir="auto">{number}. {render.escape(chapter.title)}</span>{alone}'
-            f"<i>{render.escape(pages)}</i><i>{tokens:,} tokens</i></label></li>"
+class _Parts:
+    """The chapters of a document, each with its box, and those too long alone with their sub-chapters."""
+
+    def __init__(self, book: Book, choice: Choice | None, meter: Meter, free: int) -> None:
+        self._book, self._choice, self._meter, self._free = book, choice, meter, free
+        self._listed = 0
+
+    def html(self) -> str:
+        """The list, up to `MOST_CHAPTERS` boxes."""
+        rows = self._rows(self._book.document.chapters, (), 1)
+        left = len(divided(self._book, self._meter, self._free)) - self._listed
+        more = f'<p class="quiet">and {left:,} more: see the tab Library</p>' if left else ""
+        return f"{rows}{more}"
+
+    def _rows(self, chapters: tuple[Chapter, ...], above: SectionPath, first: int) -> str:
+        rows = []
+        for number, chapter in enumerate(chapters, first):
+            if self._listed >= MOST_CHAPTERS:
+                break
+            rows.append(self._row((*above, number), chapter))
+        return f"<ul>{''.join(rows)}</ul>"
+
+    def _row(self, path: SectionPath, chapter: Chapter) -> str:
+        tokens, document = self._meter.chapter(self._book, chapter), self._book.document
+        own = len(path) > 1 or LEADING_NUMBER.match(chapter.title)
+        name = render.escape(chapter.title if own else f"{path[0]}. {chapter.title}")
+        pages = render.escape(page_range(document, chapter)) if document.has_own_pages else ""
+        told = f"<i>{pages}</i><i>{tokens:,} tokens</i>"
+        if tokens > self._free and chapter.sections:
+            inside = self._rows(chapter.sections, path, chapter.first_section)
+            opened = " open" if self._ticked_in(path) else ""
+            title = "Too long to be read at once: choose among its parts."
+            return (
+                f'<li><details{opened}><summary><span dir="auto">{name}</span><em title="{title}"></em>{told}</summary>'
+                f"{inside}</details></li>"
+            )
+        self._listed += 1
+        state = " disabled" if tokens > self._free else " checked" if self._is_ticked(path) else ""
+        alone = '<em title="Choose pages of it on the tab Library.">too long alone</em>' if tokens > self._free else ""
+        return (
+            f'<li><label><input type="checkbox" name="chapter" value="{dotted(path)}"{state}>'
+            f'<span dir="auto">{name}</span>{alone}{told}</label></li>'
         )
-    more = ""
-    if count > MOST_CHAPTERS:
-        more = f'<p class="quiet">and {count - MOST_CHAPTERS:,} more: see the tab Library</p>'
-    return f"<ul>{''.join(rows)}</ul>{more}"
+
+    def _is_ticked(self, path: SectionPath) -> bool:
+        match self._choice:
+            case Whole():
+                return True
+            case Chapters(numbers):
+                return len(path) == 1 and path[0] in numbers
+            case Sections(paths):
+                return path in paths
+            case _:
+                return False
+
+    def _ticked_in(self, path: SectionPath) -> bool:
+        """Whether any part of a chapter is ticked."""
+        return isinstance(self._choice, Sections) and any(one[: len(path)] == path for one in self._choice.paths)
+
+
+def page_range(document: Document, chapter: Chapter) -> str:
+    """The pages of a chapter by their labels: "p. 12–16"."""
+    first, last = document.pages[chapter.first_page - 1].label, document.page_at(chapter.char_end - 1).label
+    return f"p. {first}" if first == last else f"p. {first}–{last}"
 
 
 def _pages(book: Book, choice: Choice | None) -> str:
@@ -129,7 +189,7 @@ def _pages(book: Book, choice: Choice | None) -> str:
 def _shortcuts(session: Session, fit: Fit, meter: Meter) -> str:
     """Choices with one click. Each of them fits."""
     books, free = session.uploads.library.books, room(fit)
-    several = (one for one in fit.offers if not isinstance(one.choice, Chapters) or len(one.choice.numbers) > 1)
+    several = (one for one in fit.offers if not _is_one(one.choice))
     found = [offer_button(books, offer) for offer in islice(several, MOST_OFFERS)]
     alone = [book for book in books if len(books) > 1 and meter.book(book) <= free]
     found += [
@@ -146,3 +206,14 @@ def _shortcuts(session: Session, fit: Fit, meter: Meter) -> str:
         hint = ContextTooSmall(fit.needed, fit.context, possible=fit.possible).hint
         return f'<p class="quiet">{render.escape(hint)}</p>' if hint else ""
     return f'<div class="offers" role="group" aria-label="Shortcuts"><p class="quiet">Or:</p>{"".join(found)}</div>'
+
+
+def _is_one(choice: Choice) -> bool:
+    """A single chapter or sub-chapter, which the list itself has."""
+    match choice:
+        case Chapters(numbers):
+            return len(numbers) == 1
+        case Sections(paths):
+            return len(paths) == 1
+        case _:
+            return False

@@ -152,6 +152,7 @@ def parts_of(
         editing=talk.editing,
         told=talk.told,
         note=talk.note,
+        samples=tuple(side.samples),
     )
 
 
@@ -166,9 +167,8 @@ def build_samples(samples: Sequence[Sample]) -> list[gr.Button]:
     if not samples:
         return []
     with gr.Row(elem_id="samples"):
-        times = "; times are for two processor cores" if any(sample.read_seconds for sample in samples) else ""
-        gr.HTML(f'<p class="quiet">Or try a sample book{times}:</p>')
-        return [gr.Button(sample.label, size="sm", min_width=0) for sample in samples]
+        gr.HTML('<p class="quiet">Or try a sample book:</p>')
+        return [gr.Button(sample.label(), size="sm", min_width=0) for sample in samples]
 
 
 def build_chat() -> gr.Chatbot:

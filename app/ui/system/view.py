@@ -216,7 +216,8 @@ def model_facts(ready: Ready) -> list[Fact]:
         *composition_facts(info),
         *self_draft_facts(info),
         Fact("Device", plan.device.value, plan.device.because),
-        Fact("Precision", dtype_of(ready), plan.dtype.because),
+        Fact("Precision", name_of(plan.dtype.value), plan.dtype.because),
+        Fact("Keys and values", name_of(plan.kv.value or plan.dtype.value), plan.kv.because),
         Fact("Full cache", plan.placement.value, plan.placement.because),
         Fact("Reading", "by layers" if plan.prefill_block.value else "by chunks", plan.prefill_block.because),
         *host_facts(info),
@@ -256,9 +257,9 @@ def host_facts(info: "EngineInfo") -> list[Fact]:
     ]
 
 
-def dtype_of(ready: Ready) -> str:
+def name_of(dtype: object) -> str:
     """float32, for example."""
-    return ready.info.plan.precision
+    return str(dtype).removeprefix("torch.")
 
 
 def exactness(shot: Snapshot) -> list[Fact]:
@@ -270,7 +271,7 @@ def exactness(shot: Snapshot) -> list[Fact]:
         verdicts = [Fact("Last race", title, text) for _, title, text in found] or verdicts
     if not isinstance(shot.state, Ready):
         return [Fact("Exact for", formats.NONE_YET, "known when the model is loaded"), *verdicts]
-    dtype = dtype_of(shot.state)
+    dtype = shot.state.info.plan.precision
     if not shot.state.info.capabilities.computes_here:
         return [Fact("Exact for", "not seen", ITS_WORD_ONLY)]
     greedy = Fact(

@@ -7,14 +7,14 @@
   const count = (number) => number.toLocaleString("en");
 
   const boxes = (book) => all("[name=chapter]", book);
-  const numbers = (book) => boxes(book).filter((box) => box.checked).map((box) => Number(box.value));
+  const above = (path) => path.slice(0, path.lastIndexOf(".") + 1); // "2." of "2.1", "" of "2"
 
-  // [[1, 3], [5, 5]] of [1, 2, 3, 5]
-  function runs(sorted) {
+  // [[0, 1, 2], [4]] of [0, 1, 2, 4]: positions that follow each other, as long as `together` holds of neighbours
+  function runs(sorted, together = () => true) {
     const found = [];
-    for (const number of sorted) {
-      if (found.at(-1)?.[1] === number - 1) found.at(-1)[1] = number;
-      else found.push([number, number]);
+    for (const at of sorted) {
+      if (found.at(-1)?.at(-1) === at - 1 && together(at - 1, at)) found.at(-1).push(at);
+      else found.push([at]);
     }
     return found;
   }
@@ -22,13 +22,16 @@
   // The tokens of what is ticked of a document, and its name for the server; null: nothing.
   function ofBook(book, costs, leftOut) {
     const whole = { tokens: costs.whole, part: "all" };
-    if (costs.chapters) {
-      const ticked = numbers(book);
+    if (costs.parts) {
+      const places = new Map(costs.parts.map(([path], at) => [path, at]));
+      const ticked = boxes(book).filter((box) => box.checked).map((box) => places.get(box.value));
       if (!ticked.length) return null;
-      if (ticked.length === costs.chapters.length) return whole;
-      const parts = runs(ticked);
-      const tokens = ticked.reduce((sum, number) => sum + costs.chapters[number - 1], leftOut * (parts.length - 1));
-      return { tokens, part: "c" + parts.map(([a, b]) => (a === b ? a : `${a}-${b}`)).join(",") };
+      if (ticked.length === costs.parts.length) return whole;
+      const tokens = ticked.reduce((sum, at) => sum + costs.parts[at][1], leftOut * (runs(ticked).length - 1));
+      const path = (at) => costs.parts[at][0];
+      const named = runs(ticked, (a, b) => above(path(a)) === above(path(b)));
+      const names = named.map((run) => (run.length === 1 ? path(run[0]) : `${path(run[0])}-${path(run.at(-1))}`));
+      return { tokens, part: `c${names.join(",")}` };
     }
     if (!find("[name=book]", book).checked) return null;
     const [first, last] = all("[type=number]", book).map((field) => Number(field.value));
@@ -57,7 +60,12 @@
     for (const book of all("[data-book]", form)) {
       const [whole, chapters] = [find("[name=book]", book), boxes(book)];
       if (!chapters.length) continue;
-      const ticked = numbers(book).length;
+      for (const divided of all("details", book)) {
+        const parts = boxes(divided);
+        const ticked = parts.filter((box) => box.checked).length;
+        find("summary em", divided).textContent = ticked ? `${ticked} of ${parts.length} parts` : `${parts.length} parts`;
+      }
+      const ticked = chapters.filter((box) => box.checked).length;
       whole.checked = ticked === chapters.length;
       whole.indeterminate = ticked > 0 && !whole.checked;
     }

@@ -1,5 +1,6 @@
 """The library: joined text, and the way back from it."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,11 +15,13 @@ from app.context.context_documents import (
     Choice,
     Library,
     Pages,
+    SectionPath,
+    Sections,
     Whole,
     label,
     spans,
 )
-from app.documents.document import Chapter, Document, make_pages
+from app.documents.document import BEGINNING, Chapter, Document, make_pages
 
 
 def a_document(name: str, pages: list[str], chapter_starts: list[int] | None = None) -> Document:
@@ -41,12 +44,39 @@ def documents(draw: st.DrawFn) -> Document:
     pages = draw(st.lists(st.text("ab \n", max_size=6), min_size=1, max_size=6).filter(lambda pages: any(pages)))
     length = sum(map(len, pages))
     starts = draw(st.lists(st.integers(0, length - 1), unique=True, max_size=4).map(sorted))
-    return a_document(draw(st.text("xyz", min_size=1, max_size=3)), pages, starts)
+    made = a_document(draw(st.text("xyz", min_size=1, max_size=3)), pages, starts)
+    return replace(made, chapters=tuple(divided(draw, chapter) for chapter in made.chapters))
+
+
+def divided(draw: st.DrawFn, chapter: Chapter, depth: int = 2) -> Chapter:
+    """A chapter, perhaps with sub-chapters, which may have some, too; the first may be what stands before them."""
+    between = st.integers(chapter.char_start + 1, chapter.char_end - 1)
+    if not depth or chapter.char_end - chapter.char_start < 2 or draw(st.booleans()):
+        return chapter
+    cuts = draw(st.lists(between, min_size=1, max_size=3, unique=True).map(sorted))
+    bounds = list(pairwise([chapter.char_start, *cuts, chapter.char_end]))
+    title = draw(st.sampled_from([BEGINNING, "S"]))
+    made = [Chapter(title=title, first_page=chapter.first_page, char_start=a, char_end=b) for a, b in bounds]
+    return replace(chapter, sections=tuple(divided(draw, one, depth - 1) for one in made))
+
+
+def leaves(document: Document) -> list[SectionPath]:
+    def below(path: SectionPath, chapter: Chapter) -> list[SectionPath]:
+        inside = enumerate(chapter.sections, chapter.first_section)
+        return [path, *(one for number, section in inside for one in below((*path, number), section))]
+
+    return [one for number, chapter in enumerate(document.chapters, 1) for one in below((number,), chapter)]
 
 
 @st.composite
 def choices(draw: st.DrawFn, document: Document) -> Choice:
-    kinds = ["whole", "pages", *(["chapters"] if document.chapters else [])]
+    paths = leaves(document)
+    kinds = [
+        "whole",
+        "pages",
+        *(["chapters"] if paths else []),
+        *(["sections"] if max(map(len, paths), default=0) > 1 else []),
+    ]
     match draw(st.sampled_from(kinds)):
         case "pages":
             first = draw(st.integers(1, len(document.pages)))
@@ -54,8 +84,19 @@ def choices(draw: st.DrawFn, document: Document) -> Choice:
         case "chapters":
             numbers = st.sets(st.integers(1, len(document.chapters)), min_size=1)
             return Chapters(tuple(sorted(draw(numbers))))
+        case "sections":
+            deep = draw(st.sampled_from([path for path in paths if len(path) > 1]))
+            more = draw(st.lists(st.sampled_from(paths), max_size=4))
+            kept = [path for path in {*more, deep} if path == deep or not within(path, deep)]
+            return Sections(tuple(sorted(one for one in kept if not any(one[:n] in kept for n in range(1, len(one))))))
         case _:
             return Whole()
+
+
+def within(one: SectionPath, other: SectionPath) -> bool:
+    """Whether one of two chapters lies in the other."""
+    length = min(len(one), len(other))
+    return one[:length] == other[:length]
 
 
 @st.composite

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.context.domain_check import ON_COMMAND_LINE, ON_PAGE, reach_note
+from app.context.domain_check import ON_COMMAND_LINE, reach_note
 from core.generation.text import ChatText
 from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
@@ -26,7 +26,7 @@ def text() -> ChatText:
 
 
 def note(text: ChatText, document: str, limits: str = LIMITS) -> str:
-    return reach_note(limits, document, len(text.encode(document)), ON_PAGE)
+    return reach_note(limits, document, len(text.encode(document)))
 
 
 def test_books_of_its_own_kind_get_no_note(text: ChatText) -> None:
@@ -41,13 +41,11 @@ def test_other_english_gets_a_milder_note_than_code_and_other_scripts(text: Chat
         assert "other scripts" in note(text, document), kind
 
 
-def test_a_note_names_the_way_out_of_where_it_is_read(text: ChatText) -> None:
+def test_a_note_names_the_way_out_where_nothing_beside_it_does(text: ChatText) -> None:
     for document in (ENGLISH, OTHERS["code"]):
-        shown = [
-            reach_note(LIMITS, document, len(text.encode(document)), way_out) for way_out in (ON_PAGE, ON_COMMAND_LINE)
-        ]
-        assert ["System tab" in line for line in shown] == [True, False]
+        shown = [reach_note(LIMITS, document, len(text.encode(document)), way_out) for way_out in ("", ON_COMMAND_LINE)]
         assert ["--model" in line for line in shown] == [False, True]
+        assert all(line.endswith(".") and ".." not in line for line in shown)
 
 
 def test_a_full_model_gets_no_note(text: ChatText) -> None:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cli.reading import whole_text
-from app.context.context_documents import Chapters, Library, Pages, Whole
-from app.context.offers import fits, from_the_start, offers, with_only
+from app.context.context_documents import Chapters, Library, Pages, Sections, Whole
+from app.context.offers import divided, fits, from_the_start, offers, with_only
 from app.context.token_costs import Meter
 from app.documents.document import Document
 from tests.app.context.test_context_documents import a_document, documents
@@ -73,6 +73,24 @@ def test_the_list_begins_with_the_most_from_the_start() -> None:
         (Whole(), Whole()),
     ]
     assert from_the_start(library, Meter(count), 130)[1] == Pages(1, 1)
+
+
+def test_a_chapter_that_is_too_long_alone_is_offered_by_its_sub_chapters() -> None:
+    book = ten_pages()
+    third = book.chapters[2]
+    cut = third.char_start + len("word " * 4)
+    halves = ((third.char_start, cut), (cut, third.char_end))
+    parts = tuple(replace(third, title="P", char_start=a, char_end=b) for a, b in halves)
+    chapters = (*book.chapters[:2], replace(third, sections=parts), book.chapters[3])
+    library, meter = Library().add(replace(book, chapters=chapters)), Meter(count)
+    assert divided(library.books[0], meter, 46) == ((1,), (2,), (3,), (4,)), "it fits"
+    assert divided(library.books[0], meter, 40) == ((1,), (2,), (3, 1), (3, 2), (4,))
+    found = {offer.choice: offer.num_tokens for offer in offers(library, 0, meter, budget=40)}
+    assert {choice: found[choice] for choice in found if isinstance(choice, Sections)} == {
+        Sections(((3, 1),)): 4,
+    }, "nothing is offered that does not fit"
+    assert from_the_start(library, meter, 40) == (Sections(((1,), (2,), (3, 1))),)
+    assert from_the_start(library, meter, 38) == (Chapters((1, 2)),)
 
 
 @given(st.lists(documents(), max_size=3), st.integers(0, 40))

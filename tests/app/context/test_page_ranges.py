@@ -1,12 +1,14 @@
 """Parts of a document by the words that people type, and by what a button stands for."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.context_documents import Chapters, Choice, Pages, Whole
+from app.context.context_documents import Chapters, Choice, Pages, Sections, Whole, label
 from app.context.page_ranges import understood, written
-from app.documents.document import Document, make_pages
+from app.documents.document import BEGINNING, Chapter, Document, make_pages
 from core.errors import InvalidSetting
 from tests.app.context.test_context_documents import a_document, choices, documents
 
@@ -15,6 +17,13 @@ ROMAN = Document(
     pages=make_pages(range(8), 8, ["i", "ii", "iii", "1", "2", "3", "A-1", "A-2"]),
 )  # fmt: skip
 PLAIN = a_document("b", list("abcdefghij"), [0, 2, 5, 8])
+PARTS = [
+    Chapter(title=title, first_page=3, char_start=at, char_end=at + 1)
+    for at, title in enumerate((BEGINNING, "2.1 Sails", "Section 2: Ropes"), 2)
+]
+DIVIDED = replace(
+    PLAIN, chapters=(PLAIN.chapters[0], replace(PLAIN.chapters[1], sections=tuple(PARTS)), *PLAIN.chapters[2:])
+)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +61,36 @@ def test_what_is_no_part_is_said_with_what_there_is(typed: str) -> None:
         InvalidSetting, match=r"has no part .* Name pages from 1 to 10, such as 1-10, or chapters from 1"
     ):
         understood(PLAIN, typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "choice"),
+    [
+        ("chapter 2.1", Sections(((2, 1),))),
+        ("c1,2.0-2.2", Sections(((1,), (2, 0), (2, 1), (2, 2)))),
+        ("chapters 2.1 to 2.2, 2.2", Sections(((2, 1), (2, 2)))),
+        ("chapters 2, 2.1", Chapters((2,))),
+    ],
+)
+def test_sub_chapters_are_named_by_their_path(typed: str, choice: Choice) -> None:
+    assert understood(DIVIDED, typed) == choice
+
+
+@pytest.mark.parametrize("typed", ["c2.3", "c1.1", "c2.1-3", "c2.2-2.1", "c2..1", "c2.1.1", "c2.-1", "c2.1.1.1.1.1.1"])
+def test_sub_chapters_that_are_not_there_are_refused(typed: str) -> None:
+    with pytest.raises(InvalidSetting, match="has no part"):
+        understood(DIVIDED, typed)
+
+
+def test_a_part_is_called_by_its_own_number_where_its_title_has_one() -> None:
+    named = [label(DIVIDED, understood(DIVIDED, typed)) for typed in ("c2.0", "c2.1", "c2.0-2.1", "c2.2", "c3")]
+    assert named == [
+        "chapter 2.0: (beginning)",
+        "chapter 2.1 Sails",
+        "chapters 2.0–2.1",
+        "Section 2: Ropes",
+        "chapter 3: C3",
+    ]
 
 
 @given(st.data(), documents())

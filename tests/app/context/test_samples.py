@@ -40,7 +40,10 @@ def test_no_folder_no_samples(tmp_path: Path) -> None:
 def test_the_bundled_samples_have_questions() -> None:
     samples = load_samples()
     assert samples and all(sample.questions for sample in samples)
-    assert samples[0].label == "The Market of Seabright\nPDF, 25 pages, read in a few seconds"
+    assert samples[0].label() == "The Market of Seabright\nPDF, 25 pages", (
+        "how long it takes is known of a machine alone"
+    )
+    assert samples[0].label(141.0) == "The Market of Seabright\nPDF, 25 pages, read in about 2 min"
 
 
 def test_a_book_in_two_formats_is_offered_once() -> None:
@@ -53,7 +56,7 @@ def test_a_book_in_two_formats_is_offered_once() -> None:
 def test_the_bundled_samples_are_called_and_counted_as_what_they_are() -> None:
     for sample in load_samples():
         (document,) = (one for one in extract_documents(sample.file) if isinstance(one, Document))
-        assert sample.num_pages == len(document.pages)
+        assert sample.num_pages == len(document.pages) and sample.num_words == len(document.text.split())
         assert sample.title in (document.title, document.text.split("\n")[0])
 
 

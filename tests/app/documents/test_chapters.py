@@ -7,14 +7,15 @@ from pypdf import PdfWriter
 
 from app.documents import Document, read_document
 from app.documents.chapters import (
+    MAX_DEPTH,
     Found,
-    Pointer,
     letters,
     make_chapters,
     markdown_headings,
-    pointed,
     text_headings,
 )
+from app.documents.document import Chapter
+from app.documents.marked_chapters import Pointer, pointed
 from tests.app.documents.conftest import MakeEpub, MakePdf, section
 
 BODY = "The pilot counted the boats that came in with the tide, as he had done on every evening."
@@ -295,3 +296,34 @@ def test_an_epub_without_navigation_has_the_chapters_of_its_headings(make_epub: 
     document = read_document(make_epub(f"<h1>Quay</h1><p>{BODY}</p>", f"<div><h1>Ti<i>de</i></h1></div><p>{BODY}</p>"))
     assert [(chapter.title, chapter.first_page) for chapter in document.chapters] == [("Quay", 1), ("Tide", 2)]
     assert begins_with_its_heading(document)
+
+
+# -------------------- sub-chapters
+
+
+def outline_of(chapters: tuple[Chapter, ...]) -> list[object]:
+    return [[one.title, *outline_of(one.sections)] if one.sections else one.title for one in chapters]
+
+
+def test_lower_headings_divide_a_chapter_and_what_stands_before_them_is_a_part() -> None:
+    text = f"# One\n\nMotto.\n\n## A\n\n{BODY}\n\n### A1\n\n{BODY}\n\n### A2\n\n{BODY}\n\n## B\n\n{BODY}\n\n"
+    text += f"# Two\n\n{BODY * 5}\n\n## C\n\n{BODY}\n\n# Three\n\n{BODY}\n"
+    chapters = make_chapters(text, (0,), markdown_headings(text))
+    assert outline_of(chapters) == [["One", ["A", "A1", "A2"], "B"], ["Two", "(beginning)", "C"], "Three"]
+    assert text[chapters[0].sections[0].char_start :].startswith("# One\n\nMotto."), "a motto is no part of its own"
+    assert [one.first_section for one in chapters] == [1, 0, 1]
+
+
+def test_one_lower_heading_alone_divides_nothing_but_those_below_it_do() -> None:
+    text = f"# One\n\n## All\n\n### A\n\n{BODY}\n\n### B\n\n{BODY}\n\n# Two\n\n## All\n\n{BODY}\n"
+    assert outline_of(make_chapters(text, (0,), markdown_headings(text))) == [["One", "A", "B"], "Two"]
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["", "x. ", BODY * 5])), max_size=30))
+def test_sub_chapters_partition_their_chapter_at_every_depth(found: list[tuple[int, str]]) -> None:
+    text = "".join(f"{'#' * level} H{at}\n\n{body}\n\n" for at, (level, body) in enumerate(found))
+
+    def depth(chapter: Chapter) -> int:  # that they partition it is asserted when a chapter is made
+        return 1 + max(map(depth, chapter.sections), default=0)
+
+    assert all(depth(chapter) <= 1 + MAX_DEPTH for chapter in make_chapters(text, (0,), markdown_headings(text)))

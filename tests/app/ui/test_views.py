@@ -26,6 +26,7 @@ from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, ChatVi
 from app.ui.reading.checklist_view import checklist
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.waiting import AnswerWait, until
+from app.ui.reading.welcome import welcome
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, round_done
@@ -84,7 +85,7 @@ def test_the_card_shows_every_state_of_a_book() -> None:
     session = a_session(a_document(warnings=("2 pages are images.",)), num_read=0)
     session.doing = progress(0)
     html = BookView(session).html()
-    assert "3 pages · 8,123 tokens" in html and "of 131,072 tokens of context" in html
+    assert "3 pages · 8,123 tokens" in html and "of about 48 pages at once" in html
     assert "2 pages are images." in html
     session.doing = progress(2048)
     html = BookView(session).html()
@@ -135,13 +136,17 @@ def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_rea
     assert not BookView(session).paused
 
 
-def test_the_budget_is_told_in_tokens_and_percent() -> None:
-    fit = Fit(books=600, frame=10, talk=100, reserve=90, context=1000, possible=1000)
-    html = budget(fit, 2)
-    assert "Books 600 tokens, Conversation 100 tokens, Kept for an answer 100 tokens, Free 200 tokens" in html
-    assert "60%" in html and "20%" in html and "A token is a piece of a word" in html
-    html = budget(replace(fit, books=1600), 1)
-    assert "800 tokens too many" in html and "Free" not in html
+def test_the_budget_is_told_in_pages_like_those_that_are_open_and_in_tokens() -> None:
+    fit = Fit(books=600, frame=10, talk=90, reserve=100, context=1000, possible=1000)
+    library = Library.of([a_document("One", "one.txt", ("a", "b", "c")), a_document("Two", "two.txt", ("d", "e", "f"))])
+    html = budget(fit, library)
+    said = "Books 6 pages, 600 tokens, Conversation &lt;1 page, 90 tokens, Next answer 1 page, 110 tokens"
+    assert f"{said}, Free 2 pages, 200 tokens" in html and "of about 10 pages" in html
+    assert "<b>6 pages</b><i>600 tokens</i>" in html, "pages first"
+    assert "60% of the context" in html and "20% of the" in html and "A token is a piece of a word" in html
+    html = budget(replace(fit, books=1600), library)
+    assert "About 3 pages too many" in html and "800 tokens" in html and "Free" not in html
+    assert budget(fit, Library()), "nothing is open yet"
 
 
 def test_nothing_of_a_book_is_html() -> None:
@@ -308,3 +313,24 @@ def test_the_bubble_says_why_there_is_no_word_yet() -> None:
 def test_a_notice_comes_only_after_a_long_reading() -> None:
     assert 'class="until"' in until(progress(2048))
     assert 'class="until long"' in until(replace(progress(2048), remaining_seconds=30.0))
+
+
+def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:
+    session = a_session()
+    session.read_seconds = 0.1
+    assert "Read once, in 0.1 s." in BookView(session).html()
+    session.num_reused = 8123
+    html = BookView(session).html()
+    assert "Opened again in 0.1 s: this machine still had it in memory." in html and "Read once" not in html
+    session.read_seconds = 0.0
+    assert "Opened again at once: this machine" in BookView(session).html()
+    session.num_reused, session.read_seconds = 4062, 0.1
+    assert "Read in 0.1 s: this machine still had 50% of it in memory." in BookView(session).html()
+
+
+def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:
+    session = Session("x", doing=Waiting("loading", 0))
+    assert not BookView(session).reading and "Waits" not in BookView(session).html()
+    assert "Ask a whole book" in welcome(session)
+    session.uploads.expect(["book.txt"])
+    assert BookView(session).reading and "The book is being opened" in welcome(session)

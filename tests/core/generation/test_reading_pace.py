@@ -33,6 +33,17 @@ def test_nothing_is_known_before_the_first_chunk_of_all_but_of_every_later_readi
     assert pace.remaining(work_of(0), work_of(0), work_of(4096), 0.0) == pytest.approx(took)
 
 
+def test_what_a_text_takes_is_known_of_texts_alone() -> None:
+    pace = ReadingPace()
+    pace.remaining(work_of(0), work_of(20), work_of(20), 1.0)
+    assert pace.whole(122_880) is None, "a question of a few words tells nothing of a book"
+    took = read(pace, 2000.0, 16_384)
+    pace.remaining(work_of(0), work_of(16_384), work_of(16_384), took)
+    pace.remaining(work_of(16_384), work_of(16_404), work_of(16_404), 1.0)
+    assert pace.whole(16_384) == pytest.approx(took)
+    assert pace.whole(122_880) == pytest.approx(1e-3 * (122_880 + 122_880**2 / 4000), rel=0.15)
+
+
 def test_one_slow_chunk_does_not_multiply_the_time_left() -> None:
     pace = ReadingPace()
     read(pace, USUAL_DOUBLING, 2048)

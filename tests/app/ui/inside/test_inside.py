@@ -98,6 +98,8 @@ def test_text_in_charts_is_escaped() -> None:
 def test_the_charts_say_what_the_statistics_say() -> None:
     level = LevelStats(10, 40, 30, 20, (10, 8, 0), (9, 2, 0), {1: 2, 3: 7, 4: 1})
     assert "10 passes; most often 3 tokens at once" in text_of(rounds_chart(level))
+    even = rounds_chart(replace(level, committed_per_round={2: 1, 5: 1, 8: 1}))
+    assert "most often" not in even, "none is"
     said = [title.text for title in svg_of(rounds_chart(level)).iter("title")]
     assert said == ["1: 2 passes", "2: 0 passes", "3: 7 passes", "4: 1 pass"]
     places = text_of(positions_chart("1", level, "draft"))

@@ -171,7 +171,7 @@ def test_a_long_conversation_makes_a_shelf_too_long_and_a_new_one_lets_it_fit(
     list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 150, "other.txt")))
     assert session.uploads.too_long and len(session.exchanges) == 1
     assert 'data-act="fresh"' in checklist(session)
-    assert "Conversation 1," in BookView(session).html()
+    assert f"{session.num_talk:,} tokens" in BookView(session).html()
     worker.clear(session_id)
     session.uploads.settled = Library()
     list(worker.read_book(session_id))

@@ -16,6 +16,7 @@ from app.ui.js_bridge import MODEL_CAME
 from app.ui.models.offer import ModelOffer, best
 from app.ui.models.rows import Fit, ModelRow
 from app.ui.models.speeds import Speeds
+from app.ui.reading.book_view import BookView
 from app.ui.updates import Updates
 from core.config import GenerationConfig
 from core.planning.hardware import Gpu, Machine
@@ -86,12 +87,16 @@ def test_a_book_of_another_kind_brings_the_offer_and_nothing_is_asked(
     assert session.book is not None and session.book.note
     shown = offer.html(session)
     told = text_of(shown)
-    assert f"For {session.book.title}: tiny suits this machine best." in told
-    assert "demonstration" not in told and session.book.note.startswith(LIMITS), "said once, by the book's own note"
+    assert "The full model tiny suits this machine best." in told
+    assert told.count(session.book.note) == 1 and session.book.note.startswith(LIMITS)
+    assert "demonstration" not in BookView(session).html(), "said once, above the chat"
     assert "about 6.00 MB to download" in told and "tokens/s plain" in told and EVIL not in shown
     assert 'data-act="get:tiny"' in shown and 'data-tab="System"' in shown
     list(offer.act(session.id, "decline"))
-    assert offer.html(session) == "" and toys.tokens == [] == toys.asked
+    left = text_of(offer.html(session))
+    assert session.book.note in left and "suits" not in left and toys.tokens == [] == toys.asked
+    nowhere = ModelOffer(worker, None, Downloads())
+    assert session.book.note in nowhere.html(session), "where no model can be offered it is said, too"
     demo.info.limits = ""
     session.declined_offer = False
     assert offer.html(session) == "", "a full model is in use"

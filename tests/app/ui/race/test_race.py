@@ -17,7 +17,7 @@ from app.runtime.events import Pause, RaceBegun, RaceEnded, Ready, Waiting, Work
 from app.runtime.race_job import first_lanes
 from app.runtime.trace import Judgement, Point, Race, Trace, first_difference, lead
 from app.runtime.worker import EngineWorker
-from app.ui.race.result import result, winner
+from app.ui.race.result import SHORT_TOKENS, result, winner
 from app.ui.race.stage import opening, scenes, typical_round
 from app.ui.race.tab import RaceHandlers, expected_time, lane_choices, race_configs
 from app.ui.race.view import RaceView, replay_points, verdict_line
@@ -316,6 +316,25 @@ def slowed(lane: Trace, factor: float) -> None:
     stats = lane.stats
     parts = {name: seconds * factor for name, seconds in stats.seconds_by_part.items()}
     lane.stats = replace(stats, decode_seconds=stats.decode_seconds * factor, seconds_by_part=parts)
+
+
+def test_of_short_answers_the_sentence_says_what_was_measured(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    for _ in PAIR:
+        engine.enqueue("one two")
+    race = raced(worker, session_id, PAIR)
+    lane, plain = race.lanes[1], race.plain
+    assert plain is not None and lane.stats.new_tokens < SHORT_TOKENS
+    slowed(lane, 0.75 * plain.stats.decode_seconds / lane.stats.decode_seconds)
+    ahead = plain.stats.decode_seconds - lane.stats.decode_seconds
+    found = result(race)
+    assert ahead < 0.95 and found and found.text.startswith(f"TriForce finished {ahead:.2f} s earlier"), "as below it"
+    slowed(lane, 2)
+    found = result(race)
+    times = [f"{one.stats.decode_seconds:.2f} s" for one in (lane, plain)]
+    assert found and found.tone == "amber" and "ended before guesses had paid" in found.text
+    assert f"{times[0]}, and plain decoding needed {times[1]}" in found.text
 
 
 def test_the_result_is_one_sentence(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:

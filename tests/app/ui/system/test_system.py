@@ -309,3 +309,10 @@ def test_a_sampled_race_is_not_judged(worker: EngineWorker, engine: FakeEngine, 
     )
     (updates,) = list(handlers(worker).enter(session_id))
     assert "TriForce: not comparable" in text_of(updates[cast(Any, "view")])
+
+
+def test_what_keys_and_values_are_kept_in_has_its_own_reason(ready: Ready, engine: FakeEngine) -> None:
+    assert "Keys and values float32 test" in text_of(system(shot(ready)))
+    engine.info.plan.kv = SimpleNamespace(value="torch.float16", because="as the weights are stored")
+    told = text_of(system(shot(ready)))
+    assert "Precision float32 test" in told and "Keys and values float16 as the weights are stored" in told

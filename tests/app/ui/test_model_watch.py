@@ -1,0 +1,44 @@
+"""What follows the model on the page."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from app.context.samples import load_samples, one_of_each
+from app.runtime.events import Ready
+from app.runtime.worker import EngineWorker
+from app.ui.model_watch import ModelWatch
+from core.generation.reading_pace import work_of
+from tests.app.fakes import FakeEngine
+from tests.core.toys import tiny_engine
+
+SAMPLES = one_of_each(load_samples())
+
+
+def labels(worker: EngineWorker, context: int) -> list[str]:
+    """What the buttons of the samples say under a model."""
+    *_, ready = worker.states()
+    assert isinstance(ready, Ready)
+    ready = replace(ready, context=context)
+    parts = SimpleNamespace(samples=range(len(SAMPLES)))
+    updates = ModelWatch(worker, cast(Any, parts), SAMPLES)._timed(ready)
+    return [update["value"].partition("\n")[2] for update in updates.values()]
+
+
+def test_samples_tell_the_time_by_what_was_read_here_else_by_the_model_of_the_machine_else_none(
+    worker: EngineWorker, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert labels(worker, 131_072) == ["PDF, 25 pages", "EPUB, 89 pages", "TXT, 313 pages"], "nothing is known"
+    engine.info.target_dims, engine.info.limits = tiny_engine().info.target_dims, "Samples only"
+    assert engine.info.target_dims is not None
+    monkeypatch.setattr("app.ui.models.speeds.PROCESSOR", SimpleNamespace(rates=lambda: (1e10, 1e8)))
+    slow = labels(worker, 131_072)
+    monkeypatch.setattr("app.ui.models.speeds.PROCESSOR", SimpleNamespace(rates=lambda: (1e10, 1e12)))
+    fast = labels(worker, 131_072)
+    assert all(", read in " in one for one in slow + fast) and slow[2] != fast[2], "it is this machine's time"
+    engine.info.pace.remaining(work_of(0), work_of(8192), work_of(8192), 20.0)
+    measured = labels(worker, 131_072)
+    assert measured[0] == "PDF, 25 pages, read in about 20 s" and measured[2] != fast[2]
+    assert labels(worker, 16_384)[2] == "TXT, 313 pages", "no time of a book that does not fit"
