@@ -1,5 +1,7 @@
 """Numbers, sizes and durations as people read them. Pure functions."""
 
+from pathlib import Path
+
 NONE_YET = "–"  # a figure that has no value yet
 
 
@@ -98,3 +100,8 @@ def probability(value: float) -> str:
     if value < 0.01:
         return "under 0.01"
     return "over 0.99" if value > 0.99 else f"{value:.2f}"
+
+
+def with_tilde(text: str, home: Path) -> str:
+    """Text with ~ for the home directory."""
+    return text.replace(str(home), "~") if len(home.parts) > 1 else text

@@ -18,7 +18,6 @@ from app.ui.system.view import (
     model_facts,
     ordered,
     seen,
-    with_tilde,
 )
 from core.decoding.stats import DecodeStats, LevelStats
 
@@ -43,7 +42,7 @@ def report(shot: Snapshot) -> str:
     text = "\n\n".join(
         "\n".join([*([title] if title else []), *(_line(fact) for fact in facts)]) for title, facts in sections if facts
     )
-    return with_tilde(text, shot.home)
+    return formats.with_tilde(text, shot.home)
 
 
 def _line(fact: Fact) -> str:

@@ -387,7 +387,7 @@ def data_facts(shot: Snapshot) -> list[Fact]:
     if isinstance(shot.state, Ready) and not shot.state.info.capabilities.computes_here:
         sent = f"but books, questions and answers are sent to {shot.state.info.plan.device.because}"
     return [
-        Fact("Data folder", with_tilde(str(shot.folder), shot.home), chosen),
+        Fact("Data folder", formats.with_tilde(str(shot.folder), shot.home), chosen),
         *(Fact(kept.name, amount_of(kept)) for kept in shot.kept),
         Fact("Elsewhere", "no book, no question, no answer", sent),
     ]
@@ -398,8 +398,3 @@ def amount_of(kept: Kept) -> str:
     if not kept.num_files:
         return "empty"
     return f"{formats.plural(kept.num_files, 'file')}, {formats.amount(kept.size_bytes)}"
-
-
-def with_tilde(text: str, home: Path) -> str:
-    """Text with ~ for the home directory."""
-    return text.replace(str(home), "~") if len(home.parts) > 1 else text
