@@ -15,6 +15,10 @@ from torch import Tensor
 from core.caches.tokens import Context, common_prefix
 from core.ops.streams import to_device
 
+MASKS_KEPT = (
+    128  # positions of an answer: more than a round's guesses; older masks are computed again if ever asked for
+)
+
 
 class Matcher(Protocol):
     """Follows one text token by token."""
@@ -106,7 +110,7 @@ class Grammar:
         if length < len(self._taken):
             self._matcher.rollback(len(self._taken) - length)
             del self._taken[length:]
-        self._masks = {at: mask for at, mask in self._masks.items() if at <= length}
+        self._masks = {at: mask for at, mask in self._masks.items() if length - MASKS_KEPT <= at <= length}
 
     def _begin(self, ids: Sequence[int]) -> int | None:
         """Where the grammar's text begins in an answer; None: inside a thought."""

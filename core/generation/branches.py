@@ -35,9 +35,10 @@ class Branches:
         """See `core.generation.together.Reader`."""
         prompt_ids, config, cancel, boundary = question
         trunk, read_by = self._trunk, self._levels.full
+        decoder = self._levels.decoder(config, trunk.text, prompt_ids)  # first: settings are refused before any reading
         yield from trunk.read(prompt_ids, cancel, boundary=boundary)
         if question.cancelled:
-            decoder = self._levels.decoder(config, trunk.text, prompt_ids)
+            trunk.rewind(min(self._shared, read_by.length))  # what other answers go on behind
             return begun(decoder, trunk.answer(decoder, prompt_ids, config), cancelled=True)
         most = min(own_tokens(question, self._shared), read_by.capacity - self._shared)
         full = BranchCache(read_by, self._shared, most)

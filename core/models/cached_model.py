@@ -60,14 +60,18 @@ class PassMeter:
             if len(self._pending) > MOST_PENDING:
                 self._collect_passed()
         else:
-            started = time.perf_counter()
+            started, threads = time.perf_counter(), process_threads().changes
             yield
-            self._took(num_tokens, time.perf_counter() - started)
+            self._took(num_tokens, time.perf_counter() - started, threads)
 
-    def took(self, num_tokens: int, kv_bytes: int, seconds: float) -> None:
-        """Count a pass that took so long: on a processor, of somebody else's measuring."""
+    def took(self, num_tokens: int, kv_bytes: int, seconds: float, threads: int) -> None:
+        """Count a pass that took so long: on a processor, of somebody else's measuring.
+
+        Args:
+            threads: `Threads.changes` when it began.
+        """
         self._count(num_tokens, kv_bytes, 0)
-        self._took(num_tokens, seconds)
+        self._took(num_tokens, seconds, threads)
 
     def _count(self, num_tokens: int, kv_bytes: int, link_bytes: int) -> None:
         self.passes += 1
@@ -75,9 +79,11 @@ class PassMeter:
         self.kv_bytes += kv_bytes
         self.link_bytes += link_bytes
 
-    def _took(self, num_tokens: int, seconds: float) -> None:
+    def _took(self, num_tokens: int, seconds: float, threads: int) -> None:
         self._seconds += seconds
         self._forget_others()
+        if threads != self._threads:
+            return  # a pass that waited, until fewer threads were chosen
         known = self._by_rows.get(num_tokens, seconds)
         # Other work on the machine makes single passes slower, never faster.
         self._by_rows[num_tokens] = known + RECENT * (min(seconds, 2 * known) - known)
@@ -91,7 +97,7 @@ class PassMeter:
         """Count the passes that have ended, oldest first, without waiting."""
         while self._pending and self._pending[0][2].query():  # type: ignore[no-untyped-call]
             num_tokens, start, stop = self._pending.popleft()
-            self._took(num_tokens, start.elapsed_time(stop) / 1e3)
+            self._took(num_tokens, start.elapsed_time(stop) / 1e3, self._threads)
 
     @property
     def seconds(self) -> float:

@@ -122,8 +122,8 @@ def _joined(numbers: Sequence[int], wanted: Sequence[Wanted], spans: Sequence[ra
             number: wanted[number].model.feed(wanted[number].context, spans[number], wanted[number].keep)
             for number in numbers
         }
-    started = time.perf_counter()
     process_threads().lend()
+    started, threads = time.perf_counter(), process_threads().changes
     first = wanted[numbers[0]].model
     tokens = torch.cat([one.model.known(one.context.span(span.start, span.stop)) for one, span in parts])
     positions = torch.cat([one.model.cache.begin(span.start, len(span)) for one, span in parts])
@@ -139,7 +139,7 @@ def _joined(numbers: Sequence[int], wanted: Sequence[Wanted], spans: Sequence[ra
     for number, (one, span), own in zip(
         numbers, parts, torch.split(logits, [one.keep for one, _ in parts]), strict=True
     ):
-        one.model.meter.took(len(span), one.model.cache.nbytes, seconds)
+        one.model.meter.took(len(span), one.model.cache.nbytes, seconds, threads)
         one.model.cache.commit(len(span))
         found[number] = one.model.widened(own)
     return found

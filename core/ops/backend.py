@@ -15,6 +15,7 @@ from core.ops.attention import Partial, attend, partial
 from core.ops.flash import flash_attention
 from core.ops.flex import flex_attention
 from core.ops.native import NoKernel, SmallRows, small_rows
+from core.ops.threads import process_threads
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +138,8 @@ def _seconds(device: torch.device, dtype: torch.dtype, rows: int, *candidates: A
     times: list[list[float]] = [[] for _ in candidates]
     for _ in range(REPEATS + 1):  # the first is warm-up
         for candidate, taken in zip(candidates, times, strict=True):
+            if device.type == "cpu":
+                process_threads().lend()  # both with as many
             started = time.perf_counter()
             with torch.inference_mode():
                 candidate(q, k, v, DIM**-0.5)

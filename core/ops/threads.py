@@ -36,10 +36,12 @@ def used_now() -> Used:
     """Of the cores that this process may run on.
 
     Raises:
-        OSError, psutil.Error, NotImplementedError: the system does not tell.
+        OSError, psutil.Error, NotImplementedError: the system does not tell, or counts nothing (some sandboxes).
     """
     mine = own_cores()
     cores = psutil.cpu_times(percpu=True)
+    if max(mine) >= len(cores) or not any(map(any, cores)):  # cores without a line of their own cannot be told apart
+        raise NotImplementedError
     idle = sum(core.idle + getattr(core, "iowait", 0.0) for number, core in enumerate(cores) if number in mine)
     return Used(time.perf_counter(), idle, time.process_time())
 

@@ -28,6 +28,7 @@ from core.errors import WorkerLost
 from core.models.loader import NOTHING, LoadedModel, ModelDims
 from core.ops.backend import Backend
 from core.ops.link import LINK_BYTES
+from core.ops.threads import most_threads
 from core.parallel.commands import CacheSizes, ChunkWeights, Feed, HeldChunks, MeasureLink, Order
 from core.parallel.group import PATIENCE, Group, RankLost, require_group
 from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
@@ -56,7 +57,7 @@ class RankPool:
         self._lines: list[Connection] = []
         self._processes: list[BaseProcess] = []
         self._done, self._noticed = threading.Event(), threading.Event()
-        self._threads_before = torch.get_num_threads()
+        self._threads_before = most_threads()
         self._end = weakref.finalize(self, _end, self._processes, self._lines, self._done, assignment.meeting.parent)
         context = get_context("spawn")
         for rank in range(1, assignment.num_ranks):
@@ -310,7 +311,7 @@ def load_shared(
         dtype=plan.dtype.value,
         device_type=plan.device.value,
         backend=backend.name,
-        num_threads=max(1, torch.get_num_threads() // config.num_gpus),
+        num_threads=max(1, most_threads() // config.num_gpus),
         sizes=CacheSizes(context=plan.context.value, possible=possible, retrieval=config.retrieval, offload=offload),
     )
     return RankPool.load(assignment, backend)

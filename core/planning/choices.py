@@ -132,7 +132,7 @@ def _why_wide(config: EngineConfig, target: ModelDims, *, known: bool, compiles:
         return "as the weights are stored"
     if min(config.context or target.max_context, target.max_context) < LEAST_NARROW:
         return f"in a context of under {LEAST_NARROW:,} tokens they are few, and 16 bits would save little"
-    if not compiles:
+    if not compiles or config.attention == "torch":
         return "without the compiled kernel 16 bits would cost time"
     if not target.plain:
         return "of models with windows or soft caps 16 bits would cost time"

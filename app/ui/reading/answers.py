@@ -147,9 +147,9 @@ class Answers:
         state = self._worker.state
         if not isinstance(state, Ready) or state.info.plan.device.value != "cpu":
             return LIVELY
-        import torch  # already imported with the engine
+        from core.ops.threads import most_threads  # imports torch, as the engine has
 
-        return intervals_beside(torch.get_num_threads(), state.machine.num_cores)
+        return intervals_beside(most_threads(), state.machine.num_cores)
 
     def answered(self, session_id: str) -> Updates:
         """Update the components around an answer that has ended in any way.

@@ -9,7 +9,9 @@ import torch
 
 from core.caches.branch import BranchCache, BranchLayer
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
+from core.decoding import methods
 from core.engine import Engine
+from core.errors import UnsupportedModel
 from core.generation.branches import MOST_TOGETHER
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 from core.generation.loaded import LoadedModels
@@ -182,6 +184,32 @@ def test_events_of_each_come_in_order_and_more_questions_than_seats_follow_one_a
     last_read = order.index((len(asked) - 1, PrefillProgress))
     assert any(kind is Finished for _, kind in order[:last_read]), "the last one waited for a seat"
     assert [one.token_ids for one in ends(together(engine, asked))] == [one.token_ids for one in alone(engine, asked)]
+
+
+def test_settings_that_cannot_be_are_refused_before_anything_is_read(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UnsupportedModel("The method needs a draft model.", hint="Use another.")
+
+    events: list[object] = []
+    monkeypatch.setattr(methods, "models_of", refuse)
+    with pytest.raises(UnsupportedModel):
+        events.extend(engine.answer_together(questions("autoregressive")))
+    assert not events
+
+
+def test_a_question_stopped_while_it_is_read_leaves_the_others_what_they_share(engine: Engine) -> None:
+    asked = questions("triforce")
+    expected = alone(engine, asked)
+    stopped = asked[1].cancel
+    assert stopped is not None
+    stopped.set()
+    found = {one.lane: one.event for one in engine.answer_together(asked) if isinstance(one.event, Finished)}
+    others = [number for number in range(len(asked)) if number != 1]
+    assert [found[number].token_ids for number in others] == [expected[number].token_ids for number in others]
+    *_, again = engine.generate(asked[1].prompt_ids, asked[1].config)
+    assert isinstance(again, Finished) and again.token_ids == expected[1].token_ids
 
 
 def test_stopping_one_disturbs_no_other(engine: Engine) -> None:

@@ -1,5 +1,6 @@
 """Threads beside other programs: what a look tells, and what follows from it."""
 
+from collections import namedtuple
 from collections.abc import Iterator
 from threading import Thread
 from types import SimpleNamespace
@@ -113,6 +114,18 @@ def test_a_system_that_does_not_tell_leaves_all_threads() -> None:
     assert [chosen.now() for _ in range(5)] == [4] * 5
 
 
+@pytest.mark.parametrize(("mine", "idle"), [({0, 1}, 0.0), ({5}, 10.0)])
+def test_a_system_that_counts_nothing_or_other_cores_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch, mine: set[int], idle: float
+) -> None:
+    """Zeros looked like cores that others use: one thread was left, for ever."""
+    monkeypatch.setattr(threads, "own_cores", lambda: mine)
+    counted = [psutil.cpu_times()._replace(**dict.fromkeys(psutil.cpu_times()._fields, idle))] * 2
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: counted)
+    with pytest.raises(NotImplementedError):
+        used_now()
+
+
 def test_this_machine_tells() -> None:
     first, second = used_now(), used_now()
     assert second.clock >= first.clock and second.idle >= first.idle >= 0 and second.own >= first.own > 0
@@ -120,7 +133,8 @@ def test_this_machine_tells() -> None:
 
 def test_cores_that_this_process_may_not_use_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "own_cores", lambda: {1, 2})
-    idle = [SimpleNamespace(idle=seconds, iowait=0.5) for seconds in (100.0, 10.0, 20.0, 200.0)]
+    times = namedtuple("times", "idle iowait")
+    idle = [times(seconds, 0.5) for seconds in (100.0, 10.0, 20.0, 200.0)]
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: idle)
     assert used_now().idle == 31.0
 
@@ -150,15 +164,17 @@ def test_costs_of_passes_are_forgotten_when_the_number_changes(monkeypatch: pyte
     monkeypatch.setattr(cached_model, "process_threads", lambda: chosen)
     meter = PassMeter(torch.device("cpu"))
     chosen.now()
-    meter.took(3, 0, 0.5)
+    meter.took(3, 0, 0.5, chosen.changes)
     machine.passes(LOOK_SECONDS, others=0.0, own=4.0)
     chosen.now()
     assert dict(meter.seconds_by_rows) == {3: 0.5}
     machine.passes(LOOK_SECONDS, others=1.0, own=3.0)
     chosen.now()
     assert not meter.seconds_by_rows
-    meter.took(3, 0, 0.1)
-    assert dict(meter.seconds_by_rows) == {3: 0.1} and meter.seconds == pytest.approx(0.6)
+    meter.took(3, 0, 9.0, chosen.changes - 1)  # the pass in which the number changed
+    assert not meter.seconds_by_rows
+    meter.took(3, 0, 0.1, chosen.changes)
+    assert dict(meter.seconds_by_rows) == {3: 0.1} and meter.seconds == pytest.approx(9.6)
 
 
 def test_a_speculation_that_did_not_pay_beside_others_is_tried_again_when_threads_change(
