@@ -200,7 +200,7 @@ def test_settings_that_cannot_be_are_refused_before_anything_is_read(
 
 
 def test_a_question_stopped_while_it_is_read_leaves_nothing_behind_what_all_share(engine: Engine) -> None:
-    """What it had read stayed known, was overwritten by the others' tokens, and was taken for its own when asked again."""
+    """What it had read stayed known, was overwritten by the others, and was taken for its own when asked again."""
     asked = questions("triforce", lengths=(9, 3, 600))
     expected = alone(engine, asked)
     stopped, found = asked[2].cancel, {}
