@@ -40,7 +40,12 @@
   const mayNotify = () => document.documentElement.classList.toggle("may-ask", globalThis.Notification?.permission === "default");
   mayNotify();
 
+  const ONCE_MS = 10000; // an older drawing of the card may come once more: that is no second reading
+  let noticed = -ONCE_MS;
+
   function notice() {
+    if (performance.now() - noticed < ONCE_MS) return;
+    noticed = performance.now();
     if (!document.hidden || globalThis.Notification?.permission !== "granted") return;
     const note = new Notification("The book is read", { body: find("#book .book-title")?.textContent ?? "", tag: "read" });
     note.onclick = () => {
