@@ -39,7 +39,8 @@ class Machine:
 
 
 @pytest.fixture(autouse=True)
-def four_threads() -> Iterator[None]:
+def four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(threads, "_lent", threads._Lent(0, 0))  # of passes before
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     yield
@@ -139,8 +140,7 @@ def test_cores_that_this_process_may_not_use_do_not_count(monkeypatch: pytest.Mo
     assert used_now().idle == 31.0
 
 
-def test_torch_gets_the_same_number_and_its_own_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_lent", threads._Lent(0, 0))
+def test_torch_gets_the_same_number_and_its_own_back() -> None:
     machine = Machine()
     chosen = machine.threads()
     machine.passes(LOOK_SECONDS, others=3.0, own=1.0)
