@@ -15,9 +15,7 @@ from torch import Tensor
 from core.caches.tokens import Context, common_prefix
 from core.ops.streams import to_device
 
-MASKS_KEPT = (
-    128  # positions of an answer: more than a round's guesses; older masks are computed again if ever asked for
-)
+MASKS_KEPT = 128  # positions: more than a round has guesses; older masks are computed again
 
 
 class Matcher(Protocol):

@@ -54,6 +54,7 @@ class LiveStrip:
     def __init__(self, method: str | None = None) -> None:
         self._method = method
         self._status = "Waiting for its turn" if method else "Ask a question: the figures of the answer appear here."
+        self._amount = ""  # how much was written; a folded strip has no room for it, and the answer says it too
         self._share: float | None = None  # of the prompt, during prefill
         self._stats = DecodeStats()
         self._running = method is not None
@@ -102,9 +103,9 @@ class LiveStrip:
         tokens = formats.plural(finished.stats.new_tokens, "token")
         self._status = ENDINGS[finished.stop_reason] + (" while it was thinking" if finished.in_thought else "")
         if finished.stats.new_tokens:
-            self._status += f" · {tokens} in {formats.duration(finished.stats.decode_seconds)}"
+            self._amount = f" · {tokens} in {formats.duration(finished.stats.decode_seconds)}"
         if finished.stats.thought_tokens and finished.text:
-            self._status += f", {formats.count(finished.stats.thought_tokens)} of them thought"
+            self._amount += f", {formats.count(finished.stats.thought_tokens)} of them thought"
 
     def recall(self, finished: Finished, num_book: int, num_reread: int | None = None) -> "LiveStrip":
         """Show a past answer, after a reload."""
@@ -130,10 +131,11 @@ class LiveStrip:
         state += "" if self._method else " empty"
         bar = render.bar(self._share or 0, self._status if self._share else "", tone="thin")
         tiles = "".join(map(_tile, self._tiles()))
+        amount = f'<span class="amount">{render.escape(self._amount)}</span>' if self._amount else ""
         return (
             f'<section class="strip {state}" aria-label="Live figures">'
             f'<div class="strip-head"><span class="dot"></span><span class="status">'
-            f'{render.escape(self._status)}</span>{self._brief()}<span class="badges">{badges}</span></div>'
+            f'{render.escape(self._status)}{amount}</span>{self._brief()}<span class="badges">{badges}</span></div>'
             f'{bar}<div class="tiles">{tiles}</div></section>'
         )
 

@@ -96,7 +96,9 @@ def test_stop_keeps_what_was_written_and_the_next_question_works(
     assert any("Writing" in strip for strip, *_ in updates), "it has begun"
     served.predict(session_id, api_name="/stop")
     (*_, (strip, chat, *_), _) = updates
-    assert "Stopped · 2 tokens" in strip and texts(chat) == ["Count!", "One two "], "figures come with the next update"
+    assert 'Stopped<span class="amount"> · 2 tokens' in strip and texts(chat) == ["Count!", "One two "], (
+        "figures come with the next update"
+    )
     engine.writing.set()
     engine.enqueue("Four.")
     assert "Answer complete" in run(served, session_id, "Go on", *SETTINGS, api="/ask")[-1][0]

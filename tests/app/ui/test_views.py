@@ -182,7 +182,8 @@ def test_the_strip_follows_an_answer() -> None:
     assert "Writing · 8 tokens" in html and "50.0" in html and "20.0 ms per token" in html
     assert "50%" in html and "75%" in html and ">4.00<" in html, "level 1, level 2, tokens per full pass"
     html = strip.apply([finished("one two three")]).html()
-    assert "Answer complete · 3 tokens" in html and "TriForce" in html and "exact" in html and "resting" in html
+    assert 'Answer complete<span class="amount"> · 3 tokens' in html
+    assert "TriForce" in html and "exact" in html and "resting" in html
 
 
 def test_the_strip_tells_that_the_book_is_read_again() -> None:
