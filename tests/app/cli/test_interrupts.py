@@ -3,6 +3,7 @@
 import json
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,14 @@ import launch as launcher
 from app.cli import answering, ask, race
 from app.cli.interrupts import stoppable
 from core.generation.events import Event, LaneEvent, RoundDone
+
+
+@pytest.fixture(autouse=True)
+def listens() -> Iterator[None]:
+    """Whoever starts the tests in the background of a shell has them ignore Ctrl+C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_the_first_is_an_event_and_the_second_an_interruption() -> None:
