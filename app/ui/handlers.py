@@ -25,8 +25,10 @@ from app.ui.reading.chat_view import conversation
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.welcome import welcome
-from app.ui.updates import FRAME_SECONDS, Updates
+from app.ui.updates import Updates, lasting
 from core.errors import CoreError
+
+ENTERING_SECONDS = 0.3  # until the page has drawn what it holds
 
 
 class Handlers:
@@ -51,9 +53,10 @@ class Handlers:
             **LibraryDrawing(parts.library, current).updates(),
         } | self.talk(current)
 
+    @lasting
     def resume(self, session_id: str) -> Iterator[Updates]:
         """Read the rest of the book."""
-        time.sleep(FRAME_SECONDS)
+        time.sleep(ENTERING_SECONDS)
         yield from self.read_on(session_id)
 
     def talk(self, current: Session) -> Updates:
@@ -83,6 +86,7 @@ class Handlers:
         search = current.search if current else ""
         return conversation_list(self._worker.conversations.listing(search), current, search=search)
 
+    @lasting
     def catch_up(self, session_id: str) -> Iterator[Updates]:
         """The reader is back: show what other pages have changed; read the book again if another model has read it."""
         current = self._worker.sessions.find(session_id)
@@ -93,6 +97,7 @@ class Handlers:
 
     # -------------------- a book
 
+    @lasting
     def open_upload(self, session_id: str, paths: list[str] | None) -> Iterator[Updates]:
         """Open dropped files, in natural order.
 
@@ -111,12 +116,14 @@ class Handlers:
     def open_sample(self, sample: Sample) -> Callable[[str], Iterator[Updates]]:
         """The handler of one sample's button."""
 
+        @lasting
         def open_it(session_id: str) -> Iterator[Updates]:
             current = self._worker.sessions.enter(session_id)
             yield from self.watch_library(current, self._worker.open_books(current.id, [sample.file]))
 
         return open_it
 
+    @lasting
     def read_on(self, session_id: str) -> Iterator[Updates]:
         """Read the rest of the book, if there is any."""
         try:

@@ -22,7 +22,7 @@ from app.ui.reading.settings import (
     thinking_choices,
     variants,
 )
-from app.ui.updates import Updates
+from app.ui.updates import Updates, lasting
 from core.decoding.registry import METHODS, PLAIN, default_method
 from core.generation.capabilities import EngineCapabilities
 
@@ -33,6 +33,7 @@ class ModelWatch:
     def __init__(self, worker: EngineWorker, parts: Parts, samples: Sequence[Sample] = ()) -> None:
         self._worker, self._parts, self._samples = worker, parts, samples
 
+    @lasting
     def watch_model(self, session_id: str, packed: str = "", thinking: str = AS_SET_UP) -> Iterator[Updates]:
         """Show the model's state, and again when loading has ended. `packed`: as stored by the browser."""
         yield from self._watch(session_id, kept_method(packed), thinking)
@@ -69,6 +70,7 @@ class ModelWatch:
             updates[button] = gr.update(value=sample.label(seconds))
         return updates
 
+    @lasting
     def model_changed(self, session_id: str, method: str, thinking: str = AS_SET_UP) -> Iterator[Updates]:
         """Another model may have been chosen: update its methods and the chosen one."""
         parts = self._parts
@@ -81,6 +83,7 @@ class ModelWatch:
                 updates[parts.variant] = gr.update(choices=variants(has_draft=True, usual=usual))
             yield updates
 
+    @lasting
     def look_again(self, session_id: str, method: str, thinking: str = AS_SET_UP) -> Iterator[Updates]:
         """The reader returns to the page: another page may have changed the model meanwhile."""
         current = self._worker.sessions.find(session_id)

@@ -322,13 +322,16 @@ def test_enter_during_an_answer_takes_nothing_from_the_box(
     assert reader.page.locator("#question textarea").input_value() == "And then?"
 
 
+@pytest.mark.parametrize("slowdown", [1, 10])
 def test_a_removed_book_comes_back_with_its_conversation(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
     tmp_path: Path,
+    slowdown: int,
 ) -> None:
     reader = reads(visit, tmp_path)
     asks(reader, engine, "Dark?", "Quite dark.")
+    reader.slows(slowdown)
     reader.page.locator("#book").get_by_text("Start over").click()
     reader.sees("#book", "Removed book. Undo")
     playwright.expect(reader.page.locator("#chat")).not_to_contain_text("Quite dark.")

@@ -62,6 +62,11 @@ class Reader:
     def stops(self) -> None:
         self.page.locator("#question .stop-button").click()
 
+    def slows(self, factor: int) -> None:
+        """From now on the browser has a fraction of its processor: several messages wait when it looks."""
+        browser = self.page.context.new_cdp_session(self.page)
+        browser.send("Emulation.setCPUThrottlingRate", {"rate": factor})
+
 
 @pytest.fixture
 def visit(

@@ -10,6 +10,7 @@ from app.runtime.saved_books import SavedBooks
 from app.ui import render
 from app.ui.js_bridge import CLICKS, WITH_ACT
 from app.ui.library.saved_view import SavedLine, saved_list
+from app.ui.updates import Updates, lasting
 from core.errors import CoreError, InvalidSetting
 
 GIB = 1 << 30
@@ -32,7 +33,8 @@ class SavedHandlers:
     def __init__(self, saved_books: SavedBooks, parts: SavedParts) -> None:
         self._saved_books, self._parts = saved_books, parts
 
-    def show(self, _session_id: str) -> Iterator[dict[Any, Any]]:
+    @lasting
+    def show(self, _session_id: str) -> Iterator[Updates]:
         """The tab has become visible."""
         yield self.drawn()
 

@@ -21,11 +21,11 @@ from app.ui.library.page_viewer import NO_PAGE, Wanted, newest, preview
 from app.ui.library.saved_tab import SavedParts, build_saved
 from app.ui.library.view import EMPTY
 from app.ui.reading.checklist_view import chosen
+from app.ui.updates import Updates, lasting
 from core.errors import CoreError
 
 if TYPE_CHECKING:
     from app.ui.handlers import Handlers
-    from app.ui.updates import Updates
 
 
 class LibraryHandlers:
@@ -34,11 +34,12 @@ class LibraryHandlers:
     def __init__(self, worker: EngineWorker, parts: LibraryParts, page: "Handlers") -> None:
         self._worker, self._parts, self._page = worker, parts, page
 
-    def refresh(self, session_id: str) -> "Updates":
+    def refresh(self, session_id: str) -> Updates:
         """The tab has become visible: update the budget, because the conversation has grown."""
         return LibraryDrawing(self._parts, self._worker.sessions.enter(session_id)).updates()
 
-    def act(self, session_id: str, action: str | None) -> "Iterator[Updates]":
+    @lasting
+    def act(self, session_id: str, action: str | None) -> Iterator[Updates]:
         """One click: an action and its object, separated by colons."""
         verb, _, rest = (action or "").partition(":")
         session = self._worker.sessions.enter(session_id)

@@ -8,7 +8,7 @@ Nothing is asked of the network before that.
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import gradio as gr
 from gradio.blocks import Block
@@ -24,10 +24,8 @@ from app.ui import render
 from app.ui.js_bridge import MODEL_CAME
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
+from app.ui.updates import Updates, lasting
 from core.errors import CoreError, UnknownModel
-
-if TYPE_CHECKING:
-    from app.ui.updates import Updates
 
 USABLE_TOKENS_PER_SECOND = 5.0  # a little faster than people read aloud
 USABLE_READING_SECONDS = 600.0  # of the pages in `Speeds`
@@ -68,7 +66,8 @@ class ModelOffer:
         row = best(model_rows(state, source), int(FULL_MODELS * words))
         return _card(refused + _warning(session) + (_offer(why, row) if row else _nothing_fits()))
 
-    def act(self, session_id: str, action: str | None) -> "Iterator[Updates]":
+    @lasting
+    def act(self, session_id: str, action: str | None) -> Iterator[Updates]:
         """A click on the card."""
         verb, _, name = (action or "").partition(":")
         session, problem = self._worker.sessions.enter(session_id), ""
@@ -92,7 +91,8 @@ class ModelOffer:
             problem = view.refused(error)
         yield self._drawn(problem + self.html(session))
 
-    def resume(self, session_id: str) -> "Iterator[Updates]":
+    @lasting
+    def resume(self, session_id: str) -> Iterator[Updates]:
         """The page was loaded: show the card, and follow a download that an offer has begun."""
         session = self._worker.sessions.enter(session_id)
         yield self._drawn(self.html(session))
@@ -109,7 +109,7 @@ class ModelOffer:
         else:  # Gradio tells the last update again when it ends: a book that came meanwhile has drawn the card anew
             yield {cast(Block, self._part): gr.skip()}
 
-    def _follow(self, session: Session) -> "Iterator[Updates]":
+    def _follow(self, session: Session) -> Iterator[Updates]:
         """Show the download, and change to its model when it is here. Of several pages, one does that."""
         for fetch in self._downloads.watch():
             if fetch.name != self._wanted:

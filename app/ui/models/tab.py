@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import gradio as gr
 from gradio.blocks import Block
@@ -13,9 +12,8 @@ from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
+from app.ui.updates import Updates, lasting
 from core.errors import CoreError, UnknownModel
-
-Updates = dict[Block, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +38,7 @@ class ModelHandlers:
     def __init__(self, worker: EngineWorker, source: ModelSource, downloads: Downloads, parts: ModelParts) -> None:
         self._worker, self._source, self._downloads, self._parts = worker, source, downloads, parts
 
+    @lasting
     def enter(self, _session_id: str) -> Iterator[Updates]:
         """The tab has become visible: show the list, again when loading has ended, and a running download."""
         if self._source.unavailable:
@@ -54,6 +53,7 @@ class ModelHandlers:
                 yield self.drawn()
         yield from self._follow()
 
+    @lasting
     def act(self, _session_id: str, action: str | None) -> Iterator[Updates]:
         """A click on the list, or beside the download."""
         verb, _, name = (action or "").partition(":")

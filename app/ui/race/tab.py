@@ -24,7 +24,7 @@ from app.ui.race.card import card_html
 from app.ui.race.stage import opening
 from app.ui.race.view import RaceView
 from app.ui.reading.settings import SettingsForm
-from app.ui.updates import FRAME_SECONDS, Updates
+from app.ui.updates import Updates, lasting
 from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, FASTEST, METHODS
 from core.errors import CoreError, InvalidSetting
@@ -82,6 +82,7 @@ class RaceHandlers:
     def __init__(self, worker: EngineWorker, samples: tuple[Sample, ...], parts: RaceParts) -> None:
         self._worker, self._samples, self.parts = worker, samples, parts
 
+    @lasting
     def reload(self, session_id: str) -> Iterator[Updates]:
         """The page was reloaded: wait for the end of a race that the earlier page followed, and show it."""
         yield {self.parts.proposal: gr.skip()}
@@ -90,6 +91,7 @@ class RaceHandlers:
             wait_until(lambda: session.race is None or session.race.ended)
             yield self.enter(session_id)
 
+    @lasting
     def select(self, session_id: str) -> Iterator[Updates]:
         """The tab was opened, and shows what there is: show it again when a book on its way was counted."""
         session = self._worker.sessions.find(session_id)
@@ -148,6 +150,7 @@ class RaceHandlers:
         # A value that stays is not told: it would undo what the reader ticks meanwhile
         return gr.update(choices=choices) if set(value) == set(chosen) else gr.update(choices=choices, value=value)
 
+    @lasting
     def race(
         self,
         session_id: str,
@@ -166,11 +169,8 @@ class RaceHandlers:
             configs = race_configs(lanes, seconds, limit, temperature)
             events = self._worker.race(session_id, question or "", configs, float(seconds) if seconds else None)
             yield self._board(view)
-            began = time.monotonic()
             for batch in in_batches(events):
-                view.apply(batch)
-                within = time.monotonic() - began < FRAME_SECONDS  # else the browser may drop the buttons' change
-                yield self._board(view) if within else {self.parts.board: view.html()}
+                yield {self.parts.board: view.apply(batch).html()}
             view.end()
         except CoreError as error:
             view.fail(error)

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from app.ui.reading.chat_view import ChatView, Message, conversation, shown
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.settings import SettingsForm
 from app.ui.reading.waiting import AnswerWait
-from app.ui.updates import FRAME_SECONDS, Updates
+from app.ui.updates import Updates, lasting
 from core.errors import CoreError
 from core.generation.events import RoundDone
 
@@ -46,6 +45,7 @@ class Answers:
     def __init__(self, worker: EngineWorker, page: Handlers) -> None:
         self._worker, self._page, self._parts = worker, page, page.parts
 
+    @lasting
     def ask(self, session_id: str, question: str, method: str, *fields: Any) -> Iterator[Updates]:
         """Answer a question; if there is no answer, it goes back into the box."""
         current = self._worker.sessions.find(session_id)
@@ -63,6 +63,7 @@ class Answers:
                 current.editing = editing
             yield self._no_answer(session_id, error, None if broke_off else question)
 
+    @lasting
     def again(self, session_id: str, act: str, method: str, *fields: Any) -> Iterator[Updates]:
         """Answer a question again, or continue the last answer; `act` comes from the page's script."""
         try:
@@ -84,6 +85,7 @@ class Answers:
         except CoreError as error:
             yield self._no_answer(session_id, error, None)
 
+    @lasting
     def follow(self, session_id: str) -> Iterator[Updates]:
         """The page has reloaded: go on showing the answer that is being written, from its beginning."""
         current = self._worker.sessions.find(session_id)
@@ -121,7 +123,7 @@ class Answers:
         current.answering, number = asked, current.num_cleared
         box = gr.update(submit_btn=False, stop_btn=True)
         yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box, parts.told: ""}
-        began, intervals, wait = time.monotonic(), self._intervals(), AnswerWait(current)
+        intervals, wait = self._intervals(), AnswerWait(current)
         figures = Metronome(intervals.figures)
         for batch in in_batches(events, intervals.text):
             strip.apply(batch)
@@ -129,8 +131,6 @@ class Answers:
             written: Updates = {parts.chat: chat.apply(batch).messages()}
             if figures.due() or not all(isinstance(event, RoundDone) for event in batch):
                 written[parts.strip] = strip.html()
-            if time.monotonic() - began < FRAME_SECONDS:
-                written[parts.box] = box  # else the box may show no way to stop
             if current.num_cleared == number:  # otherwise the page shows another conversation by now
                 yield written | parts.where.follow(current, batch)
         if current.num_cleared != number:

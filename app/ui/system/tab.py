@@ -17,7 +17,7 @@ from app.ui.header import tab_heading
 from app.ui.models.tab import ModelParts, build_models
 from app.ui.system.report import report
 from app.ui.system.view import Kept, Snapshot, Usage, accepted, system, written
-from app.ui.updates import Updates
+from app.ui.updates import Updates, lasting
 from core.decoding.stats import DecodeStats
 
 if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that while the page is already served
@@ -44,6 +44,7 @@ class SystemHandlers:
     def __init__(self, worker: EngineWorker, view: gr.HTML, text: gr.Textbox, copied: gr.HTML) -> None:
         self._worker, self._view, self._text, self._copied = worker, view, text, copied
 
+    @lasting
     def enter(self, session_id: str) -> Iterator[Updates]:
         """The tab has become visible: show the present state, and again when loading has ended."""
         for state in self._worker.states():

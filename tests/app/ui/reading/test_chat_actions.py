@@ -371,7 +371,7 @@ def test_an_edit_that_cannot_be_asked_stays_an_edit(page: Page) -> None:
     assert (
         "Temperature -1" in update["told"] and page.session.editing == page.ids[0] and "Changing" in update["editing"]
     )
-    assert update["box"]["value"] == "One?"
+    assert update["box"] == "One?"
 
 
 def test_regenerate_and_continue_by_buttons(page: Page, engine: FakeEngine) -> None:
@@ -485,7 +485,7 @@ def test_a_shelf_of_another_book_leaves_the_conversation_in_the_list(page: Page,
     assert "goes on" in update["card"] and page.session.exchanges
     for act in (f"remove:{key}", "start-over"):
         updates = list(library.act(page.session_id, act))
-    shown_now = [one for one in updates if "chat" in one][-1]
+    shown_now = [one for one in updates if isinstance(one.get("chat"), list)][-1]
     assert texts(shown_now["chat"]) == [] and "One?" in shown_now["listing"] and "stays in the list" in str(updates[-1])
 
 
@@ -496,7 +496,7 @@ def test_a_new_conversation_can_make_room_for_the_shelf(page: Page, tmp_path: Pa
     updates = list(page.handlers.open_upload(page.session_id, [long]))
     assert any('data-act="fresh"' in update.get("choosing", "") for update in updates)
     library = LibraryHandlers(page.actions._worker, page.handlers.parts.library, page.handlers)
-    first, *_ = library.act(page.session_id, "fresh")
+    _, first, *_ = library.act(page.session_id, "fresh")
     assert texts(first["chat"]) == [] and "QQQ" in first["listing"]
     assert page.session.book is not None and len(page.session.book.library.books) == 2
 
@@ -516,7 +516,7 @@ def test_a_reload_goes_on_with_the_answer_from_its_beginning(page: Page, engine:
     *_, last = followed
     assert texts(last["chat"])[:2] == ["Long?", "One two | three. "] and "Answer complete" in last["strip"]
     assert len(engine.configs) == 1
-    (shown,) = page.answers.follow(page.session_id)
+    *_, shown = page.answers.follow(page.session_id)
     assert "three" in str(shown["chat"]), "it ended before the page had asked"
 
 
@@ -554,14 +554,10 @@ def test_figures_come_less_often_than_words_where_updates_cost_the_decoder_time(
     assert often >= 10 and rare == 1
 
 
-def test_the_box_is_told_again_as_long_as_one_frame_may_hold_both(
-    page: Page, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the browser may drop the first update, and Escape finds nothing to stop."""
+def test_every_update_of_an_answer_says_how_to_stop_it(page: Page, engine: FakeEngine) -> None:
+    """Else a slow browser may lose it, and Escape finds nothing to stop."""
     box = page.answers._parts.box
-    for seconds, expected in ((60.0, True), (0.0, False)):
-        monkeypatch.setattr("app.ui.reading.answers.FRAME_SECONDS", seconds)
-        engine.enqueue("One two three.")
-        first, *written, _ = page.answers.ask(page.session_id, "Count!", "triforce", 0, 1, 64)
-        assert "value" not in first[box] and first[box]["stop_btn"] and written
-        assert all((update.get(box) == first[box]) is expected for update in written)
+    engine.enqueue("One two three.")
+    *written, last = page.answers.ask(page.session_id, "Count!", "triforce", 0, 1, 64)
+    assert len(written) > 2 and all(update[box]["stop_btn"] for update in written)
+    assert last[box]["submit_btn"] and "value" not in last[box]
