@@ -82,6 +82,7 @@ class Session:
     removed: Removed | None = None  # the newest removal from the library
     deleted: "Dialogue | None" = None  # the conversation deleted last, in memory alone
     answering: object = None  # what the page shows an answer with, so that a page that reloads goes on
+    drawn_amid_answer: bool = False  # whether the page was loaded while an answer was written
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     uploads: Uploads = field(default_factory=Uploads)  # the library as the reader wants it
     doing: Waiting | PrefillProgress | None = None  # what the library waits for or does now

@@ -47,6 +47,7 @@ class Handlers:
         """Find or make the page's session and show its state."""
         parts, current = self.parts, self._worker.sessions.enter(session_id)
         self.conversing.arrive(current)
+        current.drawn_amid_answer = self._worker.has_answer(current.id)
         return {
             parts.session: current.id,  # for programs; a browser sends its own id
             parts.card: BookView(current).html(),

@@ -163,6 +163,9 @@ class RaceHandlers:
         """Run a race and show its progress."""
         view = RaceView(waiting=True)
         current = self._worker.sessions.find(session_id)
+        if current is not None and current.race_view is not None and current.race_view.running:
+            yield {self.parts.board: gr.skip()}  # clicked twice
+            return
         if current is not None:
             current.race_view = view  # otherwise the page could show the previous race meanwhile
         try:
@@ -344,6 +347,7 @@ def build_race_tab(
         [session, *parts.settings],
         parts.of_race,
         api_name="race",
+        trigger_mode="multiple",  # a race can be started as soon as the one before is seen to have ended
         **stream,
     )
     parts.stop.click(worker.stop_race, session, None, api_name="stop_race", **at_once)

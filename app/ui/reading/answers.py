@@ -93,7 +93,9 @@ class Answers:
         if current is None:
             return
         if not isinstance(asked, Asked) or not self._worker.has_answer(session_id):
-            shown = self._page.talk(current)  # it may have ended since the page was drawn
+            if not current.drawn_amid_answer:
+                return  # what the reader has changed meanwhile stays
+            shown = self._page.talk(current)  # it has ended since the page was drawn
             yield {part: shown[part] for part in (self._parts.chat, self._parts.strip)}
             return
         try:

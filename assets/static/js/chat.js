@@ -178,7 +178,12 @@
 
   function help() {
     const drawn = find("template.keys");
-    if (!find("#keys-help") && drawn) document.body.append(drawn.content.cloneNode(true)); // it outlives the line it is drawn in
+    if (!find("#keys-help") && drawn) {
+      document.body.append(drawn.content.cloneNode(true)); // it outlives the line it is drawn in
+      find("#keys-help").addEventListener("close", () => {
+        if (document.activeElement === document.body) find("[data-keys]")?.focus(); // its button was drawn anew
+      });
+    }
     const dialog = find("#keys-help");
     if (dialog?.open) dialog.close();
     else dialog?.showModal();

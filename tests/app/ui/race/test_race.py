@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import gradio as gr
 import pytest
 
 from app.context.context_documents import Library
@@ -610,3 +611,16 @@ def test_every_update_of_a_race_says_how_to_stop_it(worker: EngineWorker, engine
     *running, last = RaceHandlers(worker, (), parts).race(session_id, "How was it?", lanes, 0, 64, 0)
     assert len(running) > 2 and all(update["stop"]["visible"] for update in running)
     assert last["start"]["visible"] and not last["stop"]["visible"]
+
+
+def test_a_race_is_not_started_twice(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    names = {name: name for name in ("board", "start", "stop", "proposal", "opening")}
+    parts: Any = SimpleNamespace(**names, saves=("a",), prompts=("c", "d", "e"))
+    handlers, lanes = RaceHandlers(worker, (), parts), ["autoregressive", "triforce"]
+    for _ in PAIR:
+        engine.enqueue("It was dark.")
+    running = handlers.race(session_id, "How was it?", lanes, 0, 64, 0)
+    next(running)
+    assert list(handlers.race(session_id, "How was it?", lanes, 0, 64, 0)) == [{"board": gr.skip()}]
+    *_, last = running
+    assert last["start"]["visible"] and "Finished" in last["board"]

@@ -518,6 +518,8 @@ def test_a_reload_goes_on_with_the_answer_from_its_beginning(page: Page, engine:
     assert len(engine.configs) == 1
     *_, shown = page.answers.follow(page.session_id)
     assert "three" in str(shown["chat"]), "it ended before the page had asked"
+    page.handlers.enter(page.session_id)
+    assert list(page.answers.follow(page.session_id)) == [], "a chat drawn again would undo what the reader clicked"
 
 
 def test_an_answer_that_nobody_follows_ends_soon(
