@@ -181,7 +181,9 @@
     if (!find("#keys-help") && drawn) {
       document.body.append(drawn.content.cloneNode(true)); // it outlives the line it is drawn in
       find("#keys-help").addEventListener("close", () => {
-        if (document.activeElement === document.body) find("[data-keys]")?.focus(); // its button was drawn anew
+        const at = document.activeElement;
+        if (at && at !== document.body && !find("#keys-help").contains(at)) return;
+        find("[data-keys]")?.focus(); // its button was drawn anew
       });
     }
     const dialog = find("#keys-help");
