@@ -72,6 +72,31 @@ def test_a_copied_answer_has_its_pages_and_one_opens_beside_it_with_the_words_ma
     playwright.expect(page.locator("#where-page .card")).to_have_count(0)
 
 
+def test_a_page_stands_on_the_line_of_the_last_word_of_its_sentence(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    make_pdf: MakePdf,  # noqa: F811
+) -> None:
+    reader = visit()
+    said = [f"The carved teapot {number} was lost in the spring tide." for number in range(8)]
+    reads(reader, engine, make_pdf(said[::2], said[1::2]))
+    asks(reader, engine, "When?", " ".join(said))
+    playwright.expect(reader.page.locator("#chat .quote.found")).to_have_count(8)
+    for width in range(360, 720, 12):
+        reader.page.set_viewport_size({"width": width, "height": 844})
+        apart = reader.page.evaluate(
+            """() => [...document.querySelectorAll('#chat .stands')].filter((sentence) => {
+                const chip = sentence.querySelector('.quote');
+                const words = document.createRange();
+                words.setStart(sentence, 0);
+                words.setEndBefore(chip);
+                const last = [...words.getClientRects()].at(-1);
+                return chip.getBoundingClientRect().top >= last.bottom;
+            }).length"""
+        )
+        assert apart == 0, f"at {width} pixels"
+
+
 def test_a_refusal_shows_no_places(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
