@@ -151,6 +151,42 @@ def test_figures_are_one_line_that_opens_and_the_browser_remembers(
     playwright.expect(page.locator("#strip .tiles")).to_be_hidden()
 
 
+def test_nothing_of_the_figures_is_cut_in_half(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    page = reader.page
+    page.set_viewport_size(DESKTOP)
+    long = "The carved teapot was lost in the great spring tide of that year. " * 300
+    engine.context = 200_000
+    reader.drops(write_book(tmp_path, long, "one.txt"))
+    reader.sees("#book", "Read once")
+    reader.drops(write_book(tmp_path, "Nobody saw it. " * 40, "two.txt"))
+    reader.sees("#book", "2 documents")
+    reader.sees("#book", "Read once")
+    engine.weights = [0.4, *[0] * 40, 0.38, *[0] * 40, 0.36, *[0] * 40, 0.34, *[0] * 164]
+    asks(reader, engine, "When?", "In the great spring tide of that year.")
+    cut = """() => {
+        const row = document.querySelector('#where .top'), inside = row.getBoundingClientRect();
+        const chips = [...row.querySelectorAll('button')], status = document.querySelector('#strip .status');
+        const seen = chips.filter((chip) => chip.getBoundingClientRect().top < inside.bottom);
+        const whole = seen.filter((chip) => {
+            return chip.getBoundingClientRect().right <= inside.right + 1 && chip.scrollWidth <= chip.clientWidth;
+        });
+        return [whole.length, seen.length, chips.length, status.scrollWidth - status.clientWidth];
+    }"""
+    whole, seen, chips, hidden = page.evaluate(cut)
+    assert whole == seen >= 1 and chips >= 3 and hidden <= 0, (whole, seen, chips, hidden)
+    page.locator("[data-fold=figures]").click()
+    page.locator("#where .top button").first.click()
+    reader.sees("#where-page h3", "page")
+    playwright.expect(page.locator("#strip .tile.speed")).to_be_visible()
+    whole, seen, chips, hidden = page.evaluate(cut)
+    assert whole == seen >= 1 and chips >= 3 and hidden <= 0, (whole, seen, chips, hidden)
+
+
 @pytest.mark.parametrize("size", [PHONE, ZOOMED], ids=["phone", "200 % zoom"])
 def test_on_a_small_screen_the_question_stays_below_the_chat_and_the_book_is_a_chip(
     size: "playwright.ViewportSize",

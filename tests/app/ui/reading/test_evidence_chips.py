@@ -110,7 +110,8 @@ def test_titles_and_signs_of_marks_cannot_leave_a_chip() -> None:
     documents = (a_document(evil), a_document("Two", "Quite another text."))
     (told,) = answers(a_session(f"{FOUND} \ufdd00\ufdd0 {INVENTED}\0", documents=documents))
     assert re.fullmatch(
-        r'"the carved teapot was <span class="stays">lost"<button class="chip quote found" type="button" value="quote:\w+\.0" title="[\w :&#;]*">'
+        r'"the carved teapot was <span class="stays">lost"<button class="chip quote found" type="button" '
+        r'value="quote:\w+\.0" title="[\w :&#;]*">'
         r'page 2 of [\w &#;]*</button></span> \ufffd0\ufffd "nobody[^<"]*<span class="stays">was"'
         r"<span [^<>]*>not in the books</span></span>\ufffd",
         told,
