@@ -129,6 +129,7 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     page.wait_for_timeout(500)
     page.screenshot(path=files[1])
     page.keyboard.press("Control+Shift+F")
+    page.wait_for_function("document.activeElement.matches('#find input, #find textarea')")
     page.keyboard.type("carved teapot")
     page.keyboard.press("Enter")
     page.locator("#found .hit").nth(2).click()

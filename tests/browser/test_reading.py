@@ -154,19 +154,19 @@ def test_figures_are_one_line_that_opens_and_the_browser_remembers(
 def test_nothing_of_the_figures_is_cut_in_half(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
+    make_pdf: MakePdf,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     reader = visit()
     page = reader.page
     page.set_viewport_size(DESKTOP)
-    long = "The carved teapot was lost in the great spring tide of that year. " * 300
     engine.context = 200_000
-    reader.drops(write_book(tmp_path, long, "one.txt"))
+    reader.drops(make_pdf(*[LINES[:14]] * 6))
     reader.sees("#book", "Read once")
     reader.drops(write_book(tmp_path, "Nobody saw it. " * 40, "two.txt"))
     reader.sees("#book", "2 documents")
     reader.sees("#book", "Read once")
-    engine.weights = [0.4, *[0] * 40, 0.38, *[0] * 40, 0.36, *[0] * 40, 0.34, *[0] * 164]
+    engine.weights = [*([0] * 30 + [0.4] + [0] * 69) * 6]  # about one chunk a page
     asks(reader, engine, "When?", "In the great spring tide of that year.")
     cut = """() => {
         const row = document.querySelector('#where .top'), inside = row.getBoundingClientRect();
