@@ -28,16 +28,17 @@ def methods(exchange: Exchange) -> str:
 def figures(exchange: Exchange) -> list[tuple[str, str, str]]:
     """Key, text and explanation of each figure of an answer."""
     stats = exchange.finished.stats
-    written = f"{seconds(stats.decode_seconds)} for {formats.plural(stats.new_tokens, 'token')}"
-    found = [("tokens", written, TOKENS)]
+    found = list[tuple[str, str, str]]()
+    if exchange.first_token_seconds is not None:
+        first = f"first word after {seconds(exchange.first_token_seconds)}"
+        found.append(("first", first, "From its turn to its first token: what was new in the prompt, and one round."))
+    written = f"{formats.plural(stats.new_tokens, 'token')} in {seconds(stats.decode_seconds)}"
+    found.append(("tokens", written, TOKENS))
     if stats.thought_tokens:
         told = f"{formats.count(stats.answer_tokens)} of the answer. Thinking took {seconds(stats.thought_seconds)}."
         found.append(("thought", f"{formats.count(stats.thought_tokens)} of thought", told))
     if stats.tokens_per_second is not None:
         found.append(("speed", f"{formats.figure(stats.tokens_per_second)} tokens/s", "Decoding alone."))
-    if exchange.first_token_seconds is not None:
-        first = f"first word after {seconds(exchange.first_token_seconds)}"
-        found.append(("first", first, "From its turn to its first token: what was new in the prompt, and one round."))
     if exchange.num_reread and capabilities_of(exchange.finished.method).counts_reread:  # a server's cache is hidden
         reread = f"{formats.plural(exchange.num_reread, 'token')} read again"
         found.append(("reread", reread, "Of the book, for this answer: something else had used the model meanwhile."))

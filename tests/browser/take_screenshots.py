@@ -17,8 +17,8 @@ SIZES = {"desktop": (1360, 860, 1), "phone": (390, 844, 2)}
 INSIDE_HEIGHT = 1260
 QUOTING = "Recite chapter 8 from its beginning."  # its people speak
 FIRST, SECOND = "When was the carved teapot lost?", "Tell everything the book says about Jonas Lovell."
-WRITING = """() => document.querySelector('#strip .status').innerText.startsWith('Writing')
-    && parseInt(document.querySelector('#strip .status').innerText.slice(10)) > 24"""
+ENDED = """(number) => document.querySelectorAll('#chat .foot').length === number
+    && !!document.querySelector('#strip .resting:not(.empty)')"""
 LONG = 120_000  # milliseconds: a book is read, on a slow machine
 MOST_ROUNDS = 12
 
@@ -51,6 +51,13 @@ def asks(page: Page, question: str) -> None:
     box.press("Enter")
 
 
+def answers(page: Page, question: str) -> None:
+    """Ask, and wait for the end of the answer; a conversation of an earlier picture may stand above it."""
+    before = page.locator("#chat .foot").count()
+    asks(page, question)
+    page.wait_for_function(ENDED, arg=before + 1)
+
+
 def away(page: Page) -> None:
     """The mouse points at nothing."""
     page.mouse.move(page.viewport_size["width"] - 5 if page.viewport_size else 5, 5)
@@ -69,15 +76,12 @@ def opens_marked(page: Page) -> None:
 
 
 def take(browser: Browser, address: str, size: str, scheme: str) -> Path:
-    """One picture, in the middle of the second answer about the first sample book."""
+    """One picture, after the second answer about the first sample book."""
     page = reads(browser, address, size, scheme)
-    asks(page, FIRST)
-    page.wait_for_selector("#strip .running")
-    page.wait_for_selector("#strip .resting:not(.empty)")
-    page.wait_for_timeout(500)
+    answers(page, FIRST)
+    answers(page, SECOND)
     away(page)
-    asks(page, SECOND)
-    page.wait_for_function(WRITING, polling=20)
+    page.wait_for_timeout(1500)
     file = FOLDER / f"{size}-{scheme}.png"
     page.screenshot(path=file)
     page.context.close()
@@ -114,8 +118,7 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     page.locator("#samples button").nth(1).click()
     page.wait_for_selector("#book .titles li:nth-child(2)")
     page.wait_for_selector("#book .step.done")
-    asks(page, FIRST)
-    page.wait_for_selector("#strip .resting:not(.empty)")
+    answers(page, FIRST)
     opens_marked(page)
     away(page)
     files = [FOLDER / f"where-{scheme}.png", FOLDER / f"library-{scheme}.png"]
@@ -126,6 +129,7 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     page.wait_for_timeout(500)
     page.screenshot(path=files[1])
     page.keyboard.press("Control+Shift+F")
+    page.wait_for_function("document.activeElement.matches('#find input, #find textarea')")
     page.keyboard.type("carved teapot")
     page.keyboard.press("Enter")
     page.locator("#found .hit").nth(2).click()
@@ -154,9 +158,7 @@ def take_recognition(browser: Browser, address: str, scheme: str, scan: Path) ->
 def take_page(browser: Browser, address: str, scheme: str) -> Path:
     """The page of a quotation, marked, beside the answer."""
     page = reads(browser, address, "desktop", scheme)
-    asks(page, QUOTING)
-    page.wait_for_selector("#strip .running")
-    page.wait_for_selector("#strip .resting:not(.empty)")
+    answers(page, QUOTING)
     page.locator("#chat .quote.found").last.click()
     page.wait_for_selector("#where-page .sheet i.quoted")
     away(page)

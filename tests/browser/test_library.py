@@ -227,6 +227,13 @@ def test_words_are_found_by_keys_and_open_their_page(
     playwright.expect(field).to_be_focused()
     keys.press("Escape")
     playwright.expect(hits).to_have_count(0)
+    reader.page.locator("#library-list button").first.focus()
+    focused_at_once = """() => {
+        const keys = { key: "F", ctrlKey: true, shiftKey: true, bubbles: true, cancelable: true };
+        document.activeElement.dispatchEvent(new KeyboardEvent("keydown", keys));
+        return document.activeElement.matches("#find input");
+    }"""
+    assert reader.page.evaluate(focused_at_once), "or the first letter of fast fingers is lost"
     goes_to(reader, "Read")
     keys.press("Control+Shift+F")
     playwright.expect(field).to_be_focused()

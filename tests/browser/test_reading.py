@@ -72,6 +72,31 @@ def test_a_copied_answer_has_its_pages_and_one_opens_beside_it_with_the_words_ma
     playwright.expect(page.locator("#where-page .card")).to_have_count(0)
 
 
+def test_a_page_stands_on_the_line_of_the_last_word_of_its_sentence(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    make_pdf: MakePdf,  # noqa: F811
+) -> None:
+    reader = visit()
+    said = [f"The carved teapot {number} was lost in the spring tide." for number in range(8)]
+    reads(reader, engine, make_pdf(said[::2], said[1::2]))
+    asks(reader, engine, "When?", " ".join(said))
+    playwright.expect(reader.page.locator("#chat .quote.found")).to_have_count(8)
+    for width in range(360, 720, 12):
+        reader.page.set_viewport_size({"width": width, "height": 844})
+        apart = reader.page.evaluate(
+            """() => [...document.querySelectorAll('#chat .stands')].filter((sentence) => {
+                const chip = sentence.querySelector('.quote');
+                const words = document.createRange();
+                words.setStart(sentence, 0);
+                words.setEndBefore(chip);
+                const last = [...words.getClientRects()].at(-1);
+                return chip.getBoundingClientRect().top >= last.bottom;
+            }).length"""
+        )
+        assert apart == 0, f"at {width} pixels"
+
+
 def test_a_refusal_shows_no_places(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
@@ -124,6 +149,42 @@ def test_figures_are_one_line_that_opens_and_the_browser_remembers(
     page.reload()
     reader.sees("#chat", "spring tide")
     playwright.expect(page.locator("#strip .tiles")).to_be_hidden()
+
+
+def test_nothing_of_the_figures_is_cut_in_half(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    make_pdf: MakePdf,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    page = reader.page
+    page.set_viewport_size(DESKTOP)
+    engine.context = 200_000
+    reader.drops(make_pdf(*[LINES[:14]] * 6))
+    reader.sees("#book", "Read once")
+    reader.drops(write_book(tmp_path, "Nobody saw it. " * 40, "two.txt"))
+    reader.sees("#book", "2 documents")
+    reader.sees("#book", "Read once")
+    engine.weights = [*([0] * 30 + [0.4] + [0] * 69) * 6]  # about one chunk a page
+    asks(reader, engine, "When?", "In the great spring tide of that year.")
+    cut = """() => {
+        const row = document.querySelector('#where .top'), inside = row.getBoundingClientRect();
+        const chips = [...row.querySelectorAll('button')], status = document.querySelector('#strip .status');
+        const seen = chips.filter((chip) => chip.getBoundingClientRect().top < inside.bottom);
+        const whole = seen.filter((chip) => {
+            return chip.getBoundingClientRect().right <= inside.right + 1 && chip.scrollWidth <= chip.clientWidth;
+        });
+        return [whole.length, seen.length, chips.length, status.scrollWidth - status.clientWidth];
+    }"""
+    whole, seen, chips, hidden = page.evaluate(cut)
+    assert whole == seen >= 1 and chips >= 3 and hidden <= 0, (whole, seen, chips, hidden)
+    page.locator("[data-fold=figures]").click()
+    page.locator("#where .top button").first.click()
+    reader.sees("#where-page h3", "page")
+    playwright.expect(page.locator("#strip .tile.speed")).to_be_visible()
+    whole, seen, chips, hidden = page.evaluate(cut)
+    assert whole == seen >= 1 and chips >= 3 and hidden <= 0, (whole, seen, chips, hidden)
 
 
 @pytest.mark.parametrize("size", [PHONE, ZOOMED], ids=["phone", "200 % zoom"])

@@ -16,7 +16,7 @@ from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.saved_view import how_read, keep_line, on_disk
-from app.ui.reading.budget_view import budget, fit_of, num_pages, page_tokens
+from app.ui.reading.budget_view import budget, fit_of, num_pages, page_tokens, pages_of_books
 from app.ui.reading.recognition_view import offer_for_book, offer_for_upload, progress_of, stop_button
 from app.ui.reading.waiting import LEAST_SECONDS, page_reached, until
 from core.errors import ContextTooSmall, CoreError
@@ -96,8 +96,9 @@ class BookView:
             return _facts(books[0], self._num_tokens(books[0]))
         rows = "".join(
             f"<li><span>{render.escape(one.document.title)}</span>"
-            f"<i>{self._num_tokens(one)}{'' if one.is_whole else ' · in part'}</i></li>"
-            for one in books[:MOST_TITLES]
+            f"<i>{' · '.join(filter(None, (formats.plural(pages, 'page'), self._num_tokens(one))))}"
+            f"{'' if one.is_whole else ' · in part'}</i></li>"
+            for one, pages in zip(books[:MOST_TITLES], pages_of_books(self._uploads.library), strict=False)
         )
         more = f'<p class="quiet">and {len(books) - MOST_TITLES} more</p>' if len(books) > MOST_TITLES else ""
         title = formats.plural(len(books), "document") + ", read in this order"

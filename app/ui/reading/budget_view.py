@@ -57,7 +57,7 @@ def budget(fit: Fit, library: Library) -> str:
     )
     limit = f'<s style="left:{100 * fit.context / whole:.2f}%"></s>' if over > 0 else ""
     room = formats.plural(max(1, round(fit.context / page)), "page")
-    head = f'<span title="{TOKEN.format(context=fit.context)}">of about {room} at once</span>'
+    head = f'<span title="{TOKEN.format(context=fit.context)}">Room for about {room} at once</span>'
     if over > 0:
         pages = formats.plural(max(1, ceil(over / page)), "page")
         head = f'<strong title="{over:,} tokens">About {pages} too many</strong>'
@@ -75,8 +75,13 @@ def page_tokens(fit: Fit, library: Library) -> float:
 
 def num_pages(library: Library) -> int:
     """The pages that are chosen, empty ones of whole books included, as everything else on the page counts them."""
+    return sum(pages_of_books(library))
+
+
+def pages_of_books(library: Library) -> list[int]:
+    """The same, by book."""
     placed = Counter(page.book for page in library.pages)
-    return sum(len(one.document.pages) if one.is_whole else placed[at] for at, one in enumerate(library.books))
+    return [len(one.document.pages) if one.is_whole else placed[at] for at, one in enumerate(library.books)]
 
 
 def _pages(part: Part, page: float, library: Library) -> str:

@@ -3,6 +3,7 @@
 It exists only in the chat: stored, copied and exported answers have none.
 """
 
+import re
 from collections.abc import Mapping
 
 from app.context.evidence import Passage, is_refusal
@@ -17,6 +18,8 @@ OWN = '<span class="own" title="These words do not stand in the {book}: the mode
 KEY = "<u>Underlined</u>: not in the {book} word for word, the model’s own wording"
 KEY_TITLE = "It may be true or not: the line says only that these words do not stand there"
 FOUND = '<span class="stands">'
+STAYS = '<span class="stays">'  # a last word and the chip behind it, which no line ends between
+LAST_WORD = re.compile(r"(?<=\s)[^\W_]+[.,;:!?]?[\"'”’»]?\Z")  # without signs of Markdown
 
 
 def chips(session: Session, node: Node) -> dict[int, str]:
@@ -36,7 +39,10 @@ def chips(session: Session, node: Node) -> dict[int, str]:
         if passage.source is None and exchange.digest != session.digest:
             continue
         before, behind = _around(book, node, number, passage)
-        for place, html in ((passage.start, before), (passage.end, behind)):
+        word = LAST_WORD.search(text[passage.start : passage.end]) if passage.kind != "own" else None
+        stays, behind = (STAYS, f"{behind}</span>") if word else ("", behind)
+        last = passage.start + (word.start() if word else 0)
+        for place, html in ((passage.start, before), (last, stays), (passage.end, behind)):
             if html:
                 inserted[place] = inserted.get(place, "") + html
     return inserted

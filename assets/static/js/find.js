@@ -42,10 +42,13 @@
 
   function open() {
     [...document.querySelectorAll('#tabs [role="tab"]')].find((tab) => tab.textContent.trim() === "Library")?.click();
-    requestAnimationFrame(() => {
-      field()?.focus();
-      field()?.select();
-    });
+    if (field()?.offsetParent) choose(); // what is typed at once is not lost
+    else requestAnimationFrame(choose);
+  }
+
+  function choose() {
+    field()?.focus();
+    field()?.select();
   }
 
   document.addEventListener("keydown", (event) => {

@@ -173,6 +173,7 @@ def test_several_files_are_one_shelf(served: Client, engine: FakeEngine, worker:
     files = [write_book(tmp_path, f"The book {name}. " * 40, f"{name}.txt") for name in "ab"]
     card = drop(served, session_id, *files, write_book(tmp_path, "", "empty.txt"))
     assert "2 documents, read in this order" in card and "Read once" in card and "empty.txt is empty." in card
+    assert card.count("<i>1 page · 480 tokens</i>") == 2
     session = worker.sessions.get(session_id)
     first, second = (book.key for book in session.uploads.library.books)
     card, listed, _ = click(served, session_id, f"up:{second}")

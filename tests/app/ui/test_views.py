@@ -85,7 +85,7 @@ def test_the_card_shows_every_state_of_a_book() -> None:
     session = a_session(a_document(warnings=("2 pages are images.",)), num_read=0)
     session.doing = progress(0)
     html = BookView(session).html()
-    assert "3 pages · 8,123 tokens" in html and "of about 48 pages at once" in html
+    assert "3 pages · 8,123 tokens" in html and "Room for about 48 pages at once" in html
     assert "2 pages are images." in html
     session.doing = progress(2048)
     html = BookView(session).html()
@@ -141,7 +141,7 @@ def test_the_budget_is_told_in_pages_like_those_that_are_open_and_in_tokens() ->
     library = Library.of([a_document("One", "one.txt", ("a", "b", "c")), a_document("Two", "two.txt", ("d", "e", "f"))])
     html = budget(fit, library)
     said = "Books 6 pages, 600 tokens, Conversation &lt;1 page, 90 tokens, Next answer 1 page, 110 tokens"
-    assert f"{said}, Free 2 pages, 200 tokens" in html and "of about 10 pages" in html
+    assert f"{said}, Free 2 pages, 200 tokens" in html and "Room for about 10 pages" in html
     assert "<b>6 pages</b><i>600 tokens</i>" in html, "pages first"
     assert "60% of the context" in html and "20% of the" in html and "A token is a piece of a word" in html
     html = budget(replace(fit, books=1600), library)

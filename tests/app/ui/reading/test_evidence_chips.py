@@ -54,7 +54,8 @@ def test_every_answer_has_a_chip_behind_each_of_its_quotations() -> None:
     told, twice = answers(session)
     page = f'<button class="chip quote found" type="button" value="quote:{first.id}.0" title="[^"<]*">page 2</button>'
     amber = '<span class="chip quote not-found" title="[^"<]*">not in the book</span>'
-    assert re.fullmatch(f"So {FOUND}{page}, and {INVENTED}{amber}.", told)
+    lost, was = (f'<span class="stays">{word}"' for word in ("lost", "was"))  # no line ends before a chip
+    assert re.fullmatch(f'So "the carved teapot was {lost}{page}</span>, and "nobody.* it {was}{amber}</span>.', told)
     assert [twice.count(f"quote:{second.id}.{number}") for number in (0, 1, 2)] == [1, 1, 0]
     html = opened(session, f"{first.id}.0")
     assert '<mark class="quoted">The carved teapot was lost</mark>' in html and "Page 2" in html
@@ -109,8 +110,10 @@ def test_titles_and_signs_of_marks_cannot_leave_a_chip() -> None:
     documents = (a_document(evil), a_document("Two", "Quite another text."))
     (told,) = answers(a_session(f"{FOUND} \ufdd00\ufdd0 {INVENTED}\0", documents=documents))
     assert re.fullmatch(
-        r'"the[^"]*"<button class="chip quote found" type="button" value="quote:\w+\.0" title="[\w :&#;]*">'
-        r'page 2 of [\w &#;]*</button> \ufffd0\ufffd "nobody[^"]*"<span [^<>]*>not in the books</span>\ufffd',
+        r'"the carved teapot was <span class="stays">lost"<button class="chip quote found" type="button" '
+        r'value="quote:\w+\.0" title="[\w :&#;]*">'
+        r'page 2 of [\w &#;]*</button></span> \ufffd0\ufffd "nobody[^<"]*<span class="stays">was"'
+        r"<span [^<>]*>not in the books</span></span>\ufffd",
         told,
     )
 
@@ -130,9 +133,9 @@ def test_sentences_of_the_book_have_their_page_and_the_rest_a_faint_line_with_wh
     (told,) = answers(session)
     page = f'<button class="chip quote found" type="button" value="quote:{node.id}.0" title="[^"<]*">page 2</button>'
     own = '<span class="own" title="These words do not stand in the book: the model’s own wording">'
-    stands = "The carved teapot was lost in the spring tide."
+    stands = 'The carved teapot was lost in the spring <span class="stays">tide.'
     assert re.fullmatch(
-        f'It is this. <span class="stands">{stands}{page}</span> {own}I made all of this up.</span>', told
+        f'It is this. <span class="stands">{stands}{page}</span></span> {own}I made all of this up.</span>', told
     )
     html = opened(session, f"{node.id}.0")
     assert '<mark class="quoted">The carved teapot was lost\nin the spring tide</mark>' in html and "Page 2" in html
