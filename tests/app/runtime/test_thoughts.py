@@ -59,7 +59,7 @@ def test_a_thought_is_kept_and_left_out_of_the_next_prompt(
     assert "words of nobody" not in as_markdown(dialogue) and "of thought" in as_markdown(dialogue)
     assert "words of nobody" in as_json(dialogue)
     told = dict((key, text) for key, text, _ in figures(dialogue.exchanges[0]))
-    assert told["thought"] == "9 of thought" and told["tokens"] == "0.2 s for 10 tokens"
+    assert told["thought"] == "9 of thought" and told["tokens"] == "10 tokens in 0.2 s"
     assert session.num_talk < sum(one.finished.stats.new_tokens for one in dialogue.exchanges) + 100
     assert session.book is not None and not session.book.evidence(end.text)
 
