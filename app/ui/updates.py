@@ -1,7 +1,7 @@
 """The updates that handlers return to the page."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, ParamSpec
 
 import gradio as gr
@@ -21,23 +21,32 @@ def lasting(handler: Callable[P, Iterator[Updates]]) -> Callable[P, Iterator[Upd
 
     @functools.wraps(handler)
     def steady(*args: P.args, **kwargs: P.kwargs) -> Iterator[Updates]:
-        properties: dict[Block, dict[str, Any]] = {}
-        for update in handler(*args, **kwargs):
-            values: Updates = {}
-            for block, news in update.items():
-                if not (isinstance(news, dict) and news.get("__type__") == "update"):
-                    values[block] = news
-                    continue
-                own = {name: value for name, value in news.items() if name not in ("value", "__type__")}
-                if own:
-                    properties[block] = properties.get(block, {}) | own
-                if "value" in news:
-                    values[block] = news["value"]
-                elif block not in properties:
-                    values[block] = news  # nothing changes
-            again = {block: gr.update(**own) for block, own in properties.items()}
-            yield values | again
-            if again.keys() & values.keys():  # as Gradio does: choices first, then which of them is chosen
-                yield again | values
+        stream = handler(*args, **kwargs)
+        try:
+            yield from _never_less(stream)
+        finally:
+            if isinstance(stream, Generator):
+                stream.close()  # the page has gone: what the handler cleans up is not left to chance
 
     return steady
+
+
+def _never_less(stream: Iterator[Updates]) -> Iterator[Updates]:
+    properties: dict[Block, dict[str, Any]] = {}
+    for update in stream:
+        values: Updates = {}
+        for block, news in update.items():
+            if not (isinstance(news, dict) and news.get("__type__") == "update"):
+                values[block] = news
+                continue
+            own = {name: value for name, value in news.items() if name not in ("value", "__type__")}
+            if own:
+                properties[block] = properties.get(block, {}) | own
+            if "value" in news:
+                values[block] = news["value"]
+            elif block not in properties:
+                values[block] = news  # nothing changes
+        again = {block: gr.update(**own) for block, own in properties.items()}
+        yield values | again
+        if again.keys() & values.keys():  # as Gradio does: choices first, then which of them is chosen
+            yield again | values

@@ -84,6 +84,22 @@ def test_choices_come_before_what_is_chosen() -> None:
     assert first[at]["choices"] == ["a", "b"] and second[at] == "b"
 
 
+def test_a_page_that_goes_ends_the_handler() -> None:
+    ended = []
+
+    def one_reading() -> Iterator[Any]:
+        try:
+            yield {"card": "Reading"}
+            yield {"card": "Read"}
+        finally:
+            ended.append(True)
+
+    stream = lasting(one_reading)()
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert ended
+
+
 def test_every_stream_of_the_page_is_lasting(worker: EngineWorker) -> None:
     steady = getattr(lasting(one_answer), "__code__")  # noqa: B009
 
