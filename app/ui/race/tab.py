@@ -32,7 +32,7 @@ from core.errors import CoreError, InvalidSetting
 NUM_PROMPTS = 3
 COUNTING_SECONDS = 0.5  # between two looks at a book that is on its way
 MOST_COUNTING_SECONDS = 600.0  # for the longest file to be extracted and counted
-LEAST_COUNTING_SECONDS = 2  # a click on a book, and then on the tab: the second may arrive first
+LEAST_COUNTING_SECONDS = 6  # a click on a book, and then on the tab: the second may arrive first
 WHOLE_ANSWER = 0  # seconds: no budget
 LENGTHS = [("Whole answer", WHOLE_ANSWER), ("10 s each", 10), ("30 s each", 30)]
 MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
