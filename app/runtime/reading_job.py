@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.context.context_documents import Library
+from app.context.open_book import Book
 from app.context.retrieval_map import BASELINE_QUESTIONS, mean
 from app.context.uploads import ON_THE_WAY, Interrupted, NotKept, Upload
 from app.documents.errors import NotRead, ScannedDocument
 from app.documents.ocr import Ocr
 from app.documents.recognised import RecognisedPages, file_digest
 from app.runtime.context_loader import open_library
-from app.runtime.events import Pause, ReadingEnded, Waiting, WorkerEvent
+from app.runtime.events import BookOpened, Pause, ReadingEnded, Waiting, WorkerEvent
 from app.runtime.extracting import extract_one, is_pdf
 from app.runtime.jobs import JobQueue
 from app.runtime.reopening import bring, keep_texts, sources
@@ -129,6 +130,8 @@ class Reading:
                 reads = isinstance(session.doing, PrefillProgress) and session.doing is not mine
                 if isinstance(event, PrefillProgress) or (isinstance(event, Waiting) and not reads):
                     session.doing = mine = event  # progress of this page's own other reading says more than a wait
+                elif isinstance(event, BookOpened) and not session.is_read and session.doing is None:
+                    session.doing = mine = about_to_read(session, event.book)  # else the card says "Stopped" meanwhile
                 yield event
         finally:
             if session.doing is mine:
@@ -188,6 +191,14 @@ class Reading:
         if session.baseline is not None and session.budget in (None, session.baseline_budget):
             return
         self._jobs.add_once(session, "survey", partial(survey, session, lambda: len(self._jobs) > 1))
+
+
+def about_to_read(session: Session, book: Book) -> PrefillProgress:
+    """Progress of a reading that begins as soon as the engine's thread takes it."""
+    read = session.num_read
+    return PrefillProgress(
+        done_tokens=read, total_tokens=book.num_tokens, reused_tokens=read, elapsed_seconds=0.0, remaining_seconds=None
+    )
 
 
 def read_opening(

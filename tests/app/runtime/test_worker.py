@@ -27,6 +27,7 @@ from app.runtime.events import (
 )
 from app.runtime.sessions import NoBook, SessionGone
 from app.runtime.worker import EngineFault, EngineWorker
+from app.ui.reading.book_view import BookView
 from core.config import GenerationConfig, SamplingParams
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion, UnknownModel
 from core.generation.events import Finished, PrefillProgress, RoundDone
@@ -504,3 +505,11 @@ def test_book_opened_comes_before_anything_is_read(worker: EngineWorker, tmp_pat
     events = list(worker.open_book(worker.sessions.enter("").id, write_book(tmp_path)))
     kinds = [type(event) for event in events]
     assert kinds.index(BookOpened) < kinds.index(PrefillProgress) and kinds[-1] is ReadingEnded
+
+
+def test_between_opening_and_reading_nothing_is_said_to_be_stopped(worker: EngineWorker, tmp_path: Path) -> None:
+    session = worker.sessions.enter("")
+    for event in worker.open_book(session.id, write_book(tmp_path)):
+        if isinstance(event, BookOpened):
+            assert BookView(session).reading and not BookView(session).paused
+    assert session.doing is None and session.is_read
