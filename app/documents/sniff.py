@@ -32,8 +32,8 @@ SLIDES = re.compile(rb"PK\x03\x04.*PK\x03\x04.{26}ppt/", re.DOTALL)
 FICTION = re.compile(r"<(?:\w{1,20}:)?FictionBook[\s>]")
 COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 WEB_PAGE = re.compile(
-    # possessive: reads nothing twice, so a hundred "<!-- -->" take linear time
-    r"(?:<\?xml[^>]{0,200}+>)?+(?:\s++|<!--(?:(?!-->).)*+-->)*+"
+    # each part ends in one way only, so a hundred "<!-- -->" take linear time
+    r"(?:<\?xml[^>]{0,200}+>)?(?:\s++|<!--[^-]*+(?:-(?!->)[^-]*+)*-->)*"
     r"<(?:!doctype\s+html|html[\s>]|head[\s>]|body[\s>])",
     re.IGNORECASE | re.DOTALL,
 )

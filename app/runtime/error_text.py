@@ -14,8 +14,8 @@ from core.models.hub import catalog
 
 # Matches paths of at least two names, so neither "and/or" nor a web address; the last name stays. Names may contain
 # spaces, apostrophes inside words, and whole parentheses.
-NAME = r"""(?:[^\s\\/:*?"'<>|()]|(?<=\w)'(?=\w)|\([^()\\/]*\))++"""
-PATH = re.compile(rf"(?<![\w:/\\.~-])(?:[A-Za-z]:|~|…)?[\\/]{{1,2}}(?:{NAME}(?:\ {NAME})*+[\\/])+")
+NAME = r"""(?:[^\s\\/:*?"'<>|()]++|(?<=\w)'(?=\w)|\([^()\\/]*+\))+"""
+PATH = re.compile(rf"(?<![\w:/\\.~-])(?:[A-Za-z]:|~|…)?[\\/]{{1,2}}(?:{NAME}(?:\ {NAME})*[\\/])+")
 HIDDEN = "…/"
 RAW = re.compile(r"\(([A-Z]\w+): .*\)", re.DOTALL)  # an exception's name and message
 
