@@ -62,7 +62,14 @@ constexpr int WIDE = lanes<Wide>;
 constexpr int BLOCK = 64;        // keys
 constexpr int MAX_DIM = 256;
 constexpr int TOGETHER = 6;      // rows that share every load
+// Additions to a sum between two requests for what comes next: with 16 registers a request takes as long as an addition;
+// one for a whole sum asks for too much at once (12 rows over 32,768 float32 keys 10.9 ms instead of 8.4, AMD Zen 3).
+constexpr int PACE = WIDE > 8 ? 1 : 8;
+constexpr int AS_STORED = WIDE > 8 ? 1 : 4;  // tiles that widen 16-bit values each for itself; more have it done once
 constexpr int MOST_TOGETHER = 192;  // rows of a task: their queries and sums stay in the second-level cache
+
+// A sum waits for its last addition, so one or two rows have more sums at a time: as many columns as the registers hold.
+template <int R> constexpr int columns = R == 1 ? std::max(COLUMNS, 8) : R == 2 ? std::max(COLUMNS, 4) : COLUMNS;
 
 template <class V> INLINE V all(float x) { return x - V{}; }
 inline Vec all(float x) { return all<Vec>(x); }
@@ -142,6 +149,20 @@ template <> INLINE Vec16 greater<Vec16>(Vec16 x, Vec16 y) { return _mm512_max_ps
 #endif
 template <class V> inline float sum_of(V x) {
   return joined<lanes<V> / 2>(x, [](V a, V b) { return a + b; });
+}
+// sum_of for eight vectors at once, to the same bits.
+inline Vec sums_of(const Vec (&x)[8]) {
+  Vec y[4], z[2];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    y[i] = __builtin_shuffle(x[i], x[i + 4], Ints<Vec>{0, 1, 2, 3, 8, 9, 10, 11}) +
+           __builtin_shuffle(x[i], x[i + 4], Ints<Vec>{4, 5, 6, 7, 12, 13, 14, 15});
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i)
+    z[i] = __builtin_shuffle(y[2 * i], y[2 * i + 1], Ints<Vec>{0, 1, 8, 9, 4, 5, 12, 13}) +
+           __builtin_shuffle(y[2 * i], y[2 * i + 1], Ints<Vec>{2, 3, 10, 11, 6, 7, 14, 15});
+  return __builtin_shuffle(z[0], z[1], Ints<Vec>{0, 2, 8, 10, 4, 6, 12, 14}) +
+         __builtin_shuffle(z[0], z[1], Ints<Vec>{1, 3, 9, 11, 5, 7, 13, 15});
 }
 template <class V> inline float greatest_of(V x) { return joined<lanes<V> / 2>(x, greater<V>); }
 
@@ -240,6 +261,31 @@ template <int STEP, int... L> INLINE void turn_over(Wide* rows, std::integer_seq
   if constexpr (STEP > 1) turn_over<STEP / 2>(rows, order);
 }
 
+// A square of as many vectors as they have numbers.
+template <class V> INLINE void turn_square(V* rows) { turn_over<lanes<V> / 2>(rows, Lanes<lanes<V>>()); }
+#if defined(__AVX__) && !defined(__AVX512F__)
+// In three rounds of shuffles that are one instruction each: numbers, then pairs, then halves change places.
+template <> INLINE void turn_square<Vec>(Vec* rows) {
+  Vec a[8], b[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    a[i] = __builtin_shuffle(rows[i], rows[i + 1], Ints<Vec>{0, 8, 1, 9, 4, 12, 5, 13});
+    a[i + 1] = __builtin_shuffle(rows[i], rows[i + 1], Ints<Vec>{2, 10, 3, 11, 6, 14, 7, 15});
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const int from = i / 2 * 4 + i % 2, to = i / 2 * 4 + i % 2 * 2;
+    b[to] = __builtin_shuffle(a[from], a[from + 2], Ints<Vec>{0, 1, 8, 9, 4, 5, 12, 13});
+    b[to + 1] = __builtin_shuffle(a[from], a[from + 2], Ints<Vec>{2, 3, 10, 11, 6, 7, 14, 15});
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = __builtin_shuffle(b[i], b[i + 4], Ints<Vec>{0, 1, 2, 3, 8, 9, 10, 11});
+    rows[i + 4] = __builtin_shuffle(b[i], b[i + 4], Ints<Vec>{4, 5, 6, 7, 12, 13, 14, 15});
+  }
+}
+#endif
+
 template <class T> INLINE Wide load_some(const T* p, int num) {
   if (num >= WIDE) return load<Wide>(p);
   T some[WIDE] = {};
@@ -248,11 +294,30 @@ template <class T> INLINE Wide load_some(const T* p, int num) {
 }
 
 // to[d][j] = k[j][d] for a block of keys; zeros for those beyond `num`. Takes turning_steps of the next block.
-template <class T> constexpr int STEPS_OF_A_SQUARE = 2 * sizeof(T) < WIDE ? 2 * sizeof(T) : WIDE;
+template <class T> constexpr int STEPS_OF_A_SQUARE = WIDE <= 8 ? 1 : 2 * sizeof(T) < WIDE ? 2 * sizeof(T) : WIDE;
 template <class T> constexpr int turning_steps(int dim) {
   return STEPS_OF_A_SQUARE<T> * (BLOCK / WIDE) * ((dim + WIDE - 1) / WIDE);
 }
-template <class T> void turn_keys(const T* k, int64_t stride, int num, int dim, float* to, Ahead<T>& ahead) {
+// Not part of a loop, where too few registers would be left for its addresses.
+template <class T>
+__attribute__((noinline)) void turn_keys(const T* k, int64_t stride, int num, int dim, float* to, Ahead<T>& ahead) {
+  if (WIDE <= 8 && num == BLOCK && dim % WIDE == 0) {  // without a question for every key
+    for (int j = 0; j < BLOCK; j += WIDE, k += WIDE * stride)
+      for (int d = 0; d < dim; d += WIDE) {
+        const T *first = k + d, *second = first + WIDE / 2 * stride;
+        ahead.step();
+        Wide square[WIDE];
+#pragma GCC unroll 8
+        for (int i = 0; i < WIDE / 2; ++i) {
+          square[i] = load<Wide>(first + i * stride);
+          square[WIDE / 2 + i] = load<Wide>(second + i * stride);
+        }
+        turn_square(square);
+#pragma GCC unroll 8
+        for (int i = 0; i < WIDE; ++i) store(to + (d + i) * BLOCK + j, square[i]);
+      }
+    return;
+  }
   for (int j = 0; j < BLOCK; j += WIDE)
     for (int d = 0; d < dim; d += WIDE) {
       Wide square[WIDE];
@@ -261,39 +326,51 @@ template <class T> void turn_keys(const T* k, int64_t stride, int num, int dim, 
         if (i % (WIDE / STEPS_OF_A_SQUARE<T>) == 0) ahead.step();
         square[i] = j + i < num ? load_some(k + (j + i) * stride + d, dim - d) : Wide{};
       }
-      turn_over<WIDE / 2>(square, Lanes<WIDE>());
+      turn_square(square);
 #pragma GCC unroll 16
       for (int i = 0; i < WIDE; ++i) store(to + (d + i) * BLOCK + j, square[i]);
     }
 }
 
+// Keeps a vector in its register: GCC 12 loads it again for each of three or four rows.
+template <class V> INLINE void hold(V&) {}
+#if defined(__AVX__) && !defined(__AVX512F__)
+template <> INLINE void hold<Vec>(Vec& x) { asm("" : "+x"(x)); }
+#endif
+
 // sums[r][c] += numbers[r * ROW + i * STEP] * vectors[i][c] for R rows and every i. The order of a sum is that of i.
 template <int ROW, int STEP, class V, int R, int C, class T, class Next>
 INLINE void outer_products(V (&sums)[R][C], const float* numbers, const T* vectors, int64_t stride, int num,
                            Next& ahead) {
-  for (int i = 0; i < num; ++i, numbers += STEP, vectors += stride) {
+  for (int from = 0; from < num; from += PACE) {
     ahead.step();
-    V x[C];
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) x[c] = load<V>(vectors + c * lanes<V>);
+    for (int i = std::min(PACE, num - from); i > 0; --i, numbers += STEP, vectors += stride) {
+      V x[C];
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) {
+        x[c] = load<V>(vectors + c * lanes<V>);
+        if constexpr (R == 3 || R == 4) hold(x[c]);
+      }
 #pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) {
-      const V number = all<V>(numbers[r * ROW]);
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) sums[r][c] += number * x[c];
+      for (int r = 0; r < R; ++r) {
+        const V number = all<V>(numbers[r * ROW]);
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) sums[r][c] += number * x[c];
+      }
     }
   }
 }
 
 // scores[r][j] = <q_r, k_j> for the keys of a block that was turned over; q: [dim, R].
 template <int R, class Next> INLINE void score(const float* q, const float* keys, float* scores, int dim, Next& ahead) {
-  for (int j = 0; j < BLOCK; j += COLUMNS * WIDE) {
-    Wide sums[R][COLUMNS] = {};
+  constexpr int C = std::min(columns<R>, BLOCK / WIDE);
+  for (int j = 0; j < BLOCK; j += C * WIDE) {
+    Wide sums[R][C] = {};
     outer_products<1, R>(sums, q, keys + j, BLOCK, dim, ahead);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-      for (int c = 0; c < COLUMNS; ++c) store(scores + r * BLOCK + j + c * WIDE, sums[r][c]);
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) store(scores + r * BLOCK + j + c * WIDE, sums[r][c]);
   }
 }
 
@@ -302,12 +379,12 @@ INLINE void add_some(float* out, const float* weights, const T* v, int64_t strid
   V sums[R][C];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c) sums[r][c] = load<V>(out + r * dim + c * lanes<V>);
   outer_products<BLOCK, 1>(sums, weights, v, stride, num, ahead);
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c) store(out + r * dim + c * lanes<V>, sums[r][c]);
 }
 
@@ -315,8 +392,11 @@ INLINE void add_some(float* out, const float* weights, const T* v, int64_t strid
 template <int R, class T, class Next>
 INLINE void add_values(float* out, const float* weights, const T* v, int64_t stride, int num, int dim, Next& ahead) {
   int d = 0;
-  for (; d + COLUMNS * WIDE <= dim; d += COLUMNS * WIDE)
-    add_some<Wide, R, COLUMNS>(out + d, weights, v + d, stride, num, dim, ahead);
+  for (; d + columns<R> * WIDE <= dim; d += columns<R> * WIDE)
+    add_some<Wide, R, columns<R>>(out + d, weights, v + d, stride, num, dim, ahead);
+  if constexpr (columns<R> > COLUMNS)
+    for (; d + COLUMNS * WIDE <= dim; d += COLUMNS * WIDE)
+      add_some<Wide, R, COLUMNS>(out + d, weights, v + d, stride, num, dim, ahead);
   for (; d + WIDE <= dim; d += WIDE) add_some<Wide, R, 1>(out + d, weights, v + d, stride, num, dim, ahead);
   for (; d < dim; d += W) add_some<Vec, R, 1>(out + d, weights, v + d, stride, num, dim, ahead);
 }
@@ -375,10 +455,12 @@ template <class T> class Task {
         chunks_(chunk > 0 ? int(share / chunk) : 0),
         chunk_(int(chunk)),
         tops_(chunk > 0 ? rows * share / BLOCK : 0) {
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t tile = r / TOGETHER * TOGETHER, width = std::min<int64_t>(TOGETHER, rows - tile);
-      for (int64_t d = 0; d < dim; ++d) q_[tile * dim + d * width + r - tile] = q[r * dim + d] * scale;
-      seen_[r] = total - num_new + (first + r) % num_new + 1;
+    for (int t = 0; t < num_tiles(); ++t) {
+      const int64_t tile = tile_begin(t), width = tile_begin(t + 1) - tile;
+      for (int64_t r = tile; r < tile + width; ++r) {
+        for (int64_t d = 0; d < dim; ++d) q_[tile * dim + d * width + r - tile] = q[r * dim + d] * scale;
+        seen_[r] = total - num_new + (first + r) % num_new + 1;
+      }
     }
   }
   int64_t most_seen() const { return *std::max_element(seen_.begin(), seen_.end()); }
@@ -391,11 +473,22 @@ template <class T> class Task {
   int chunks_, chunk_;       // chunks of a share, 0: masses are not asked for; keys of a chunk
   std::vector<float> tops_;  // [rows, blocks of a share]: what masses of a block are relative to
 
+  // Tiles of rows that share loads, of nearly equal size: one of one row takes half the time of one of six.
+  int num_tiles() const { return (rows + TOGETHER - 1) / TOGETHER; }
+  int tile_begin(int t) const { return rows * t / num_tiles(); }
+
   // Masses of a block's chunks, of one row's weights.
   void add_masses(const float* weights, int r, int block, const Part& part) {
     if (chunks_ == 0) return;
     tops_[r * (chunks_ * chunk_ / BLOCK) + block] = part.top[r];
     float* to = part.mass + int64_t(r) * chunks_ + block * BLOCK / chunk_;
+    if (chunk_ == W && BLOCK == W * W) {
+      Vec eight[W];
+#pragma GCC unroll 8
+      for (int c = 0; c < W; ++c) eight[c] = load(weights + c * W);
+      store(to, sums_of(eight));
+      return;
+    }
     for (int c = 0; c < BLOCK / chunk_; ++c) {
       Vec sum = {};
       for (int j = c * chunk_; j < (c + 1) * chunk_; j += W) sum += load(weights + j);
@@ -422,8 +515,8 @@ template <class T> class Task {
   template <class V>
   void tiles(int64_t start, int num, const float* turned, const V* v, int64_t stride, const Part& part, Wide* sums,
              int block, Ahead<T> ahead) {
-    for (int r = 0; r < rows; r += TOGETHER) {
-      const int some = std::min(TOGETHER, rows - r);
+    for (int t = 0, num_tiles = this->num_tiles(); t < num_tiles; ++t) {
+      const int r = tile_begin(t), some = tile_begin(t + 1) - r;
       if (*std::max_element(&seen_[r], &seen_[r] + some) <= start) continue;
       switch (some) {
         case 1: tile<1>(r, start, num, turned, v, stride, part, sums, block, ahead); break;
@@ -443,10 +536,11 @@ template <class T> void Task<T>::finish_masses(const Part& part) const {
   const int blocks = chunks_ * chunk_ / BLOCK, each = BLOCK / chunk_;
   for (int r = 0; r < rows; ++r)
     for (int b = 0; b < blocks; ++b) {
-      const float top = tops_[r * blocks + b], by = std::isinf(top) ? 0.0f : std::exp2(top - part.top[r]);
+      const float top = tops_[r * blocks + b];
+      if (top == part.top[r]) continue;
+      const float by = std::isinf(top) ? 0.0f : std::exp2(top - part.top[r]);
       float* mass = part.mass + int64_t(r) * chunks_ + b * each;
-      if (by != 1.0f)
-        for (int c = 0; c < each; ++c) mass[c] *= by;
+      for (int c = 0; c < each; ++c) mass[c] *= by;
     }
 }
 
@@ -457,15 +551,16 @@ template <class T> void Task<T>::attend(int64_t start, int64_t end, const Part& 
   std::fill(tops_.begin(), tops_.end(), -std::numeric_limits<float>::infinity());
   std::fill(part.mass, part.mass + int64_t(rows) * chunks_, 0.0f);
   int at = 0;
-  const int num_tiles = (rows + TOGETHER - 1) / TOGETHER;
-  const int steps_of_a_tile = BLOCK / (COLUMNS * WIDE) * dim + std::max(1, dim / (COLUMNS * WIDE)) * BLOCK;
-  const int steps = turning_steps<T>(dim) + num_tiles * steps_of_a_tile;
+  const int across = WIDE * (rows == 1 ? columns<1> : rows == 2 ? columns<2> : COLUMNS);
+  const int steps_of_a_tile = std::max(1, BLOCK / across) * ((dim + PACE - 1) / PACE) +
+                              std::max(1, dim / across) * ((BLOCK + PACE - 1) / PACE);
+  const int steps = turning_steps<T>(dim) + num_tiles() * steps_of_a_tile;
   for (; start < end; start += BLOCK, ++at) {
     const int num = int(std::min<int64_t>(BLOCK, end - start)), next = int(std::min<int64_t>(BLOCK, end - start - num));
     const Rows<T> block = keys_.from(start);
     Ahead<T> ahead(keys_.from(start + num), next, dim, steps);
     turn_keys(block.k, block.k_stride, num, dim, turned, ahead);
-    if (std::is_same_v<T, float> || num_tiles == 1) {
+    if (std::is_same_v<T, float> || num_tiles() <= AS_STORED) {
       tiles(start, num, turned, block.v, block.v_stride, part, sums, at, ahead);
     } else {  // widened once for all tiles
       for (int j = 0; j < num; ++j)
