@@ -118,7 +118,7 @@ class KVShape(NamedTuple):
             return k, v
         kept = k.to(self.narrow), v.to(self.narrow)
         if not all(bool(torch.isfinite(numbers).all()) for numbers in kept):
-            raise UnsupportedModel("This model's keys or values are too large for 16 bits.", hint="Use --kv-bits 32.")
+            raise too_large()
         return kept
 
     def allocate(self, num_rows: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -135,6 +135,11 @@ class KVShape(NamedTuple):
         return rows[:, :, :num_rows]
 
 
+def too_large() -> UnsupportedModel:
+    """The error where keys or values do not fit the narrow type."""
+    return UnsupportedModel("This model's keys or values are too large for 16 bits.", hint="Use --kv-bits 32.")
+
+
 class FixedRows(NamedTuple):
     """A cache whose rows never move to other buffers, so that a pass over them can be recorded."""
 
@@ -142,6 +147,7 @@ class FixedRows(NamedTuple):
     v: list[Tensor]
     held: int  # rows in use; the running pass writes behind them
     log: Callable[[int, Tensor, Tensor], None] | None = None  # takes layer, positions [T] int64 and q [1, H, T, D]
+    attend: Callable[..., Tensor] | None = None  # what attends to them where passes are not recorded
 
     @property
     def capacity(self) -> int:

@@ -175,7 +175,8 @@ class RetrievalCache:
         """The rows, for recorded passes; None where windows move."""
         if self._windows:
             return None
-        return FixedRows(self.k, self.v, self._first_recent + self._length - self._recent_start)
+        held = self._first_recent + self._length - self._recent_start
+        return FixedRows(self.k, self.v, held, attend=self._full.backend.attend)
 
     def set_aside(self) -> HeldPart:
         """The chunk numbers held now, to put back after another answer has used this cache. Moves no rows."""

@@ -51,7 +51,7 @@ class StreamingCache:
         return 0
 
     def fixed(self) -> FixedRows:
-        return FixedRows(self.k, self.v, self._rows)
+        return FixedRows(self.k, self.v, self._rows, attend=self._backend.attend)
 
     def set_aside(self) -> HeldWindow:
         """A copy of the held rows, to put back after another answer has used this cache."""

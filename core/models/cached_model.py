@@ -200,7 +200,7 @@ class CachedModel:
             if replay is not None:
                 logits = replay()
             elif self.short is not None and len(token_ids) <= MOST_TOKENS:
-                logits = self.short(tokens, positions, self.cache, keep)
+                logits = self.short(tokens, positions, self.cache, keep, self.cache.fixed())
             else:
                 logits = forward(self.module, tokens, positions, self.cache, keep)
         self.cache.commit(len(token_ids))

@@ -7,6 +7,7 @@ the same: norms, products, rotary positions, SiLU. Keys, values and attention go
 Only families whose layers were compared are known here, and each model is tried once against its own modules.
 """
 
+import ctypes
 import logging
 from collections.abc import Callable
 from typing import Any, cast
@@ -16,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from core.caches.base import KVCache, RunningPass
+from core.caches.base import FixedRows, KVCache, RunningPass, too_large
 from core.models.hf_attention import forward
 from core.models.linear import FewRowsNorm, PackedLinear
 from core.ops.attention import attend
-from core.ops.native import MOST_DIM, MOST_TOKENS, DecoderSizes, ScratchPointers
+from core.ops.native import MOST_DIM, MOST_TOKENS, DecoderSizes, ModelSizes, ScratchPointers
 from core.ops.reach import Asked
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class ShortPass:
         body = cast(Any, model).model
         self._body: Any = body
         self._head = cast(PackedLinear, cast(Any, model).lm_head)
-        self._kernel = self._head.kernel
+        self._kernel, self._vocab = self._head.kernel, int(self._head.out_features)
         layers = list(body.layers)
         first = layers[0].self_attn
         self._dim, hidden = int(first.head_dim), first.q_proj.in_features
@@ -55,26 +56,53 @@ class ShortPass:
         wide = max(heads * self._dim, layers[0].mlp.gate_proj.out_features)
         self._widths = (hidden, hidden, wide, max(wide, 2 * kv_heads * self._dim))
         self._counts = (heads, kv_heads, kv_heads)
+        self._pointers = (ctypes.c_void_p * len(self._layers))(*map(ctypes.addressof, self._layers))
+        self._whole = ModelSizes(
+            ctypes.addressof(self._pointers),
+            len(self._layers),
+            body.norm.weight.data_ptr(),
+            ctypes.addressof(self._head.sizes),
+            body.norm.variance_epsilon,
+        )
         self._make_room(MOST_TOKENS)
         self._rotations: dict[int, tuple[Tensor, Tensor]] = {}  # by the first position of a block
 
     def _make_room(self, rows: int) -> None:
         self._memory = [torch.empty(rows, width, dtype=torch.float32) for width in self._widths]
         self._scratch = ScratchPointers(*(memory.data_ptr() for memory in self._memory))
-        self._qkv = [torch.empty(rows * count * self._dim, dtype=torch.float32) for count in self._counts]
+        heads = (*self._counts, self._counts[0])  # of q, k, v and what was attended to
+        self._between = [torch.empty(rows * count * self._dim, dtype=torch.float32) for count in heads]
 
     @torch.inference_mode()
-    def __call__(self, tokens: Tensor, positions: Tensor, cache: RunningPass, keep: int | Tensor) -> Tensor:
-        """As `core.models.hf_attention.forward`: tokens [T] at positions [T]; logits [keep, V]."""
+    def __call__(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: RunningPass,
+        keep: int | Tensor,
+        rows: FixedRows | None = None,
+    ) -> Tensor:
+        """As `core.models.hf_attention.forward`: tokens [T] at positions [T]; logits [keep, V].
+
+        Args:
+            rows: the cache's, if they stand still: where the kernel can, it then computes the whole pass in one call.
+        """
         count, dim = len(tokens), self._dim
         if count > len(self._memory[0]):
             self._make_room(count)
         self._memory[0][:count] = functional.embedding(tokens, self._body.embed_tokens.weight)
         cos, sin = self._rotation(positions.tolist())
         q, k, v = (
-            own[: count * n * dim].view(1, n, count, dim) for own, n in zip(self._qkv, self._counts, strict=True)
+            own[: count * n * dim].view(1, n, count, dim) for own, n in zip(self._between, self._counts, strict=False)
         )
         heads = (cos, sin, q, k, v)
+        if rows is not None and isinstance(keep, int) and self._in_one_call(rows):
+            kept, memory = (rows.k, rows.v), (*heads, self._between[3])
+            run = self._kernel.whole_pass
+            logits = run(self._whole, self._scratch, kept, rows.held, memory, keep, self._vocab)
+            if logits is None:
+                raise too_large()
+            return logits
         done, attended = None, None
         for number, layer in enumerate(self._layers):
             self._kernel.between(done, layer, self._scratch, attended, heads, count)
@@ -85,6 +113,9 @@ class ShortPass:
         x = self._memory[0][:count][keep if isinstance(keep, Tensor) else slice(count - keep, count)]
         norm = self._body.norm
         return self._kernel.product(self._kernel.norm(x, norm.weight, norm.variance_epsilon), self._head.sizes)
+
+    def _in_one_call(self, rows: FixedRows) -> bool:
+        return rows.attend is self._kernel and rows.log is None and rows.k[0].dtype in self._kernel.puts
 
     def _rotation(self, positions: list[int]) -> tuple[Tensor, Tensor]:
         """cos and sin of positions, [T, D] each."""

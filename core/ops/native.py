@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -80,6 +81,17 @@ class DecoderSizes(ctypes.Structure):
     )
 
 
+class ModelSizes(ctypes.Structure):
+    """`Model` of small_rows.cpp: the layers of a model, its last norm and its head."""
+
+    _fields_ = (
+        ("layers", ctypes.c_void_p),
+        ("num_layers", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("norm", "head")),
+        ("eps", ctypes.c_float),
+    )
+
+
 class ScratchPointers(ctypes.Structure):
     """`Scratch` of small_rows.cpp."""
 
@@ -123,6 +135,13 @@ class SmallRows:
         # Types of keys and values that attention multiplies by matrix units, see `amx_attention.h`
         self.by_matrices = frozenset(FASTER_BY_MATRICES if self.has_matrices else ())
         self._call_between.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_int64] * 2
+        self._call_pass = compiled.small_rows_pass
+        self._call_pass.restype = ctypes.c_int64
+        pointers, number = ctypes.c_void_p, ctypes.c_int64
+        self._call_pass.argtypes = [*[pointers] * 3, number, *[pointers] * 8, number, pointers]
+        compiled.small_rows_puts.restype, compiled.small_rows_puts.argtypes = ctypes.c_int64, [ctypes.c_int64]
+        # Types of keys and values whose new rows `whole_pass` can write
+        self.puts = frozenset(dtype for kind, dtype in enumerate(KEPT_AS) if compiled.small_rows_puts(kind))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
         """Causal attention; shapes as in `attention.attend`; keys and values are of a type of KEPT_AS.
@@ -266,6 +285,48 @@ class SmallRows:
         layers = [None if layer is None else ctypes.addressof(layer) for layer in (done, following)]
         pointers = (None if attended is None else attended.data_ptr(), *(tensor.data_ptr() for tensor in heads))
         self._call_between(*layers, ctypes.addressof(scratch), *pointers, num_rows, self._threads.now())
+
+    def whole_pass(
+        self,
+        model: ModelSizes,
+        scratch: ScratchPointers,
+        rows: tuple[Sequence[Tensor], Sequence[Tensor]],
+        held: int,
+        heads: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
+        keep: int,
+        vocab: int,
+    ) -> Tensor | None:
+        """`between`, writing of new rows, attention, last norm and head of a pass, in one call; to the same bits.
+
+        Args:
+            scratch: its x [T, hidden] holds the tokens' embeddings.
+            rows: keys and values by layer, [1, H_kv, S, D] of a type of `puts`, all with the same strides.
+            held: rows in use; the new ones are written behind them.
+            heads: cos and sin [T, D], and memory for q, k, v and what was attended to, as for `between`.
+        Returns:
+            Logits of the last tokens, [keep, vocab]; None: a key or value was too large for 16 bits.
+        """
+        k, v = rows
+        _, kv_heads, num_new, dim = heads[3].shape
+        num_heads, total = heads[2].shape[1], held + num_new
+        threads, first, folded = self._threads.now(), k[0], num_new * (num_heads // kv_heads)
+        strides = (first.stride(1), first.stride(2), v[0].stride(1), v[0].stride(2))
+        cuts = _cuts(kv_heads, folded, total, threads)
+        work = (KEYS_OF_A_SHARE, *cuts, threads, first.dtype in self.by_matrices, 0, 0)
+        sizes = Sizes(dim**-0.5, kv_heads, folded, num_new, total, dim, *strides, *work)
+        out = torch.empty(keep, vocab, dtype=torch.float32)
+        pointers = [(ctypes.c_void_p * len(kind))(*(layer.data_ptr() for layer in kind)) for kind in (k, v)]
+        fits = self._call_pass(
+            ctypes.byref(model),
+            ctypes.byref(scratch),
+            ctypes.byref(sizes),
+            KEPT_AS.index(first.dtype),
+            *pointers,
+            *(tensor.data_ptr() for tensor in heads),
+            keep,
+            out.data_ptr(),
+        )
+        return out if fits else None
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMSNorm (arXiv 1910.07467) of x [..., D], times weight [D]; both float32 on CPU, weight contiguous."""

@@ -909,7 +909,10 @@ INLINE void add_panel(const float* x, int64_t x_row, const T* weights, int num, 
   for (int i = 0; i < num; ++i, weights += PANEL) {
     Wide w[COLUMNS];
 #pragma GCC unroll 4
-    for (int c = 0; c < COLUMNS; ++c) w[c] = load<Wide>(weights + c * WIDE);
+    for (int c = 0; c < COLUMNS; ++c) {
+      w[c] = load<Wide>(weights + c * WIDE);
+      if constexpr (R == 3 || R == 4) hold(w[c]);
+    }
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
       const Wide number = all<Wide>(x[r * x_row + i]);
@@ -930,8 +933,10 @@ INLINE void add_panel(const float* x, int64_t x_row, const T* weights, int num, 
 template <class T>
 void add_rows(const float* x, int64_t x_row, const T* weights, int num, float* out, int64_t out_row, int64_t rows,
               int valid, bool first) {
-  for (int64_t r = 0; r < rows; r += TOGETHER, x += TOGETHER * x_row, out += TOGETHER * out_row) {
-    switch (std::min<int64_t>(TOGETHER, rows - r)) {
+  const int64_t tiles = (rows + TOGETHER - 1) / TOGETHER;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t r = rows * t / tiles, some = rows * (t + 1) / tiles - r;
+    switch (some) {
       case 1: add_panel<1>(x, x_row, weights, num, out, out_row, valid, first); break;
       case 2: add_panel<2>(x, x_row, weights, num, out, out_row, valid, first); break;
       case 3: add_panel<3>(x, x_row, weights, num, out, out_row, valid, first); break;
@@ -939,6 +944,7 @@ void add_rows(const float* x, int64_t x_row, const T* weights, int num, float* o
       case 5: add_panel<5>(x, x_row, weights, num, out, out_row, valid, first); break;
       default: add_panel<TOGETHER>(x, x_row, weights, num, out, out_row, valid, first);
     }
+    x += some * x_row, out += some * out_row;
   }
 }
 
@@ -1117,6 +1123,97 @@ extern "C" void small_rows_between(const Decoder* done, const Decoder* next, con
       }
     }
   }
+}
+
+namespace {
+
+// float32 to the type of keys and values, to the nearest, ties to even; num a multiple of 8. Whether none was too large
+// for 16 bits.
+INLINE bool put(const float* from, float* to, int64_t num) {
+  std::copy(from, from + num, to);
+  return true;
+}
+INLINE bool put(const float* from, Half* to, int64_t num) {
+  bool fits = true;
+#ifdef __F16C__
+  for (int64_t i = 0; i < num; i += W)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm256_cvtps_ph(load(from + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  for (int64_t i = 0; i < num; ++i) fits &= (to[i] & 0x7c00) != 0x7c00;
+#else
+  (void)from, (void)to, (void)num;  // small_rows_puts says no
+#endif
+  return fits;
+}
+INLINE bool put(const float* from, Brain* to, int64_t num) {
+  bool fits = true;
+  for (int64_t i = 0; i < num; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, from + i, sizeof bits);
+    to[i].bits = from[i] != from[i] ? 0x7fc0 : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    fits &= (to[i].bits & 0x7f80) != 0x7f80;
+  }
+  return fits;
+}
+
+// New keys or values [kv_heads, num_new, dim] to their rows behind those held.
+template <class T> bool put_behind(const Sizes& z, const float* from, T* rows, int64_t head, int64_t row) {
+  bool fits = true;
+  for (int64_t h = 0; h < z.kv_heads; ++h)
+    for (int64_t t = 0; t < z.num_new; ++t, from += z.dim)
+      fits &= put(from, rows + h * head + (z.total - z.num_new + t) * row, z.dim);
+  return fits;
+}
+
+}  // namespace
+
+// Whether new rows of a `kind` of keys and values can be written here.
+extern "C" int64_t small_rows_puts(int64_t kind) {
+#ifdef __F16C__
+  return kind >= 0;
+#else
+  return kind != 1;
+#endif
+}
+
+struct Model {
+  const Decoder* const* layers;
+  int64_t num_layers;
+  const float* norm;  // after the last layer
+  const Linear* head;
+  float eps;
+};
+
+// A whole pass: Scratch's x holds the tokens' embeddings; k and v, by layer, [kv_heads, >= total, dim] of a `kind`, get
+// the new rows behind those held. logits [keep, V] of the last tokens. q [heads, rows, dim], new_k and new_v
+// [kv_heads, rows, dim] and attended, like q, are memory for numbers in between; other arguments as those of the parts.
+// Returns 0 if a key or value was too large for its type.
+extern "C" int64_t small_rows_pass(const Model* model, const Scratch* s, const Sizes* z, int64_t kind, void* const* k,
+                                void* const* v, const float* cos, const float* sin, float* q, float* new_k,
+                                float* new_v, float* attended, int64_t keep, float* logits) {
+  const int64_t rows = z->num_new, hidden = model->head->in;
+  const Decoder* done = nullptr;
+  bool fits = true;
+  for (int64_t n = 0; n < model->num_layers; ++n) {
+    small_rows_between(done, model->layers[n], s, attended, cos, sin, q, new_k, new_v, rows, z->threads);
+    const auto write = [&](auto* keys, auto* values) {
+      fits &= put_behind(*z, new_k, keys, z->k_head, z->k_row);
+      fits &= put_behind(*z, new_v, values, z->v_head, z->v_row);
+    };
+    if (kind == 1)
+      write(static_cast<Half*>(k[n]), static_cast<Half*>(v[n]));
+    else if (kind == 2)
+      write(static_cast<Brain*>(k[n]), static_cast<Brain*>(v[n]));
+    else
+      write(static_cast<float*>(k[n]), static_cast<float*>(v[n]));
+    small_rows_attention(q, k[n], v[n], attended, nullptr, z, kind);
+    done = model->layers[n];
+  }
+  small_rows_between(done, nullptr, s, attended, cos, sin, q, new_k, new_v, rows, z->threads);
+  for (int64_t r = rows - keep; r < rows; ++r)
+    norm_row(s->x + r * hidden, model->norm, s->normed + r * hidden, hidden, model->eps);
+  small_rows_product(model->head, s->normed + (rows - keep) * hidden, logits, keep, z->threads);
+  return fits;
 }
 
 // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w: x and out [rows, dim] contiguous, w [dim].

@@ -2,13 +2,19 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 import torch
 from transformers import GemmaConfig, MistralConfig, PreTrainedConfig
 
 from core.caches.full import FullCache
+from core.caches.policies import TopChunks
+from core.caches.retrieval import RetrievalCache
+from core.caches.streaming import StreamingCache
 from core.caches.tokens import Context
+from core.config import DraftConfig, RetrievalConfig
+from core.errors import UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.models.loader import LoadedModel, prepared
 from core.models.short_pass import short_pass_of
@@ -107,3 +113,79 @@ def test_a_model_whose_modules_compute_something_else_is_found_out(kernel: Small
 def test_without_the_kernel_there_is_no_short_pass() -> None:
     tiny = loaded(tiny_config(), 5)
     assert short_pass_of(prepared(tiny.module, tiny.dims, torch.float32, CPU, STOCK).module) is None
+
+
+TYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def streamed(model: LoadedModel, kernel: SmallRows, kept_as: torch.dtype) -> tuple[CachedModel, StreamingCache]:
+    backend, config = Backend("compiled", kernel, "test", kernel=kernel), DraftConfig(num_sink=4, window=68)
+    cache = StreamingCache(model.shape._replace(narrow=kept_as), config, lambda keys, _: keys.clone(), backend=backend)
+    return CachedModel("draft", model.module, cache, CPU), cache
+
+
+def retrieved(model: LoadedModel, kernel: SmallRows, kept_as: torch.dtype) -> tuple[CachedModel, RetrievalCache]:
+    backend = Backend("compiled", kernel, "test", kernel=kernel)
+    full = FullCache(model.shape._replace(narrow=kept_as), 512, 8, backend=backend)
+    reader = CachedModel("full", model.module, full, CPU)
+    reader.feed(Context(random_prompt(300)), range(300), 1)
+    cache = RetrievalCache(full, TopChunks(full, RetrievalConfig(budget=64, local_window=16)))
+    cache.select()
+    return CachedModel("retrieval", model.module, cache, CPU), cache
+
+
+@pytest.mark.parametrize("kept_as", TYPES, ids=str)
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("made", [streamed, retrieved])
+def test_a_pass_in_one_call_is_that_of_its_parts(
+    kernel: SmallRows,
+    family: str,
+    made: Callable[..., tuple[CachedModel, StreamingCache | RetrievalCache]],
+    kept_as: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if kept_as not in kernel.puts:
+        pytest.skip(f"this processor does not round to {kept_as}")
+    model = compiled(kernel, tiny_config(family, layers=3, heads=6, kv_heads=2))
+    whole, parts = made(model, kernel, kept_as), made(model, kernel, kept_as)
+    slow = parts[1].fixed
+    monkeypatch.setattr(parts[1], "fixed", lambda: slow()._replace(attend=None))
+    calls, call = [], kernel.whole_pass
+    monkeypatch.setattr(kernel, "whole_pass", lambda *given: calls.append(given) or call(*given))
+    start, prompt = whole[1].length, random_prompt(400, 3)
+    for number, size in enumerate((1, 2, 7, 13, 20, 32, 1)):
+        keep = min(size, number + 1)
+        found, wanted = (judge.feed(Context(prompt), range(start, start + size), keep) for judge, _ in (whole, parts))
+        assert torch.equal(found, wanted) and found.shape == (keep, VOCAB)
+        start += size
+    assert len(calls) == 7, "one call for each pass, and none for its twin"
+    for cache, twin in ((whole[1].k, parts[1].k), (whole[1].v, parts[1].v)):
+        held = whole[1].fixed().held
+        assert held > 20
+        for rows, others in zip(cache, twin, strict=True):
+            assert rows.dtype == kept_as and torch.equal(rows[:, :, :held], others[:, :, :held])
+
+
+def test_a_full_cache_logs_its_queries_and_so_passes_in_parts(
+    kernel: SmallRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokens = compiled(kernel, tiny_config("llama")), random_prompt(20)
+    monkeypatch.setattr(kernel, "whole_pass", lambda *_: pytest.fail("the queries would not be logged"))
+    logits(model, tokens, [13, 7], Backend("compiled", kernel, "test", kernel=kernel))
+
+
+@pytest.mark.parametrize("kept_as", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("made", [streamed, retrieved])
+def test_keys_too_large_for_16_bits_are_refused_in_one_call_too(
+    kernel: SmallRows, made: Callable[..., tuple[CachedModel, StreamingCache | RetrievalCache]], kept_as: torch.dtype
+) -> None:
+    if kept_as not in kernel.puts:
+        pytest.skip(f"this processor does not round to {kept_as}")
+    huge = 1e6 if kept_as == torch.float16 else 3.4e38
+    judge, cache = made(model := compiled(kernel, tiny_config("llama")), kernel, kept_as)
+    body, prompt, start = cast(Any, model.module).model, random_prompt(400), cache.length
+    judge.feed(Context(prompt), range(start, start + 1), 1)
+    body.layers[1].self_attn.v_proj.packed.fill_(huge)
+    with pytest.raises(UnsupportedModel, match="too large for 16 bits"):
+        judge.feed(Context(prompt), range(start + 1, start + 3), 1)
+    assert cache.length == start + 1, "nothing of that pass counts"
