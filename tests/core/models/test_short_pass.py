@@ -189,3 +189,16 @@ def test_keys_too_large_for_16_bits_are_refused_in_one_call_too(
     with pytest.raises(UnsupportedModel, match="too large for 16 bits"):
         judge.feed(Context(prompt), range(start + 1, start + 3), 1)
     assert cache.length == start + 1, "nothing of that pass counts"
+
+
+@pytest.mark.parametrize(("kept_as", "step"), [(torch.float16, 2.0**-10), (torch.bfloat16, 2.0**-7)], ids=str)
+def test_numbers_between_two_are_rounded_to_the_even_one(kernel: SmallRows, kept_as: torch.dtype, step: float) -> None:
+    if kept_as not in kernel.puts:
+        pytest.skip(f"this processor does not round to {kept_as}")
+    judge, cache = streamed(model := compiled(kernel, tiny_config("qwen2")), kernel, kept_as)
+    value = cast(Any, model.module).model.layers[0].self_attn.v_proj
+    halves = 1 + step * (torch.arange(len(value._bias)) + 0.5)  # each in the middle between two numbers
+    value.packed.zero_(), value._bias.copy_(halves)
+    judge.feed(Context(random_prompt(9)), range(2), 1)
+    rows = cast(StreamingCache, cache).v[0][0, :, :2].transpose(0, 1).flatten(1)
+    assert torch.equal(rows, halves.to(kept_as).expand(2, -1)) and not torch.equal(rows[0].float(), halves)

@@ -50,6 +50,12 @@ def kernel() -> SmallRows:
         pytest.skip(f"no kernel here: {reason}")
 
 
+def test_where_there_is_a_compiler_there_is_a_kernel() -> None:
+    if not native.can_compile():
+        pytest.skip("no compiler here")
+    small_rows()  # raises NoKernel, which skips all other tests of it, if it is wrong
+
+
 def tensors(heads: int, kv_heads: int, cached: int, new: int, dim: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(heads * 1000 + cached + new)
     q = 2 * torch.randn(1, new, heads, dim, generator=generator).transpose(1, 2)  # as models hand it over
