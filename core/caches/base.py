@@ -213,6 +213,9 @@ class KVCache(RunningPass, Protocol):
     def link_bytes(self) -> int:
         """Of those, bytes that come from host memory."""
 
+    def fixed(self) -> FixedRows | None:
+        """The rows; None while they do not lie at fixed places."""
+
     def unseen_spans(self, total: int) -> list[range]:
         """Which of the first `total` tokens to feed, in order, so that the cache has seen them all. May forget rows."""
 

@@ -115,7 +115,7 @@ class ShortPass:
         return self._kernel.product(self._kernel.norm(x, norm.weight, norm.variance_epsilon), self._head.sizes)
 
     def _in_one_call(self, rows: FixedRows) -> bool:
-        return rows.attend is self._kernel and rows.log is None and rows.k[0].dtype in self._kernel.puts
+        return rows.k[0].dtype in self._kernel.puts and rows.log is None and rows.attend is self._kernel
 
     def _rotation(self, positions: list[int]) -> tuple[Tensor, Tensor]:
         """cos and sin of positions, [T, D] each."""
