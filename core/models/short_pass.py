@@ -2,7 +2,8 @@
 
 The modules of transformers take some 40 small operations a layer. For a handful of rows their calls cost more than what
 they compute (2 cores, the bundled target, one row: 3.0 ms of Python and dispatch a pass, 0.5 so). The kernel computes
-the same: norms, products, rotary positions, SiLU. Keys, values and attention go through the cache as always.
+the same: norms, products, rotary positions, SiLU. Keys, values and attention go through the cache as always, or, where
+its rows stand still and log no queries, through the same call.
 
 Only families whose layers were compared are known here, and each model is tried once against its own modules.
 """
@@ -21,7 +22,8 @@ from core.caches.base import FixedRows, KVCache, RunningPass, too_large
 from core.models.hf_attention import forward
 from core.models.linear import FewRowsNorm, PackedLinear
 from core.ops.attention import attend
-from core.ops.native import MOST_DIM, MOST_TOKENS, DecoderSizes, ModelSizes, ScratchPointers
+from core.ops.kernel_structs import DecoderSizes, ModelSizes, ScratchPointers
+from core.ops.native import MOST_DIM, MOST_TOKENS
 from core.ops.reach import Asked
 
 log = logging.getLogger(__name__)

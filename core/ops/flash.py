@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from core.ops.attention import Partial, attend, attend_reference, partial
-from core.ops.native import NoKernel
+from core.ops.kernel_build import NoKernel
 
 MOST_DIM = 256  # head size; flash-attn's limit
 

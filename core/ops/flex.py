@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from core.ops.attention import Partial, attend, attend_reference, merged_attend, partial
-from core.ops.native import NoKernel
+from core.ops.kernel_build import NoKernel
 
 MOST_VARIANTS = 64  # that torch may compile
 MOST_ROWS = 128  # per KV head: longer passes are prompts, for which stock kernels are better

@@ -7,13 +7,7 @@ do the work. It uses torch's own threads: two thread pools would wait for each o
 """
 
 import ctypes
-import hashlib
-import logging
-import os
-import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,16 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from core.ops.attention import attend, attend_reference
+from core.ops.kernel_build import NoKernel, cache_folder, compiled
+from core.ops.kernel_structs import DecoderSizes, LinearSizes, ModelSizes, ScratchPointers, Sizes
 from core.ops.threads import process_threads
 
-log = logging.getLogger(__name__)
-
-SOURCE = Path(__file__).with_name("small_rows.cpp")
-INCLUDED = SOURCE.with_name("amx_attention.h")
-# The parameter fuses every multiplication with its addition, even where GCC thinks that two operations are faster, so
-# that a row's sums do not depend on which of the kernel's loops computes it.
-FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "--param=avoid-fma-max-bits=0", "-fopenmp", "-fPIC"]
-FLAGS += ["-std=c++17", "-Wno-psabi"]
 KEPT_AS = (torch.float32, torch.float16, torch.bfloat16)  # keys and values, by their number in the kernel
 # 65,536 keys in memory, one thread, matrix units / vectors ms, 1, 12 and 24 rows (Intel Xeon, 2026-11-24): bfloat16
 # 7.8, 8.7, 13.8 / ., ., .; float16 11.5, 13.1, 19.3 / 8.0, 19.7, 29.1; float32 20.9, 22.2, 28.4 / 18.0, 24.3, 35.0.
@@ -42,60 +30,6 @@ MOST_DIM = 256
 CHUNKS, VOTERS = (8, 16, 32), 4  # keys of a chunk that gets votes; tokens whose votes are added
 # 8 uncut heads take 4 to 6% less time than in shares of 512, 0 to 3% less than in these (12 rows, 2,048 keys and more).
 KEYS_OF_A_SHARE = 1024
-COMPILER, COMPILE_SECONDS = "g++", 120
-
-
-class NoKernel(Exception):
-    """Why the kernel is not available; never shown as a problem to the user."""
-
-
-class Sizes(ctypes.Structure):
-    """As in small_rows.cpp."""
-
-    _fields_ = (
-        ("scale", ctypes.c_double),
-        *((name, ctypes.c_int64) for name in ("kv_heads", "rows", "num_new", "total", "dim")),
-        *((name, ctypes.c_int64) for name in ("k_head", "k_row", "v_head", "v_row")),
-        *((name, ctypes.c_int64) for name in ("share", "pieces", "groups", "threads", "matrices", "chunk", "columns")),
-    )
-
-
-class LinearSizes(ctypes.Structure):
-    """`Linear` of small_rows.cpp: a layer whose weights are packed."""
-
-    _fields_ = (
-        ("weights", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("inputs", "outs", "kind")),
-    )
-
-
-class DecoderSizes(ctypes.Structure):
-    """`Decoder` of small_rows.cpp: a decoder layer."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("norm", "norm_after", "q_norm", "k_norm")),
-        *((name, LinearSizes) for name in ("q", "k", "v", "o", "gate", "up", "down")),
-        *((name, ctypes.c_int64) for name in ("heads", "kv_heads", "dim")),
-        ("eps", ctypes.c_float),
-    )
-
-
-class ModelSizes(ctypes.Structure):
-    """`Model` of small_rows.cpp: the layers of a model, its last norm and its head."""
-
-    _fields_ = (
-        ("layers", ctypes.c_void_p),
-        ("num_layers", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("norm", "head")),
-        ("eps", ctypes.c_float),
-    )
-
-
-class ScratchPointers(ctypes.Structure):
-    """`Scratch` of small_rows.cpp."""
-
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("x", "normed", "wide", "wider"))
 
 
 class SmallRows:
@@ -372,65 +306,11 @@ def small_rows(cache: Path | None = None) -> SmallRows:
         NoKernel: it is not available here; the message says why.
     """
     try:
-        kernel = SmallRows(_compiled(cache or _cache_folder()))
+        kernel = SmallRows(compiled(cache or cache_folder()))
     except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as error:  # RuntimeError: no home
         raise NoKernel(f"the kernel does not compile or load ({type(error).__name__})") from error
     _check(kernel)
     return kernel
-
-
-def can_compile() -> bool:
-    """Whether the kernel can be had on this machine, as far as one can tell without trying."""
-    return sys.platform == "linux" and shutil.which(COMPILER) is not None
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triforce-reader" / "kernels"
-
-
-def _compiled(folder: Path) -> Path:
-    compiler = shutil.which(COMPILER)
-    if compiler is None or os.name != "posix":
-        raise NoKernel(f"no C++ compiler ({COMPILER}) on this machine")
-    threads = _thread_library()
-    version = subprocess.run([compiler, "-dumpfullversion", "-dumpmachine"], capture_output=True, check=True).stdout
-    about = [
-        SOURCE.read_bytes(),
-        INCLUDED.read_bytes(),
-        version,
-        _processor(),
-        str(threads).encode(),
-        " ".join(FLAGS).encode(),
-    ]
-    library = folder / f"small_rows-{hashlib.sha256(b'|'.join(about)).hexdigest()[:16]}.so"
-    if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # another process may do the same
-            part, built = Path(scratch) / "part.o", Path(scratch) / library.name
-            for command in (
-                [compiler, *FLAGS, "-c", str(SOURCE), "-o", str(part)],
-                [compiler, "-shared", str(part), str(threads), "-o", str(built)],  # only torch's OpenMP runtime
-            ):
-                subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_SECONDS)
-            built.replace(library)
-    return library
-
-
-def _thread_library() -> Path:
-    """The OpenMP runtime that torch has loaded."""
-    maps = Path("/proc/self/maps")
-    if not maps.is_file():
-        raise NoKernel("made for Linux only")
-    loaded = {line.split(maxsplit=5)[5] for line in maps.read_text(encoding="utf-8").splitlines() if "libgomp" in line}
-    if len(loaded) != 1:
-        raise NoKernel("torch does not run on GNU's OpenMP threads here")
-    return Path(loaded.pop().strip())
-
-
-def _processor() -> bytes:
-    """What -march=native depends on: machines may share a cache folder."""
-    lines = Path("/proc/cpuinfo").read_bytes().splitlines()
-    return b"".join(sorted({line for line in lines if line.startswith((b"model name", b"flags", b"Features"))}))
 
 
 def _check(kernel: SmallRows) -> None:

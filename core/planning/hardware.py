@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from core.ops.native import can_compile
+from core.ops.kernel_build import can_compile
 from core.planning.nvidia import (
     REPAIR,
     DriverAnswer,

@@ -71,8 +71,10 @@ def test_a_race_to_the_verdict_and_its_replay(
     reader.page.get_by_role("button", name="4×").click()
     playwright.expect(reader.page.locator(".race.replaying")).to_have_count(1)
     playwright.expect(reader.page.locator("#race-board .result")).to_be_hidden()  # its end is not told before it
+    reader.sees("#race-board .status", "Replay, 4 times as fast")
     reader.sees(".lane.plain .ending", "Replay")
     playwright.expect(reader.page.locator(".race.replaying")).to_have_count(0)
+    reader.sees("#race-board .status", "Finished")
     assert reader.page.locator(".board").inner_html() == before
     reader.page.reload()
     reader.sees("#masthead", "tokens of context")
@@ -95,6 +97,17 @@ def test_stop_and_start_again(visit: Callable[[], Reader], engine: FakeEngine, t
         engine.enqueue("Once more.")
     starts(reader)
     reader.sees(".verdict.good", "All 2 tokens")
+
+
+def test_the_board_has_the_lanes_that_are_chosen_before_a_race(visit: Callable[[], Reader]) -> None:  # noqa: F811
+    reader = visit()
+    goes_to(reader, "Race")
+    ghosts = reader.page.locator("#race-board .lane.ghost h3")
+    playwright.expect(ghosts).to_have_text(["Plain decoding", "TriForce", "TriForce with lookup"])
+    leaves_out_the_fastest(reader)
+    playwright.expect(ghosts).to_have_text(["Plain decoding", "TriForce"])
+    reader.page.locator("#race-lanes label", has_text="H2O").locator("input").check()
+    playwright.expect(ghosts).to_have_text(["Plain decoding", "TriForce", "H2O"])
 
 
 def test_a_race_without_a_book_or_a_second_lane_is_explained(

@@ -18,7 +18,8 @@ from core.kv_store.folder import BookFolder
 from core.models.cached_model import CachedModel
 from core.models.loader import ModelDims, prepared
 from core.ops.backend import STOCK, Backend
-from core.ops.native import NoKernel, small_rows
+from core.ops.kernel_build import NoKernel
+from core.ops.native import small_rows
 from core.planning.choices import choose_dtype, choose_kv
 from core.planning.sizes import kv_bytes_per_token
 from tests.core.kv_store.test_engine_store import BOOK, fetch, keep

@@ -129,6 +129,13 @@ class RaceHandlers:
         session = self._worker.sessions.find(session_id)
         return expected_time(lanes, seconds, limit, session.race if session else None)
 
+    def preview(self, session_id: str, lanes: Sequence[str]) -> Any:
+        """The board with the lanes that are chosen, unless there is a race on it."""
+        session = self._worker.sessions.find(session_id)
+        if session is not None and (session.race or session.race_view):
+            return gr.skip()
+        return RaceView(lanes=lanes).html()
+
     def offer_lanes(self, session_id: str, chosen: Sequence[str]) -> dict[str, Any]:
         """Offer lanes once the model is loaded; methods that need a draft only if there is one. A choice stays.
 
@@ -363,6 +370,7 @@ def build_race_tab(
     changes = [parts.lanes.change, parts.length.change, parts.limit.change, started.then]
     for change in changes:
         change(handlers.expect, [session, *settings], parts.expected, api_visibility="private", **at_once)
+    parts.lanes.change(handlers.preview, [session, parts.lanes], parts.board, api_visibility="private", **at_once)
     present.click(None, None, None, js="() => window.triforceRace.present()", api_visibility="private")
     return handlers
 

@@ -15,7 +15,7 @@ from app.ui import render
 from app.ui.race.result import best_lane, result_line, winner
 from app.ui.race.stage import scenes
 from app.ui.reading.live_strip import waiting_line
-from core.decoding.registry import COMPARED, PLAIN
+from core.decoding.registry import COMPARED, EXACT_METHODS, FASTEST, METHODS, PLAIN
 from core.errors import CoreError
 from core.generation.events import LaneEvent, PrefillProgress, StopReason
 
@@ -34,15 +34,18 @@ GAP_TITLE = (
     "Times and seconds: to the last token that both have written. Tokens: at the newest time both clocks have reached."
 )
 PLAIN_TOLD = "One pass over the whole book for every token."
-TRIFORCE_TOLD = "One pass over the whole book verifies a run of guesses."
+SPECULATIVE_TOLD = "One pass over the whole book verifies a run of guesses."
 MOST_POINTS = 600  # in one lane's replay; more would not be visible
 
 
 class RaceView:
     """The content of the board. Apply events, then ask for the HTML."""
 
-    def __init__(self, race: Race | None = None, *, waiting: bool = False) -> None:
-        self._race = race
+    def __init__(
+        self, race: Race | None = None, *, waiting: bool = False, lanes: Sequence[str] = (*COMPARED, FASTEST)
+    ) -> None:
+        """`lanes`: the methods that a race would have, drawn while there is none."""
+        self._race, self._lanes = race, lanes
         self._status = "Waiting for its turn" if waiting else EMPTY
         self._share: float | None = None  # of the prompt, during prefill
         self._running = waiting
@@ -127,7 +130,7 @@ class RaceView:
         state += "" if race else " empty"
         bar = render.bar(self._share or 0, self._status if self._share else "", tone="thin")
         error = render.problem(self._error) if self._error else ""
-        body = board(race, running=self._running) if race else _empty_board()
+        body = board(race, running=self._running) if race else _empty_board(self._lanes)
         replay = f' data-replay="{render.escape(replay_points(race))}"' if race and self.finished else ""
         question = f'<p class="asked">{render.escape(race.question)}</p>' if race else ""
         return (
@@ -172,13 +175,22 @@ def board(race: Race, *, running: bool) -> str:
     return result_line(race) + sides + below
 
 
-def _empty_board() -> str:
+def _empty_board(lanes: Sequence[str]) -> str:
     ghosts = "".join(
         f'<article class="lane ghost {"plain" if name == PLAIN else ""}"><header><h3>{method_label(name)}</h3></header>'
-        f'<p class="rate"><b>{formats.NONE_YET}</b><span>tokens/s</span></p><p class="quiet">{what}</p></article>'
-        for name, what in zip(COMPARED, (PLAIN_TOLD, TRIFORCE_TOLD), strict=True)
+        f'<p class="rate"><b>{formats.NONE_YET}</b><span>tokens/s</span></p>'
+        f'<p class="quiet">{_told(name)}</p></article>'
+        for name in METHODS
+        if name in lanes
     )
-    return f'<div class="board lanes-2">{ghosts}</div>'
+    many = " many" if len(lanes) > 4 else ""
+    return f'<div class="board lanes-{len(lanes)}{many}">{ghosts}</div>'
+
+
+def _told(name: str) -> str:
+    if name == PLAIN:
+        return PLAIN_TOLD
+    return SPECULATIVE_TOLD if name in EXACT_METHODS else LOSSY_TITLE
 
 
 def _lane(race: Race, number: int, *, running: bool) -> str:

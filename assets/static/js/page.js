@@ -67,6 +67,8 @@
   function replay(section, speed, ended = () => {}) {
     stop();
     const kept = find(".board", section).innerHTML;
+    const status = find(".status", section);
+    const told = status.textContent;
     const points = JSON.parse(section.dataset.replay);
     const lanes = [...section.querySelectorAll(".lane")].map((node, number) => laneOf(node, points[number]));
     const longest = Math.max(...lanes.map((lane) => lane.total));
@@ -75,9 +77,11 @@
     const pair = gap ? gap.dataset.pair.split(",").map((number) => lanes[number]) : null;
     const began = performance.now();
     section.classList.add("replaying");
+    status.textContent = speed === 1 ? "Replay" : `Replay, ${speed} times as fast`;
     stop = () => {
       cancelAnimationFrame(frame);
       section.classList.remove("replaying");
+      status.textContent = told;
       if (section.isConnected) find(".board", section).innerHTML = kept;
       stop = () => {};
     };

@@ -11,7 +11,7 @@ import torch
 import launch as launcher
 from app.cli import bench, bench_kernels
 from core.bench.batch import _engines
-from core.ops.native import NoKernel
+from core.ops.kernel_build import NoKernel
 from tests.core.toys import tiny_engine
 
 

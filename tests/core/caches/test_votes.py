@@ -15,7 +15,8 @@ from core.models.cached_model import CachedModel
 from core.models.loader import prepared
 from core.ops.attention import attend
 from core.ops.backend import Backend
-from core.ops.native import KEPT_AS, VOTERS, NoKernel, SmallRows, small_rows
+from core.ops.kernel_build import NoKernel
+from core.ops.native import KEPT_AS, VOTERS, SmallRows, small_rows
 from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from core.ops import backend as backends
 from core.ops.attention import attend_reference, causal_bias, merge, partial_reference
 from core.ops.backend import choose_backend, choose_flash
 from core.ops.flash import FlashAttention, flash_attention
-from core.ops.native import NoKernel
+from core.ops.kernel_build import NoKernel
 from tests.core.toys import CPU
 
 HALF = torch.bfloat16

@@ -15,7 +15,7 @@ from core.ops import backend as backends
 from core.ops.attention import attend_reference, merge, partial_reference
 from core.ops.backend import backend_named, choose_backend
 from core.ops.flex import FlexAttention, check
-from core.ops.native import NoKernel
+from core.ops.kernel_build import NoKernel
 from tests.core.toys import CPU
 
 uncompiled = pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile.*")

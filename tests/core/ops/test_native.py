@@ -15,10 +15,11 @@ from core.caches.tokens import Context
 from core.models.cached_model import CachedModel
 from core.models.linear import FewRowsNorm, FewRowsSiLU, PackedLinear, use_few_rows_norm
 from core.models.loader import prepared
-from core.ops import backend, native
+from core.ops import backend, kernel_build, native
 from core.ops.attention import attend, attend_reference
 from core.ops.backend import STOCK, Attend, Backend, choose_backend
-from core.ops.native import KEPT_AS, NoKernel, SmallRows, small_rows
+from core.ops.kernel_build import NoKernel, can_compile
+from core.ops.native import KEPT_AS, SmallRows, small_rows
 from core.ops.threads import Threads
 from tests.core.toys import loaded, random_prompt, tiny_config
 
@@ -51,7 +52,7 @@ def kernel() -> SmallRows:
 
 
 def test_where_there_is_a_compiler_there_is_a_kernel() -> None:
-    if not native.can_compile():
+    if not can_compile():
         pytest.skip("no compiler here")
     small_rows()  # raises NoKernel, which skips all other tests of it, if it is wrong
 
@@ -261,7 +262,7 @@ def test_what_the_kernel_was_not_made_for_goes_to_stock_operations(kernel: Small
 
 
 def test_without_a_compiler_stock_operations_serve_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native.shutil, "which", lambda name: None)
+    monkeypatch.setattr(kernel_build.shutil, "which", lambda name: None)
     chosen = choose_backend(CPU, torch.float32)
     assert (chosen.name, chosen.attend) == ("torch", attend)
     assert "compiler" in chosen.because
@@ -276,7 +277,7 @@ def test_a_kernel_that_computes_something_else_is_refused(kernel: SmallRows, mon
 def test_a_compiler_that_fails_leaves_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bad = tmp_path / "bad.cpp"
     bad.write_text("this is not C++", encoding="utf-8")
-    monkeypatch.setattr(native, "SOURCE", bad)
+    monkeypatch.setattr(kernel_build, "SOURCE", bad)
     with pytest.raises(NoKernel):
         small_rows(tmp_path / "cache")
     assert not list(tmp_path.rglob("*.so"))
