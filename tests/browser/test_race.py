@@ -99,15 +99,12 @@ def test_stop_and_start_again(visit: Callable[[], Reader], engine: FakeEngine, t
     reader.sees(".verdict.good", "All 2 tokens")
 
 
-def test_the_board_has_the_lanes_that_are_chosen_before_a_race(visit: Callable[[], Reader]) -> None:  # noqa: F811
+def test_the_board_has_the_lanes_of_a_first_race_before_it(visit: Callable[[], Reader]) -> None:  # noqa: F811
     reader = visit()
     goes_to(reader, "Race")
     ghosts = reader.page.locator("#race-board .lane.ghost h3")
     playwright.expect(ghosts).to_have_text(["Plain decoding", "TriForce", "TriForce with lookup"])
-    leaves_out_the_fastest(reader)
-    playwright.expect(ghosts).to_have_text(["Plain decoding", "TriForce"])
-    reader.page.locator("#race-lanes label", has_text="H2O").locator("input").check()
-    playwright.expect(ghosts).to_have_text(["Plain decoding", "TriForce", "H2O"])
+    assert reader.page.locator("#race-lanes input:checked").count() == 3
 
 
 def test_a_race_without_a_book_or_a_second_lane_is_explained(

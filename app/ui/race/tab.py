@@ -22,11 +22,11 @@ from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
 from app.ui.race.card import card_html
 from app.ui.race.stage import opening
-from app.ui.race.view import RaceView
+from app.ui.race.view import AT_FIRST, RaceView
 from app.ui.reading.settings import SettingsForm
 from app.ui.updates import Updates, lasting
 from core.config import GenerationConfig
-from core.decoding.registry import COMPARED, FASTEST, METHODS
+from core.decoding.registry import METHODS
 from core.errors import CoreError, InvalidSetting
 
 NUM_PROMPTS = 3
@@ -38,7 +38,6 @@ LENGTHS = [("Whole answer", WHOLE_ANSWER), ("10 s each", 10), ("30 s each", 30)]
 MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
 MOST_WAIT_SECONDS = 30.0  # enough for a pass over a long book on a slow machine
 DEFAULTS = GenerationConfig()
-AT_FIRST = (*COMPARED, FASTEST)  # lanes, until the model is known or the reader chooses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,13 +127,6 @@ class RaceHandlers:
         """How long a race with these settings takes."""
         session = self._worker.sessions.find(session_id)
         return expected_time(lanes, seconds, limit, session.race if session else None)
-
-    def preview(self, session_id: str, lanes: Sequence[str]) -> Any:
-        """The board with the lanes that are chosen, unless there is a race on it."""
-        session = self._worker.sessions.find(session_id)
-        if session is not None and (session.race or session.race_view):
-            return gr.skip()
-        return RaceView(lanes=lanes).html()
 
     def offer_lanes(self, session_id: str, chosen: Sequence[str]) -> dict[str, Any]:
         """Offer lanes once the model is loaded; methods that need a draft only if there is one. A choice stays.
@@ -370,7 +362,6 @@ def build_race_tab(
     changes = [parts.lanes.change, parts.length.change, parts.limit.change, started.then]
     for change in changes:
         change(handlers.expect, [session, *settings], parts.expected, api_visibility="private", **at_once)
-    parts.lanes.change(handlers.preview, [session, parts.lanes], parts.board, api_visibility="private", **at_once)
     present.click(None, None, None, js="() => window.triforceRace.present()", api_visibility="private")
     return handlers
 

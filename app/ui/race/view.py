@@ -15,7 +15,7 @@ from app.ui import render
 from app.ui.race.result import best_lane, result_line, winner
 from app.ui.race.stage import scenes
 from app.ui.reading.live_strip import waiting_line
-from core.decoding.registry import COMPARED, EXACT_METHODS, FASTEST, METHODS, PLAIN
+from core.decoding.registry import COMPARED, FASTEST, PLAIN
 from core.errors import CoreError
 from core.generation.events import LaneEvent, PrefillProgress, StopReason
 
@@ -34,18 +34,17 @@ GAP_TITLE = (
     "Times and seconds: to the last token that both have written. Tokens: at the newest time both clocks have reached."
 )
 PLAIN_TOLD = "One pass over the whole book for every token."
-SPECULATIVE_TOLD = "One pass over the whole book verifies a run of guesses."
+TRIFORCE_TOLD = "One pass over the whole book verifies a run of guesses."
+FASTEST_TOLD = "As TriForce; where the book has the last words, it guesses how they go on there."
+AT_FIRST = (*COMPARED, FASTEST)  # lanes, until the model is known or the reader chooses
 MOST_POINTS = 600  # in one lane's replay; more would not be visible
 
 
 class RaceView:
     """The content of the board. Apply events, then ask for the HTML."""
 
-    def __init__(
-        self, race: Race | None = None, *, waiting: bool = False, lanes: Sequence[str] = (*COMPARED, FASTEST)
-    ) -> None:
-        """`lanes`: the methods that a race would have, drawn while there is none."""
-        self._race, self._lanes = race, lanes
+    def __init__(self, race: Race | None = None, *, waiting: bool = False) -> None:
+        self._race = race
         self._status = "Waiting for its turn" if waiting else EMPTY
         self._share: float | None = None  # of the prompt, during prefill
         self._running = waiting
@@ -130,7 +129,7 @@ class RaceView:
         state += "" if race else " empty"
         bar = render.bar(self._share or 0, self._status if self._share else "", tone="thin")
         error = render.problem(self._error) if self._error else ""
-        body = board(race, running=self._running) if race else _empty_board(self._lanes)
+        body = board(race, running=self._running) if race else _empty_board()
         replay = f' data-replay="{render.escape(replay_points(race))}"' if race and self.finished else ""
         question = f'<p class="asked">{render.escape(race.question)}</p>' if race else ""
         return (
@@ -175,22 +174,14 @@ def board(race: Race, *, running: bool) -> str:
     return result_line(race) + sides + below
 
 
-def _empty_board(lanes: Sequence[str]) -> str:
+def _empty_board() -> str:
     ghosts = "".join(
         f'<article class="lane ghost {"plain" if name == PLAIN else ""}"><header><h3>{method_label(name)}</h3></header>'
         f'<p class="rate"><b>{formats.NONE_YET}</b><span>tokens/s</span></p>'
-        f'<p class="quiet">{_told(name)}</p></article>'
-        for name in METHODS
-        if name in lanes
+        f'<p class="quiet">{what}</p></article>'
+        for name, what in zip(AT_FIRST, (PLAIN_TOLD, TRIFORCE_TOLD, FASTEST_TOLD), strict=True)
     )
-    many = " many" if len(lanes) > 4 else ""
-    return f'<div class="board lanes-{len(lanes)}{many}">{ghosts}</div>'
-
-
-def _told(name: str) -> str:
-    if name == PLAIN:
-        return PLAIN_TOLD
-    return SPECULATIVE_TOLD if name in EXACT_METHODS else LOSSY_TITLE
+    return f'<div class="board lanes-{len(AT_FIRST)}">{ghosts}</div>'
 
 
 def _lane(race: Race, number: int, *, running: bool) -> str:
