@@ -141,13 +141,13 @@ def too_large() -> UnsupportedModel:
 
 
 class FixedRows(NamedTuple):
-    """A cache whose rows never move to other buffers, so that a pass over them can be recorded."""
+    """Rows that stay where they are during a pass, so that it can be recorded, or be computed in one call."""
 
     k: list[Tensor]  # per layer [1, H_kv, capacity, D]
     v: list[Tensor]
     held: int  # rows in use; the running pass writes behind them
     log: Callable[[int, Tensor, Tensor], None] | None = None  # takes layer, positions [T] int64 and q [1, H, T, D]
-    attend: Callable[..., Tensor] | None = None  # what attends to them where passes are not recorded
+    attend: Callable[..., Tensor] | None = None  # the function that attends to them; None: not told, ask the cache
 
     @property
     def capacity(self) -> int:

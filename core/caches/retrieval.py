@@ -172,7 +172,7 @@ class RetrievalCache:
         return 0
 
     def fixed(self) -> FixedRows | None:
-        """The rows, for recorded passes; None where windows move."""
+        """The rows; None where windows move."""
         if self._windows:
             return None
         held = self._first_recent + self._length - self._recent_start

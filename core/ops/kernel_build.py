@@ -32,7 +32,11 @@ def cache_folder() -> Path:
 
 
 def compiled(folder: Path) -> Path:
-    """The library for this processor, compiled unless the folder has it. Raises NoKernel, OSError, SubprocessError."""
+    """The library for this processor, compiled unless the folder has it.
+
+    Raises:
+        NoKernel, OSError, SubprocessError: it is not to be had.
+    """
     compiler = shutil.which(COMPILER)
     if compiler is None or os.name != "posix":
         raise NoKernel(f"no C++ compiler ({COMPILER}) on this machine")

@@ -43,39 +43,39 @@ class SmallRows:
 
     def __init__(self, library: Path) -> None:
         self.reads_prompts = True  # whether long passes come here too; where they are measured, `backend` decides
-        compiled = ctypes.CDLL(str(library))
+        loaded = ctypes.CDLL(str(library))
         self._threads = process_threads()
-        self._call = compiled.small_rows_attention
-        self._call_norm, self._call_silu = compiled.small_rows_norm, compiled.small_rows_silu
-        self._call_product, self._call_between = compiled.small_rows_product, compiled.small_rows_between
-        self._call_votes = compiled.small_rows_votes
-        self._call_move = compiled.small_rows_move
+        self._call = loaded.small_rows_attention
+        self._call_norm, self._call_silu = loaded.small_rows_norm, loaded.small_rows_silu
+        self._call_product, self._call_between = loaded.small_rows_product, loaded.small_rows_between
+        self._call_votes = loaded.small_rows_votes
+        self._call_move = loaded.small_rows_move
         self._call_move.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 5
         calls = (self._call, self._call_norm, self._call_silu, self._call_move)
         for call in (*calls, self._call_product, self._call_between, self._call_votes):
             call.restype = None
-        compiled.small_rows_panel.restype = ctypes.c_int64
-        self.panel: int = compiled.small_rows_panel()  # outputs whose packed weights lie beside each other
+        loaded.small_rows_panel.restype = ctypes.c_int64
+        self.panel: int = loaded.small_rows_panel()  # outputs whose packed weights lie beside each other
         self._call.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64]
-        self._call_from = compiled.small_rows_attention_from
+        self._call_from = loaded.small_rows_attention_from
         self._call_from.restype = None
         self._call_from.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 2
         self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
         self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
         self._call_votes.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_double, *[ctypes.c_int64] * 7]
-        compiled.small_rows_has_matrices.restype = ctypes.c_int64
-        self.has_matrices = bool(compiled.small_rows_has_matrices())
+        loaded.small_rows_has_matrices.restype = ctypes.c_int64
+        self.has_matrices = bool(loaded.small_rows_has_matrices())
         # Types of keys and values that attention multiplies by matrix units, see `amx_attention.h`
         self.by_matrices = frozenset(FASTER_BY_MATRICES if self.has_matrices else ())
         self._call_between.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_int64] * 2
-        self._call_pass = compiled.small_rows_pass
+        self._call_pass = loaded.small_rows_pass
         self._call_pass.restype = ctypes.c_int64
         pointers, number = ctypes.c_void_p, ctypes.c_int64
         self._call_pass.argtypes = [*[pointers] * 3, number, *[pointers] * 8, number, pointers]
-        compiled.small_rows_puts.restype, compiled.small_rows_puts.argtypes = ctypes.c_int64, [ctypes.c_int64]
+        loaded.small_rows_puts.restype, loaded.small_rows_puts.argtypes = ctypes.c_int64, [ctypes.c_int64]
         # Types of keys and values whose new rows `whole_pass` can write
-        self.puts = frozenset(dtype for kind, dtype in enumerate(KEPT_AS) if compiled.small_rows_puts(kind))
+        self.puts = frozenset(dtype for kind, dtype in enumerate(KEPT_AS) if loaded.small_rows_puts(kind))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
         """Causal attention; shapes as in `attention.attend`; keys and values are of a type of KEPT_AS.
@@ -232,6 +232,8 @@ class SmallRows:
     ) -> Tensor | None:
         """`between`, writing of new rows, attention, last norm and head of a pass, in one call; to the same bits.
 
+        The number of threads is that of its beginning.
+
         Args:
             scratch: its x [T, hidden] holds the tokens' embeddings.
             rows: keys and values by layer, [1, H_kv, S, D] of a type of `puts`, all with the same strides.
@@ -245,6 +247,7 @@ class SmallRows:
         num_heads, total = heads[2].shape[1], held + num_new
         threads, first, folded = self._threads.now(), k[0], num_new * (num_heads // kv_heads)
         strides = (first.stride(1), first.stride(2), v[0].stride(1), v[0].stride(2))
+        assert 0 < keep <= num_new and total <= first.shape[2], f"{num_new} rows behind {held} of {first.shape[2]}"
         cuts = _cuts(kv_heads, folded, total, threads)
         work = (KEYS_OF_A_SHARE, *cuts, threads, first.dtype in self.by_matrices, 0, 0)
         sizes = Sizes(dim**-0.5, kv_heads, folded, num_new, total, dim, *strides, *work)
@@ -320,15 +323,24 @@ def _check(kernel: SmallRows) -> None:
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    # KV heads, keys, new rows, dimensions: 2, 6, 8 and 26 rows a head, keys cut into shares, a piece of a prompt
-    cases = ((2, 700, 1, 64), (2, 700, 3, 64), (2, 700, 4, 72), (3, 1300, 13, 64), (1, 300, 100, 64))
-    for kv_heads, keys, num_new, dim in cases:
-        q = random(1, 2 * kv_heads, num_new, dim)
+    # KV heads, heads of each, keys, new rows, dimensions: 1 to 26 rows a head, keys in shares, a piece of a prompt
+    cases = (
+        *((1, 1, 130, num_new, dim) for num_new, dim in ((1, 72), (1, 128), (2, 40), (3, 64), (4, 24), (5, 64))),
+        *((2, 2, 700, num_new, dim) for num_new, dim in ((1, 64), (3, 64), (4, 72))),
+        (3, 2, 1300, 13, 64),
+        (1, 2, 300, 100, 64),
+    )
+    for kv_heads, group, keys, num_new, dim in cases:
+        q = random(1, group * kv_heads, num_new, dim)
         k, v = random(1, kv_heads, keys, dim), random(1, kv_heads, keys, dim)
         for kept in KEPT_AS:
             k, v = k.to(kept), v.to(kept)
             if not torch.allclose(kernel(q, k, v, 0.125), attend_reference(q, k.float(), v.float(), 0.125), atol=1e-5):
                 raise NoKernel("the compiled kernel gives wrong results on this processor")
+    q, k, v = random(1, 2, VOTERS, 64), random(1, 1, 200, 64), random(1, 1, 200, 64)
+    seen = torch.ones(VOTERS, 200).tril(200 - VOTERS).log()
+    attention = torch.softmax((q @ k.mT).double() * 0.125 + seen, -1).sum((1, 2))
+    by_chunk = attention.view(1, 1, -1, CHUNKS[0]).sum(-1), kernel.with_votes(q, k, v, 0.125, CHUNKS[0])[1]
     x, weight, norm = random(3, 163), random(21, 163), random(163)
     exact = x.double() / (x.double().square().mean(1, keepdim=True) + 1e-5).sqrt() * norm.double()
     silu = (kernel.silu(10 * x), 10 * x.double() * (10 * x.double()).sigmoid())
@@ -336,6 +348,7 @@ def _check(kernel: SmallRows) -> None:
     product = kernel.product(x, LinearSizes(panels.data_ptr(), None, 163, 21, 0)), x.double() @ weight.double().T
     means, asked = random(2, 70, 24), random(2, 8, 24)
     shares = (kernel.votes(asked, means, 0.3), torch.softmax(asked.double() @ means.double().mT * 0.3, -1).sum(1))
-    pairs = (product, shares, (kernel.norm(x, norm, 1e-5), exact), silu)
+    assert by_chunk[1] is not None, "the kernel votes in chunks of this size"
+    pairs = (product, shares, (by_chunk[1], by_chunk[0]), (kernel.norm(x, norm, 1e-5), exact), silu)
     if not all(torch.allclose(found.double(), twin, atol=1e-4) for found, twin in pairs):
         raise NoKernel("the compiled products compute something else on this processor")

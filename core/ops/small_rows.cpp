@@ -61,11 +61,10 @@ constexpr int W = lanes<Vec>;
 constexpr int WIDE = lanes<Wide>;
 constexpr int BLOCK = 64;        // keys
 constexpr int MAX_DIM = 256;
-constexpr int TOGETHER = 6;      // rows that share every load
+constexpr int TOGETHER = 6;      // rows, at most, that share every load
 // Additions to a sum between two requests for what comes next: with 16 registers a request takes as long as an addition;
 // one for a whole sum asks for too much at once (12 rows over 32,768 float32 keys 10.9 ms instead of 8.4, AMD Zen 3).
 constexpr int PACE = WIDE > 8 ? 1 : 8;
-constexpr int AS_STORED = WIDE > 8 ? 1 : 4;  // tiles that widen 16-bit values each for itself; more have it done once
 constexpr int MOST_TOGETHER = 192;  // rows of a task: their queries and sums stay in the second-level cache
 
 // A sum waits for its last addition, so one or two rows have more sums at a time: as many columns as the registers hold.
@@ -114,6 +113,13 @@ template <> INLINE Vec16 widened<Vec16>(const Half* p) {
 template <class V> INLINE V load(const Half* p) { return widened<V>(p); }
 
 typedef struct { uint16_t bits; } Brain;  // a bfloat16
+
+// Tiles that widen 16-bit values each for itself; more have it done once. Widening takes one or two instructions for these.
+#ifdef __F16C__
+template <class T> constexpr int AS_STORED = WIDE > 8 ? 1 : 4;
+#else
+template <class T> constexpr int AS_STORED = std::is_same_v<T, Brain> ? 4 : 1;
+#endif
 
 // bfloat16 to float32: its bits are the upper half.
 template <class V> INLINE V load(const Brain* p) {
@@ -223,7 +229,7 @@ template <class T> struct Rows {
   Rows from(int64_t key) const { return {k + key * k_stride, v + key * v_stride, k_stride, v_stride}; }
 };
 
-// Asks for the next keys and values a line of each at a time, all the while that the present ones are turned over and
+// Asks for the next keys and values a few lines of each at a time, all the while that the present ones are turned over and
 // computed with: asked for all at once, or keys before values, they fill the queue of outstanding loads, and the computing
 // stops (12 rows over 32,768 keys 18.8 ms instead of 13.1).
 template <class T> class Ahead {
@@ -468,7 +474,7 @@ template <class T> class Task {
 
  private:
   Rows<T> keys_;
-  std::vector<float> q_;  // rows that share loads lie beside each other: [dim, TOGETHER] of each tile of rows
+  std::vector<float> q_;  // rows that share loads lie beside each other: [dim, rows] of each tile
   std::vector<int64_t> seen_;
   int chunks_, chunk_;       // chunks of a share, 0: masses are not asked for; keys of a chunk
   std::vector<float> tops_;  // [rows, blocks of a share]: what masses of a block are relative to
@@ -560,7 +566,7 @@ template <class T> void Task<T>::attend(int64_t start, int64_t end, const Part& 
     const Rows<T> block = keys_.from(start);
     Ahead<T> ahead(keys_.from(start + num), next, dim, steps);
     turn_keys(block.k, block.k_stride, num, dim, turned, ahead);
-    if (std::is_same_v<T, float> || num_tiles() <= AS_STORED) {
+    if (std::is_same_v<T, float> || num_tiles() <= AS_STORED<T>) {
       tiles(start, num, turned, block.v, block.v_stride, part, sums, at, ahead);
     } else {  // widened once for all tiles
       for (int j = 0; j < num; ++j)

@@ -35,7 +35,7 @@ GAP_TITLE = (
 )
 PLAIN_TOLD = "One pass over the whole book for every token."
 TRIFORCE_TOLD = "One pass over the whole book verifies a run of guesses."
-FASTEST_TOLD = "As TriForce; where the book has the last words, it guesses how they go on there."
+FASTEST_TOLD = "TriForce; where the last words stand in the book, too, the words behind them there are the guess."
 AT_FIRST = (*COMPARED, FASTEST)  # lanes, until the model is known or the reader chooses
 MOST_POINTS = 600  # in one lane's replay; more would not be visible
 

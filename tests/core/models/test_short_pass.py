@@ -127,33 +127,36 @@ def streamed(model: LoadedModel, kernel: SmallRows, kept_as: torch.dtype) -> tup
 
 def retrieved(model: LoadedModel, kernel: SmallRows, kept_as: torch.dtype) -> tuple[CachedModel, RetrievalCache]:
     backend = Backend("compiled", kernel, "test", kernel=kernel)
-    full = FullCache(model.shape._replace(narrow=kept_as), 512, 8, backend=backend)
+    full = FullCache(model.shape._replace(narrow=kept_as), 2048, 8, backend=backend)
     reader = CachedModel("full", model.module, full, CPU)
-    reader.feed(Context(random_prompt(300)), range(300), 1)
-    cache = RetrievalCache(full, TopChunks(full, RetrievalConfig(budget=64, local_window=16)))
+    reader.feed(Context(random_prompt(1500)), range(1500), 1)
+    cache = RetrievalCache(full, TopChunks(full, RetrievalConfig(budget=1152, local_window=16)))  # two shares of keys
     cache.select()
     return CachedModel("retrieval", model.module, cache, CPU), cache
 
 
 @pytest.mark.parametrize("kept_as", TYPES, ids=str)
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize(("family", "kv_heads", "threads"), [("llama", 2, 2), ("qwen3", 3, 2), ("qwen2", 1, 3)])
 @pytest.mark.parametrize("made", [streamed, retrieved])
 def test_a_pass_in_one_call_is_that_of_its_parts(
     kernel: SmallRows,
     family: str,
+    kv_heads: int,
+    threads: int,
     made: Callable[..., tuple[CachedModel, StreamingCache | RetrievalCache]],
     kept_as: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if kept_as not in kernel.puts:
         pytest.skip(f"this processor does not round to {kept_as}")
-    model = compiled(kernel, tiny_config(family, layers=3, heads=6, kv_heads=2))
+    model = compiled(kernel, tiny_config(family, layers=3, heads=6, kv_heads=kv_heads))
+    monkeypatch.setattr(kernel._threads, "now", lambda: threads)
     whole, parts = made(model, kernel, kept_as), made(model, kernel, kept_as)
     slow = parts[1].fixed
     monkeypatch.setattr(parts[1], "fixed", lambda: slow()._replace(attend=None))
     calls, call = [], kernel.whole_pass
     monkeypatch.setattr(kernel, "whole_pass", lambda *given: calls.append(given) or call(*given))
-    start, prompt = whole[1].length, random_prompt(400, 3)
+    start, prompt = whole[1].length, random_prompt(1600, 3)
     for number, size in enumerate((1, 2, 7, 13, 20, 32, 1)):
         keep = min(size, number + 1)
         found, wanted = (judge.feed(Context(prompt), range(start, start + size), keep) for judge, _ in (whole, parts))
@@ -171,6 +174,7 @@ def test_a_full_cache_logs_its_queries_and_so_passes_in_parts(
     kernel: SmallRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, tokens = compiled(kernel, tiny_config("llama")), random_prompt(20)
+    assert short_pass_of(model.module) is not None  # compared now
     monkeypatch.setattr(kernel, "whole_pass", lambda *_: pytest.fail("the queries would not be logged"))
     logits(model, tokens, [13, 7], Backend("compiled", kernel, "test", kernel=kernel))
 
@@ -184,12 +188,36 @@ def test_keys_too_large_for_16_bits_are_refused_in_one_call_too(
         pytest.skip(f"this processor does not round to {kept_as}")
     huge = 1e6 if kept_as == torch.float16 else 3.4e38
     judge, cache = made(model := compiled(kernel, tiny_config("llama")), kernel, kept_as)
-    body, prompt, start = cast(Any, model.module).model, random_prompt(400), cache.length
-    judge.feed(Context(prompt), range(start, start + 1), 1)
-    body.layers[1].self_attn.v_proj.packed.fill_(huge)
+    body, context, start = cast(Any, model.module).model, Context(random_prompt(1600)), cache.length
+    judge.feed(context, range(start, start + 1), 1)
+    twin, _ = made(model, kernel, kept_as)
+    twin.feed(context, range(start, start + 1), 1)
+    weights = body.layers[1].self_attn.v_proj.packed
+    before = weights.clone()
+    weights.fill_(huge)
     with pytest.raises(UnsupportedModel, match="too large for 16 bits"):
-        judge.feed(Context(prompt), range(start + 1, start + 3), 1)
+        judge.feed(context, range(start + 1, start + 3), 1)
     assert cache.length == start + 1, "nothing of that pass counts"
+    weights.copy_(before)
+    again = judge.feed(context, range(start + 1, start + 4), 3)
+    assert torch.equal(again, twin.feed(context, range(start + 1, start + 4), 3)), "nor is anything of it left"
+
+
+def test_a_model_whose_passes_in_one_call_differ_goes_in_parts(
+    kernel: SmallRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = kernel.whole_pass
+
+    def almost(*given: Any) -> torch.Tensor | None:
+        found = call(*given)
+        return None if found is None else found * (1 + 1e-6)
+
+    monkeypatch.setattr(kernel, "whole_pass", almost)
+    short = short_pass_of(compiled(kernel, tiny_config("llama")).module)
+    assert short is not None and not short.whole
+    monkeypatch.undo()
+    short = short_pass_of(compiled(kernel, tiny_config("llama")).module)
+    assert short is not None and short.whole
 
 
 @pytest.mark.parametrize(("kept_as", "step"), [(torch.float16, 2.0**-10), (torch.bfloat16, 2.0**-7)], ids=str)
