@@ -94,6 +94,7 @@ class ModelHandlers:
         if row is None:
             raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
         self._worker.switch(self._source.load(config_of(row, self._source)), name)
+        self._downloads.dismiss()
         return {self._parts.doing: view.loading(name), self._parts.listing: view.models(rows, loading=True)}
 
     def _follow(self, *, seen: bool = False) -> Iterator[Updates]:
@@ -118,9 +119,11 @@ class ModelHandlers:
             }
         refused = state.refused if isinstance(state, Ready) else None
         fetching = now.name if now is not None and not now.ended else ""
+        # A page that has told that a download is complete goes on telling it, until it is closed or the model is used
+        settled = gr.skip() if now is not None and now.stage == "done" else ""
         return {
             self._parts.listing: view.models(self._rows(), fetching=fetching),
-            self._parts.doing: view.not_loaded(refused) if refused else "",
+            self._parts.doing: view.not_loaded(refused) if refused else settled,
         }
 
     def _rows(self) -> list[ModelRow]:

@@ -255,7 +255,7 @@ def _show(blob: Path, pointer: Path) -> None:
 def _write_ref(folder: Path, commit: str) -> None:
     ref = folder / "refs" / "main"
     ref.parent.mkdir(parents=True, exist_ok=True)
-    new = ref.with_name(f"main.{os.getpid()}")
+    new = ref.with_name(f"main.{os.getpid()}.{threading.get_ident()}")  # two threads may end at once, too
     new.write_text(commit, encoding="utf-8")
     os.replace(new, ref)
 
