@@ -94,6 +94,18 @@ def test_the_kernel_equals_its_slow_twin(
     assert torch.allclose(kernel(q, k, v, 0.3), expected, atol=tolerance(shape[-1]))
 
 
+@pytest.mark.parametrize("kept", KEPT_AS)
+@pytest.mark.parametrize("dim", [16, 24, 40, 80, 96, 104, 192])
+def test_few_rows_have_as_many_sums_at_a_time_as_their_dimensions_allow(
+    kernel: SmallRows, dim: int, kept: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "by_matrices", frozenset())
+    for new in (1, 2, 3, 4, 5):
+        q, k, v = tensors(2, 2, 200 - new, new, dim)
+        expected = attend_reference(q, (k := k.to(kept)).float(), (v := v.to(kept)).float(), 0.3)
+        assert torch.allclose(kernel(q, k, v, 0.3), expected, atol=tolerance(dim)), new
+
+
 @pytest.mark.usefixtures("unit")
 @pytest.mark.parametrize("shape", [*SHAPES, (4, 2, 700, 300, 64), (4, 1, 0, 260, 72)])
 def test_float16_keys_and_values_are_widened_exactly(kernel: SmallRows, shape: tuple[int, int, int, int, int]) -> None:
