@@ -44,7 +44,7 @@ class AnswerJob:
         book, conversation, num_read_before = session.book, session.conversation, session.num_read
         check_place(self.place, session)
         if book is None or conversation is None:
-            raise NoBook
+            raise NoBook(too_long=session.uploads.too_long)
         recording = self._recording(engine)
         before, written, method = recording.before, recording.written, recording.config.method
         trace = session.trace = Trace(f"{question} (continued)" if before else question, method)

@@ -82,12 +82,13 @@ def forget_tokens(session: Session) -> None:
 
 
 def recount(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[LibraryEvent]:
-    """Count a book again that another model has read, before a question is asked about it.
+    """Count a book before a question about it: one that another model has read, or that nobody has opened yet.
 
     Raises:
-        ContextTooSmall: the new model cannot hold it; it stays in the library, with offers.
+        ContextTooSmall: the model cannot hold it; it stays in the library, with offers.
     """
-    if not session.is_stale:
+    unopened = session.lacks_book and bool(session.uploads.extracted)
+    if not session.is_stale and not unopened:
         return
     yield from open_library(session, engine, cancel)
     fit = session.uploads.fit

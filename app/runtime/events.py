@@ -49,7 +49,7 @@ ModelState = Loading | Ready | LoadFailed
 class Waiting:
     """The job waits until something else ends."""
 
-    reason: Literal["loading", "own job", "another page"]
+    reason: Literal["loading", "own job", "another page", "opening"]
     num_ahead: int  # jobs of other pages
     own: Kind = "reading"  # which job of this page runs first, if that is the reason
 

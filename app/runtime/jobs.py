@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from app.runtime.events import Kind, Loading, ModelState, Pause, Ready, Waiting, WorkerEvent
+from app.runtime.events import Kind, LoadFailed, Loading, ModelState, Pause, Ready, Waiting, WorkerEvent
 from app.runtime.sessions import Session
 from app.runtime.throttle import INTERVAL_SECONDS
 from core.errors import CoreError
@@ -20,9 +20,15 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
 
 MOST_WAITING = 8  # answers and races of one page
 LINGER_SECONDS = 5.0  # a page that reloads is back by then
+LOOK_SECONDS = 0.1  # between two looks whether a job is ready
 
 Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
 Load = Callable[[], "tuple[TextEngine, Machine]"]
+
+
+def always() -> bool:
+    """Ready at once."""
+    return True
 
 
 class TooMuchWaits(CoreError):
@@ -59,6 +65,7 @@ class Job:
     kind: Kind
     work: Work
     lingers: bool = False  # without a follower it goes on for LINGER_SECONDS
+    ready: Callable[[], bool] = always  # until then other jobs go first
     num_followers: int = 0
     cancel: threading.Event = field(default_factory=threading.Event)
     _items: list[Item] = field(default_factory=list)
@@ -78,12 +85,13 @@ class Job:
 
 
 class JobQueue:
-    """Jobs in order of arrival, the running one first, and the state of the model."""
+    """Jobs in order of arrival, and the state of the model."""
 
     def __init__(self) -> None:
         self.state: ModelState = Loading()
         self.closed = False
         self._jobs: list[Job] = []
+        self._turn: Job | None = None  # the one that runs
         self._switch: Switch | None = None  # done before the next job
         self._changed = threading.Condition()  # guards all fields above
 
@@ -92,13 +100,15 @@ class JobQueue:
 
     # -------------------- the pages' side
 
-    def stream(self, session: Session, kind: Kind, work: Work, *, lingers: bool = False) -> Generator[WorkerEvent]:
+    def stream(
+        self, session: Session, kind: Kind, work: Work, *, lingers: bool = False, ready: Callable[[], bool] = always
+    ) -> Generator[WorkerEvent]:
         """Queue a job and yield its events; closing this generator cancels the job, soon after if it `lingers`.
 
         Raises:
             TooMuchWaits; whatever the job raises.
         """
-        job = Job(session, kind, work, lingers)
+        job = Job(session, kind, work, lingers, ready)
         with self._changed:
             own = sum(other.session is session and other.kind in ("answer", "race") for other in self._jobs)
             if kind in ("answer", "race") and own >= MOST_WAITING:
@@ -167,10 +177,11 @@ class JobQueue:
     def cancel_reading(self, session_id: str) -> None:
         """End the session's counting and reading, and withdraw its questions that wait: each would read the rest."""
         with self._changed:
-            own = [(at, job) for at, job in enumerate(self._jobs) if job.session.id == session_id]
-            stops = any(job.kind in ("counting", "reading") for _, job in own)
-            for at, job in own:
-                if job.kind in ("counting", "reading") or (stops and at and job.kind in ("answer", "race")):
+            own = [job for job in self._jobs if job.session.id == session_id]
+            stops = any(job.kind in ("counting", "reading") or not job.ready() for job in own)
+            for job in own:
+                waits = job is not self._turn and job.kind in ("answer", "race")
+                if job.kind in ("counting", "reading") or (stops and waits):
                     job.cancel.set()
 
     def of(self, session_id: str, kind: Kind) -> list[Job]:
@@ -191,7 +202,7 @@ class JobQueue:
 
     def others_wait(self) -> bool:
         """Another job waits for the running one to end."""
-        return any(job.kind != "survey" for job in self._jobs[1:])
+        return any(job is not self._turn and job.kind != "survey" and job.ready() for job in self._jobs)
 
     def switch(self, load: Load, model: str) -> None:
         """Load another model before the next job; jobs that read or count are ended.
@@ -206,8 +217,9 @@ class JobQueue:
             if busy is not None:
                 what = "An answer is being written" if busy.kind == "answer" else "A race runs"
                 raise ModelBusy(f"{what}, perhaps on another page.", hint="Wait for its end, or stop it there.")
-            for job in self._jobs[:1] + [job for job in self._jobs[1:] if job.kind == "survey"]:
-                job.cancel.set()
+            for job in self._jobs:
+                if job is self._turn or job.kind == "survey":
+                    job.cancel.set()
             self.state, self._switch = Loading(model), Switch(load)
             self._changed.notify_all()
 
@@ -228,7 +240,7 @@ class JobQueue:
     def _withdrawn(self, job: Job) -> bool:
         """Take a cancelled job out of the queue, unless it has begun."""
         with self._changed:
-            begun = self._jobs[:1] == [job] and not isinstance(self.state, Loading) and not self.closed
+            begun = job is self._turn and not self.closed
             if job in self._jobs and job.cancel.is_set() and not begun:
                 self._jobs.remove(job)
                 self._changed.notify_all()
@@ -239,9 +251,13 @@ class JobQueue:
         with self._changed:
             if isinstance(self.state, Loading):
                 return Waiting("loading", 0)
-            if job not in self._jobs[1:]:
+            if job is self._turn or job not in self._jobs:
                 return None
-            ahead = [before for before in self._jobs[: self._jobs.index(job)] if before.kind != "survey"]
+            if not job.ready():
+                return Waiting("opening", 0)
+            before = self._jobs[: self._jobs.index(job)]
+            ahead = [one for one in self._jobs if one is self._turn or (one in before and one.ready())]
+            ahead = [one for one in ahead if one.kind != "survey"]
             if not ahead:
                 return None
         others = sum(other.session is not job.session for other in ahead)
@@ -254,11 +270,25 @@ class JobQueue:
     def next_turn(self) -> Job | Switch | None:
         """Wait for the next work; None: the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self.closed or self._switch or self._jobs)
-            if self.closed:
-                return None
-            switch, self._switch = self._switch, None
-            return switch or self._jobs[0]
+            while True:
+                self._changed.wait_for(lambda: self.closed or self._switch or self._jobs)
+                if self.closed:
+                    return None
+                switch, self._switch = self._switch, None
+                if switch:
+                    return switch
+                self._turn = self._next_job()
+                if self._turn:
+                    return self._turn
+                self._changed.wait(LOOK_SECONDS)
+
+    def _next_job(self) -> Job | None:
+        """The oldest that is ready; but a text that came later is counted before the questions that waited for it."""
+        failed = isinstance(self.state, LoadFailed)  # then nothing becomes ready any more
+        first = next((job for job in self._jobs if failed or job.cancel.is_set() or job.ready()), None)
+        if first is None or first.kind not in ("answer", "race") or not first.session.lacks_book:
+            return first
+        return next((job for job in self._jobs if job.session is first.session and job.kind == "counting"), first)
 
     def has_become(self, state: ModelState) -> None:
         """Set the model's state."""
@@ -272,6 +302,7 @@ class JobQueue:
             ready = self.state if isinstance(self.state, Ready) else None
             if ready and info is not None and info is not ready.info:  # layers have moved to host memory
                 self.state = replace(ready, info=info)
+            self._turn = None
             if job in self._jobs:  # not removed while the program ends
                 self._jobs.remove(job)
             self._changed.notify_all()

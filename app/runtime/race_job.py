@@ -48,7 +48,7 @@ def run_race(
         yield Pause()
     book, conversation = session.book, session.conversation
     if book is None or conversation is None:
-        raise NoBook
+        raise NoBook(too_long=session.uploads.too_long)
     wish = configs[0].thinking
     thinking = wish if wish in engine.info.capabilities.thinking else None
     prompt = conversation.until(0).ask(question).prompt_ids(engine.text, thinking)

@@ -93,6 +93,7 @@ class Session:
     baseline_budget: int = 0  # the budget they were measured with
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to detect changes
     model: object = None  # the model state that the page shows, to detect a change by another page
+    told_no_book: bool = False  # the page still says so at the question box
     num_opened: int = 0  # pages of documents that were asked for: only the newest is shown
     declined_offer: bool = False  # of a full model
     num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
@@ -170,6 +171,23 @@ class Session:
         return next((node for node in reversed(path) if node.exchange is not None), None)
 
     @property
+    def has_something(self) -> bool:
+        """The page has something to show of a book: one that is open, on its way, removed, or that failed."""
+        uploads = self.uploads
+        told = uploads.error or uploads.note or self.removed
+        return bool(self.book or uploads.library.books or uploads.pending or told)
+
+    @property
+    def lacks_book(self) -> bool:
+        """No book is open that the conversation could be about."""
+        return self.book is None or not self.fits
+
+    @property
+    def can_ask(self) -> bool:
+        """A question need not wait for a text that is still being extracted."""
+        return not (self.lacks_book and self.uploads.extracting)
+
+    @property
     def is_read(self) -> bool:
         """The whole book was read: all its tokens but the last are in the cache."""
         return self.book is not None and self.num_read >= self.book.num_opening - 1
@@ -187,8 +205,11 @@ class SessionGone(CoreError):
 class NoBook(CoreError):
     """A question without a book."""
 
-    def __init__(self) -> None:
-        super().__init__("There is no book yet.", hint="Drop a file or choose a sample, then ask.")
+    def __init__(self, *, too_long: bool = False) -> None:
+        if too_long:
+            super().__init__("The book is too long to be read at once.", hint="Tick what is read of it, then ask.")
+        else:
+            super().__init__("There is no book yet.", hint="Drop a file or choose a sample, then ask.")
 
 
 class OtherBook(CoreError):

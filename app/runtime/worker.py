@@ -197,8 +197,8 @@ class EngineWorker:
             parent: the exchange it follows, ROOT for none; None for the newest of the shown branch.
             own_seed: draw with this answer's own seed, not with the one in `config`.
         Raises:
-            SessionGone, EmptyQuestion, NoBook, OtherBook: at once. ContextTooSmall and other errors of the engine: when
-            its turn comes.
+            SessionGone, EmptyQuestion, NoBook, OtherBook: at once, unless a text is on its way. ContextTooSmall and
+            other errors of the engine: when its turn comes.
         """
         session = self._ready_to_answer(session_id, question)
         return self._write(session, Place(question=question.strip(), parent=parent), config, own_seed)
@@ -243,7 +243,8 @@ class EngineWorker:
             conversations=self.conversations,
             saved_books=self.saved_books,
         )
-        return self.reading.after(session, self._jobs.stream(session, "answer", job, lingers=True))
+        events = self._jobs.stream(session, "answer", job, lingers=True, ready=lambda: session.can_ask)
+        return self.reading.after(session, events)
 
     def race(
         self, session_id: str, question: str, configs: Sequence[GenerationConfig], seconds: float | None = None
@@ -262,7 +263,7 @@ class EngineWorker:
             raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
         self.stop_race(session_id)
         work = partial(run_race, session, question, tuple(configs), seconds, self.saved_books)
-        return self._jobs.stream(session, "race", work)
+        return self._jobs.stream(session, "race", work, ready=lambda: session.can_ask)
 
     def borrow(self, session_id: str, work: Work) -> Generator[WorkerEvent]:
         """Run the caller's work on the engine's thread, in turn with the pages' jobs: for measurements."""
@@ -309,10 +310,11 @@ class EngineWorker:
 
     def _ready_to_answer(self, session_id: str, question: str) -> Session:
         session = self.sessions.get(session_id)
-        if session.dialogue is not None and not session.fits:
+        coming = session.uploads.extracting or bool(session.uploads.extracted)
+        if session.dialogue is not None and not session.fits and not coming:
             raise OtherBook(session.dialogue.book.title)
-        if session.book is None:
-            raise NoBook
+        if session.book is None and not coming:
+            raise NoBook(too_long=session.uploads.too_long)
         if not question.strip():
             raise EmptyQuestion
         return session

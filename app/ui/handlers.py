@@ -48,17 +48,18 @@ class Handlers:
         parts, current = self.parts, self._worker.sessions.enter(session_id)
         self.conversing.arrive(current)
         current.drawn_amid_answer = self._worker.has_answer(current.id)
-        return {
-            parts.session: current.id,  # for programs; a browser sends its own id
-            parts.card: BookView(current).html(),
-            **LibraryDrawing(parts.library, current).updates(),
-        } | self.talk(current)
+        library: Updates = {}
+        if current.has_something:  # else the page has its first state, and a file dropped just now may have drawn more
+            library = {parts.card: BookView(current).html(), **LibraryDrawing(parts.library, current).updates()}
+        return {parts.session: current.id} | library | self.talk(current)  # programs need the id, a browser has it
 
     @lasting
     def resume(self, session_id: str) -> Iterator[Updates]:
-        """Read the rest of the book."""
+        """Read the rest of the book that the page had before it was loaded again."""
         time.sleep(ENTERING_SECONDS)
-        yield from self.read_on(session_id)
+        current = self._worker.sessions.find(session_id)
+        if current is None or current.has_something:
+            yield from self.read_on(session_id)
 
     def talk(self, current: Session) -> Updates:
         """Updates of a session's shown conversation and everything around it."""
@@ -138,7 +139,7 @@ class Handlers:
 
     def watch_library(self, current: Session, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
         """Show the library and the reading while they change; another event may show the same."""
-        drawing, shown = LibraryDrawing(self.parts.library, current), ""
+        drawing, shown, book = LibraryDrawing(self.parts.library, current), "", current.book
 
         def drawn() -> Updates:
             nonlocal shown
@@ -150,6 +151,7 @@ class Handlers:
         try:
             for batch in in_batches(events):
                 changed = any(isinstance(event, BookOpened | LibraryClosed) for event in batch)
+                changed, book = changed or current.book is not book, current.book  # an answer may have opened it
                 fresh = self.fresh(current) if changed else {}  # takes a moment, in which the reading begins
                 yield drawn() | fresh
         except CoreError as error:
@@ -166,8 +168,18 @@ class Handlers:
         }
 
     def fresh(self, current: Session) -> Updates:
-        """Updates for another book: the conversation, if it continues, and an empty retrieval map."""
-        return self.talk(current)
+        """Updates for another book: the conversation, if it continues, and an empty retrieval map.
+
+        A question that waits for the book stays in the chat; its own event draws it.
+        """
+        updates = self.talk(current)
+        if self._worker.has_answer(current.id):
+            for part in (self.parts.chat, self.parts.strip):
+                del updates[part]
+        if current.told_no_book and current.book is not None:
+            current.told_no_book = False
+            updates[self.parts.told] = ""
+        return updates
 
     def _suggest(self, current: Session | None) -> Updates:
         """Updates of the suggestions: questions for a sample book that were not asked yet."""

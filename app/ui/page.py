@@ -108,7 +108,8 @@ def build_page(
         loaded.then(
             race.offer_lanes, [session, race.parts.lanes], race.parts.lanes, api_visibility="private", **at_once
         )
-        entered.then(handlers.resume, session, parts.of_book, api_name="resume", api_visibility="private", **stream)
+        resume = never_silent(handlers.resume, parts.card)
+        entered.then(resume, session, parts.of_book, api_name="resume", api_visibility="private", **stream)
         wire_books(worker, handlers, samples, side, stream, at_once)
         wire_answers(worker, handlers, side, entered, stream, at_once)
         wire_settings(side.fields, side.method, at_once)

@@ -46,7 +46,7 @@ class Parts:
     def of_book(self) -> list[Block]:
         """Changed by opening and reading a book."""
         library = [self.drop, self.library.drop, *self.library.of_library]
-        return [*self.of_card, *library, *self.of_conversation]
+        return [*self.of_card, *library, *self.of_conversation, self.told]
 
     @property
     def of_answer(self) -> list[Block]:

@@ -1,21 +1,24 @@
 """The ablation suite: TriForce as published and what was added to it, and variants with one part set differently.
 
-Weights are loaded once. Every variant gets its own engine, reads the same books, and is timed in turns with plain
-decoding on the same engine, so that a busy moment of the machine affects both. Each differs in one part from TriForce
-as it ships, or, for additions, from TriForce as published.
+Weights are loaded once. Every variant gets its own engine and the same books, which are read once and then loaded, and
+is timed in turns with plain decoding on the same engine, so that a busy moment of the machine affects both. Each
+differs in one part from TriForce as it ships, or, for additions, from TriForce as published.
 
 Acceptance hardly depends on the machine's load, but rounds that adapt follow measured times. So `counted` measures
 with fixed rounds what no load changes, and no times.
 """
 
 import gc
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from core.bench.checkpoint import Checkpoint
 from core.bench.choices import HINDSIGHT, ONCE
+from core.bench.readings import Readings
 from core.bench.speed import ADAPTIVE, SpeedRow, run_speed
 from core.config import EngineConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import METHODS, PLAIN
@@ -189,28 +192,38 @@ class Ablation:
         end, kept = None if minutes is None else time.monotonic() + 60 * minutes, checkpoint or Checkpoint(None, {})
         for context in contexts:
             first = True
-            for variant in chosen(parts):
-                config = variant.applied(self.config)
-                why = self._obstacle(variant, config, counted=counted)
-                if config is None or why:
-                    progress(f"Not measured: {variant}. {why}")
-                    continue
-                found = kept.get(f"{context}/{variant}")
-                if found is None:
-                    self.out_of_time = end is not None and time.monotonic() > end
-                    if self.out_of_time:
-                        return
-                    try:
-                        found = [asdict(row) for row in self._measure(variant, config, context, shape, counted=counted)]
-                    except NotEnoughMemory as error:
-                        progress(f"Not measured: {variant}. {error.problem}")
+            with tempfile.TemporaryDirectory(prefix="triforce-ablation-", ignore_cleanup_errors=True) as folder:
+                readings = Readings(Path(folder))
+                for variant in chosen(parts):
+                    config = variant.applied(self.config)
+                    why = self._obstacle(variant, config, counted=counted)
+                    if config is None or why:
+                        progress(f"Not measured: {variant}. {why}")
                         continue
-                    kept.put(f"{context}/{variant}", found)
-                yield from (AblationRow(**row) for row in found[0 if first else 1 :])
-                first = False
+                    found = kept.get(f"{context}/{variant}")
+                    if found is None:
+                        self.out_of_time = end is not None and time.monotonic() > end
+                        if self.out_of_time:
+                            return
+                        try:
+                            measured = self._measure(variant, config, context, shape, readings, counted=counted)
+                        except NotEnoughMemory as error:
+                            progress(f"Not measured: {variant}. {error.problem}")
+                            continue
+                        found = [asdict(row) for row in measured]
+                        kept.put(f"{context}/{variant}", found)
+                    yield from (AblationRow(**row) for row in found[0 if first else 1 :])
+                    first = False
 
     def _measure(
-        self, variant: Variant, config: EngineConfig, context: int, shape: dict[str, int], *, counted: bool
+        self,
+        variant: Variant,
+        config: EngineConfig,
+        context: int,
+        shape: dict[str, int],
+        readings: Readings,
+        *,
+        counted: bool,
     ) -> list[AblationRow]:
         """Plain decoding and the variant, on the same engine."""
         repeats = max(shape["repeats"], 2) if variant.is_oracle else shape["repeats"]  # its first run only takes notes
@@ -222,6 +235,7 @@ class Ablation:
             **{**shape, "repeats": repeats},
             speculation=COUNTED if counted and variant.part != "rounds" else variant.speculation,
             sampling=SamplingParams(temperature=variant.temperature),
+            read=readings.read,
         )
         del engine
         gc.collect()  # the next engine needs its memory

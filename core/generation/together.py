@@ -214,3 +214,6 @@ def in_order(events: Iterable[LaneEvent], count: int) -> Iterator[tuple[int, Eve
             event = waiting[now].popleft()
             yield now, event
             now += isinstance(event, Finished)
+    for number in range(now, count):  # behind one that was cancelled before its turn, and so never finished
+        for event in waiting[number]:
+            yield number, event

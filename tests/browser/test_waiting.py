@@ -1,10 +1,16 @@
 """Waiting for a reading, in a real browser: how long still, at every place where one looks, and a notice at its end."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app.context.uploads import Upload
+from app.documents.document import Extracting
+from app.runtime import reading_job
+from app.runtime.extracting import extract_one
 from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
 from tests.browser.test_page import Reader, browser, playwright, visit  # noqa: F401
 
@@ -73,3 +79,71 @@ def test_a_long_reading_that_ends_is_noticed_where_nobody_looks(
     reader.sees("#book", "Read once")
     playwright.expect(reader.page).to_have_title("TriForce Reader")
     assert reader.page.evaluate("window.noticed") == noticed
+
+
+@pytest.fixture
+def extraction(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Files are not extracted before this is set."""
+    held = threading.Event()
+
+    def slowly(upload: Upload, *rest: Any) -> Iterator[Extracting]:
+        upload.stage = "extracting"
+        while not held.wait(0.05) and not upload.stop.is_set():
+            yield Extracting(num_done=0, num_pages=None)
+        yield from extract_one(upload, *rest)
+
+    monkeypatch.setattr(reading_job, "extract_one", slowly)
+    yield held
+    held.set()
+
+
+def test_a_question_during_the_extraction_waits_and_is_answered(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+    extraction: threading.Event,
+) -> None:
+    reader = visit()
+    reader.asks("Too early?")
+    reader.sees("#told", "There is no book yet")
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Extracting text")
+    reader.sees("#chat", "You can ask now")
+    engine.enqueue("The whole book.")
+    reader.asks("And now?")
+    reader.sees("#chat .waits", "Waiting until the book is open")
+    extraction.set()
+    reader.sees("#chat", "The whole book.")
+    reader.sees("#strip", "Answer complete")
+    reader.sees("#book", "Read once")
+    playwright.expect(reader.page.locator("#chat .waits")).to_have_count(0)
+    playwright.expect(reader.page.locator("#question textarea")).to_have_value("")
+
+
+def test_that_there_is_no_book_is_not_said_any_more_when_one_opens(
+    visit: Callable[[], Reader],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    reader.asks("Too early?")
+    reader.sees("#told .problem", "There is no book yet")
+    reader.drops(write_book(tmp_path))
+    reader.sees("#chat", "The book is open")
+    playwright.expect(reader.page.locator("#told .problem")).to_have_count(0)
+    playwright.expect(reader.page.locator("#question textarea")).to_have_value("Too early?")
+
+
+def test_a_question_that_waits_for_a_text_comes_back_where_it_cannot_be_read(
+    visit: Callable[[], Reader],  # noqa: F811
+    tmp_path: Path,
+    extraction: threading.Event,
+) -> None:
+    reader = visit()
+    reader.drops(write_book(tmp_path, "", "empty.txt"))
+    reader.sees("#book", "Extracting text")
+    reader.asks("Anything in it?")
+    reader.sees("#chat .waits", "Waiting until the book is open")
+    extraction.set()
+    reader.sees("#told .problem", "There is no book yet")
+    reader.sees("#book .problem", "empty.txt")
+    playwright.expect(reader.page.locator("#question textarea")).to_have_value("Anything in it?")

@@ -10,7 +10,7 @@ import gradio as gr
 
 from app.conversations.exchange import Exchange
 from app.runtime.events import Ready, WorkerEvent
-from app.runtime.sessions import Session
+from app.runtime.sessions import NoBook, Session
 from app.runtime.throttle import LIVELY, Metronome, UpdateIntervals, in_batches, intervals_beside
 from app.runtime.worker import EngineWorker
 from app.ui import render
@@ -165,6 +165,8 @@ class Answers:
 
     def _no_answer(self, session_id: str, error: CoreError, question: str | None) -> Updates:
         parts, current = self._parts, self._worker.sessions.find(session_id)
+        if current is not None:
+            current.told_no_book = isinstance(error, NoBook)
         told = f'<div class="told" data-number="{next(_TOLD)}">{render.problem(error, closes=True)}</div>'
         strip = LiveStrip().html()
         return {parts.strip: strip, parts.chat: conversation(current), parts.box: idle_box(question), parts.told: told}

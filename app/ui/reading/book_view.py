@@ -24,6 +24,7 @@ from core.errors import ContextTooSmall, CoreError
 WAITING = {
     "loading": "Waits until the model is loaded",
     "another page": "Waits: another page is using the model",
+    "opening": "Waits until the book is open",
 }
 OWN_JOBS = {
     "answer": "Waits until the answer is written",

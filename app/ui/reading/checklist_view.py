@@ -51,6 +51,7 @@ def checklist(session: Session) -> str:
     sums = {
         "room": free,
         "left_out": meter.left_out(),
+        "page": page_tokens(fit, uploads.library),
         "books": {book.key: _costs(book, meter, free) for book in books},
     }
     pages, most = num_pages(uploads.library), int(free / page_tokens(fit, uploads.library))

@@ -22,6 +22,7 @@ ENDINGS: dict[StopReason, str] = {
 OWN_JOBS = {
     "reading": "Waiting until the book is read",
     "counting": "Waiting until the book is counted",
+    "saving": "Waiting until the book is on disk",
     "survey": "Waiting",
     "answer": "Waiting until this page’s answer is written",
     "race": "Waiting until this page’s race has ended",
@@ -33,7 +34,10 @@ EXPLAINED = {
     "passes": "Tokens committed per pass over the full cache. Plain decoding gets exactly 1.",
     "reread": "Tokens of the book that had to be read again for this answer.",
 }
-ACCEPTED = "Of the guessed tokens, the share that was accepted: first by the pages at hand, then by the whole book."
+ACCEPTED = (
+    "Of the guessed tokens, the share that was accepted: of the draft's by the pages at hand (retrieval), "
+    "and of what these let pass by the whole book."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +149,12 @@ class LiveStrip:
         if stats.tokens_per_second is not None:
             speed = formats.figure(stats.tokens_per_second)
             told = f'<span title="{EXPLAINED["speed"]}"><b>{speed}</b> tokens/s</span>'
-        shares = [one for one in map(_acceptance, (stats.level1, stats.level2)) if one is not None]
+        levels = {"draft": _acceptance(stats.level1), "retrieval": _acceptance(stats.level2)}
+        shares = {level: f"<b>{formats.percent(share)}</b>" for level, share in levels.items() if share is not None}
         if shares:
-            accepted = " and ".join(f"<b>{formats.percent(share)}</b>" for share in shares)
-            told += f'<span class="accepted" title="{ACCEPTED}">{accepted} of guesses right</span>'
+            one_level = len(shares) == 1
+            accepted = ", ".join(share if one_level else f"{level} {share}" for level, share in shares.items())
+            told += f'<span class="accepted" title="{ACCEPTED}">guesses right: {accepted}</span>'
         return f'<span class="brief">{told}</span>'
 
     def _tiles(self) -> list[Tile]:
@@ -177,6 +183,8 @@ def waiting_line(waiting: Waiting) -> str:
     """Why an answer has not begun."""
     if waiting.reason == "loading":
         return "Waiting until the model is loaded"
+    if waiting.reason == "opening":
+        return "Waiting until the book is open"
     if waiting.reason == "own job":
         return OWN_JOBS[waiting.own]
     pages = "another page" if waiting.num_ahead == 1 else f"{waiting.num_ahead} other pages"

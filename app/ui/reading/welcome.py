@@ -19,7 +19,7 @@ def welcome(session: Session) -> str:
         meanwhile = f" Until then questions go to {render.escape(book.title)}." if book else ""
         return _told("Too long to read at once", f"Tick above what is read.{meanwhile}")
     if book is None:
-        opening = _told("The book is being opened", "Its text is taken from the file, then read.")
+        opening = _told("The book is being opened", "You can ask now: the answer begins when it is open and read.")
         return opening if view.reading or uploads.coming else WELCOME
     if session.is_read and not uploads.coming:
         return _told("The book is open", "Ask anything about it.")

@@ -41,6 +41,17 @@
     return { tokens: costs.pages[last] - costs.pages[first - 1], part: `#${first}-#${last}` };
   }
 
+  // The total in pages of average length; the tokens by which it is judged are in the tooltip.
+  function said({ tokens, room, page, closed }) {
+    const over = tokens - room;
+    const most = Math.max(1, Math.floor(room / page));
+    const ticked = Math.max(1, Math.round(tokens / page));
+    const pages = (number) => `${count(number)} ${number === 1 ? "page" : "pages"}`;
+    const fits = over > 0 ? `does not fit, about ${count(Math.max(1, Math.round(over / page)))} too many` : "fits";
+    const closes = closed ? ` · closes ${closed} ${closed === 1 ? "document" : "documents"}` : "";
+    return `About ${pages(over > 0 ? ticked : Math.min(ticked, most))} ticked, room for ${count(most)}: ${fits}${closes}`;
+  }
+
   // All that is ticked: what it costs together, and how it is called.
   function total(form) {
     const sums = JSON.parse(form.dataset.sums);
@@ -53,7 +64,7 @@
       (sum, one, at) => sum + (one.tokens ?? 0) + (at ? one.costs.before : 0) + (at < kept.length - 1 ? one.costs.after : 0),
       0,
     );
-    return { kept, tokens, room: sums.room, bad: kept.some((one) => one.bad), closed: found.length - kept.length };
+    return { kept, tokens, room: sums.room, page: sums.page, bad: kept.some((one) => one.bad), closed: found.length - kept.length };
   }
 
   function show(form) {
@@ -69,15 +80,13 @@
       whole.checked = ticked === chapters.length;
       whole.indeterminate = ticked > 0 && !whole.checked;
     }
-    const { kept, tokens, room, bad, closed } = total(form);
-    const over = tokens - room;
-    let said = `${count(tokens)} of ${count(room)} tokens: ${over > 0 ? `does not fit, ${count(over)} too many` : `fits, ${count(-over)} free`}`;
-    if (bad) said = "These pages are not in the document.";
-    else if (!kept.length) said = "Nothing is ticked.";
-    else if (closed) said += closed === 1 ? " · closes 1 document" : ` · closes ${closed} documents`;
+    const sum = total(form);
+    const { kept, tokens, room, bad } = sum;
     const output = find("output", form);
-    const fits = !bad && kept.length > 0 && over <= 0;
-    if (output.textContent !== said) output.textContent = said;
+    const fits = !bad && kept.length > 0 && tokens <= room;
+    const text = bad ? "These pages are not in the document." : kept.length ? said(sum) : "Nothing is ticked.";
+    if (output.textContent !== text) output.textContent = text;
+    output.title = `${count(tokens)} of ${count(room)} tokens`;
     output.className = fits ? "fits" : "not";
     find(".go", form).disabled = !fits;
   }

@@ -15,7 +15,7 @@ from core.errors import UnsupportedModel
 from core.generation.branches import MOST_TOGETHER
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 from core.generation.loaded import LoadedModels
-from core.generation.together import Question
+from core.generation.together import Question, in_order
 from core.models import joined
 from core.models.loader import prepared
 from core.ops.backend import Backend
@@ -185,6 +185,15 @@ def test_events_of_each_come_in_order_and_more_questions_than_seats_follow_one_a
     last_read = order.index((len(asked) - 1, PrefillProgress))
     assert any(kind is Finished for _, kind in order[:last_read]), "the last one waited for a seat"
     assert [one.token_ids for one in ends(together(engine, asked))] == [one.token_ids for one in alone(engine, asked)]
+
+
+def test_in_order_what_follows_a_question_that_was_cancelled_before_its_turn_still_comes(engine: Engine) -> None:
+    asked = questions("triforce", lengths=(5, 6, 7))
+    assert asked[1].cancel is not None
+    asked[1].cancel.set()
+    events = list(in_order(engine.answer_together(asked), len(asked)))
+    assert [number for number, event in events if isinstance(event, Finished)] == [0, 2]
+    assert [number for number, _ in events] == sorted(number for number, _ in events)
 
 
 def test_settings_that_cannot_be_are_refused_before_anything_is_read(
