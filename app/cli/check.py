@@ -11,8 +11,9 @@ from app.cli.environment import DEV_REQUIREMENTS, ROOT, pip_install, unmet_requi
 
 MOST_TEST_PROCESSES = 4
 LONG_TESTS = "tests.long"
+PROCESSES = str(min(MOST_TEST_PROCESSES, os.cpu_count() or 1))
 STEPS = {  # run by `check` after the tests, as `python -m`
-    "slow tests": ("pytest", "-m", "slow and not gpu"),
+    "slow tests": ("pytest", "-m", "slow and not gpu", "-n", PROCESSES, "--dist", "worksteal"),  # most are one file's
     "format": ("ruff", "format", "--check", "."),
     "style": ("ruff", "check", "."),
     "types": ("mypy", "--strict", "core", "app"),
@@ -44,9 +45,8 @@ def run_steps(*, tests: bool) -> int:
 
 
 def tests_command(pytest_args: Sequence[str] = ()) -> Sequence[str]:
-    """The command for the requested tests; the whole suite runs in several processes."""
-    processes = min(MOST_TEST_PROCESSES, os.cpu_count() or 1)
-    return ("pytest", *(pytest_args or ("-n", str(processes), "--dist", "loadfile")))
+    """The command for the requested tests; the whole suite runs in several processes, and tells its slowest tests."""
+    return ("pytest", *(pytest_args or ("-n", PROCESSES, "--dist", "loadfile", "--durations", "20")))
 
 
 def run_module(*words: str) -> int:

@@ -185,6 +185,11 @@ class Uploads:
         return any(one.stage == "recognising" for one in self.pending)
 
     @property
+    def arriving(self) -> bool:
+        """A text is on its way into the library, or being counted."""
+        return any(one.stage in (*ON_THE_WAY, "extracted", "counting") for one in self.pending)
+
+    @property
     def extracted(self) -> tuple[Upload, ...]:
         """Uploads whose text is extracted but not yet counted."""
         return tuple(one for one in self.pending if one.stage == "extracted")
@@ -206,13 +211,14 @@ class Uploads:
 
     @property
     def behind(self) -> bool:
-        """There are changes that the engine's thread has not seen yet."""
-        return bool(self.extracted) or self.library is not self.settled
+        """There are changes that the engine's thread has not opened yet."""
+        to_open = any(one.stage in ("extracted", "counting") for one in self.pending)
+        return to_open or self.library is not self.settled
 
     @property
     def coming(self) -> bool:
         """Something is on its way that is not open yet."""
-        return self.extracting or (self.behind and bool(self.library.books or self.extracted))
+        return self.arriving or (self.behind and bool(self.library.books))
 
     @property
     def too_long(self) -> bool:

@@ -216,6 +216,7 @@ class JobQueue:
             busy = next((job for job in self._jobs if job.kind in ("answer", "race")), None)
             if busy is not None:
                 what = "An answer is being written" if busy.kind == "answer" else "A race runs"
+                what = what if busy.ready() else "A question waits for its book"
                 raise ModelBusy(f"{what}, perhaps on another page.", hint="Wait for its end, or stop it there.")
             for job in self._jobs:
                 if job is self._turn or job.kind == "survey":

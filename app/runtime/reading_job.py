@@ -40,10 +40,19 @@ class Reading:
         self._jobs, self._saved_books, self._recognised = jobs, saved_books, recognised
 
     def extract(self, session: Session, pending: Sequence[Upload], files: Sequence[Path]) -> Iterator[WorkerEvent]:
-        """Extract files into their uploads, in the caller's thread; then `catch_up`."""
+        """Extract files into their uploads, in the caller's thread; then `catch_up`.
+
+        Uploads of a stream that is closed, even before its first event, have failed.
+        """
+        steps = self._extract(session, pending, files)
+        next(steps)  # a generator that was never begun ends without its `finally`
+        return steps
+
+    def _extract(self, session: Session, pending: Sequence[Upload], files: Sequence[Path]) -> Iterator[WorkerEvent]:
         ocr = Ocr(recognise=False, kept=self._recognised)
         session.drop_files()
         try:
+            yield Pause()
             for upload, file in zip(pending, files, strict=True):
                 try:
                     yield from extract_one(upload, file, session.uploads.insert, ocr)
@@ -190,7 +199,7 @@ class Reading:
             return
         if session.baseline is not None and session.budget in (None, session.baseline_budget):
             return
-        self._jobs.add_once(session, "survey", partial(survey, session, lambda: len(self._jobs) > 1))
+        self._jobs.add_once(session, "survey", partial(survey, session, self._jobs.others_wait))
 
 
 def about_to_read(session: Session, book: Book) -> PrefillProgress:

@@ -104,9 +104,10 @@ class Session:
     @property
     def fits(self) -> bool:
         """The conversation can continue: it is about the open book, or is empty."""
-        if self.dialogue is None:
+        dialogue = self.dialogue  # another thread may begin a new conversation
+        if dialogue is None:
             return True
-        return self.book is not None and (self.carried or self.dialogue.book.digest == self.digest)
+        return self.book is not None and (self.carried or dialogue.book.digest == self.digest)
 
     def drop_files(self) -> None:
         """Delete the copies of PDFs that are no longer open here."""

@@ -156,7 +156,7 @@ class EngineWorker:
         session = self.sessions.get(session_id)
         session.uploads.change(change)
         session.drop_files()
-        if not session.uploads.library.books:
+        if not (session.uploads.library.books or (session.lacks_book and session.uploads.arriving)):
             self.stop_answer(session_id)
             self.stop_race(session_id)
         return self.reading.catch_up(session)
@@ -235,9 +235,10 @@ class EngineWorker:
         return self._write(session, Place(question=path[-1].question, goes_on=path[-1].id), config, own_seed)
 
     def _write(self, session: Session, place: Place, config: GenerationConfig, own_seed: bool) -> Iterator[WorkerEvent]:
+        fresh = session.lacks_book and place.parent is None and place.goes_on is None
         job = AnswerJob(
             session=session,
-            place=replace(place, asked_in=session.dialogue),
+            place=replace(place, asked_in=None if fresh else session.dialogue),  # whatever book comes, it is asked
             config=config,
             seed=self._seed if own_seed else None,
             conversations=self.conversations,
@@ -256,7 +257,8 @@ class EngineWorker:
         Args:
             seconds: a budget on every lane's clock; None for none.
         Raises:
-            SessionGone, EmptyQuestion, NoBook, InvalidSetting: at once. Other engine errors: when its turn comes.
+            SessionGone, EmptyQuestion, NoBook, InvalidSetting: at once; NoBook later if a text is on its way. Other
+            engine errors: when its turn comes.
         """
         session = self._ready_to_answer(session_id, question)
         if len(configs) < 2:
@@ -310,7 +312,7 @@ class EngineWorker:
 
     def _ready_to_answer(self, session_id: str, question: str) -> Session:
         session = self.sessions.get(session_id)
-        coming = session.uploads.extracting or bool(session.uploads.extracted)
+        coming = session.uploads.arriving or session.uploads.coming
         if session.dialogue is not None and not session.fits and not coming:
             raise OtherBook(session.dialogue.book.title)
         if session.book is None and not coming:
@@ -372,6 +374,8 @@ class EngineWorker:
             if isinstance(self._jobs.state, LoadFailed):
                 raise self._jobs.state.error
             assert self._engine is not None, "a job before the model is loaded"
+            if job.cancel.is_set():
+                return  # stopped before its turn
             for event in noticed(job, self.sessions, self._engine, self.saved_books.num_in_memory):
                 job.tell(event)
         except CoreError as error:

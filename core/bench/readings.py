@@ -14,14 +14,20 @@ from core.kv_store.folder import BookFolder
 
 
 class Readings:
-    """Readings of the first engine, and of those after it that compute the same keys, values and landmarks."""
+    """Readings of the engines whose landmarks are of chunks of this size; the others read for themselves.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._family = BookFolder(folder), ""
+    Args:
+        folder: where they wait: as much as the cache of each book.
+        chunk_size: tokens.
+    """
+
+    def __init__(self, folder: Path, chunk_size: int) -> None:
+        self._folder, self._chunk_size = BookFolder(folder), chunk_size
 
     def read(self, engine: Engine, prompt_ids: Sequence[int]) -> None:
         """Bring an engine to all tokens of a prompt but the last. A full disk costs only time."""
-        store = BookStore(engine, self._folder) if holds_all_rows(engine) else None
+        keeps = engine.config.retrieval.chunk_size == self._chunk_size and holds_all_rows(engine)
+        store = BookStore(engine, self._folder) if keeps else None
         if store:
             for _ in store.fetch(prompt_ids):
                 pass
@@ -29,9 +35,8 @@ class Readings:
             pass
         if store is None:
             return
-        self._family = self._family or store.family.digest
         read = prompt_ids[:-1]
-        if store.family.digest == self._family and not store.is_saved(read):
+        if not store.is_saved(read):
             with suppress(BookFolderFull):
                 for _ in store.keep(store.read_book(read, (), 0.0)):
                     pass

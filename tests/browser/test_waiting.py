@@ -147,3 +147,18 @@ def test_a_question_that_waits_for_a_text_comes_back_where_it_cannot_be_read(
     reader.sees("#told .problem", "There is no book yet")
     reader.sees("#book .problem", "empty.txt")
     playwright.expect(reader.page.locator("#question textarea")).to_have_value("Anything in it?")
+
+
+def test_a_reload_during_the_extraction_leaves_the_question_in_the_box(
+    visit: Callable[[], Reader],  # noqa: F811
+    tmp_path: Path,
+    extraction: threading.Event,
+) -> None:
+    reader = visit()
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Extracting text")
+    reader.asks("What is it about?")
+    reader.sees("#chat .waits", "Waiting until the book is open")
+    reader.page.reload()
+    reader.sees("#book .problem", "it was stopped on the way")
+    playwright.expect(reader.page.locator("#question textarea")).to_have_value("What is it about?")

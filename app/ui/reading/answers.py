@@ -93,6 +93,9 @@ class Answers:
         if current is None:
             return
         if not isinstance(asked, Asked) or not self._worker.has_answer(session_id):
+            if isinstance(asked, Asked) and asked.left and not is_asked(current, asked.left):
+                current.answering = None
+                yield {self._parts.box: idle_box(asked.left)}  # the reload ended the extraction it waited for
             if not current.drawn_amid_answer:
                 return  # what the reader has changed meanwhile stays
             shown = self._page.talk(current)  # it has ended since the page was drawn
@@ -138,6 +141,8 @@ class Answers:
         if current.num_cleared != number:
             yield {parts.box: idle_box()}
             return
+        if current.answering is asked and chat.answered:
+            current.answering = None  # else a page that is loaded again has the question in its box
         if not chat.answered:
             current.editing = asked.editing
         left = None if chat.answered else asked.left
@@ -170,6 +175,12 @@ class Answers:
         told = f'<div class="told" data-number="{next(_TOLD)}">{render.problem(error, closes=True)}</div>'
         strip = LiveStrip().html()
         return {parts.strip: strip, parts.chat: conversation(current), parts.box: idle_box(question), parts.told: told}
+
+
+def is_asked(session: Session, question: str) -> bool:
+    """A question is the last one of the shown conversation."""
+    path = session.dialogue.path if session.dialogue else ()
+    return bool(path) and path[-1].question == question.strip()
 
 
 def head_of(session: Session) -> str:

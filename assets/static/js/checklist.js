@@ -44,12 +44,13 @@
   // The total in pages of average length; the tokens by which it is judged are in the tooltip.
   function said({ tokens, room, page, closed }) {
     const over = tokens - room;
-    const most = Math.max(1, Math.floor(room / page));
-    const ticked = Math.max(1, Math.round(tokens / page));
+    const most = Math.max(0, Math.floor(room / page));
+    const rounded = Math.max(1, Math.round(tokens / page));
+    const ticked = over > 0 ? Math.max(rounded, most + 1) : Math.min(rounded, Math.max(most, 1));
     const pages = (number) => `${count(number)} ${number === 1 ? "page" : "pages"}`;
     const fits = over > 0 ? `does not fit, about ${count(Math.max(1, Math.round(over / page)))} too many` : "fits";
     const closes = closed ? ` · closes ${closed} ${closed === 1 ? "document" : "documents"}` : "";
-    return `About ${pages(over > 0 ? ticked : Math.min(ticked, most))} ticked, room for ${count(most)}: ${fits}${closes}`;
+    return `About ${pages(ticked)} ticked, room for ${count(most)}: ${fits}${closes}`;
   }
 
   // All that is ticked: what it costs together, and how it is called.

@@ -1,18 +1,20 @@
 """Questions about a book whose text is still being taken from its file: they wait for it, and nothing for them."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 
-from app.context.uploads import Upload
+from app.context.uploads import Interrupted, Upload
 from app.documents.document import Document, Extracting
 from app.documents.ocr import Ocr
-from app.runtime import reading_job
-from app.runtime.events import AnswerBegun, BookOpened, RaceBegun, Waiting
+from app.runtime import context_loader, reading_job
+from app.runtime.events import AnswerBegun, BookOpened, RaceBegun, Waiting, WorkerEvent
 from app.runtime.extracting import extract_one
+from app.runtime.jobs import LOOK_SECONDS
 from app.runtime.sessions import NoBook
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
@@ -71,7 +73,9 @@ def test_a_question_about_the_open_book_does_not_wait_for_a_further_file(
     extraction.clear()
     in_thread(worker.open_book(session.id, write_book(tmp_path, "Another. " * 9, "b.txt")))
     wait_for(lambda: session.uploads.extracting)
-    assert isinstance(list(worker.answer(session.id, "The open one?", PLAIN))[-1], Finished)
+    asking, events = in_thread(worker.answer(session.id, "The open one?", PLAIN))
+    asking.join(SECONDS)
+    assert events and isinstance(events[-1], Finished)
 
 
 def test_a_waiting_question_does_not_keep_another_page_waiting(worker: EngineWorker, tmp_path: Path) -> None:
@@ -156,9 +160,19 @@ def test_without_a_model_the_question_fails_with_its_error(tmp_path: Path, extra
     session = worker.sessions.enter("")
     in_thread(worker.open_book(session.id, write_book(tmp_path)))
     wait_for(lambda: session.uploads.extracting)
-    with pytest.raises(UnknownModel):
-        list(worker.answer(session.id, "What?", PLAIN))
+    told: list[CoreError] = []
+
+    def ask() -> None:
+        try:
+            list(worker.answer(session.id, "What?", PLAIN))
+        except CoreError as error:
+            told.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(SECONDS)
     worker.close()
+    assert [type(error) for error in told] == [UnknownModel]
 
 
 def test_the_book_of_an_old_conversation_comes_before_its_next_question(
@@ -183,3 +197,69 @@ def test_the_book_of_an_old_conversation_comes_before_its_next_question(
     opening.join(SECONDS)
     assert isinstance(events[-1], Finished) and [one.question for one in session.exchanges] == ["One?", "Two?"]
     assert any(isinstance(event, BookOpened) for event in seen) and session.is_read
+
+
+def test_a_question_while_tokens_are_counted_waits_too(
+    worker: EngineWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, begun, put = threading.Event(), threading.Event(), context_loader._put
+
+    def slowly(*arguments: Any) -> None:
+        begun.set()
+        held.wait(SECONDS)
+        put(*arguments)
+
+    monkeypatch.setattr(context_loader, "_put", slowly)
+    session = worker.sessions.enter("")
+    opening, _ = in_thread(worker.open_book(session.id, write_book(tmp_path)))
+    assert begun.wait(SECONDS)
+    assert session.book is None and not session.uploads.extracting and session.uploads.coming
+    asking, events = in_thread(worker.answer(session.id, "Already?", PLAIN))
+    wait_for(lambda: events)
+    held.set()
+    asking.join(SECONDS)
+    opening.join(SECONDS)
+    assert events[0] == Waiting("own job", 0, "counting") and isinstance(events[-1], Finished)
+
+
+def test_beside_an_old_conversation_the_question_is_about_the_book_that_comes(
+    worker: EngineWorker, tmp_path: Path, extraction: threading.Event
+) -> None:
+    extraction.set()
+    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+    list(worker.answer(session.id, "One?", PLAIN))
+    dialogue = session.dialogue
+    list(worker.arrange(session.id, lambda library: library.remove(0)))
+    with session.lock:
+        session.dialogue = dialogue
+    extraction.clear()
+    opening, _ = in_thread(worker.open_book(session.id, write_book(tmp_path, "Quite another book. " * 9, "new.txt")))
+    wait_for(lambda: session.uploads.extracting)
+    asking, events = in_thread(worker.answer(session.id, "And this one?", PLAIN))
+    wait_for(lambda: events)
+    extraction.set()
+    asking.join(SECONDS)
+    opening.join(SECONDS)
+    assert isinstance(events[-1], Finished) and [one.question for one in session.exchanges] == ["And this one?"]
+    assert session.dialogue is not None and dialogue is not None and session.dialogue.id != dialogue.id
+
+
+def test_a_stream_that_is_closed_before_its_first_event_leaves_no_upload_on_the_way(
+    worker: EngineWorker, tmp_path: Path
+) -> None:
+    session = worker.sessions.enter("")
+    stream = worker.open_book(session.id, write_book(tmp_path))
+    assert session.uploads.extracting
+    cast(Generator[WorkerEvent], stream).close()
+    assert not session.uploads.extracting and isinstance(session.uploads.pending[0].error, Interrupted)
+
+
+def test_a_job_that_is_stopped_before_its_turn_does_not_run(worker: EngineWorker, engine: FakeEngine) -> None:
+    session = worker.sessions.enter("")
+    session.uploads.expect(["slow.pdf"])
+    configs = [GenerationConfig(method=method) for method in ("autoregressive", "triforce")]
+    stream = worker.race(session.id, "Who wins?", configs)
+    assert next(without_pauses(stream)) == WAITS
+    worker.stop_race(session.id)
+    time.sleep(3 * LOOK_SECONDS)  # the engine's thread takes it, not the one that follows
+    assert list(without_pauses(stream)) == [] and engine.configs == []

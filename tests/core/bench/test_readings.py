@@ -32,7 +32,7 @@ def newly_read(engine: Engine) -> int:
 def test_the_second_engine_loads_what_the_first_has_read(
     query_window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readings, fresh = Readings(tmp_path), tiny_engine(query_window=query_window)
+    readings, fresh = Readings(tmp_path, 8), tiny_engine(query_window=query_window)
     readings.read(tiny_engine(), PROMPT)
     loaded = tiny_engine(query_window=query_window)
     read = loaded.read
@@ -45,12 +45,18 @@ def test_the_second_engine_loads_what_the_first_has_read(
 
 
 def test_engines_whose_landmarks_differ_read_for_themselves_and_keep_nothing(tmp_path: Path) -> None:
-    readings, other = Readings(tmp_path), tiny_engine(prefill_chunk=128)
-    readings.read(tiny_engine(), PROMPT)
-    files = sorted(tmp_path.glob("*.book"))
+    readings, other = Readings(tmp_path, 16), tiny_engine()
     readings.read(other, PROMPT)
-    assert len(files) == 1 and sorted(tmp_path.glob("*.book")) == files
-    assert newly_read(other) == 0 and answer(other).token_ids == answer(tiny_engine(prefill_chunk=128)).token_ids
+    assert newly_read(other) == 0 and not list(tmp_path.glob("*.book"))
+    assert answer(other).token_ids == answer(tiny_engine()).token_ids
+
+
+def test_engines_that_read_in_other_pieces_share_nothing(tmp_path: Path) -> None:
+    readings, other = Readings(tmp_path, 8), tiny_engine(prefill_chunk=128)
+    readings.read(tiny_engine(), PROMPT)
+    readings.read(other, PROMPT)
+    assert newly_read(other) == 0 and len(list(tmp_path.glob("*.book"))) == 2
+    assert answer(other).token_ids == answer(tiny_engine(prefill_chunk=128)).token_ids
 
 
 def test_a_full_disk_costs_only_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +64,6 @@ def test_a_full_disk_costs_only_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise BookFolderFull("The disk is full.")
 
     monkeypatch.setattr(BookStore, "keep", full)
-    readings, engine = Readings(tmp_path), tiny_engine()
+    readings, engine = Readings(tmp_path, 8), tiny_engine()
     readings.read(engine, PROMPT)
     assert newly_read(engine) == 0 and not list(tmp_path.glob("*.book"))
