@@ -96,7 +96,7 @@ class Person:
         """Ask, and wait for the answer."""
         question = self._question()
         updates = self.events("/ask", question, self.rng.choice(METHODS), self.rng.choice((0.0, 0.8)), 1.0, 24)
-        if updates and ("Answer complete" in str(updates[-1][0]) or "Ended at the limit" in str(updates[-1][0])):
+        if updates and ("Answer complete" in str(updates[-1][0]) or "At the limit" in str(updates[-1][0])):
             with self.ledger.lock:
                 self.ledger.answered[question] = time.monotonic()
 

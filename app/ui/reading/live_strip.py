@@ -14,7 +14,7 @@ from core.generation.events import Finished, PrefillProgress, RoundDone, StopRea
 ENDINGS: dict[StopReason, str] = {
     "end_of_text": "Answer complete",
     "stop_string": "Answer complete",
-    "max_new_tokens": "Ended at the limit of new tokens (Settings)",
+    "max_new_tokens": "At the limit of tokens",
     "context_full": "Ended: the context is full",
     "time_up": "Ended: its time was up",
     "cancelled": "Stopped",
