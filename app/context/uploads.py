@@ -185,9 +185,14 @@ class Uploads:
         return any(one.stage == "recognising" for one in self.pending)
 
     @property
+    def takes_text(self) -> bool:
+        """The text of a new document is being extracted, or recognised on pictures."""
+        return any(one.stage in ON_THE_WAY or (one.stage == "recognising" and not one.replaces) for one in self.pending)
+
+    @property
     def arriving(self) -> bool:
-        """A text is on its way into the library, or being counted."""
-        return any(one.stage in (*ON_THE_WAY, "extracted", "counting") for one in self.pending)
+        """A new document is on its way into the library."""
+        return self.takes_text or any(one.stage in ("extracted", "counting") for one in self.pending)
 
     @property
     def extracted(self) -> tuple[Upload, ...]:

@@ -185,8 +185,8 @@ class Session:
 
     @property
     def can_ask(self) -> bool:
-        """A question need not wait for a text that is still being extracted."""
-        return not (self.lacks_book and self.uploads.extracting)
+        """A question need not wait for a text that is still being extracted or recognised."""
+        return not (self.lacks_book and self.uploads.takes_text)
 
     @property
     def is_read(self) -> bool:

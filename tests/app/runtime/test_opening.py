@@ -92,6 +92,20 @@ def test_a_waiting_question_does_not_keep_another_page_waiting(worker: EngineWor
     asking.join(SECONDS)
 
 
+def test_a_question_waits_for_recognition_but_not_for_that_of_an_open_book(
+    worker: EngineWorker, tmp_path: Path
+) -> None:
+    session = worker.sessions.enter("")
+    upload = session.uploads.expect(["scan.pdf"])[0]
+    upload.stage = "recognising"
+    assert not session.can_ask
+    upload.replaces = "the key of an open book"
+    assert session.can_ask and not session.uploads.coming
+    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+    session.uploads.expect(["scan.pdf"])[0].stage = "recognising"
+    assert session.can_ask
+
+
 def test_a_question_about_a_file_that_cannot_be_read_is_told_so(worker: EngineWorker) -> None:
     session = worker.sessions.enter("")
     upload = session.uploads.expect(["bad.pdf"])[0]
