@@ -8,7 +8,6 @@ from typing import Any
 from app.cli import bench_kernels, bench_offload, bench_peers, page_cost
 from app.cli.bench_report import bench_config, commit, finish, follow, settings, speed_shape, tell
 from app.cli.charts import plot
-from app.runtime.data_folder import data_dir
 from core.bench import recall
 from core.bench.ablation import Ablation, chosen
 from core.bench.batch import run_batch
@@ -104,8 +103,7 @@ def start(args: argparse.Namespace) -> tuple[EngineInfo, EngineConfig, dict[str,
     ablation = Ablation(config, max(contexts) + shape["max_new_tokens"])
     depends = {"suite": args.suite, "config": asdict(ablation.config), "commit": commit(), **shape}
     more = {"parts": args.parts or (), "minutes": args.minutes, "progress": tell}
-    kept, folder = Checkpoint(args.checkpoint, depends), data_dir(args.data_dir)
-    measured = ablation.rows(contexts, **shape, checkpoint=kept, folder=folder, **more)
+    measured = ablation.rows(contexts, **shape, checkpoint=Checkpoint(args.checkpoint, depends), **more)
     return ablation.info, ablation.config, shape, _whole(ablation, measured)
 
 

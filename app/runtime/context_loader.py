@@ -54,6 +54,9 @@ def open_library(session: Session, engine: "TextEngine", cancel: threading.Event
             _put(upload, uploads, meter)
         except CoreError as error:
             upload.fail(error)
+        except BaseException:  # memory, or a panic of the tokenizer: it must not stay on the way for ever
+            upload.fail(CoreError(f"{upload.name} could not be counted.", hint="Drop it again."))
+            raise
     library = uploads.library
     meter.forget(library)
     meter.warm(library)
@@ -87,7 +90,7 @@ def recount(session: Session, engine: "TextEngine", cancel: threading.Event) -> 
     Raises:
         ContextTooSmall: the model cannot hold it; it stays in the library, with offers.
     """
-    unopened = session.lacks_book and bool(session.uploads.extracted)
+    unopened = session.lacks_book and session.uploads.behind
     if not session.is_stale and not unopened:
         return
     yield from open_library(session, engine, cancel)

@@ -163,7 +163,7 @@ class Reading:
             keep_texts(session)
         write = partial(self._saved_books.write, session, self._jobs.others_wait)
         try:
-            while state.wanted:
+            while state.wanted and disk_state(session) is state:  # not of a book that was opened meanwhile
                 yield from self._jobs.stream(session, "saving", write)
         finally:
             if state.wanted:  # the page was closed

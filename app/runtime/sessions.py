@@ -172,6 +172,12 @@ class Session:
         return next((node for node in reversed(path) if node.exchange is not None), None)
 
     @property
+    def dialogue_id(self) -> str:
+        """The shown conversation; "" before its first question."""
+        dialogue = self.dialogue
+        return dialogue.id if dialogue else ""
+
+    @property
     def has_something(self) -> bool:
         """The page has something to show of a book: one that is open, on its way, removed, or that failed."""
         uploads = self.uploads

@@ -180,7 +180,6 @@ class Ablation:
         parts: Sequence[str] = (),
         checkpoint: Checkpoint | None = None,
         minutes: float | None = None,
-        folder: Path | None = None,
         progress: Callable[[str], object] = lambda _: None,
     ) -> Iterator[AblationRow]:
         """Measure. Rows come variant by variant, plain decoding first; `progress` gets what is left out, and why.
@@ -188,14 +187,14 @@ class Ablation:
         Args:
             counted: with fixed rounds, and without times. parts: of the variants; all if empty.
             checkpoint: rows in it are not measured again. minutes: no variant starts after them.
-            folder: where the books wait that were read; None: the system's folder for temporary files.
         """
         shape = {"books": books, "repeats": repeats, "max_new_tokens": max_new_tokens, "seed": seed}
         end, kept = None if minutes is None else time.monotonic() + 60 * minutes, checkpoint or Checkpoint(None, {})
         for context in contexts:
             first = True
-            with tempfile.TemporaryDirectory(prefix="ablation-", dir=folder, ignore_cleanup_errors=True) as place:
-                readings = Readings(Path(place), self.config.retrieval.chunk_size)
+            # in the system's folder for temporary files: TMPDIR names another, where that one is too small
+            with tempfile.TemporaryDirectory(prefix="triforce-ablation-", ignore_cleanup_errors=True) as folder:
+                readings = Readings(Path(folder), self.config.retrieval.chunk_size)
                 for variant in chosen(parts):
                     config = variant.applied(self.config)
                     why = self._obstacle(variant, config, counted=counted)

@@ -11,6 +11,7 @@ from app.context.uploads import Upload
 from app.documents.document import Extracting
 from app.runtime import reading_job
 from app.runtime.extracting import extract_one
+from app.runtime.worker import EngineWorker
 from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
 from tests.browser.test_page import Reader, browser, playwright, visit  # noqa: F401
 
@@ -162,3 +163,57 @@ def test_a_reload_during_the_extraction_leaves_the_question_in_the_box(
     reader.page.reload()
     reader.sees("#book .problem", "it was stopped on the way")
     playwright.expect(reader.page.locator("#question textarea")).to_have_value("What is it about?")
+
+
+def test_a_question_that_was_taken_back_does_not_return_with_a_reload(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    engine.reading.clear()
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Reading")
+    reader.asks("Never mind this.")
+    reader.sees("#chat .waits", "Waiting until the book is read")
+    reader.page.locator("#stop-reading").click()
+    box = reader.page.locator("#question textarea")
+    playwright.expect(box).to_have_value("Never mind this.")
+    box.fill("")
+    engine.reading.set()
+    reader.page.reload()
+    reader.sees("#book", "book")
+    reader.page.wait_for_timeout(1500)
+    playwright.expect(box).to_have_value("")
+
+
+def test_beside_an_old_conversation_the_chat_begins_anew_with_the_book_that_comes(
+    visit: Callable[[], Reader],  # noqa: F811
+    worker: EngineWorker,
+    engine: FakeEngine,
+    tmp_path: Path,
+    extraction: threading.Event,
+) -> None:
+    extraction.set()
+    reader = visit()
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Read once")
+    engine.enqueue("An old answer.")
+    reader.asks("An old question?")
+    reader.sees("#chat", "An old answer.")
+    (session,) = worker.sessions.all()
+    old = session.dialogue
+    list(worker.arrange(session.id, lambda library: library.remove(0)))
+    with session.lock:
+        session.dialogue = old
+    extraction.clear()
+    reader.drops(write_book(tmp_path, "Quite another book. " * 9, "new.txt"))
+    reader.sees("#book", "Extracting text")
+    engine.enqueue("A new | answer.")
+    reader.asks("A new question?")
+    reader.sees("#chat .waits", "Waiting until the book is open")
+    extraction.set()
+    reader.sees("#chat", "A new")
+    playwright.expect(reader.page.locator("#chat")).not_to_contain_text("An old question?")
+    engine.writing.set()
+    reader.sees("#strip", "Answer complete")

@@ -34,6 +34,7 @@ class Asked:
     before: Exchange | None = None  # the answer that it continues
     left: str | None = None  # goes back into the box if there is no answer
     editing: str | None = None  # the exchange that it replaces
+    conversation: tuple[int, str] = (0, "")  # in which it was asked, see `conversation_of`
 
 
 _TOLD = itertools.count()  # the same words told again are another value: a reader may have closed the first
@@ -48,20 +49,29 @@ class Answers:
     @lasting
     def ask(self, session_id: str, question: str, method: str, *fields: Any) -> Iterator[Updates]:
         """Answer a question; if there is no answer, it goes back into the box."""
-        current = self._worker.sessions.find(session_id)
+        current, asked = self._worker.sessions.find(session_id), None
         editing, head = (current.editing, head_of(current)) if current else (None, "")
         try:
             form, current = SettingsForm.of(method, fields), self._worker.sessions.get(session_id)
             config = form.config()
             parent = self._page.conversing.parent_for(current, question)
             events = self._worker.answer(session_id, question, config, parent=parent, own_seed=form.own_seed)
-            asked = Asked(config.method, self._past(current, parent), question.strip(), left=question, editing=editing)
+            asked = Asked(
+                config.method,
+                self._past(current, parent),
+                question.strip(),
+                left=question,
+                editing=editing,
+                conversation=conversation_of(current),
+            )
             yield from self._watch_answer(session_id, asked, events)
         except CoreError as error:
             broke_off = current is not None and head_of(current) != head  # the chat shows question and partial answer
             if current is not None and not broke_off:
                 current.editing = editing
             yield self._no_answer(session_id, error, None if broke_off else question)
+        if current is not None and current.answering is asked:
+            current.answering = None  # the page has its end: one that was closed does not come here
 
     @lasting
     def again(self, session_id: str, act: str, method: str, *fields: Any) -> Iterator[Updates]:
@@ -93,9 +103,10 @@ class Answers:
         if current is None:
             return
         if not isinstance(asked, Asked) or not self._worker.has_answer(session_id):
-            if isinstance(asked, Asked) and asked.left and not is_asked(current, asked.left):
-                current.answering = None
-                yield {self._parts.box: idle_box(asked.left)}  # the reload ended the extraction it waited for
+            current.answering = None
+            if isinstance(asked, Asked) and asked.left and is_lost(current, asked):
+                current.editing = asked.editing
+                yield {self._parts.box: idle_box(asked.left)}
             if not current.drawn_amid_answer:
                 return  # what the reader has changed meanwhile stays
             shown = self._page.talk(current)  # it has ended since the page was drawn
@@ -125,13 +136,16 @@ class Answers:
         parts, strip = self._parts, LiveStrip(asked.method)
         chat = ChatView(asked.past, asked.question, asked.before)
         current = self._worker.sessions.get(session_id)
-        current.answering, number = asked, current.num_cleared
+        current.answering, number, dialogue = asked, current.num_cleared, current.dialogue
+        beside = dialogue is not None and not current.fits  # of a conversation about another book
         box = gr.update(submit_btn=False, stop_btn=True)
         yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box, parts.told: ""}
         intervals, wait = self._intervals(), AnswerWait(current)
         figures = Metronome(intervals.figures)
         for batch in in_batches(events, intervals.text):
             strip.apply(batch)
+            if beside and dialogue and current.dialogue_id != dialogue.id:
+                chat, beside = ChatView([], asked.question, asked.before), False  # its book began another conversation
             chat.wait = wait.apply(batch).html()
             written: Updates = {parts.chat: chat.apply(batch).messages()}
             if figures.due() or not all(isinstance(event, RoundDone) for event in batch):
@@ -141,8 +155,6 @@ class Answers:
         if current.num_cleared != number:
             yield {parts.box: idle_box()}
             return
-        if current.answering is asked and chat.answered:
-            current.answering = None  # else a page that is loaded again has the question in its box
         if not chat.answered:
             current.editing = asked.editing
         left = None if chat.answered else asked.left
@@ -177,10 +189,16 @@ class Answers:
         return {parts.strip: strip, parts.chat: conversation(current), parts.box: idle_box(question), parts.told: told}
 
 
-def is_asked(session: Session, question: str) -> bool:
-    """A question is the last one of the shown conversation."""
+def conversation_of(session: Session) -> tuple[int, str]:
+    """Changes when the page shows another conversation."""
+    return session.num_cleared, session.dialogue_id
+
+
+def is_lost(session: Session, asked: Asked) -> bool:
+    """A question without an answer, asked in the shown conversation: a reload ended the extraction it waited for."""
     path = session.dialogue.path if session.dialogue else ()
-    return bool(path) and path[-1].question == question.strip()
+    recorded = bool(path) and path[-1].question == asked.question
+    return not recorded and asked.conversation == conversation_of(session)
 
 
 def head_of(session: Session) -> str:

@@ -48,7 +48,8 @@ class BookView:
         """Extracting, waiting or reading, so Stop is offered. A page without a book waits for none, whatever loads."""
         uploads, session = self._uploads, self._session
         something = uploads.library.books or uploads.pending or session.book
-        return uploads.extracting or (session.doing is not None and bool(something))
+        counting = any(one.stage == "counting" for one in uploads.pending)
+        return uploads.extracting or counting or (session.doing is not None and bool(something))
 
     @property
     def paused(self) -> bool:

@@ -277,3 +277,32 @@ def test_a_job_that_is_stopped_before_its_turn_does_not_run(worker: EngineWorker
     worker.stop_race(session.id)
     time.sleep(3 * LOOK_SECONDS)  # the engine's thread takes it, not the one that follows
     assert list(without_pauses(stream)) == [] and engine.configs == []
+
+
+def test_a_text_that_cannot_be_counted_does_not_stay_on_the_way(
+    worker: EngineWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panics(*_: Any) -> None:
+        raise MemoryError
+
+    session = worker.sessions.enter("")
+    with monkeypatch.context() as patch:
+        patch.setattr(context_loader, "_put", panics)
+        with pytest.raises(CoreError):
+            list(worker.open_book(session.id, write_book(tmp_path)))
+    assert not session.uploads.coming and session.uploads.pending[0].stage == "failed"
+    list(worker.open_book(session.id, write_book(tmp_path, "Another book. " * 9, "b.txt")))
+    assert session.book is not None and session.is_read
+
+
+def test_a_question_about_a_changed_library_that_nobody_has_counted_opens_it(
+    worker: EngineWorker, tmp_path: Path
+) -> None:
+    session = worker.sessions.enter("")
+    list(worker.open_book(session.id, write_book(tmp_path, "A long text. " * 2000, "long.txt")))
+    assert session.uploads.too_long and session.book is None
+    (book,) = session.uploads.library.books
+    choice = session.uploads.fit.offers[0].choice if session.uploads.fit else None
+    assert choice is not None and book is not None
+    session.uploads.change(lambda library: library.choose(0, choice))  # Stop came before its counting
+    assert isinstance(list(worker.answer(session.id, "What?", PLAIN))[-1], Finished)
