@@ -151,12 +151,12 @@ class Handlers:
         try:
             for batch in in_batches(events):
                 changed = any(isinstance(event, BookOpened | LibraryClosed) for event in batch)
-                changed, book = changed or current.book is not book, current.book  # an answer may have opened it
+                book = current.book if changed else book
                 fresh = self.fresh(current) if changed else {}  # takes a moment, in which the reading begins
                 yield drawn() | fresh
         except CoreError as error:
             current.uploads.error = error
-        yield drawn()
+        yield drawn() | (self.fresh(current) if current.book is not book else {})  # an answer may have opened it
 
     def book(self, current: Session) -> Updates:
         """Updates of the card of the open or coming book."""
