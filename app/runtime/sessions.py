@@ -93,6 +93,7 @@ class Session:
     baseline_budget: int = 0  # the budget they were measured with
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to detect changes
     model: object = None  # the model state that the page shows, to detect a change by another page
+    drawn_book: Book | None = None  # what the page around the chat was last drawn for
     told_no_book: bool = False  # the page still says so at the question box
     num_opened: int = 0  # pages of documents that were asked for: only the newest is shown
     declined_offer: bool = False  # of a full model

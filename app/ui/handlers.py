@@ -63,7 +63,7 @@ class Handlers:
 
     def talk(self, current: Session) -> Updates:
         """Updates of a session's shown conversation and everything around it."""
-        parts, strip = self.parts, LiveStrip()
+        parts, strip, current.drawn_book = self.parts, LiveStrip(), current.book
         if current.exchanges and current.book:
             last = current.exchanges[-1]
             strip.recall(last.finished, current.book.num_tokens, last.num_reread)
@@ -139,7 +139,7 @@ class Handlers:
 
     def watch_library(self, current: Session, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
         """Show the library and the reading while they change; another event may show the same."""
-        drawing, shown, book = LibraryDrawing(self.parts.library, current), "", current.book
+        drawing, shown = LibraryDrawing(self.parts.library, current), ""
 
         def drawn() -> Updates:
             nonlocal shown
@@ -151,12 +151,12 @@ class Handlers:
         try:
             for batch in in_batches(events):
                 changed = any(isinstance(event, BookOpened | LibraryClosed) for event in batch)
-                book = current.book if changed else book
                 fresh = self.fresh(current) if changed else {}  # takes a moment, in which the reading begins
                 yield drawn() | fresh
         except CoreError as error:
             current.uploads.error = error
-        yield drawn() | (self.fresh(current) if current.book is not book else {})  # an answer may have opened it
+        opened_by_answer = current.drawn_book is not current.book  # then no event told this stream
+        yield drawn() | (self.fresh(current) if opened_by_answer else {})
 
     def book(self, current: Session) -> Updates:
         """Updates of the card of the open or coming book."""
