@@ -19,6 +19,7 @@ from core.errors import CoreError
 
 Stage = Literal["waiting", "extracting", "recognising", "extracted", "counting", "failed"]
 ON_THE_WAY = ("waiting", "extracting")
+TO_OPEN = ("extracted", "counting")  # by the engine's thread
 
 
 class Interrupted(CoreError):
@@ -192,7 +193,7 @@ class Uploads:
     @property
     def arriving(self) -> bool:
         """A new document is on its way into the library."""
-        return self.takes_text or any(one.stage in ("extracted", "counting") for one in self.pending)
+        return self.takes_text or self._to_open
 
     @property
     def extracted(self) -> tuple[Upload, ...]:
@@ -205,7 +206,7 @@ class Uploads:
         waiting = [
             Book(document=one.document, digest=digest_of(one.document.text), file=one.file)
             for one in self.pending
-            if one.stage in ("extracted", "counting") and one.document and not one.replaces
+            if one.stage in TO_OPEN and one.document and not one.replaces
         ]
         books = [*self.library.books, *waiting]
         return tuple({book.digest: book for book in reversed(books)}.values())[::-1]
@@ -217,8 +218,11 @@ class Uploads:
     @property
     def behind(self) -> bool:
         """There are changes that the engine's thread has not opened yet."""
-        to_open = any(one.stage in ("extracted", "counting") for one in self.pending)
-        return to_open or self.library is not self.settled
+        return self._to_open or self.library is not self.settled
+
+    @property
+    def _to_open(self) -> bool:
+        return any(one.stage in TO_OPEN for one in self.pending)
 
     @property
     def coming(self) -> bool:

@@ -312,7 +312,7 @@ class EngineWorker:
 
     def _ready_to_answer(self, session_id: str, question: str) -> Session:
         session = self.sessions.get(session_id)
-        coming = session.uploads.arriving or session.uploads.coming
+        coming = session.uploads.coming
         if session.dialogue is not None and not session.fits and not coming:
             raise OtherBook(session.dialogue.book.title)
         if session.book is None and not coming:

@@ -14,10 +14,15 @@ import torch
 from torch import Tensor
 
 from app.context.kept_documents import KeptDocuments
+from app.context.uploads import Upload
 from app.conversations.store import Conversations
+from app.documents.document import Extracting
 from app.documents.recognised import RecognisedPages
+from app.runtime import reading_job
 from app.runtime.events import BookOpened, WorkerEvent
+from app.runtime.extracting import extract_one
 from app.runtime.saved_books import SavedBooks
+from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from core.caches.tokens import common_prefix
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig
@@ -451,6 +456,29 @@ def finished(
         method=method,
         exact=True,
     )
+
+
+def close_book(worker: EngineWorker, session: Session) -> None:
+    """Close the only book, with its conversation still shown: as after a restart."""
+    dialogue = session.dialogue
+    list(worker.arrange(session.id, lambda library: library.remove(0)))
+    with session.lock:
+        session.dialogue = dialogue
+
+
+def hold_extraction(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """The body of a fixture: files are not extracted before the event is set."""
+    held = threading.Event()
+
+    def slowly(upload: Upload, *rest: Any) -> Iterator[Extracting]:
+        upload.stage = "extracting"
+        while not held.wait(0.02) and not upload.stop.is_set():
+            yield Extracting(num_done=0, num_pages=None)
+        yield from extract_one(upload, *rest)
+
+    monkeypatch.setattr(reading_job, "extract_one", slowly)
+    yield held
+    held.set()
 
 
 def worker_of(

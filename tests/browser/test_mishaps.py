@@ -44,6 +44,11 @@ def test_stop_reading_stops_a_question_that_waits_too(
     reader.sees("#book", "Asking reads the rest first")
     playwright.expect(reader.page.locator("#read-on")).to_be_visible()
     assert engine.configs == []
+    reader.page.locator("#question textarea").fill("")
+    engine.reading.set()
+    reader.page.reload()
+    reader.sees("#book", "Read once")
+    playwright.expect(reader.page.locator("#question textarea")).to_have_value("")  # what was taken back stays away
 
 
 def test_the_empty_chat_says_what_the_book_is_at(

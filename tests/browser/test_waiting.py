@@ -3,16 +3,11 @@
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from app.context.uploads import Upload
-from app.documents.document import Extracting
-from app.runtime import reading_job
-from app.runtime.extracting import extract_one
 from app.runtime.worker import EngineWorker
-from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
+from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, close_book, hold_extraction, write_book
 from tests.browser.test_page import Reader, browser, playwright, visit  # noqa: F401
 
 pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
@@ -85,17 +80,15 @@ def test_a_long_reading_that_ends_is_noticed_where_nobody_looks(
 @pytest.fixture
 def extraction(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Files are not extracted before this is set."""
-    held = threading.Event()
+    yield from hold_extraction(monkeypatch)
 
-    def slowly(upload: Upload, *rest: Any) -> Iterator[Extracting]:
-        upload.stage = "extracting"
-        while not held.wait(0.05) and not upload.stop.is_set():
-            yield Extracting(num_done=0, num_pages=None)
-        yield from extract_one(upload, *rest)
 
-    monkeypatch.setattr(reading_job, "extract_one", slowly)
-    yield held
-    held.set()
+def asks_early(reader: Reader, file: Path, question: str) -> None:
+    """Drop a file and ask while its text is being extracted."""
+    reader.drops(file)
+    reader.sees("#book", "Extracting text")
+    reader.asks(question)
+    reader.sees("#chat .waits", "Waiting until the book is open")
 
 
 def test_a_question_during_the_extraction_waits_and_is_answered(
@@ -107,12 +100,8 @@ def test_a_question_during_the_extraction_waits_and_is_answered(
     reader = visit()
     reader.asks("Too early?")
     reader.sees("#told", "There is no book yet")
-    reader.drops(write_book(tmp_path))
-    reader.sees("#book", "Extracting text")
-    reader.sees("#chat", "You can ask now")
     engine.enqueue("The whole book.")
-    reader.asks("And now?")
-    reader.sees("#chat .waits", "Waiting until the book is open")
+    asks_early(reader, write_book(tmp_path), "And now?")
     extraction.set()
     reader.sees("#chat", "The whole book.")
     reader.sees("#strip", "Answer complete")
@@ -140,10 +129,7 @@ def test_a_question_that_waits_for_a_text_comes_back_where_it_cannot_be_read(
     extraction: threading.Event,
 ) -> None:
     reader = visit()
-    reader.drops(write_book(tmp_path, "", "empty.txt"))
-    reader.sees("#book", "Extracting text")
-    reader.asks("Anything in it?")
-    reader.sees("#chat .waits", "Waiting until the book is open")
+    asks_early(reader, write_book(tmp_path, "", "empty.txt"), "Anything in it?")
     extraction.set()
     reader.sees("#told .problem", "There is no book yet")
     reader.sees("#book .problem", "empty.txt")
@@ -156,35 +142,10 @@ def test_a_reload_during_the_extraction_leaves_the_question_in_the_box(
     extraction: threading.Event,
 ) -> None:
     reader = visit()
-    reader.drops(write_book(tmp_path))
-    reader.sees("#book", "Extracting text")
-    reader.asks("What is it about?")
-    reader.sees("#chat .waits", "Waiting until the book is open")
+    asks_early(reader, write_book(tmp_path), "What is it about?")
     reader.page.reload()
     reader.sees("#book .problem", "it was stopped on the way")
     playwright.expect(reader.page.locator("#question textarea")).to_have_value("What is it about?")
-
-
-def test_a_question_that_was_taken_back_does_not_return_with_a_reload(
-    visit: Callable[[], Reader],  # noqa: F811
-    engine: FakeEngine,
-    tmp_path: Path,
-) -> None:
-    reader = visit()
-    engine.reading.clear()
-    reader.drops(write_book(tmp_path))
-    reader.sees("#book", "Reading")
-    reader.asks("Never mind this.")
-    reader.sees("#chat .waits", "Waiting until the book is read")
-    reader.page.locator("#stop-reading").click()
-    box = reader.page.locator("#question textarea")
-    playwright.expect(box).to_have_value("Never mind this.")
-    box.fill("")
-    engine.reading.set()
-    reader.page.reload()
-    reader.sees("#book", "book")
-    reader.page.wait_for_timeout(1500)
-    playwright.expect(box).to_have_value("")
 
 
 def test_beside_an_old_conversation_the_chat_begins_anew_with_the_book_that_comes(
@@ -201,17 +162,10 @@ def test_beside_an_old_conversation_the_chat_begins_anew_with_the_book_that_come
     engine.enqueue("An old answer.")
     reader.asks("An old question?")
     reader.sees("#chat", "An old answer.")
-    (session,) = worker.sessions.all()
-    old = session.dialogue
-    list(worker.arrange(session.id, lambda library: library.remove(0)))
-    with session.lock:
-        session.dialogue = old
+    close_book(worker, worker.sessions.all()[0])
     extraction.clear()
-    reader.drops(write_book(tmp_path, "Quite another book. " * 9, "new.txt"))
-    reader.sees("#book", "Extracting text")
     engine.enqueue("A new | answer.")
-    reader.asks("A new question?")
-    reader.sees("#chat .waits", "Waiting until the book is open")
+    asks_early(reader, write_book(tmp_path, "Quite another book. " * 9, "new.txt"), "A new question?")
     extraction.set()
     reader.sees("#chat", "A new")
     playwright.expect(reader.page.locator("#chat")).not_to_contain_text("An old question?")

@@ -136,15 +136,15 @@ class Answers:
         parts, strip = self._parts, LiveStrip(asked.method)
         chat = ChatView(asked.past, asked.question, asked.before)
         current = self._worker.sessions.get(session_id)
-        current.answering, number, dialogue = asked, current.num_cleared, current.dialogue
-        beside = dialogue is not None and not current.fits  # of a conversation about another book
+        current.answering, number, shown = asked, current.num_cleared, current.dialogue_id
+        beside = not current.fits  # a conversation about another book is shown
         box = gr.update(submit_btn=False, stop_btn=True)
         yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box, parts.told: ""}
         intervals, wait = self._intervals(), AnswerWait(current)
         figures = Metronome(intervals.figures)
         for batch in in_batches(events, intervals.text):
             strip.apply(batch)
-            if beside and dialogue and current.dialogue_id != dialogue.id:
+            if beside and current.dialogue_id != shown:
                 chat, beside = ChatView([], asked.question, asked.before), False  # its book began another conversation
             chat.wait = wait.apply(batch).html()
             written: Updates = {parts.chat: chat.apply(batch).messages()}

@@ -26,7 +26,7 @@ from app.context.page_ranges import understood
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
 from app.documents.chapters import LEADING_NUMBER
-from app.documents.document import Chapter, Document
+from app.documents.document import Chapter, Document, Page
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
@@ -51,7 +51,6 @@ def checklist(session: Session) -> str:
     sums = {
         "room": free,
         "left_out": meter.left_out(),
-        "page": page_tokens(fit, uploads.library),
         "books": {book.key: _costs(book, meter, free) for book in books},
     }
     pages, most = num_pages(uploads.library), int(free / page_tokens(fit, uploads.library))
@@ -80,20 +79,27 @@ def chosen(library: Library, text: str) -> Library:
 
 
 def _costs(book: Book, meter: Meter, free: int) -> dict[str, object]:
-    """What the script needs to add up: tokens of the whole, of each part in order, or of the pages up to each."""
+    """What the script adds up: pages and tokens of the whole, and of each part in order, or tokens up to each page."""
     document = book.document
     costs: dict[str, object] = {
         "whole": meter.book(Book(document=document, digest=book.digest)),
         "before": meter.before(book),
         "after": meter.after(book),
+        "num_pages": len(document.pages),
     }
     if document.chapters:
         paths = divided(book, meter, free)
-        costs["parts"] = [[dotted(path), meter.chapter(book, section(document, path))] for path in paths]
+        costs["parts"] = [_part(book, path, meter) for path in paths]
     else:
         pages = (meter.page(book, number) for number in range(1, len(document.pages) + 1))
         costs["pages"] = list(accumulate(pages, initial=0))
     return costs
+
+
+def _part(book: Book, path: SectionPath, meter: Meter) -> tuple[str, int, int, int]:
+    """The name of a part for the server, its tokens, and the numbers of its first and its last page."""
+    chapter = section(book.document, path)
+    return dotted(path), meter.chapter(book, chapter), chapter.first_page, last_page(book.document, chapter).number
 
 
 def _book(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
@@ -168,9 +174,14 @@ class _Parts:
         return isinstance(self._choice, Sections) and any(one[: len(path)] == path for one in self._choice.paths)
 
 
+def last_page(document: Document, chapter: Chapter) -> Page:
+    """The page on which a chapter ends."""
+    return document.page_at(chapter.char_end - 1)
+
+
 def page_range(document: Document, chapter: Chapter) -> str:
     """The pages of a chapter by their labels: "p. 12–16"."""
-    first, last = document.pages[chapter.first_page - 1].label, document.page_at(chapter.char_end - 1).label
+    first, last = document.pages[chapter.first_page - 1].label, last_page(document, chapter).label
     return f"p. {first}" if first == last else f"p. {first}–{last}"
 
 

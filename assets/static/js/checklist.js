@@ -19,9 +19,12 @@
     return found;
   }
 
-  // The tokens of what is ticked of a document, and its name for the server; null: nothing.
+  // The pages that parts stand on; neighbours may share one.
+  const pagesOf = (parts) => new Set(parts.flatMap(([, , first, last]) => Array.from({ length: last - first + 1 }, (_, at) => first + at))).size;
+
+  // The tokens and pages of what is ticked of a document, and its name for the server; null: nothing.
   function ofBook(book, costs, leftOut) {
-    const whole = { tokens: costs.whole, part: "all" };
+    const whole = { tokens: costs.whole, pages: costs.num_pages, part: "all" };
     if (costs.parts) {
       const places = new Map(costs.parts.map(([path], at) => [path, at]));
       const ticked = boxes(book).filter((box) => box.checked).map((box) => places.get(box.value));
@@ -31,26 +34,23 @@
       const path = (at) => costs.parts[at][0];
       const named = runs(ticked, (a, b) => above(path(a)) === above(path(b)));
       const names = named.map((run) => (run.length === 1 ? path(run[0]) : `${path(run[0])}-${path(run.at(-1))}`));
-      return { tokens, part: `c${names.join(",")}` };
+      return { tokens, pages: pagesOf(ticked.map((at) => costs.parts[at])), part: `c${names.join(",")}` };
     }
     if (!find("[name=book]", book).checked) return null;
     const [first, last] = all("[type=number]", book).map((field) => Number(field.value));
     const most = costs.pages.length - 1;
     if (first === undefined || (first === 1 && last === most)) return whole;
     if (!(Number.isInteger(first) && Number.isInteger(last) && 1 <= first && first <= last && last <= most)) return { bad: true };
-    return { tokens: costs.pages[last] - costs.pages[first - 1], part: `#${first}-#${last}` };
+    return { tokens: costs.pages[last] - costs.pages[first - 1], pages: last - first + 1, part: `#${first}-#${last}` };
   }
 
-  // The total in pages of average length; the tokens by which it is judged are in the tooltip.
-  function said({ tokens, room, page, closed }) {
-    const over = tokens - room;
-    const most = Math.max(0, Math.floor(room / page));
-    const rounded = Math.max(1, Math.round(tokens / page));
-    const ticked = over > 0 ? Math.max(rounded, most + 1) : Math.min(rounded, Math.max(most, 1));
-    const pages = (number) => `${count(number)} ${number === 1 ? "page" : "pages"}`;
-    const fits = over > 0 ? `does not fit, about ${count(Math.max(1, Math.round(over / page)))} too many` : "fits";
-    const closes = closed ? ` · closes ${closed} ${closed === 1 ? "document" : "documents"}` : "";
-    return `About ${pages(ticked)} ticked, room for ${count(most)}: ${fits}${closes}`;
+  // The total in pages, and how much of the room they take; the tokens by which it is judged are in the tooltip.
+  function said({ kept, tokens, room, closed }) {
+    const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
+    const pages = kept.reduce((sum, one) => sum + one.pages, 0);
+    const share = (100 * tokens) / Math.max(room, 1);
+    const fits = tokens <= room ? `fits, ${Math.max(1, Math.floor(share))}% of the room` : `does not fit, ${count(Math.max(101, Math.ceil(share)))}% of the room`;
+    return `${plural(pages, "page")} ticked: ${fits}${closed ? ` · closes ${plural(closed, "document")}` : ""}`;
   }
 
   // All that is ticked: what it costs together, and how it is called.
@@ -65,7 +65,7 @@
       (sum, one, at) => sum + (one.tokens ?? 0) + (at ? one.costs.before : 0) + (at < kept.length - 1 ? one.costs.after : 0),
       0,
     );
-    return { kept, tokens, room: sums.room, page: sums.page, bad: kept.some((one) => one.bad), closed: found.length - kept.length };
+    return { kept, tokens, room: sums.room, bad: kept.some((one) => one.bad), closed: found.length - kept.length };
   }
 
   function show(form) {

@@ -2,25 +2,22 @@
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import pytest
 
-from app.context.uploads import Interrupted, Upload
-from app.documents.document import Document, Extracting
-from app.documents.ocr import Ocr
-from app.runtime import context_loader, reading_job
+from app.context.uploads import Interrupted
+from app.runtime import context_loader
 from app.runtime.events import AnswerBegun, BookOpened, RaceBegun, Waiting, WorkerEvent
-from app.runtime.extracting import extract_one
 from app.runtime.jobs import LOOK_SECONDS
-from app.runtime.sessions import NoBook
+from app.runtime.sessions import NoBook, Session
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
 from core.errors import ContextTooSmall, CoreError, UnknownModel
 from core.generation.events import Finished
-from tests.app.fakes import SECONDS, FakeEngine, opened, write_book
+from tests.app.fakes import SECONDS, FakeEngine, close_book, hold_extraction, opened, write_book
 from tests.app.runtime.test_worker import in_thread, wait_for, without_pauses
 
 PLAIN = GenerationConfig()
@@ -30,19 +27,33 @@ WAITS = Waiting("opening", 0)
 @pytest.fixture
 def extraction(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Files are not extracted before this is set."""
-    held = threading.Event()
+    yield from hold_extraction(monkeypatch)
 
-    def slowly(
-        upload: Upload, file: Path, insert: Callable[[Upload, Sequence[Document]], None], ocr: Ocr
-    ) -> Iterator[Extracting]:
-        upload.stage = "extracting"
-        while not held.wait(0.01) and not upload.stop.is_set():
-            yield Extracting(num_done=0, num_pages=None)
-        yield from extract_one(upload, file, insert, ocr)
 
-    monkeypatch.setattr(reading_job, "extract_one", slowly)
-    yield held
-    held.set()
+class Early:
+    """A question asked while the text of a file is being extracted: events of the book and of the answer."""
+
+    def __init__(self, worker: EngineWorker, session: Session, file: Path, question: str) -> None:
+        self._opening, self.seen = in_thread(worker.open_book(session.id, file))
+        wait_for(lambda: session.uploads.extracting)
+        self.asking, self.events = in_thread(worker.answer(session.id, question, PLAIN))
+        wait_for(lambda: self.events)
+        assert self.events == [WAITS]
+
+    def end(self) -> WorkerEvent:
+        """The last event of the answer, after both streams have ended."""
+        for thread in (self.asking, self._opening):
+            thread.join(SECONDS)
+            assert not thread.is_alive()
+        return self.events[-1]
+
+
+def in_a_conversation(worker: EngineWorker, file: Path) -> Session:
+    """A page that shows a conversation about a book which is not open."""
+    session = worker.sessions.get(opened(worker, file))
+    list(worker.answer(session.id, "One?", PLAIN))
+    close_book(worker, session)
+    return session
 
 
 def test_a_question_waits_for_the_text_and_is_answered_from_the_whole_book(
@@ -50,18 +61,13 @@ def test_a_question_waits_for_the_text_and_is_answered_from_the_whole_book(
 ) -> None:
     session = worker.sessions.enter("")
     engine.enqueue("The night was stormy.")
-    opening, seen = in_thread(worker.open_book(session.id, write_book(tmp_path)))
-    wait_for(lambda: session.uploads.extracting)
-    asking, events = in_thread(worker.answer(session.id, "How was the night?", PLAIN))
-    wait_for(lambda: events)
-    assert events == [WAITS]
+    early = Early(worker, session, write_book(tmp_path), "How was the night?")
     extraction.set()
-    asking.join(SECONDS)
-    opening.join(SECONDS)
-    assert isinstance(events[-1], Finished) and events[-1].text.strip() == "The night was stormy."
-    begun = next(event for event in events if isinstance(event, AnswerBegun))
+    last = early.end()
+    assert isinstance(last, Finished) and last.text.strip() == "The night was stormy."
+    begun = next(event for event in early.events if isinstance(event, AnswerBegun))
     assert session.book is not None and begun.num_book == session.book.num_tokens
-    assert sum(isinstance(event, BookOpened) for event in seen) == 1, "the card's own stream tells that it is open"
+    assert sum(isinstance(event, BookOpened) for event in early.seen) == 1, "the card's own stream tells it"
     assert [one.question for one in session.exchanges] == ["How was the night?"]
 
 
@@ -138,15 +144,12 @@ def test_stop_withdraws_a_question_that_waits_for_a_text(
     stop: str, worker: EngineWorker, tmp_path: Path, extraction: threading.Event
 ) -> None:
     session = worker.sessions.enter("")
-    opening, _ = in_thread(worker.open_book(session.id, write_book(tmp_path)))
-    wait_for(lambda: session.uploads.extracting)
-    asking, events = in_thread(worker.answer(session.id, "Never mind", PLAIN))
-    wait_for(lambda: events)
+    early = Early(worker, session, write_book(tmp_path), "Never mind")
     getattr(worker, stop)(session.id)
-    asking.join(SECONDS)
-    assert not asking.is_alive() and events == [WAITS] and not worker.has_answer(session.id)
+    early.asking.join(SECONDS)
+    assert not early.asking.is_alive() and not worker.has_answer(session.id)
     extraction.set()
-    opening.join(SECONDS)
+    assert early.end() == WAITS
     assert session.exchanges == () and (session.book is None) == (stop == "stop_reading")
 
 
@@ -194,23 +197,12 @@ def test_the_book_of_an_old_conversation_comes_before_its_next_question(
 ) -> None:
     extraction.set()
     file = write_book(tmp_path)
-    session = worker.sessions.get(opened(worker, file))
-    list(worker.answer(session.id, "One?", PLAIN))
-    dialogue = session.dialogue
-    list(worker.arrange(session.id, lambda library: library.remove(0)))
-    with session.lock:
-        session.dialogue = dialogue
+    session = in_a_conversation(worker, file)
     extraction.clear()
-    opening, seen = in_thread(worker.open_book(session.id, file))
-    wait_for(lambda: session.uploads.extracting)
-    asking, events = in_thread(worker.answer(session.id, "Two?", PLAIN))
-    wait_for(lambda: events)
-    assert events == [WAITS]
+    early = Early(worker, session, file, "Two?")
     extraction.set()
-    asking.join(SECONDS)
-    opening.join(SECONDS)
-    assert isinstance(events[-1], Finished) and [one.question for one in session.exchanges] == ["One?", "Two?"]
-    assert any(isinstance(event, BookOpened) for event in seen) and session.is_read
+    assert isinstance(early.end(), Finished) and [one.question for one in session.exchanges] == ["One?", "Two?"]
+    assert any(isinstance(event, BookOpened) for event in early.seen) and session.is_read
 
 
 def test_a_question_while_tokens_are_counted_waits_too(
@@ -240,22 +232,13 @@ def test_beside_an_old_conversation_the_question_is_about_the_book_that_comes(
     worker: EngineWorker, tmp_path: Path, extraction: threading.Event
 ) -> None:
     extraction.set()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
-    list(worker.answer(session.id, "One?", PLAIN))
-    dialogue = session.dialogue
-    list(worker.arrange(session.id, lambda library: library.remove(0)))
-    with session.lock:
-        session.dialogue = dialogue
+    session = in_a_conversation(worker, write_book(tmp_path))
+    before = session.dialogue_id
     extraction.clear()
-    opening, _ = in_thread(worker.open_book(session.id, write_book(tmp_path, "Quite another book. " * 9, "new.txt")))
-    wait_for(lambda: session.uploads.extracting)
-    asking, events = in_thread(worker.answer(session.id, "And this one?", PLAIN))
-    wait_for(lambda: events)
+    early = Early(worker, session, write_book(tmp_path, "Quite another book. " * 9, "new.txt"), "And this one?")
     extraction.set()
-    asking.join(SECONDS)
-    opening.join(SECONDS)
-    assert isinstance(events[-1], Finished) and [one.question for one in session.exchanges] == ["And this one?"]
-    assert session.dialogue is not None and dialogue is not None and session.dialogue.id != dialogue.id
+    assert isinstance(early.end(), Finished) and [one.question for one in session.exchanges] == ["And this one?"]
+    assert session.dialogue_id not in ("", before)
 
 
 def test_a_stream_that_is_closed_before_its_first_event_leaves_no_upload_on_the_way(
@@ -301,8 +284,7 @@ def test_a_question_about_a_changed_library_that_nobody_has_counted_opens_it(
     session = worker.sessions.enter("")
     list(worker.open_book(session.id, write_book(tmp_path, "A long text. " * 2000, "long.txt")))
     assert session.uploads.too_long and session.book is None
-    (book,) = session.uploads.library.books
-    choice = session.uploads.fit.offers[0].choice if session.uploads.fit else None
-    assert choice is not None and book is not None
+    assert session.uploads.fit is not None
+    choice = session.uploads.fit.offers[0].choice
     session.uploads.change(lambda library: library.choose(0, choice))  # Stop came before its counting
     assert isinstance(list(worker.answer(session.id, "What?", PLAIN))[-1], Finished)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,25 @@ def test_writing_makes_way_for_whoever_waits_and_goes_on_after_that(tmp_path: Pa
         assert len(moves) <= 1, "a step, then the others"
         jobs += 1
     assert jobs > 3 and state.kept_bytes > 0 and saved_books.folder is not None and len(saved_books.folder.books()) == 1
+
+
+def test_writing_ends_with_its_book(
+    start: Callable[[], EngineWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A book that is opened while another is written is not saved unasked, and nothing goes on for ever."""
+    worker = start()
+    session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT, "one.txt")))
+    written, jobs = worker.saved_books.write, [0]
+
+    def opens_another(page: Session, *rest: Any) -> Iterator[Any]:
+        jobs[0] += 1
+        assert jobs[0] < 3, "it goes on without an end"
+        page.book = replace(page.book) if page.book else None
+        yield from written(page, *rest)
+
+    monkeypatch.setattr(worker.saved_books, "write", opens_another)
+    list(worker.save_book(session.id))
+    assert jobs == [1] and kept(worker) == []
 
 
 def test_writing_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:

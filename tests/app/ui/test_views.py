@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
@@ -15,7 +15,7 @@ from app.context.uploads import Fit
 from app.documents import Document
 from app.documents.document import make_pages
 from app.documents.errors import EmptyDocument
-from app.runtime.events import AnswerBegun, LoadFailed, Loading, Ready, Waiting
+from app.runtime.events import AnswerBegun, Kind, LoadFailed, Loading, Ready, Waiting
 from app.runtime.sessions import Session
 from app.ui.header import masthead, notice
 from app.ui.library.page_viewer import preview
@@ -335,3 +335,8 @@ def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:
     assert "Ask a whole book" in welcome(session)
     session.uploads.expect(["book.txt"])
     assert BookView(session).reading and "The book is being opened" in welcome(session)
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_there_are_words_for_every_job_that_an_answer_may_wait_for(kind: Kind) -> None:
+    assert LiveStrip("triforce").apply([Waiting("own job", 0, kind)]).html().count("Wait")

@@ -563,3 +563,13 @@ def test_every_update_of_an_answer_says_how_to_stop_it(page: Page, engine: FakeE
     *written, last = page.answers.ask(page.session_id, "Count!", "triforce", 0, 1, 64)
     assert len(written) > 2 and all(update[box]["stop_btn"] for update in written)
     assert last[box]["submit_btn"] and "value" not in last[box]
+
+
+def test_a_page_without_anything_draws_no_empty_library_when_it_loads(worker: EngineWorker, tmp_path: Path) -> None:
+    """A file that is dropped in its first second may have drawn more by the time this arrives."""
+    library = {"book", "incoming", "shelf", "choosing", "card"}
+    fresh = Page(worker, worker.sessions.enter("").id)
+    assert not library & {*fresh.handlers.enter(fresh.session_id)} and not list(fresh.handlers.resume(fresh.session_id))
+    with_book = Page(worker, opened(worker, write_book(tmp_path)))
+    assert {"incoming", "shelf", "choosing", "card"} <= {*with_book.handlers.enter(with_book.session_id)}
+    assert list(with_book.handlers.resume(with_book.session_id))
