@@ -139,13 +139,14 @@ class Handlers:
 
     def watch_library(self, current: Session, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
         """Show the library and the reading while they change; another event may show the same."""
-        drawing, shown = LibraryDrawing(self.parts.library, current), ""
+        drawing, shown, told = LibraryDrawing(self.parts.library, current), "", None
 
         def drawn() -> Updates:
-            nonlocal shown
-            before, shown = shown, welcome(current)
+            nonlocal shown, told
+            (before, shown), (told_before, told) = (shown, welcome(current)), (told, book_notice(current))
             empty: Updates = {} if shown == before else {self.parts.chat: gr.update(placeholder=shown)}
-            return self.book(current) | drawing.updates() | empty
+            about: Updates = {} if told == told_before else {self.parts.about: told}
+            return self.book(current) | drawing.updates() | empty | about
 
         yield drawn()
         try:

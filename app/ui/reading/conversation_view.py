@@ -114,7 +114,7 @@ def book_notice(session: Session | None) -> str:
     gone = missing(book, session.kept)
     files = ", ".join(render.escape(name) for name in book.files)
     offer = way = ""
-    if session.uploads.coming:
+    if any(one.name in book.names for one in session.uploads.pending if one.stage != "failed"):
         way = "It is being opened."
     elif not gone:
         offer = '<button type="button" data-act="reopen">Open it again</button>'
