@@ -183,6 +183,11 @@ def test_the_notice_names_the_book_and_opens_it_where_it_can_be_found() -> None:
     assert "book.txt was not kept: drop it to go on" in book_notice(away) and "reopen" not in book_notice(away)
     away = Session("x", dialogue=replace(dialogue, book=replace(BOOK, names=("harbour-8k.pdf",))))
     assert 'data-act="reopen"' in book_notice(away)
+    (other,) = away.uploads.expect(["other.txt"])
+    assert "being opened" not in book_notice(away), "another file does not open it"
+    away.uploads.leave(other)
+    away.uploads.expect(["book.txt"])
+    assert "being opened" in book_notice(away)
 
 
 def test_the_notice_of_an_edit_names_the_question() -> None:
