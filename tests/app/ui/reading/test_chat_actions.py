@@ -186,7 +186,7 @@ def test_the_notice_names_the_book_and_opens_it_where_it_can_be_found() -> None:
     (other,) = away.uploads.expect(["other.txt"])
     assert "being opened" not in book_notice(away), "another file does not open it"
     away.uploads.leave(other)
-    away.uploads.expect(["book.txt"])
+    away.uploads.expect(["harbour-8k.pdf"])
     assert "being opened" in book_notice(away)
 
 
