@@ -93,12 +93,14 @@ class Session:
     baseline_budget: int = 0  # the budget they were measured with
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to detect changes
     model: object = None  # the model state that the page shows, to detect a change by another page
+    watching: set[object] = field(default_factory=set)  # the page's events that show the library while it changes
+    num_watched: int = 0  # such events so far
     drawn_book: Book | None = None  # what the page around the chat was last drawn for
     told_no_book: bool = False  # the page still says so at the question box
     num_opened: int = 0  # pages of documents that were asked for: only the newest is shown
     declined_offer: bool = False  # of a full model
     num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
-    lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a changed copy
+    lock: threading.Lock = field(default_factory=threading.Lock)  # while `dialogue` is replaced, or `watching` changes
     files: OpenFiles = field(default_factory=OpenFiles)  # of PDFs, for images of their pages; shared by all sessions
     kept: KeptDocuments = field(default_factory=KeptDocuments)  # texts on disk; shared by all sessions
 

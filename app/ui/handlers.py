@@ -29,6 +29,7 @@ from app.ui.updates import Updates, lasting
 from core.errors import CoreError
 
 ENTERING_SECONDS = 0.3  # until the page has drawn what it holds
+SETTLING_SECONDS = 0.5  # until updates of two events have reached the page
 
 
 class Handlers:
@@ -138,7 +139,29 @@ class Handlers:
         yield from self.watch_library(current, self._worker.read_book(current.id))
 
     def watch_library(self, current: Session, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
-        """Show the library and the reading while they change; another event may show the same."""
+        """Show the library and the reading while they change.
+
+        Another event may show the same at that time, and an update that one has drawn may reach the page after a newer
+        one of the other. So the one that ends last draws once more when all updates have arrived.
+        """
+        mine = object()
+        with current.lock:
+            others, begun = len(current.watching) > 0, current.num_watched + 1
+            current.num_watched = begun
+            current.watching.add(mine)
+        try:
+            yield from self._watch(current, events)
+        finally:
+            with current.lock:
+                current.watching.discard(mine)
+                last, beside = not current.watching, others or current.num_watched != begun
+        if last and beside:
+            time.sleep(SETTLING_SECONDS)
+            drawn = self.book(current) | LibraryDrawing(self.parts.library, current).updates()
+            empty = gr.update(placeholder=welcome(current))
+            yield drawn | {self.parts.chat: empty, self.parts.about: book_notice(current)}
+
+    def _watch(self, current: Session, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
         drawing, shown, told = LibraryDrawing(self.parts.library, current), "", None
 
         def drawn() -> Updates:

@@ -43,11 +43,21 @@ window.triforceSession = () => {
   }
   return id;
 };
+window.triforceEntry = new Promise((entered) => {
+  window.triforceEntered = entered;
+  addEventListener("load", () => setTimeout(entered, 10000)); // the page's own event may have failed
+});
 </script>"""
 WITH_SESSION = "(id, ...rest) => [window.triforceSession(), ...rest]"
 WITH_KEPT = "() => [window.triforceSession(), window.triforceChat.kept()]"
 WITH_CHOSEN = "(_, __, thinking) => [window.triforceSession(), window.triforceChat.kept(), thinking]"
-SEND = "(id, question, ...rest) => [window.triforceSession(), window.triforceChat.send(question), ...rest]"
+ENTERED = "() => window.triforceEntered()"
+# A question typed before the server knows the page waits in the browser: it is not one of a page that has grown old.
+SEND = """async (id, question, ...rest) => {
+  const sent = window.triforceChat.send(question);
+  await window.triforceEntry;
+  return [window.triforceSession(), sent, ...rest];
+}"""
 PROPOSE = "(own, proposed) => window.triforceRace.propose(own, proposed)"
 
 
@@ -146,13 +156,15 @@ def wire_entry(
         return handlers.enter(session_id) | recalled(side.fields, side.method, packed)
 
     shown = [parts.session, side.card, *parts.of_conversation, *parts.library.of_library]
-    return page.load(
+    entered = page.load(
         enter,
         [parts.session, kept],
         [*shown, side.method, side.fields.preset, *side.fields.values],
         api_name="enter",
         **{**at_once, "js": WITH_KEPT},
     )
+    entered.then(None, None, None, js=ENTERED, api_visibility="private")
+    return entered
 
 
 def wire_race_entry(

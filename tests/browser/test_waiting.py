@@ -123,6 +123,34 @@ def test_that_there_is_no_book_is_not_said_any_more_when_one_opens(
     playwright.expect(reader.page.locator("#question textarea")).to_have_value("Too early?")
 
 
+def test_a_question_asked_before_the_server_knows_the_page_is_not_one_of_an_old_page(
+    visit: Callable[[], Reader],  # noqa: F811
+) -> None:
+    reader = visit()
+    held: list[playwright.Route] = []
+    holds = True
+
+    def hold(route: playwright.Route) -> None:
+        if holds:
+            held.append(route)
+        else:
+            route.continue_()
+
+    reader.page.route("**/run/predict", hold)
+    reader.page.evaluate("sessionStorage.clear()")
+    reader.page.reload()
+    reader.sees("#masthead", "tokens of context")
+    reader.asks("Too early?")
+    playwright.expect(reader.page.locator("#question textarea")).to_have_value("")
+    reader.page.wait_for_timeout(1000)
+    playwright.expect(reader.page.locator("#told .problem")).to_have_count(0)
+    holds = False
+    for request in held:
+        request.continue_()
+    reader.sees("#told .problem", "There is no book yet")
+    playwright.expect(reader.page.locator("#question textarea")).to_have_value("Too early?")
+
+
 def test_a_question_that_waits_for_a_text_comes_back_where_it_cannot_be_read(
     visit: Callable[[], Reader],  # noqa: F811
     tmp_path: Path,

@@ -578,3 +578,23 @@ def test_a_page_without_anything_draws_no_empty_library_when_it_loads(worker: En
     with_book = Page(worker, opened(worker, write_book(tmp_path)))
     assert {"incoming", "shelf", "choosing", "card"} <= {*with_book.handlers.enter(with_book.session_id)}
     assert list(with_book.handlers.resume(with_book.session_id))
+
+
+@pytest.mark.parametrize("first_to_end", [0, 1])
+def test_of_two_events_that_show_the_library_the_last_to_end_draws_once_more(page: Page, first_to_end: int) -> None:
+    """An update that the other has drawn may reach the page late, and would stay there."""
+    streams = [page.handlers.watch_library(page.session, iter(())) for _ in range(2)]
+    for stream in streams:
+        next(stream)
+    ended, last = (len([*streams[which]]) for which in (first_to_end, 1 - first_to_end))
+    alone = len([*page.handlers.watch_library(page.session, iter(()))])
+    assert (ended, last, alone) == (1, 2, 2), "the first and the last update, but what was drawn beside another"
+
+
+def test_an_event_whose_page_has_gone_is_not_waited_for(page: Page) -> None:
+    gone, stays = (cast("Any", page.handlers.watch_library(page.session, iter(()))) for _ in range(2))
+    next(gone), next(stays)
+    gone.close()
+    last, settled = stays
+    drawn = {"card", "stop_reading", "read_on", "chat", "about", "shelf", "choosing", "incoming"}
+    assert drawn <= {*settled} and settled["card"] == last["card"] and not page.session.watching
