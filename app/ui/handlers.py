@@ -109,9 +109,9 @@ class Handlers:
         files = [claim(file) for file in sorted(map(Path, paths or ()), key=lambda file: natural(file.name))]
         forgetting = partial(forget, files, self._worker.sessions.files.holds)
         try:
-            yield {self.parts.drop: None, self.parts.library.drop: None}
             current = self._worker.sessions.enter(session_id)
             events = self._worker.open_books(current.id, [file.own for file in files])
+            yield {self.parts.drop: None, self.parts.library.drop: None}  # now a question waits for them, see page.py
             yield from self.watch_library(current, once_extracted(events, forgetting))
         finally:
             forgetting()

@@ -52,10 +52,11 @@ WITH_SESSION = "(id, ...rest) => [window.triforceSession(), ...rest]"
 WITH_KEPT = "() => [window.triforceSession(), window.triforceChat.kept()]"
 WITH_CHOSEN = "(_, __, thinking) => [window.triforceSession(), window.triforceChat.kept(), thinking]"
 ENTERED = "() => window.triforceEntered()"
-# A question typed before the server knows the page waits in the browser: it is not one of a page that has grown old.
+# A question waits in the browser until the server knows the page, and its files that are still being uploaded.
 SEND = """async (id, question, ...rest) => {
   const sent = window.triforceChat.send(question);
   await window.triforceEntry;
+  await window.triforceChat.uploaded();
   return [window.triforceSession(), sent, ...rest];
 }"""
 PROPOSE = "(own, proposed) => window.triforceRace.propose(own, proposed)"

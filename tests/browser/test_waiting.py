@@ -123,32 +123,61 @@ def test_that_there_is_no_book_is_not_said_any_more_when_one_opens(
     playwright.expect(reader.page.locator("#question textarea")).to_have_value("Too early?")
 
 
+class Held:
+    """Requests that reach the server only when they are let go."""
+
+    def __init__(self, reader: Reader, address: str) -> None:
+        self._routes: list[playwright.Route] = []
+        self._holds = True
+        reader.page.route(address, self._take)
+
+    def _take(self, route: "playwright.Route") -> None:
+        if self._holds:
+            self._routes.append(route)
+        else:
+            route.continue_()
+
+    def let_go(self) -> None:
+        self._holds = False
+        for route in self._routes:
+            route.continue_()
+
+
 def test_a_question_asked_before_the_server_knows_the_page_is_not_one_of_an_old_page(
     visit: Callable[[], Reader],  # noqa: F811
 ) -> None:
     reader = visit()
-    held: list[playwright.Route] = []
-    holds = True
-
-    def hold(route: playwright.Route) -> None:
-        if holds:
-            held.append(route)
-        else:
-            route.continue_()
-
-    reader.page.route("**/run/predict", hold)
     reader.page.evaluate("sessionStorage.clear()")
+    entry = Held(reader, "**/run/predict")
     reader.page.reload()
     reader.sees("#masthead", "tokens of context")
     reader.asks("Too early?")
     playwright.expect(reader.page.locator("#question textarea")).to_have_value("")
     reader.page.wait_for_timeout(1000)
     playwright.expect(reader.page.locator("#told .problem")).to_have_count(0)
-    holds = False
-    for request in held:
-        request.continue_()
+    entry.let_go()
     reader.sees("#told .problem", "There is no book yet")
     playwright.expect(reader.page.locator("#question textarea")).to_have_value("Too early?")
+
+
+@pytest.mark.parametrize("address", ["**/upload?*", "**/queue/join*"], ids=["on its way", "not yet opened"])
+def test_a_question_waits_for_a_file_that_is_still_uploaded(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+    address: str,
+) -> None:
+    reader = visit()
+    engine.enqueue("It was dark.")
+    reader.page.wait_for_timeout(1000)  # what the page asks when it has loaded goes through
+    upload = Held(reader, address)
+    reader.drops(write_book(tmp_path))
+    playwright.expect(reader.page.locator("#drop :is(.uploading, .file-preview)").first).to_be_visible()
+    reader.asks("How was it?")
+    reader.sees("#told .sending", "as soon as the file is uploaded")
+    upload.let_go()
+    reader.sees("#chat", "It was dark.")
+    playwright.expect(reader.page.locator("#told .told")).to_have_count(0)
 
 
 def test_a_question_that_waits_for_a_text_comes_back_where_it_cannot_be_read(

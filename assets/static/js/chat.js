@@ -206,6 +206,19 @@
     return question;
   }
 
+  // While files are on their way to the server, and until it has told that it has them.
+  const UPLOADS = ":is(#drop, #library-drop) :is(.uploading, .file-preview)";
+
+  async function uploaded() {
+    if (!find(UPLOADS)) return;
+    const told = document.createElement("div");
+    told.className = "told";
+    told.innerHTML = '<p class="sending" role="status">Your question is sent as soon as the file is uploaded.</p>';
+    find("#told")?.append(told);
+    while (find(UPLOADS)) await new Promise((again) => setTimeout(again, 100));
+    told.remove();
+  }
+
   function write(text) {
     const box = find("#question textarea");
     if (!box || box.value === text) return;
@@ -284,5 +297,5 @@
     }
   }
 
-  window.triforceChat = { take: () => asked, deliver, send, unsent, arrived, keep, kept };
+  window.triforceChat = { take: () => asked, deliver, send, uploaded, unsent, arrived, keep, kept };
 })();

@@ -591,6 +591,15 @@ def test_of_two_events_that_show_the_library_the_last_to_end_draws_once_more(pag
     assert (ended, last, alone) == (1, 2, 2), "the first and the last update, but what was drawn beside another"
 
 
+def test_files_are_known_before_their_field_is_emptied(worker: EngineWorker, tmp_path: Path) -> None:
+    """The browser sends a question that waits for them when the field is empty."""
+    page = Page(worker, worker.sessions.enter("").id)
+    events = page.handlers.open_upload(page.session_id, [str(write_book(tmp_path))])
+    first = next(events)
+    assert first == {"drop": None, "library-drop": None} and page.session.uploads.coming
+    assert "Read once" in [*events][-1]["card"]
+
+
 def test_an_event_whose_page_has_gone_is_not_waited_for(page: Page) -> None:
     gone, stays = (cast("Any", page.handlers.watch_library(page.session, iter(()))) for _ in range(2))
     next(gone), next(stays)
