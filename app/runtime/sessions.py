@@ -57,6 +57,13 @@ class Removed:
     carried: bool
 
 
+@dataclass(eq=False, slots=True)
+class Watching:
+    """An event of the page that shows the library while it changes."""
+
+    beside: bool = False  # another one has done so at the same time
+
+
 @dataclass(slots=True)
 class Session:
     """One page. The engine's thread changes its book and conversation; `clear` begins a new conversation."""
@@ -93,14 +100,13 @@ class Session:
     baseline_budget: int = 0  # the budget they were measured with
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to detect changes
     model: object = None  # the model state that the page shows, to detect a change by another page
-    watching: set[object] = field(default_factory=set)  # the page's events that show the library while it changes
-    num_watched: int = 0  # such events so far
+    watching: "set[Watching]" = field(default_factory=set)
     drawn_book: Book | None = None  # what the page around the chat was last drawn for
     told_no_book: bool = False  # the page still says so at the question box
     num_opened: int = 0  # pages of documents that were asked for: only the newest is shown
     declined_offer: bool = False  # of a full model
     num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
-    lock: threading.Lock = field(default_factory=threading.Lock)  # while `dialogue` is replaced, or `watching` changes
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a changed copy
     files: OpenFiles = field(default_factory=OpenFiles)  # of PDFs, for images of their pages; shared by all sessions
     kept: KeptDocuments = field(default_factory=KeptDocuments)  # texts on disk; shared by all sessions
 
@@ -179,6 +185,12 @@ class Session:
         """The shown conversation; "" before its first question."""
         dialogue = self.dialogue
         return dialogue.id if dialogue else ""
+
+    @property
+    def head(self) -> str:
+        """The end of the shown branch; "" before the first question."""
+        dialogue = self.dialogue
+        return dialogue.head if dialogue else ""
 
     @property
     def has_something(self) -> bool:

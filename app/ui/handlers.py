@@ -14,7 +14,7 @@ from app.documents.natural_order import natural
 from app.runtime.conversation_actions import Conversing
 from app.runtime.downloads import Downloads
 from app.runtime.events import BookOpened, LibraryClosed, WorkerEvent
-from app.runtime.sessions import Session
+from app.runtime.sessions import Session, Watching
 from app.runtime.throttle import in_batches
 from app.runtime.worker import EngineWorker
 from app.ui.library.drawing import LibraryDrawing
@@ -111,7 +111,7 @@ class Handlers:
         try:
             current = self._worker.sessions.enter(session_id)
             events = self._worker.open_books(current.id, [file.own for file in files])
-            yield {self.parts.drop: None, self.parts.library.drop: None}  # now a question waits for them, see page.py
+            yield {self.parts.drop: None, self.parts.library.drop: None}  # a question that waited is sent now
             yield from self.watch_library(current, once_extracted(events, forgetting))
         finally:
             forgetting()
@@ -142,24 +142,22 @@ class Handlers:
         """Show the library and the reading while they change.
 
         Another event may show the same at that time, and an update that one has drawn may reach the page after a newer
-        one of the other. So the one that ends last draws once more when all updates have arrived.
+        one of the other. So each draws once more when all updates have arrived.
         """
-        mine = object()
-        with current.lock:
-            others, begun = len(current.watching) > 0, current.num_watched + 1
-            current.num_watched = begun
-            current.watching.add(mine)
+        mine = Watching()
+        current.watching.add(mine)
         try:
+            for one in (others := {*current.watching} - {mine}):
+                one.beside = True
+            mine.beside = mine.beside or bool(others)
             yield from self._watch(current, events)
+            if mine.beside:
+                time.sleep(SETTLING_SECONDS)
+                drawn = self.book(current) | LibraryDrawing(self.parts.library, current).updates()
+                empty = gr.update(placeholder=welcome(current))
+                yield drawn | {self.parts.chat: empty, self.parts.about: book_notice(current)}
         finally:
-            with current.lock:
-                current.watching.discard(mine)
-                last, beside = not current.watching, others or current.num_watched != begun
-        if last and beside:
-            time.sleep(SETTLING_SECONDS)
-            drawn = self.book(current) | LibraryDrawing(self.parts.library, current).updates()
-            empty = gr.update(placeholder=welcome(current))
-            yield drawn | {self.parts.chat: empty, self.parts.about: book_notice(current)}
+            current.watching.discard(mine)
 
     def _watch(self, current: Session, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
         drawing, shown, told = LibraryDrawing(self.parts.library, current), "", None
@@ -172,15 +170,18 @@ class Handlers:
             return self.book(current) | drawing.updates() | empty | about
 
         yield drawn()
+        head: str | None = None  # of the conversation that this event has drawn
         try:
             for batch in in_batches(events):
                 changed = any(isinstance(event, BookOpened | LibraryClosed) for event in batch)
+                head = current.head if changed else head
                 fresh = self.fresh(current) if changed else {}  # takes a moment, in which the reading begins
                 yield drawn() | fresh
         except CoreError as error:
             current.uploads.error = error
+        answered = head not in (None, current.head)  # by a quick answer, which the older drawing may have covered
         opened_by_answer = current.drawn_book is not current.book  # then no event told this stream
-        yield drawn() | (self.fresh(current) if opened_by_answer else {})
+        yield drawn() | (self.fresh(current) if answered or opened_by_answer else {})
 
     def book(self, current: Session) -> Updates:
         """Updates of the card of the open or coming book."""

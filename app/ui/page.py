@@ -52,13 +52,9 @@ WITH_SESSION = "(id, ...rest) => [window.triforceSession(), ...rest]"
 WITH_KEPT = "() => [window.triforceSession(), window.triforceChat.kept()]"
 WITH_CHOSEN = "(_, __, thinking) => [window.triforceSession(), window.triforceChat.kept(), thinking]"
 ENTERED = "() => window.triforceEntered()"
-# A question waits in the browser until the server knows the page, and its files that are still being uploaded.
-SEND = """async (id, question, ...rest) => {
-  const sent = window.triforceChat.send(question);
-  await window.triforceEntry;
-  await window.triforceChat.uploaded();
-  return [window.triforceSession(), sent, ...rest];
-}"""
+SEND = "async (id, question, ...rest) => [window.triforceSession(), await window.triforceChat.send(question), ...rest]"
+LOST = "() => window.triforceChat.lost()"
+OPEN = "(id, files) => (window.triforceChat.opening(), [window.triforceSession(), files])"
 PROPOSE = "(own, proposed) => window.triforceRace.propose(own, proposed)"
 
 
@@ -200,15 +196,16 @@ def wire_books(
     parts = handlers.parts
     session = parts.session
     for dropped, public in ((parts.drop, True), (parts.library.drop, False)):
-        dropped.upload(
+        opened = dropped.upload(
             handlers.open_upload,
             [session, dropped],
             parts.of_book,
             api_name="open" if public else None,
             api_visibility="public" if public else "private",
             trigger_mode="multiple",  # accept more files while the first are being read
-            **stream,
+            **(stream | {"js": OPEN}),
         )
+        opened.failure(None, None, dropped, js=LOST, api_visibility="private")
     for sample, button in zip(one_of_each(samples), side.samples, strict=True):
         opening = handlers.open_sample(sample)
         button.click(opening, session, parts.of_book, api_visibility="private", trigger_mode="multiple", **stream)

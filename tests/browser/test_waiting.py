@@ -142,6 +142,23 @@ class Held:
         for route in self._routes:
             route.continue_()
 
+    def fail(self) -> None:
+        self._holds = False
+        for route in self._routes:
+            route.abort()
+
+
+def drops_slowly(reader: Reader, tmp_path: Path, address: str) -> Held:
+    """A file of which the server knows nothing yet."""
+    reader.page.wait_for_timeout(1500)  # what the page asks when it has loaded goes through
+    held = Held(reader, address)
+    reader.drops(write_book(tmp_path))
+    playwright.expect(reader.page.locator("#drop :is(.uploading, .file-preview)").first).to_be_visible()
+    return held
+
+
+UPLOAD, OPENING = "**/upload?*", "**/queue/join*"
+
 
 def test_a_question_asked_before_the_server_knows_the_page_is_not_one_of_an_old_page(
     visit: Callable[[], Reader],  # noqa: F811
@@ -152,7 +169,6 @@ def test_a_question_asked_before_the_server_knows_the_page_is_not_one_of_an_old_
     reader.page.reload()
     reader.sees("#masthead", "tokens of context")
     reader.asks("Too early?")
-    playwright.expect(reader.page.locator("#question textarea")).to_have_value("")
     reader.page.wait_for_timeout(1000)
     playwright.expect(reader.page.locator("#told .problem")).to_have_count(0)
     entry.let_go()
@@ -160,7 +176,7 @@ def test_a_question_asked_before_the_server_knows_the_page_is_not_one_of_an_old_
     playwright.expect(reader.page.locator("#question textarea")).to_have_value("Too early?")
 
 
-@pytest.mark.parametrize("address", ["**/upload?*", "**/queue/join*"], ids=["on its way", "not yet opened"])
+@pytest.mark.parametrize("address", [UPLOAD, OPENING], ids=["on its way", "not yet opened"])
 def test_a_question_waits_for_a_file_that_is_still_uploaded(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
@@ -169,15 +185,37 @@ def test_a_question_waits_for_a_file_that_is_still_uploaded(
 ) -> None:
     reader = visit()
     engine.enqueue("It was dark.")
-    reader.page.wait_for_timeout(1000)  # what the page asks when it has loaded goes through
-    upload = Held(reader, address)
-    reader.drops(write_book(tmp_path))
-    playwright.expect(reader.page.locator("#drop :is(.uploading, .file-preview)").first).to_be_visible()
+    upload = drops_slowly(reader, tmp_path, address)
     reader.asks("How was it?")
     reader.sees("#told .sending", "as soon as the file is uploaded")
+    box = reader.page.locator("#question textarea")
+    playwright.expect(box).to_have_value("How was it?")
+    box.press("Enter")
+    reader.page.locator("#question .submit-button").click()
     upload.let_go()
     reader.sees("#chat", "It was dark.")
-    playwright.expect(reader.page.locator("#told .told")).to_have_count(0)
+    reader.sees("#strip", "Answer complete")
+    playwright.expect(reader.page.locator("#told :is(.sending, .problem)")).to_have_count(0)
+    playwright.expect(reader.page.locator("#chat").get_by_text("How was it?")).to_have_count(1)
+    playwright.expect(box).to_have_value("")
+    assert reader.page.evaluate("sessionStorage.getItem('triforce-sent')") is None
+
+
+@pytest.mark.parametrize("address", [UPLOAD, OPENING], ids=["on its way", "not yet opened"])
+def test_a_question_about_a_file_that_does_not_arrive_stays_in_the_box(
+    visit: Callable[[], Reader],  # noqa: F811
+    tmp_path: Path,
+    address: str,
+) -> None:
+    reader = visit()
+    upload = drops_slowly(reader, tmp_path, address)
+    reader.asks("How was it?")
+    reader.sees("#told .sending", "as soon as the file is uploaded")
+    upload.fail()
+    playwright.expect(reader.page.locator("#told .sending")).to_have_count(0)
+    playwright.expect(reader.page.locator("#question textarea")).to_have_value("How was it?")
+    reader.drops(write_book(tmp_path, name="again.txt"))
+    reader.sees("#book", "Read once")
 
 
 def test_a_question_that_waits_for_a_text_comes_back_where_it_cannot_be_read(

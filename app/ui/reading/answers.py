@@ -50,7 +50,7 @@ class Answers:
     def ask(self, session_id: str, question: str, method: str, *fields: Any) -> Iterator[Updates]:
         """Answer a question; if there is no answer, it goes back into the box."""
         current, asked = self._worker.sessions.find(session_id), None
-        editing, head = (current.editing, head_of(current)) if current else (None, "")
+        editing, head = (current.editing, current.head) if current else (None, "")
         try:
             form, current = SettingsForm.of(method, fields), self._worker.sessions.get(session_id)
             config = form.config()
@@ -66,7 +66,7 @@ class Answers:
             )
             yield from self._watch_answer(session_id, asked, events)
         except CoreError as error:
-            broke_off = current is not None and head_of(current) != head  # the chat shows question and partial answer
+            broke_off = current is not None and current.head != head  # the chat shows question and partial answer
             if current is not None and not broke_off:
                 current.editing = editing
             yield self._no_answer(session_id, error, None if broke_off else question)
@@ -199,11 +199,6 @@ def is_lost(session: Session, asked: Asked) -> bool:
     path = session.dialogue.path if session.dialogue else ()
     recorded = bool(path) and path[-1].question == asked.question
     return not recorded and asked.conversation == conversation_of(session)
-
-
-def head_of(session: Session) -> str:
-    """The end of the shown branch."""
-    return session.dialogue.head if session.dialogue else ""
 
 
 def verb_and_node(act: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@
   const find = (selector, from = document) => from.querySelector(selector);
   const KEPT = "triforce-settings-1";
   const ARMED_MS = 4000;
+  let waiting = false; // a question is not sent yet, see `send`
 
   // -------------------- states of the page, as classes of the whole: a `:has()` high up in the page would have every style
   // in it computed anew at every word of an answer
@@ -18,7 +19,7 @@
     // an open page shows what was loaded for the answer before
     if (!before && classes.contains("answering")) {
       find("#where-page [data-act=close]")?.click();
-      arrived();
+      if (!waiting) arrived();
     }
     waits();
   }
@@ -195,29 +196,64 @@
 
   const SENT = "triforce-sent"; // until the server has it
   let sent = "";
+  let stopRestoring = () => {};
 
   const unanswered = () => sessionStorage.getItem(SENT);
   const arrived = () => sessionStorage.removeItem(SENT);
 
-  function send(question) {
-    sent = question;
-    sessionStorage.setItem(SENT, question);
-    write("");
+  // Sends a question when the server knows the page and all files that are still being uploaded.
+  async function send(question) {
+    const typed = find("#question textarea")?.value;
+    stopRestoring();
+    if (question.trim()) {
+      sent = question;
+      sessionStorage.setItem(SENT, question);
+    }
+    waiting = true;
+    try {
+      await window.triforceEntry;
+      await uploaded();
+    } finally {
+      waiting = false;
+    }
+    if (find("#question textarea")?.value === typed) write("");
     return question;
   }
 
-  // While files are on their way to the server, and until it has told that it has them.
-  const UPLOADS = ":is(#drop, #library-drop) :is(.uploading, .file-preview)";
+  const UPLOADING = ":is(#drop, #library-drop) .uploading";
+  const UPLOADED = ":is(#drop, #library-drop) .file-preview"; // until the server has told that it has the files
+  let numOpened = 0; // fields whose files were uploaded
+  let numLost = 0; // of those, the ones that the server was not told
+
+  const opening = () => (numOpened += 1);
+
+  function lost() {
+    numLost += 1;
+    return null; // empties the field
+  }
 
   async function uploaded() {
-    if (!find(UPLOADS)) return;
-    const told = document.createElement("div");
-    told.className = "told";
-    told.innerHTML = '<p class="sending" role="status">Your question is sent as soon as the file is uploaded.</p>';
+    if (!find(UPLOADING) && !find(UPLOADED)) return;
+    const before = { opened: find(UPLOADING) ? numOpened : -1, lost: numLost };
+    const told = document.createElement("p");
+    told.className = "sending";
+    told.textContent = "Your question is sent as soon as the file is uploaded.";
     find("#told")?.append(told);
-    while (find(UPLOADS)) await new Promise((again) => setTimeout(again, 100));
+    while (find(UPLOADING) || find(UPLOADED)) await new Promise((again) => setTimeout(again, 100));
     told.remove();
+    if (numOpened === before.opened || numLost !== before.lost) throw new Error("The file did not arrive: the question about it waits.");
   }
+
+  function onlyOnce(event) {
+    const sends = event.type === "click" ? ".submit-button" : event.key === "Enter" && !event.shiftKey && "textarea";
+    if (!waiting || !sends || !event.target.closest?.(`#question ${sends}`)) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  }
+
+  addEventListener("keydown", onlyOnce, true);
+  addEventListener("keypress", onlyOnce, true);
+  addEventListener("click", onlyOnce, true);
 
   function write(text) {
     const box = find("#question textarea");
@@ -229,6 +265,7 @@
   // A question that never reached the server goes back into the box, unless something new is there. When Gradio has
   // connected again it draws the whole page anew, so it is put back for a while.
   function restore() {
+    stopRestoring();
     if (!unanswered()) return;
     const again = setInterval(() => {
       const question = unanswered();
@@ -237,12 +274,16 @@
     }, 250);
     const end = (event) => {
       if (event && !event.isTrusted) return; // our own
-      clearInterval(again);
-      removeEventListener("input", end, true);
+      stopRestoring();
       arrived();
     };
+    const late = setTimeout(end, 10000);
     addEventListener("input", end, true);
-    setTimeout(end, 10000);
+    stopRestoring = () => {
+      clearInterval(again);
+      clearTimeout(late);
+      removeEventListener("input", end, true);
+    };
   }
 
   function unsent(typed) {
@@ -297,5 +338,5 @@
     }
   }
 
-  window.triforceChat = { take: () => asked, deliver, send, uploaded, unsent, arrived, keep, kept };
+  window.triforceChat = { take: () => asked, deliver, send, opening, lost, unsent, arrived, keep, kept };
 })();

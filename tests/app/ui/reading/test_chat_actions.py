@@ -581,14 +581,16 @@ def test_a_page_without_anything_draws_no_empty_library_when_it_loads(worker: En
 
 
 @pytest.mark.parametrize("first_to_end", [0, 1])
-def test_of_two_events_that_show_the_library_the_last_to_end_draws_once_more(page: Page, first_to_end: int) -> None:
+def test_two_events_that_show_the_library_at_once_draw_it_once_more(page: Page, first_to_end: int) -> None:
     """An update that the other has drawn may reach the page late, and would stay there."""
     streams = [page.handlers.watch_library(page.session, iter(())) for _ in range(2)]
     for stream in streams:
         next(stream)
-    ended, last = (len([*streams[which]]) for which in (first_to_end, 1 - first_to_end))
+    both = [len([*streams[which]]) for which in (first_to_end, 1 - first_to_end)]
     alone = len([*page.handlers.watch_library(page.session, iter(()))])
-    assert (ended, last, alone) == (1, 2, 2), "the first and the last update, but what was drawn beside another"
+    assert (*both, alone) == (2, 2, 2), (
+        "the first was taken before, the last, and once more; alone the first and the last"
+    )
 
 
 def test_files_are_known_before_their_field_is_emptied(worker: EngineWorker, tmp_path: Path) -> None:
@@ -600,10 +602,27 @@ def test_files_are_known_before_their_field_is_emptied(worker: EngineWorker, tmp
     assert "Read once" in [*events][-1]["card"]
 
 
-def test_an_event_whose_page_has_gone_is_not_waited_for(page: Page) -> None:
+def test_an_event_beside_one_whose_page_has_gone_draws_everything_once_more(page: Page) -> None:
     gone, stays = (cast("Any", page.handlers.watch_library(page.session, iter(()))) for _ in range(2))
     next(gone), next(stays)
     gone.close()
-    last, settled = stays
+    last, again = stays
     drawn = {"card", "stop_reading", "read_on", "chat", "about", "shelf", "choosing", "incoming"}
-    assert drawn <= {*settled} and settled["card"] == last["card"] and not page.session.watching
+    assert drawn <= {*again} and again["card"] == last["card"] and not page.session.watching
+
+
+def test_a_quick_answer_is_not_covered_by_the_drawing_of_its_book(worker: EngineWorker, tmp_path: Path) -> None:
+    """The chat was drawn empty when the book opened, and that may reach the page when the answer has ended."""
+    page = Page(worker, worker.sessions.enter("").id)
+    events = page.handlers.open_upload(page.session_id, [str(write_book(tmp_path))])
+    drawn_empty = next(update for update in events if isinstance(update.get("chat"), list))
+    assert drawn_empty["chat"] == []
+    page.asks("One?")
+    chats = [update["chat"] for update in events if isinstance(update.get("chat"), list)]
+    assert chats and texts(chats[-1])[0] == "One?"
+
+
+def test_a_book_that_has_opened_draws_the_chat_once(worker: EngineWorker, tmp_path: Path) -> None:
+    page = Page(worker, worker.sessions.enter("").id)
+    updates = [*page.handlers.open_upload(page.session_id, [str(write_book(tmp_path))])]
+    assert sum("listing" in update for update in updates) == 2, "which `lasting` sends twice"
