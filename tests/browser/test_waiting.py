@@ -213,6 +213,8 @@ def test_a_question_about_a_file_that_does_not_arrive_stays_in_the_box(
     reader.sees("#told .sending", "as soon as the file is uploaded")
     upload.fail()
     playwright.expect(reader.page.locator("#told .sending")).to_have_count(0)
+    reader.page.wait_for_timeout(1000)
+    playwright.expect(reader.page.locator("#told .problem")).to_have_count(0)
     playwright.expect(reader.page.locator("#question textarea")).to_have_value("How was it?")
     reader.drops(write_book(tmp_path, name="again.txt"))
     reader.sees("#book", "Read once")
