@@ -19,7 +19,7 @@ from core.decoding.registry import PLAIN, plain_first
 from core.engine import Engine
 from core.errors import NotPossibleHere
 from core.generation.events import Finished
-from core.ops.threads import Threads, most_threads
+from core.ops.threads import Threads, most_threads, set_most_threads
 
 LOAD = "while True: pass"  # a program that keeps one core busy
 
@@ -64,12 +64,12 @@ def computing(condition: Condition) -> Iterator[None]:
     """Decode under this condition; afterwards as before."""
     most = most_threads()
     Threads.adapts = condition.threads is None
-    torch.set_num_threads(condition.threads or most)
+    set_most_threads(condition.threads or most)
     try:
         with other_programs(condition.others):
             yield
     finally:
-        torch.set_num_threads(most)
+        set_most_threads(most)
         Threads.adapts = True
 
 

@@ -80,6 +80,13 @@ def most_threads() -> int:
     return max(number, _lent.most) if number == _lent.lowered else number
 
 
+def set_most_threads(number: int) -> None:
+    """Set torch's number of threads as a user would: whatever it was lowered to before is no longer a loan."""
+    global _lent
+    _lent = _Lent(0, 0)
+    torch.set_num_threads(number)
+
+
 def _use(number: int) -> None:
     """Let torch's operations in this thread use so many threads."""
     global _lent

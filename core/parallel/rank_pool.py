@@ -28,7 +28,7 @@ from core.errors import WorkerLost
 from core.models.loader import NOTHING, LoadedModel, ModelDims
 from core.ops.backend import Backend
 from core.ops.link import LINK_BYTES
-from core.ops.threads import most_threads
+from core.ops.threads import most_threads, set_most_threads
 from core.parallel.commands import CacheSizes, ChunkWeights, Feed, HeldChunks, MeasureLink, Order
 from core.parallel.group import PATIENCE, Group, RankLost, require_group
 from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
@@ -73,7 +73,7 @@ class RankPool:
         except RankLost as error:
             raise self._lost() from error
         if self.device.type != "cuda":
-            torch.set_num_threads(assignment.num_threads)
+            set_most_threads(assignment.num_threads)
         sentinels = [process.sentinel for process in self._processes]
         self._passes = PassClock()
         watch = partial(watch_ranks, sentinels, self._noticed, self._done, self.group.abort, self._passes)
@@ -220,7 +220,7 @@ class RankPool:
     def close(self) -> None:
         """End every process. Closing twice is harmless."""
         if self._end.alive and self.device.type != "cuda":
-            torch.set_num_threads(self._threads_before)
+            set_most_threads(self._threads_before)
         self._end()
 
 

@@ -220,6 +220,25 @@ def test_a_question_about_a_file_that_does_not_arrive_stays_in_the_box(
     reader.sees("#book", "Read once")
 
 
+def test_a_question_that_did_not_arrive_is_put_back_however_late_the_page_is_drawn_anew(
+    visit: Callable[[], Reader],  # noqa: F811
+) -> None:
+    reader = visit()
+    reader.page.evaluate("sessionStorage.setItem('triforce-sent', 'How was it?')")
+    reader.page.clock.install()
+    reader.page.reload()
+    box = reader.page.locator("#question textarea")
+    playwright.expect(box).to_have_value("How was it?")
+    reader.page.clock.fast_forward(60_000)
+    empty = "(box) => { box.value = ''; box.dispatchEvent(new Event('input', { bubbles: true })); }"
+    box.evaluate(empty)  # as Gradio does when it has connected again
+    playwright.expect(box).to_have_value("How was it?")
+    box.fill("Something new")
+    box.evaluate(empty)
+    reader.page.clock.fast_forward(1_000)
+    playwright.expect(box).to_have_value("")
+
+
 def test_a_question_that_waits_for_a_text_comes_back_where_it_cannot_be_read(
     visit: Callable[[], Reader],  # noqa: F811
     tmp_path: Path,

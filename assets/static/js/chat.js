@@ -263,26 +263,24 @@
   }
 
   // A question that never reached the server goes back into the box, unless something new is there. When Gradio has
-  // connected again it draws the whole page anew, so it is put back for a while.
+  // connected again it draws the whole page anew, on a busy machine seconds later, so it is put back until somebody types.
   function restore() {
     stopRestoring();
     if (!unanswered()) return;
     const again = setInterval(() => {
       const question = unanswered();
-      if (!question) end();
+      if (!question) stopRestoring();
       else if (!find("#question textarea")?.value) write(question);
     }, 250);
-    const end = (event) => {
-      if (event && !event.isTrusted) return; // our own
+    const typed = (event) => {
+      if (!event.isTrusted || !event.target.closest?.("#question")) return; // our own, or a setting
       stopRestoring();
       arrived();
     };
-    const late = setTimeout(end, 10000);
-    addEventListener("input", end, true);
+    addEventListener("input", typed, true);
     stopRestoring = () => {
       clearInterval(again);
-      clearTimeout(late);
-      removeEventListener("input", end, true);
+      removeEventListener("input", typed, true);
     };
   }
 

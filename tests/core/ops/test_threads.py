@@ -158,6 +158,15 @@ def test_torch_gets_the_same_number_and_its_own_back() -> None:
     assert threads.most_threads() == 2, "what the user sets is the most"
 
 
+def test_a_share_as_large_as_the_loan_is_no_loan() -> None:
+    machine = Machine()
+    chosen = machine.threads()
+    machine.passes(LOOK_SECONDS, others=3.0, own=1.0)
+    chosen.lend()
+    threads.set_most_threads(1)
+    assert torch.get_num_threads() == 1 and threads.most_threads() == 1
+
+
 def test_costs_of_passes_are_forgotten_when_the_number_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
     chosen = machine.threads()

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from core.bench.peers.workers.protocol import Clock, serve
 from core.bench.speed import bench_prompt
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.registry import METHODS
 from core.engine import Engine
 from core.generation.events import RoundDone
+from core.ops.threads import set_most_threads
 
 WARM_UP = 64  # tokens of a prompt that is answered before
 
@@ -36,7 +35,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load(request: dict[str, Any], context: int, method: str | None) -> Engine:
-    torch.set_num_threads(request["threads"])
+    set_most_threads(request["threads"])
     draft = request["draft"] or "none"
     return Engine.load(
         EngineConfig(
