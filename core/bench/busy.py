@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
-
 from core.bench.speed import bench_prompt
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN, plain_first
