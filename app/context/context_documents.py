@@ -138,20 +138,27 @@ def label(document: Document, choice: Choice) -> str:
             names = [document.pages[number - 1].label for number in (first, last)]
             return f"page {names[0]}" if first == last else f"pages {names[0]}–{names[1]}"
         case Chapters((number,)):
-            return titled((number,), document.chapters[number - 1].title)
+            return titled(document, (number,), document.chapters[number - 1].title)
         case Chapters(numbers):
             return f"chapters {ranges(numbers)}"
         case Sections((path,)):
-            return titled(path, section(document, path).title)
+            return titled(document, path, section(document, path).title)
         case Sections(paths):
             return f"chapters {path_ranges(paths)}"
 
 
-def titled(path: SectionPath, title: str) -> str:
-    """A chapter by number and title; a title that has a number goes without ours."""
-    if not LEADING_NUMBER.match(title):
-        return f"chapter {dotted(path)}: {title}"
-    return f"chapter {title}" if title[0].isdigit() else title
+def titled(document: Document, path: SectionPath, title: str) -> str:
+    """A chapter by number and title; beside the book's own numbers ours would confuse."""
+    if LEADING_NUMBER.match(title):
+        return f"chapter {title}" if title[0].isdigit() else title
+    return title if has_own_numbers(document) else f"chapter {dotted(path)}: {title}"
+
+
+def has_own_numbers(document: Document) -> bool:
+    """Whether the titles of its chapters are numbered: at least half of them, since a preface is not."""
+    return 2 * sum(LEADING_NUMBER.match(chapter.title) is not None for chapter in document.chapters) >= len(
+        document.chapters
+    )
 
 
 def path_ranges(paths: Sequence[SectionPath], between: str = "–") -> str:

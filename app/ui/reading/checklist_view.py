@@ -19,13 +19,13 @@ from app.context.context_documents import (
     Sections,
     Whole,
     dotted,
+    has_own_numbers,
     section,
 )
 from app.context.offers import divided, from_the_start, with_only
 from app.context.page_ranges import understood
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
-from app.documents.chapters import LEADING_NUMBER
 from app.documents.document import Chapter, Document, Page
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
@@ -119,6 +119,7 @@ class _Parts:
 
     def __init__(self, book: Book, choice: Choice | None, meter: Meter, free: int) -> None:
         self._book, self._choice, self._meter, self._free = book, choice, meter, free
+        self._numbers = not has_own_numbers(book.document)  # ours
         self._listed = 0
 
     def html(self) -> str:
@@ -138,8 +139,7 @@ class _Parts:
 
     def _row(self, path: SectionPath, chapter: Chapter) -> str:
         tokens, document = self._meter.chapter(self._book, chapter), self._book.document
-        own = len(path) > 1 or LEADING_NUMBER.match(chapter.title)
-        name = render.escape(chapter.title if own else f"{path[0]}. {chapter.title}")
+        name = render.escape(f"{path[0]}. {chapter.title}" if self._numbers and len(path) == 1 else chapter.title)
         pages = render.escape(page_range(document, chapter)) if document.has_own_pages else ""
         told = f"<i>{pages}</i><i>{tokens:,} tokens</i>"
         if tokens > self._free and chapter.sections:

@@ -210,3 +210,13 @@ def test_choices_are_named_by_the_document_s_own_page_labels() -> None:
     assert names == ["everything", "pages i–1", "page ii", "chapter 2: T1"]
     assert label(document, Chapters((1, 2))) == "chapters 1–2"
     assert label(document, Chapters((1, 3))) == "chapters 1, 3"
+
+
+def test_beside_the_numbers_of_a_book_there_are_none_of_ours() -> None:
+    titles = ["Preface", "1. Overview", "2. Setup", "A. debmake(1)"]
+    document = a_document("a", ["text", "text"], [0, 2, 4, 6])
+    own = tuple(replace(chapter, title=title) for chapter, title in zip(document.chapters, titles, strict=True))
+    numbered = replace(document, chapters=own)
+    assert [label(numbered, Chapters((n,))) for n in (1, 2, 4)] == ["Preface", "chapter 1. Overview", "A. debmake(1)"]
+    one = replace(document, chapters=(own[0], own[1], *document.chapters[2:]))
+    assert label(one, Chapters((1,))) == "chapter 1: Preface", "a title of a few begins with a number"

@@ -1,5 +1,6 @@
 """The library at work: what a click changes, states of files, and documents of any size."""
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -150,6 +151,22 @@ def test_the_same_text_is_refused_in_one_line(worker: EngineWorker, tmp_path: Pa
         "copy.txt holds the same text as book.txt." in BookView(session).html()
         and len(session.uploads.library.books) == 1
     )
+
+
+@pytest.mark.parametrize(
+    ("titles", "shown"),
+    [
+        (["Preface", "1. Overview", "2. Setup"], ["Preface", "1. Overview", "2. Setup"]),
+        (["Preface", "Overview"], ["1. Preface", "2. Overview"]),
+    ],
+)
+def test_the_checklist_numbers_chapters_only_where_the_book_does_not(
+    titles: list[str], shown: list[str], worker: EngineWorker, tmp_path: Path
+) -> None:
+    text = "".join(f"# {title}\n\n{'Words of it. ' * 200}\n\n" for title in titles)
+    session = worker.sessions.enter("")
+    list(worker.open_book(session.id, write_book(tmp_path, text, "book.md")))
+    assert re.findall(r'<span dir="auto">([^<]*)</span>', checklist(session)) == shown
 
 
 # -------------------- budget
