@@ -11,6 +11,7 @@ from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
 from tests.browser.test_page import EVIL, Reader, browser, playwright, visit  # noqa: F401
 from tests.browser.test_race import goes_to, too_wide
+from tests.browser.test_waiting import Held
 
 pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
 STORY = "The carved teapot was lost in the great spring tide, and nobody in the harbour ever asked for it. "
@@ -245,6 +246,25 @@ def test_words_are_found_by_keys_and_open_their_page(
     assert too_wide(reader) <= 0
     engine.reading.set()
     assert reader.outside == []
+
+
+def test_a_search_during_another_is_not_lost(
+    visit: Callable[[], Reader],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    reader.drops(write_book(tmp_path, STORY * 4))
+    reader.sees("#book", "Read once")
+    goes_to(reader, "Library")
+    field = reader.page.locator("#find input[type=search]")
+    first = Held(reader, "**/run/predict")
+    for words in ("spring", "quay", "teapot"):
+        field.fill(words)
+        field.press("Enter")
+    reader.page.locator("#library-list [data-act^=preview]").first.click()  # the button for another component
+    first.let_go()
+    playwright.expect(reader.page.locator("#found mark").first).to_have_text("teapot")
+    reader.sees("#library-preview", "spring tide")
 
 
 def test_a_chip_opens_the_page_as_an_image_with_its_mark(

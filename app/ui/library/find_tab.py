@@ -8,8 +8,11 @@ import gradio as gr
 from app.context.find import Words, find
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.js_bridge import CLICKS, WITH_ACT
+from app.ui.js_bridge import CLICKS
 from app.ui.library.find_view import FIELD, MOST_SHOWN, found
+
+# The newest search, also where the event waited for the one before and something else was clicked meanwhile.
+WITH_SEARCH = "(id, act) => [window.triforceSession(), window.triforceFind.newest]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,4 +48,5 @@ def listen_find(
     def show(session_id: str, action: str | None) -> str:
         return searched(worker.sessions.enter(session_id), action or "")
 
-    parts.field.click(show, [session, act], parts.hits, api_name="find", **(at_once | {"js": WITH_ACT}))
+    searches = at_once | {"js": WITH_SEARCH, "trigger_mode": "always_last"}  # a search during another is not lost
+    parts.field.click(show, [session, act], parts.hits, api_name="find", **searches)

@@ -170,7 +170,8 @@ def wire_list(
         [parts.session, own.act],
         actions.outputs,
         api_name="act",
-        **{**at_once, "js": TAKE},
+        trigger_mode="always_last",  # a click while the one before is on its way is not lost
+        **{**at_once, "js": TAKE.format("#act-now")},
     )
     done.then(None, own.parcel, own.parcel, js="(parcel) => window.triforceChat.deliver(parcel)")
     own.search.change(actions.search, [parts.session, own.search], own.listing, api_name="search", **at_once)
@@ -179,8 +180,8 @@ def wire_list(
         [parts.session, own.act, *settings],
         parts.of_answer,
         api_name="regenerate",
-        **{**stream, "js": TAKE},
+        **{**stream, "js": TAKE.format("#act-again")},
     )
 
 
-TAKE = "(id, act, ...rest) => [window.triforceSession(), window.triforceChat.take(), ...rest]"
+TAKE = "(id, act, ...rest) => [window.triforceSession(), window.triforceChat.take('{}'), ...rest]"

@@ -66,11 +66,11 @@
 
   // -------------------- small buttons: what they stand for goes to the server by way of a hidden one
 
-  let asked = "{}";
+  const asked = {}; // by the hidden button: an event may wait for the one before, while the other button is pressed
   let pressed = null; // the newest button in the chat
 
   function press(hidden, act, text = "") {
-    asked = JSON.stringify({ act, text });
+    asked[hidden] = JSON.stringify({ act, text });
     find(hidden)?.click();
   }
 
@@ -336,5 +336,5 @@
     }
   }
 
-  window.triforceChat = { take: () => asked, deliver, send, opening, lost, unsent, arrived, keep, kept };
+  window.triforceChat = { take: (hidden) => asked[hidden] ?? "{}", deliver, send, opening, lost, unsent, arrived, keep, kept };
 })();

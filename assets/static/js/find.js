@@ -8,7 +8,7 @@
 
   window.triforceFind = (form) => {
     const options = [...form.querySelectorAll(":checked")].map((box) => box.name).join(",");
-    return `find:${form.dataset.find}:${options}:${field().value}`;
+    return (window.triforceFind.newest = `find:${form.dataset.find}:${options}:${field().value}`);
   };
 
   // -------------------- a search: Enter, the button, another choice, an emptied field, more hits
