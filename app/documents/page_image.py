@@ -14,7 +14,7 @@ from app.documents.parsing import Parser, ParsingLimits, worker_messages
 
 DRAWER = Parser("app.documents.page_image_worker", "a PDF")
 DRAWING = ParsingLimits(memory_bytes=1 << 30, cpu_seconds=10, silence_seconds=20, chars=1_000_000)
-DRAWING_COVER = ParsingLimits(memory_bytes=1 << 29, cpu_seconds=3, silence_seconds=5, chars=MAX_COVER_URL)
+DRAWING_COVER = ParsingLimits(memory_bytes=1 << 29, cpu_seconds=3, silence_seconds=20, chars=MAX_COVER_URL)
 MOST_AT_ONCE = 2
 WIDTHS = (300, 2_400)  # pixels
 _turns = threading.BoundedSemaphore(MOST_AT_ONCE)  # of its own: a page does not wait until dropped books are read

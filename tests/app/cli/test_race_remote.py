@@ -36,11 +36,12 @@ def ours() -> Iterator[str]:
     command += ["--device", "cpu", "--api-key", KEY]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: answers(port))
+        wait_for(lambda: answers(port) or server.poll() is not None, seconds=300)  # it loads the pair first
+        assert server.poll() is None, f"it ended with {server.returncode}"
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(120)
 
 
 def answers(port: int) -> bool:

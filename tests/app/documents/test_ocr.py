@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,6 +36,13 @@ SAMPLE = Path(__file__).parents[3] / "assets" / "books" / "harbour-8k.pdf"
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocr, "ENGINE", fake_ocr.__name__)
+
+
+@pytest.fixture
+def started() -> Callable[[], list[psutil.Process]]:
+    """The processes that were started in this test and still run; tests before it may have left some."""
+    before = psutil.Process().children()
+    return lambda: [one for one in psutil.Process().children() if one not in before]
 
 
 @pytest.fixture
@@ -118,7 +125,7 @@ def test_another_version_recognises_again(
 
 
 def test_stop_uses_what_was_recognised_until_then_and_leaves_nothing_running(
-    tmp_path: Path, kept: RecognisedPages, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kept: RecognisedPages, started: Callable[[], list[psutil.Process]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = tmp_path / "gate"
     gate.touch()
@@ -132,20 +139,22 @@ def test_stop_uses_what_was_recognised_until_then_and_leaves_nothing_running(
         document = step
     assert isinstance(document, Document) and document.recognised_pages == (1,) and document.picture_pages == (2, 3)
     assert list(kept.load(file_digest(scan), "fake-1")) == [0]
-    assert psutil.Process().children() == []
+    assert started() == []
 
 
-def test_a_closed_recognition_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_recognition_leaves_nothing_running(
+    tmp_path: Path, started: Callable[[], list[psutil.Process]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = tmp_path / "gate"
     gate.touch()
     monkeypatch.setenv(GATE, str(gate))
     steps = extract_document(write_scan(tmp_path / "scan.pdf", WAITS), ocr=Ocr(recognise=True))
     with closing(steps):
         assert next(step for step in steps if isinstance(step, Extracting) and step.recognising)
-        (process,) = psutil.Process().children()
+        (process,) = started()
         if os.name == "posix":
             assert any(process.nice() > psutil.Process().nice() for _ in steps)
-    assert psutil.Process().children() == []
+    assert started() == []
 
 
 def test_pages_on_which_the_engine_fails_or_crashes_are_left_out(tmp_path: Path) -> None:
@@ -212,7 +221,9 @@ def test_hostile_scans_are_refused_as_without_recognition(tmp_path: Path) -> Non
         read(tmp_path / "locked.pdf")
 
 
-def test_a_picture_bomb_costs_no_more_than_the_limits(tmp_path: Path) -> None:
+def test_a_picture_bomb_costs_no_more_than_the_limits(
+    tmp_path: Path, started: Callable[[], list[psutil.Process]]
+) -> None:
     bomb = tmp_path / "bomb.pdf"
     write_scan(bomb, 60)
     content = bomb.read_bytes()
@@ -225,7 +236,7 @@ def test_a_picture_bomb_costs_no_more_than_the_limits(tmp_path: Path) -> None:
         assert read(bomb, how).pages
     except DocumentError as error:
         assert "\n" not in str(error)
-    assert psutil.Process().children() == []
+    assert started() == []
 
 
 @pytest.mark.parametrize("size", [(595, 842), (14_173, 14_173), (14_400, 3), (1, 1), (200_000, 10)])

@@ -342,8 +342,8 @@ def test_a_file_that_was_cut_at_a_random_byte_is_no_book(shelf: BookFolder) -> N
 WRITE = """
 import sys, pathlib, torch
 from tests.core.kv_store.test_folder import write
-from core.kv_store.folder import ShelfFolder
-shelf = ShelfFolder(pathlib.Path(sys.argv[1]))
+from core.kv_store.folder import BookFolder
+shelf = BookFolder(pathlib.Path(sys.argv[1]))
 print("ready", flush=True)
 while True:
     write(shelf, 0)
@@ -353,15 +353,17 @@ while True:
 @pytest.mark.slow
 @posix
 def test_kill_9_at_random_moments(shelf: BookFolder) -> None:
-    dice = random.Random(3)
+    dice, whole = random.Random(3), 0
     for _ in range(8):
         with subprocess.Popen(
             [sys.executable, "-c", WRITE, str(shelf.path)], cwd=ROOT, stdout=subprocess.PIPE
         ) as writer:
             assert writer.stdout is not None
-            writer.stdout.readline()
+            assert writer.stdout.readline() == b"ready\n"
             time.sleep(dice.random() * 0.5)
             writer.kill()
         after = BookFolder(shelf.path)
         assert not list(shelf.path.glob("*.part")) and after.notices == []
         assert all(is_whole(after, book.path) for book in after.books())
+        whole += len(after.books())
+    assert whole, "something was written"

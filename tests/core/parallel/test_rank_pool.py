@@ -37,7 +37,7 @@ def watched(*, lost: bool, done: bool, passed: float = 0.0) -> tuple[int, bool]:
     )
     thread.start()
     if not lost:
-        thread.join(5 if passed > PATIENCE.total_seconds() else 0.1)
+        thread.join(60 if passed > PATIENCE.total_seconds() else 0.1)
         over.set()
     thread.join(10)
     assert not thread.is_alive()

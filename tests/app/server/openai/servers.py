@@ -68,8 +68,8 @@ def running(app: Any, port: int | None = None) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-def wait_for(done: Any) -> None:
-    deadline = time.monotonic() + SECONDS
+def wait_for(done: Any, seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, "it does not happen"
         time.sleep(0.005)
