@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
     from core.planning.hardware import Machine
 
 MOST_WAITING = 8  # answers and races of one page
-LINGER_SECONDS = 5.0  # a page that reloads is back by then
+LINGER_SECONDS = 10.0  # a page that reloads is back by then, on a busy machine too
 LOOK_SECONDS = 0.1  # between two looks whether a job is ready
 
 Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]

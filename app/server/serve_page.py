@@ -177,6 +177,7 @@ def serve(
     page.launch(
         server_name=args.host,
         server_port=args.port,
+        _frontend=False,  # no request to itself, which on a busy machine may take longer than the 3 s that Gradio waits
         inbrowser=args.browser,
         share=args.share,
         auth=auth,

@@ -45,7 +45,7 @@ window.triforceSession = () => {
 };
 window.triforceEntry = new Promise((entered) => {
   window.triforceEntered = entered;
-  addEventListener("load", () => setTimeout(entered, 10000)); // the page's own event may have failed
+  addEventListener("load", () => setTimeout(entered, 60000)); // the page's own event may never come
 });
 </script>"""
 WITH_SESSION = "(id, ...rest) => [window.triforceSession(), ...rest]"
@@ -161,6 +161,7 @@ def wire_entry(
         **{**at_once, "js": WITH_KEPT},
     )
     entered.then(None, None, None, js=ENTERED, api_visibility="private")
+    entered.failure(None, None, None, js=ENTERED, api_visibility="private")
     return entered
 
 
@@ -225,8 +226,10 @@ def wire_answers(
     parts, own, answers = handlers.parts, side.own, Answers(worker, handlers)
     session, box, settings = parts.session, parts.box, side.settings
     sent = {**stream, "js": SEND}
-    asked = [box.submit(answers.ask, [session, box, *settings], parts.of_answer, api_name="ask", **sent)]
-    asked[0].success(None, None, None, js="() => window.triforceChat.arrived()", api_visibility="private")
+    # always_last: a question asked between the end of an answer and the end of its event is not lost
+    question = {"inputs": [session, box, *settings], "outputs": parts.of_answer, "trigger_mode": "always_last", **sent}
+    asked = [box.submit(answers.ask, api_name="ask", **question)]
+    asked[0].success(None, None, None, js="() => window.triforceChat.ended()", api_visibility="private")
     asked[0].failure(None, box, box, js="(typed) => window.triforceChat.unsent(typed)", api_visibility="private")
     for button in parts.suggestions:
         clicked = [session, button, *settings]

@@ -240,6 +240,8 @@ class FakeEngine:
         while done < total and not passed_or_cancelled(self.reading, cancel):
             done = min(done + chunk, total)
             self._seen = list(prompt_ids[:done])
+            if self.step:
+                self.reading.clear()  # before it is told: a test may open it at once
             yield PrefillProgress(
                 done_tokens=done,
                 total_tokens=total,
@@ -247,8 +249,6 @@ class FakeEngine:
                 elapsed_seconds=0.1 * done,
                 remaining_seconds=0.1 * (total - done),
             )
-            if self.step:
-                self.reading.clear()
 
     def generate(
         self,
@@ -272,8 +272,10 @@ class FakeEngine:
             raise script
         words: list[str] = []
         thinking, ids = False, list(written)
-        for number, word in enumerate(script[: config.max_new_tokens]):
-            if word == HOLD:
+        for number, (word, following) in enumerate(zip(script, [*script[1:], ""], strict=True)):
+            if number == config.max_new_tokens:
+                break
+            if word == HOLD and number == 0:
                 self.writing.clear()
             if passed_or_cancelled(self.writing, cancel):
                 break
@@ -287,6 +289,8 @@ class FakeEngine:
             if thought:
                 (record,) = done.tokens
                 done = replace(done, thought=self.words[ids[-1]], tokens=(replace(record, token_id=ids[-1]),))
+            if following == HOLD:
+                self.writing.clear()  # before the word is told: a test may open it at once
             yield replace(done, stats=self._figures(number + 1, ids[len(written) :]))
         said = {
             kind: "".join(self.words.get(token, "? ") for token in ids if (token >= THOUGHT_IDS) is kind)
@@ -493,6 +497,7 @@ def worker_of(
     stored = {"conversations": conversations, "saved_books": saved_books, "recognised": recognised, "kept": kept}
     worker = EngineWorker(lambda: (engine, MACHINE), seed=seed, **stored)  # type: ignore[arg-type]
     worker.start()
+    assert worker._jobs.has_loaded(SECONDS)
     return worker
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
 from tests.browser.test_page import Reader, browser, playwright, visit  # noqa: F401
 from tests.browser.test_race import WORDS, goes_to, racer, starts
 
@@ -125,7 +125,9 @@ def test_a_reload_in_the_middle_of_an_answer_goes_on_showing_it(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("app.runtime.jobs.LINGER_SECONDS", SECONDS)
     reader = visit()
     reader.drops(write_book(tmp_path))
     reader.sees("#book", "Read once")
@@ -147,7 +149,9 @@ def test_stop_stops_an_answer_that_a_reload_found_again(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("app.runtime.jobs.LINGER_SECONDS", SECONDS)
     reader = visit()
     reader.drops(write_book(tmp_path))
     reader.sees("#book", "Read once")

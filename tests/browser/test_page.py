@@ -130,7 +130,7 @@ def test_an_idle_page_draws_nothing(
         "window.requestAnimationFrame = (call) => { window.frames_asked += 1; return request(call); };"
     )
     Reader(page, serve(worker))
-    for _ in range(5):  # a leftover loop is slowed down after five seconds, or later on a machine that is busy
+    for _ in range(30):  # a leftover loop is slowed down after five seconds, or later on a machine that is busy
         page.wait_for_timeout(4000)
         before = page.evaluate("window.frames_asked")
         page.wait_for_timeout(2000)
@@ -218,7 +218,10 @@ def test_two_tabs_tell_whose_book_the_model_holds(
     second.sees("#book", "Another page uses the model now")
 
 
-def test_a_closed_tab_makes_way(visit: Callable[[], Reader], engine: FakeEngine, tmp_path: Path) -> None:
+def test_a_closed_tab_makes_way(
+    visit: Callable[[], Reader], engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.runtime.jobs.LINGER_SECONDS", 1.0)
     first, second = visit(), visit()
     for reader, name in ((first, "one.txt"), (second, "two.txt")):
         reader.drops(write_book(tmp_path, f"The book {name}. " * 20, name))

@@ -1,12 +1,15 @@
 """Waiting for a reading, in a real browser: how long still, at every place where one looks, and a notice at its end."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.runtime.worker import EngineWorker
+from app.ui.reading.answers import Answers
 from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, close_book, hold_extraction, write_book
 from tests.browser.test_page import Reader, browser, playwright, visit  # noqa: F401
 
@@ -218,6 +221,58 @@ def test_a_question_about_a_file_that_does_not_arrive_stays_in_the_box(
     playwright.expect(reader.page.locator("#question textarea")).to_have_value("How was it?")
     reader.drops(write_book(tmp_path, name="again.txt"))
     reader.sees("#book", "Read once")
+
+
+def test_a_question_asked_before_the_page_s_own_event_does_not_come_back(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Read once")
+    engine.enqueue("It was dark.")
+    asked = Held(reader, OPENING)
+    reader.asks("How was it?")
+    reader.page.evaluate("window.triforceChat.kept()")  # as that event does
+    reader.page.wait_for_timeout(1000)
+    playwright.expect(reader.page.locator("#question textarea")).to_have_value("")
+    asked.let_go()
+    reader.sees("#chat", "It was dark.")
+
+
+def test_a_question_asked_between_the_end_of_an_answer_and_of_its_event_is_not_lost(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = Answers._watch_answer
+
+    def ends_late(*args: Any) -> Iterator[Any]:
+        yield from shown(*args)
+        time.sleep(3)
+
+    monkeypatch.setattr(Answers, "_watch_answer", ends_late)
+    reader = visit()
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Read once")
+    for answer in ("It was | dark.", "And stormy."):
+        engine.enqueue(answer)
+    reader.asks("How was it?")
+    reader.sees("#chat", "It was")
+    box = reader.page.locator("#question textarea")
+    box.fill("And then?")
+    box.press("Enter")  # an answer is being written: it stays
+    reader.page.wait_for_timeout(500)
+    engine.writing.set()
+    reader.sees("#chat", "dark.")
+    playwright.expect(reader.page.locator("#question .submit-button")).to_be_visible()
+    playwright.expect(box).to_have_value("And then?")
+    box.press("Enter")
+    reader.sees("#chat", "And stormy.")
+    playwright.expect(reader.page.locator("#chat").get_by_text("And then?")).to_have_count(1)
+    playwright.expect(box).to_have_value("")
 
 
 def test_a_question_that_did_not_arrive_is_put_back_however_late_the_page_is_drawn_anew(

@@ -102,7 +102,7 @@ class RaceView:
         race, self._share = self._race, None
         assert race is not None, "lanes without a race"
         shared = _shared(race.num_reread)
-        if not race.ended and self._running:
+        if self._running:
             done = all(lane.finished for lane in race.lanes)
             self._status = ("Comparing the texts" if done else "Racing, in fair turns") + shared
         elif not any(lane.text for lane in race.lanes):

@@ -20,6 +20,7 @@
     if (!before && classes.contains("answering")) {
       find("#where-page [data-act=close]")?.click();
       if (!waiting) arrived();
+      if (phase) phase = "answering";
     }
     waits();
   }
@@ -196,23 +197,36 @@
 
   const SENT = "triforce-sent"; // until the server has it
   let sent = "";
+  let sentFrom = null; // the box from which a question was sent last
+  let phase = ""; // of the question that was sent last: "sending", "answering", "" when its event has ended
   let stopRestoring = () => {};
 
   const unanswered = () => sessionStorage.getItem(SENT);
   const arrived = () => sessionStorage.removeItem(SENT);
 
+  function ended() {
+    phase = "";
+    arrived();
+  }
+
   // Sends a question when the server knows the page and all files that are still being uploaded.
   async function send(question) {
-    const typed = find("#question textarea")?.value;
+    sentFrom = find("#question textarea");
+    const typed = sentFrom?.value;
     stopRestoring();
     if (question.trim()) {
       sent = question;
       sessionStorage.setItem(SENT, question);
     }
     waiting = true;
+    phase = "sending";
     try {
       await window.triforceEntry;
       await uploaded();
+    } catch (error) {
+      phase = "";
+      restore(); // the box may be drawn anew
+      throw error;
     } finally {
       waiting = false;
     }
@@ -244,9 +258,12 @@
     if (numOpened === before.opened || numLost !== before.lost) throw new Error("The file did not arrive: the question about it waits.");
   }
 
+  // Gradio keeps a second question until the event of the first has ended, which is a moment after its answer was shown:
+  // right for a question asked in that moment, not for one asked during the answer.
   function onlyOnce(event) {
     const sends = event.type === "click" ? ".submit-button" : event.key === "Enter" && !event.shiftKey && "textarea";
-    if (!waiting || !sends || !event.target.closest?.(`#question ${sends}`)) return;
+    const busy = phase === "sending" || (phase === "answering" && shown(find("#question .stop-button")));
+    if (!busy || !sends || !event.target.closest?.(`#question ${sends}`)) return;
     event.preventDefault();
     event.stopImmediatePropagation();
   }
@@ -285,6 +302,7 @@
   }
 
   function unsent(typed) {
+    phase = "";
     restore();
     return typed || sent;
   }
@@ -328,7 +346,11 @@
   }
 
   function kept() {
-    restore();
+    // The page may have sent a question before this event of its own; a box drawn anew says that it lost the connection.
+    if (phase !== "sending" || sentFrom !== find("#question textarea")) {
+      phase = "";
+      restore();
+    }
     try {
       return localStorage.getItem(KEPT) ?? "";
     } catch {
@@ -336,5 +358,5 @@
     }
   }
 
-  window.triforceChat = { take: (hidden) => asked[hidden] ?? "{}", deliver, send, opening, lost, unsent, arrived, keep, kept };
+  window.triforceChat = { take: (hidden) => asked[hidden] ?? "{}", deliver, send, opening, lost, unsent, ended, keep, kept };
 })();

@@ -17,6 +17,7 @@ from core.config import GenerationConfig, SamplingParams
 from core.errors import ContextTooSmall, CoreError, InvalidSetting, UnknownModel
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 from core.generation.session import Conversation
+from tests.app.fakes import SECONDS
 from tests.app.remote.fake_server import (
     CARD,
     DONE,
@@ -34,7 +35,8 @@ from tests.app.remote.fake_server import (
 )
 from tests.app.server.openai.servers import free_port
 
-QUICK = Patience(connect=2.0, short=0.4, first=0.5, between=0.3, retries=(0.01, 0.02))
+PATIENT = Patience(retries=(0.01, 0.02))
+QUICK = Patience(short=2.0, first=2.0, between=2.0, retries=(0.01, 0.02))  # for servers that are slow
 HIDDEN_KEY = "a-very-secret-key"
 
 
@@ -56,7 +58,7 @@ def connections() -> Iterator[None]:
 
 
 def connect(server: FakeServer, **options: Any) -> RemoteEngine:
-    options = {"key": HIDDEN_KEY, "model": None, "context": None, "patience": QUICK, **options}
+    options = {"key": HIDDEN_KEY, "model": None, "context": None, "patience": PATIENT, **options}
     CONNECTED.append(RemoteEngine.connect(server.url, **options))
     return CONNECTED[-1]
 
@@ -220,9 +222,9 @@ BAD: list[tuple[str, Reply, type[RemoteError]]] = [
     ("is nested", stream(b"data: " + b"[" * 100_000 + b"\n\n"), Garbage),
     ("breaks off", stream(says("The"), end=False), BrokenOff),
     ("ends without an end", stream(says("The"), DONE), BrokenOff),
-    ("says nothing", stream(2.0), TooSlow),
-    ("falls silent", stream(says("The"), 2.0), TooSlow),
-    ("trickles", stream(says("The"), b"da", 0.2, b"ta", 0.2, b": ", 2.0), TooSlow),
+    ("says nothing", stream(9.0), TooSlow),
+    ("falls silent", stream(says("The"), 9.0), TooSlow),
+    ("trickles", stream(says("The"), b"da", 0.2, b"ta", 0.2, b": ", 9.0), TooSlow),
     ("is an error amid a stream", stream(says("The"), event(error={"message": "out of memory"})), Refused),
     ("is 500", json_reply({"error": {"message": "out\nof\x1b[31m memory"}}, 500), Refused),
     ("is 400 without words", raw(b"\xff\xfe", 400), Refused),
@@ -235,7 +237,7 @@ BAD: list[tuple[str, Reply, type[RemoteError]]] = [
 def test_a_bad_answer_is_one_line_with_one_action(
     server: FakeServer, _what: str, reply: Reply, kind: type[RemoteError]
 ) -> None:
-    engine = connect(server)
+    engine = connect(server, patience=QUICK if kind is TooSlow else PATIENT)
     server.answers(reply)
     with pytest.raises(kind) as caught:  # after a silence that was waited for it would be BrokenOff
         ask(engine)
@@ -272,24 +274,24 @@ def test_a_line_without_an_end_is_not_kept_for_ever(server: FakeServer, monkeypa
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("reply", "slow"),
     [
-        raw(b"<html>", kind="text/html"),
-        json_reply([]),
-        json_reply({"data": "x"}),
-        json_reply({"data": [5]}),
-        json_reply({"data": [{"id": 7}]}),
-        raw(b"[" * 100_000),
-        json_reply({"data": []}),
-        json_reply({}, 404),
-        json_reply({"error": "no"}, 401),
-        stream(b"x", 1.0),
+        (raw(b"<html>", kind="text/html"), False),
+        (json_reply([]), False),
+        (json_reply({"data": "x"}), False),
+        (json_reply({"data": [5]}), False),
+        (json_reply({"data": [{"id": 7}]}), False),
+        (raw(b"[" * 100_000), False),
+        (json_reply({"data": []}), False),
+        (json_reply({}, 404), False),
+        (json_reply({"error": "no"}, 401), False),
+        (stream(b"x", 9.0), True),
     ],
 )
-def test_a_server_that_is_none_is_told_at_the_start(server: FakeServer, reply: Reply) -> None:
+def test_a_server_that_is_none_is_told_at_the_start(server: FakeServer, reply: Reply, slow: bool) -> None:
     server.tells("/v1/models", reply)
     with pytest.raises(CoreError) as caught:
-        connect(server)
+        connect(server, patience=QUICK if slow else PATIENT)
     check_words(caught.value)
 
 
@@ -308,17 +310,17 @@ def test_a_server_that_goes_down_later(server: FakeServer) -> None:
         ask(engine)
 
 
-@pytest.mark.parametrize("reply", [endless, stream(10.0), stream(says("The"), 10.0)])
+@pytest.mark.parametrize("reply", [endless, stream(300.0), stream(says("The"), 300.0)])
 def test_stop_ends_the_connection_at_once(server: FakeServer, reply: Reply) -> None:
     server.answers(reply)
     engine, cancel = connect(server, patience=Patience()), threading.Event()
     threading.Timer(0.3, cancel.set).start()
     started = time.monotonic()
     finished = end(ask(engine, cancel=cancel))
-    assert finished.stop_reason == "cancelled" and time.monotonic() - started < 9, "it waited for the server"
+    assert finished.stop_reason == "cancelled" and time.monotonic() - started < 100, "it waited for the server"
     if reply is endless:
-        assert server.gone.wait(5), "the server was not told"
-        assert finished.stats.new_tokens > 3 and finished.text.startswith("word word")
+        assert server.gone.wait(SECONDS), "the server was not told"
+        assert finished.text == "word " * finished.stats.new_tokens
 
 
 def test_a_closed_generator_ends_the_connection(server: FakeServer) -> None:
@@ -327,7 +329,7 @@ def test_a_closed_generator_ends_the_connection(server: FakeServer) -> None:
     events = engine.generate(engine.text.prompt((), Conversation().ask("Who?").turns), GenerationConfig())
     assert isinstance(next(events), PrefillProgress) and isinstance(next(events), RoundDone)
     events.close()  # type: ignore[attr-defined]
-    assert server.gone.wait(5)
+    assert server.gone.wait(SECONDS)
 
 
 # -------------------- addresses and keys

@@ -66,6 +66,7 @@ def program(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         command,
         cwd=ROOT,
+        stdin=pipe,
         stdout=pipe,
         stderr=pipe,
         text=True,
@@ -115,7 +116,7 @@ def test_an_interrupt_that_a_library_swallows_is_not_lost(tmp_path: Path) -> Non
 
 
 HANGS = """
-    import time
+    import sys, time
     from app.server.ending import Ending
 
     with Ending({seconds}) as ending:
@@ -124,33 +125,33 @@ HANGS = """
             ending.wait()
         except KeyboardInterrupt:
             print("saving", flush=True)
-            time.sleep({saving})
+            {saving}
             print("saved", flush=True)
-    time.sleep(0.3)
+    {after}
     print("left", flush=True)
 """
 
 
 def test_what_hangs_at_the_end_is_ended_all_the_same() -> None:
-    with program(HANGS.format(seconds=0.1, saving=600)) as process:
+    with program(HANGS.format(seconds=0.1, saving="time.sleep(600)", after="")) as process:
         code, _, err = ended(process, signal.SIGTERM, after="runs")
     assert (code, err) == (1, "Something hung for 0 s; ended all the same.\n")
 
 
 def test_impatience_does_not_cut_short_what_is_being_saved() -> None:
-    with program(HANGS.format(seconds=60, saving=0.5)) as process:
+    with program(HANGS.format(seconds=60, saving="sys.stdin.readline()", after="")) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "runs\n"
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "saving\n"
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
             process.send_signal(number)
-        out, err = process.communicate(timeout=SECONDS)
+        out, err = process.communicate("saved\n", timeout=SECONDS)
     assert (process.returncode, out, err) == (0, "saved\nleft\n", "")
 
 
 def test_what_has_ended_in_time_is_left_alone() -> None:
-    with program(HANGS.format(seconds=0.1, saving=0)) as process:
+    with program(HANGS.format(seconds=1.0, saving="pass", after="time.sleep(1.5)")) as process:
         code, out, _ = ended(process, signal.SIGINT, after="runs")
     assert code == 0 and out.endswith("left\n"), "the time it was given began to count again"
 
