@@ -272,7 +272,7 @@ class FakeEngine:
             raise script
         words: list[str] = []
         thinking, ids = False, list(written)
-        for number, (word, following) in enumerate(zip(script, [*script[1:], ""], strict=True)):
+        for number, (word, following) in enumerate(zip(script, [*script, ""][1:], strict=True)):
             if number == config.max_new_tokens:
                 break
             if word == HOLD and number == 0:

@@ -10,7 +10,6 @@ from app.conversations.store import Conversations
 from app.runtime.worker import EngineWorker
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, worker_of, write_book
 from tests.browser.test_page import Reader, browser, playwright, visit  # noqa: F401
-from tests.browser.test_waiting import Held
 
 pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
 RICH = """Here is `a < b`:
@@ -156,28 +155,6 @@ def test_the_list_names_finds_exports_and_deletes(
     page.locator("#conv-search input, #conv-search textarea").fill("")
     playwright.expect(rows).to_have_count(1, timeout=SECONDS * 1000)
     assert reader.outside == []
-
-
-def test_a_click_while_the_one_before_is_on_its_way_is_not_lost(
-    visit: Callable[[], Reader],  # noqa: F811
-    engine: FakeEngine,
-    tmp_path: Path,
-) -> None:
-    reader = reads(visit, tmp_path)
-    rows = reader.page.locator("#conv-list li[data-id]")
-    for number, question in enumerate(("Who?", "Where?", "When?"), 1):
-        asks(reader, engine, question, f"Answer {number}.")
-        playwright.expect(rows).to_have_count(number)
-        reader.page.locator('[data-list="new"]').click()
-        reader.sees("#chat", "The book is open")
-    first = Held(reader, "**/run/predict")
-    for question in ("Who?", "Where?"):
-        row = rows.filter(has_text=question)
-        row.locator("summary").click()
-        row.locator(".danger").click()
-    first.let_go()
-    playwright.expect(rows).to_have_count(1)
-    reader.sees("#conv-list", "When?")
 
 
 def test_a_new_conversation_takes_no_room_in_the_card(

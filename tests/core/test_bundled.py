@@ -13,7 +13,7 @@ from core.engine_builder import LoadedPair, PairFiles
 from core.generation.events import Finished
 from core.generation.session import Conversation
 from core.models.hub.catalog import ROOT
-from core.ops.threads import set_most_threads
+from core.ops.threads import most_threads, set_most_threads
 from core.planning.planner import make_plan
 from tests.core.toys import MACHINE
 
@@ -23,7 +23,7 @@ FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)  # the text must n
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    before = torch.get_num_threads()
+    before = most_threads()
     set_most_threads(2)
     yield Engine.load(EngineConfig(context=12288, device="cpu"))
     set_most_threads(before)

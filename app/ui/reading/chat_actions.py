@@ -170,7 +170,6 @@ def wire_list(
         [parts.session, own.act],
         actions.outputs,
         api_name="act",
-        trigger_mode="always_last",  # a click while the one before is on its way is not lost
         **{**at_once, "js": TAKE.format("#act-now")},
     )
     done.then(None, own.parcel, own.parcel, js="(parcel) => window.triforceChat.deliver(parcel)")

@@ -26,6 +26,7 @@ from app.context.offers import divided, from_the_start, with_only
 from app.context.page_ranges import understood
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
+from app.documents.chapters import LEADING_NUMBER
 from app.documents.document import Chapter, Document, Page
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
@@ -139,7 +140,8 @@ class _Parts:
 
     def _row(self, path: SectionPath, chapter: Chapter) -> str:
         tokens, document = self._meter.chapter(self._book, chapter), self._book.document
-        name = render.escape(f"{path[0]}. {chapter.title}" if self._numbers and len(path) == 1 else chapter.title)
+        numbered = self._numbers and len(path) == 1 and not LEADING_NUMBER.match(chapter.title)
+        name = render.escape(f"{path[0]}. {chapter.title}" if numbered else chapter.title)
         pages = render.escape(page_range(document, chapter)) if document.has_own_pages else ""
         told = f"<i>{pages}</i><i>{tokens:,} tokens</i>"
         if tokens > self._free and chapter.sections:

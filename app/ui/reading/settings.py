@@ -214,7 +214,8 @@ def wire_settings(own: Fields, method: gr.Radio, at_once: dict[str, Any]) -> Non
     own.preset.input(preset_values, own.preset, sampling, **quiet).then(**keep)
     for field in (own.temperature, own.top_p, own.top_k):
         field.input(preset_of, sampling, own.preset, **quiet).then(**keep)
-    own.seed.blur(**keep)  # Gradio does not report pasted text as input
+    own.seed.input(**keep)
+    own.seed.blur(**keep)  # Gradio does not report pasted text as input; on a busy machine it may come before the text
     for other in (
         method,
         own.max_new_tokens,

@@ -19,8 +19,10 @@
     // an open page shows what was loaded for the answer before
     if (!before && classes.contains("answering")) {
       find("#where-page [data-act=close]")?.click();
-      if (!waiting) arrived();
-      if (phase) phase = "answering";
+      if (!waiting) {
+        arrived();
+        if (phase) phase = "answering";
+      }
     }
     waits();
   }
@@ -262,7 +264,7 @@
   // right for a question asked in that moment, not for one asked during the answer.
   function onlyOnce(event) {
     const sends = event.type === "click" ? ".submit-button" : event.key === "Enter" && !event.shiftKey && "textarea";
-    const busy = phase === "sending" || (phase === "answering" && shown(find("#question .stop-button")));
+    const busy = waiting || phase === "sending" || (phase === "answering" && shown(find("#question .stop-button")));
     if (!busy || !sends || !event.target.closest?.(`#question ${sends}`)) return;
     event.preventDefault();
     event.stopImmediatePropagation();

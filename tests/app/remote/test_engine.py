@@ -314,13 +314,13 @@ def test_a_server_that_goes_down_later(server: FakeServer) -> None:
 def test_stop_ends_the_connection_at_once(server: FakeServer, reply: Reply) -> None:
     server.answers(reply)
     engine, cancel = connect(server, patience=Patience()), threading.Event()
-    threading.Timer(0.3, cancel.set).start()
+    threading.Timer(1.0, cancel.set).start()
     started = time.monotonic()
     finished = end(ask(engine, cancel=cancel))
     assert finished.stop_reason == "cancelled" and time.monotonic() - started < 100, "it waited for the server"
     if reply is endless:
         assert server.gone.wait(SECONDS), "the server was not told"
-        assert finished.text == "word " * finished.stats.new_tokens
+        assert finished.text == "word " * finished.stats.new_tokens != ""
 
 
 def test_a_closed_generator_ends_the_connection(server: FakeServer) -> None:

@@ -11,12 +11,12 @@ from core.bench.busy import BusyRow, Condition, computing, run_busy
 from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import InvalidSetting
-from core.ops.threads import Threads, set_most_threads
+from core.ops.threads import Threads, most_threads, set_most_threads
 
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
+    before = most_threads()
     set_most_threads(2)  # tests before this one may have left a loan
     yield
     set_most_threads(before)

@@ -158,6 +158,7 @@ def test_the_same_text_is_refused_in_one_line(worker: EngineWorker, tmp_path: Pa
     [
         (["Preface", "1. Overview", "2. Setup"], ["Preface", "1. Overview", "2. Setup"]),
         (["Preface", "Overview"], ["1. Preface", "2. Overview"]),
+        (["Prologue", "Introduction", "1. Setup"], ["1. Prologue", "2. Introduction", "1. Setup"]),
     ],
 )
 def test_the_checklist_numbers_chapters_only_where_the_book_does_not(
