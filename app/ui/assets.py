@@ -16,7 +16,10 @@ CSS = tuple(ASSETS / "static" / "css" / f"{name}.css" for name in STYLES)
 
 SCRIPTS = tuple(
     ASSETS / "static" / "js" / f"{name}.js"
-    for name in ("page", "presenter", "acts", "find", "chat", "folds", "folders", "drops", "checklist", "access")
+    for name in (
+        *("page", "presenter", "clicks", "acts", "find", "chat"),
+        *("folds", "folders", "drops", "checklist", "access"),
+    )
 )
 
 

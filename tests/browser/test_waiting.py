@@ -129,13 +129,14 @@ def test_that_there_is_no_book_is_not_said_any_more_when_one_opens(
 class Held:
     """Requests that reach the server only when they are let go."""
 
-    def __init__(self, reader: Reader, address: str) -> None:
+    def __init__(self, reader: Reader, address: str, words: str = "") -> None:
+        """`words`: only requests in which these stand."""
         self._routes: list[playwright.Route] = []
-        self._holds = True
+        self._holds, self._words = True, words
         reader.page.route(address, self._take)
 
     def _take(self, route: "playwright.Route") -> None:
-        if self._holds:
+        if self._holds and self._words in (route.request.post_data or ""):
             self._routes.append(route)
         else:
             route.continue_()

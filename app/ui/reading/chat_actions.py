@@ -16,6 +16,7 @@ from app.runtime.conversation_actions import Parcel, file_name
 from app.runtime.worker import EngineWorker
 from app.ui import render
 from app.ui.handlers import Handlers
+from app.ui.library.page_viewer import newest
 from app.ui.parts import Parts
 from app.ui.reading import evidence_chips
 from app.ui.reading.answer_card import answer_card
@@ -111,7 +112,9 @@ class ChatActions:
         if act.verb == "copy":
             return {self._own.parcel: json.dumps({"copy": conversing.answer_text(session_id, act.id)})}
         if act.verb == "quote":
-            return {parts.where.page: evidence_chips.opened(self._worker.sessions.get(session_id), act.id, act.text)}
+            session = self._worker.sessions.get(session_id)
+            page = newest(session, lambda: evidence_chips.opened(session, act.id, act.text))
+            return {parts.where.page: page}
         if act.verb == "rename":
             conversing.rename(session_id, act.id, act.text)
             return {parts.listing: self._handlers.listing(self._worker.sessions.get(session_id))}

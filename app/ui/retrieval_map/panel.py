@@ -10,7 +10,7 @@ from gradio.blocks import Block
 from app.runtime.events import AnswerBegun, PagesLoaded, WorkerEvent
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
+from app.ui.js_bridge import CLICKS, CLOSES, REDRAWN, WITH_ACT
 from app.ui.library.page_viewer import Wanted, newest, preview
 from app.ui.retrieval_map.view import opened_page, where
 
@@ -40,7 +40,7 @@ class WhereParts:
 def build_where() -> WhereParts:
     """The components; the page is rendered later, beside the conversation."""
     strip = gr.HTML("", elem_id="where", js_on_load=CLICKS + REDRAWN)
-    page = gr.HTML("", elem_id="where-page", js_on_load=CLICKS + REDRAWN, render=False)
+    page = gr.HTML("", elem_id="where-page", js_on_load=CLICKS + CLOSES + REDRAWN, render=False)
     return WhereParts(strip, page)
 
 

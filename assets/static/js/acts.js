@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const acts = { act: "" };
+  const acts = { act: "", closed: false };
 
   // -------------------- a page as an image: as sharp as the screen, larger or smaller, beside its text or instead of it
 
@@ -78,6 +78,12 @@
 
   // -------------------- clicks
 
+  // The page of a book is closed here and now: on the way to the server a click that comes later could overtake it.
+  function close(element) {
+    acts.closed = true;
+    element.empty();
+  }
+
   // Finds a button again that is drawn anew.
   const nameOf = ({ turn, zoom: step, side, act } = {}) =>
     turn ? `[data-turn="${turn}"]` : step ? `[data-zoom="${step}"]` : side === "" ? "[data-side]" : act && `[data-act="${CSS.escape(act)}"]`;
@@ -85,6 +91,8 @@
   // An action belongs to a button with data-act, a page number with data-preview, or a form with data-choose.
   acts.watch = (element, tell) => {
     const act = (element.act = (action) => {
+      if (action === "close") return close(element);
+      acts.closed = false;
       hold(element);
       acts.act = sized(action, element);
       tell();
@@ -140,6 +148,7 @@
   }
 
   acts.redrawn = (element) => {
+    if (acts.closed && element.empty && element.querySelector(".card")) return element.empty(); // closed while it was drawn
     if (element.focused) element.querySelector(element.focused)?.focus({ preventScroll: true });
     const text = element.querySelector(".page-text");
     const mark = text?.querySelector("mark");

@@ -95,7 +95,10 @@
     const verb = button.value.split(":")[0];
     if (verb === "delete" && !armed(button)) return;
     pressed = button;
-    if (verb === "quote") return press("#act-now", button.value, String(window.triforceActs.pixels(find("#where-page"))));
+    if (verb === "quote") {
+      window.triforceActs.closed = false;
+      return press("#act-now", button.value, String(window.triforceActs.pixels(find("#where-page"))));
+    }
     press(verb === "again" || verb === "continue" ? "#act-again" : "#act-now", button.value);
   }
 
