@@ -3,7 +3,7 @@
 import secrets
 import threading
 from array import array
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spe
     from app.conversations.tree import Dialogue, Node
     from core.generation.session import Conversation
 
+Place = Literal["read", "library"]  # where a page of a document is shown
 MOST_SESSIONS = 64  # beyond that the longest unused one is forgotten; a book of 128K tokens takes about 6 MB
 
 
@@ -103,7 +104,7 @@ class Session:
     watching: "set[Watching]" = field(default_factory=set)
     drawn_book: Book | None = None  # what the page around the chat was last drawn for
     told_no_book: bool = False  # the page still says so at the question box
-    num_opened: int = 0  # pages of documents that were asked for: only the newest is shown
+    num_opened: Counter[Place] = field(default_factory=Counter)  # pages asked for: the newest of a place is shown
     declined_offer: bool = False  # of a full model
     num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a changed copy

@@ -65,6 +65,7 @@ class Handlers:
     def talk(self, current: Session) -> Updates:
         """Updates of a session's shown conversation and everything around it."""
         parts, strip, current.drawn_book = self.parts, LiveStrip(), current.book
+        current.num_opened["read"] += 1  # a page still being drawn belongs to another conversation
         if current.exchanges and current.book:
             last = current.exchanges[-1]
             strip.recall(last.finished, current.book.num_tokens, last.num_reread)

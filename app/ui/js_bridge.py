@@ -1,7 +1,7 @@
 """How a click on an element with data-act sends its action to the server (assets/static/js/acts.js)."""
 
 CLICKS = "window.triforceActs.watch(element, () => trigger('click'));"
-CLOSES = "element.empty = () => { props.value = ''; };"  # a page of a book that the script closes
+CLOSES = "element.empty = () => { props.value = ''; };"  # the page beside the chat, which the script closes
 # A model that came while the page showed its download: the page looks again, as when the reader returns to it.
 MODEL_CAME = '<i class="model-came" hidden></i>'
 LOOKS_AGAIN = (

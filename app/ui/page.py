@@ -54,7 +54,12 @@ WITH_CHOSEN = "(_, __, thinking) => [window.triforceSession(), window.triforceCh
 ENTERED = "() => window.triforceEntered()"
 SEND = "async (id, question, ...rest) => [window.triforceSession(), await window.triforceChat.send(question), ...rest]"
 LOST = "() => window.triforceChat.lost()"
-OPEN = "(id, files) => (window.triforceChat.opening(), [window.triforceSession(), files])"
+# What the page shows at first comes by another connection than the steps of an opening book, and must not come after.
+OPEN = (
+    "async (id, files) => "
+    "(window.triforceChat.opening(), await window.triforceEntry, [window.triforceSession(), files])"
+)
+OPEN_SAMPLE = "async () => (await window.triforceEntry, [window.triforceSession()])"
 PROPOSE = "(own, proposed) => window.triforceRace.propose(own, proposed)"
 
 
@@ -209,7 +214,8 @@ def wire_books(
         opened.failure(None, None, dropped, js=LOST, api_visibility="private")
     for sample, button in zip(one_of_each(samples), side.samples, strict=True):
         opening = handlers.open_sample(sample)
-        button.click(opening, session, parts.of_book, api_visibility="private", trigger_mode="multiple", **stream)
+        clicked = {"api_visibility": "private", "trigger_mode": "multiple", **stream, "js": OPEN_SAMPLE}
+        button.click(opening, session, parts.of_book, **clicked)
     side.read_on.click(handlers.read_on, session, parts.of_book, api_name="read_on", **stream)
     side.stop_reading.click(worker.stop_reading, session, None, api_name="stop_reading", **at_once)
 
@@ -237,9 +243,9 @@ def wire_answers(
     actions = ChatActions(worker, handlers, parts, own)
     asked.append(wire_list(actions, answers.again, own, parts, settings, stream, at_once))
     follow = never_silent(answers.follow, parts.strip)
-    asked.append(entered.then(follow, session, parts.of_followed, api_name="follow", **stream))
-    for answer in asked:
-        answer.then(answers.answered, session, parts.after_answer, api_visibility="private", **at_once)
+    entered.then(follow, session, parts.of_followed, api_name="follow", **stream)
+    for answer in asked:  # by the way that other steps take: none comes before an older one
+        answer.then(answers.answered, session, parts.after_answer, api_visibility="private", **stream)
     box.stop(worker.stop_answer, session, None, api_name="stop", **at_once)
     parts.chat.clear(answers.clear, session, [parts.strip, *parts.of_talk], api_name="clear", **at_once)
 

@@ -287,7 +287,7 @@ def test_a_question_that_did_not_arrive_is_put_back_however_late_the_page_is_dra
     playwright.expect(box).to_have_value("How was it?")
     reader.page.clock.fast_forward(60_000)
     empty = "(box) => { box.value = ''; box.dispatchEvent(new Event('input', { bubbles: true })); }"
-    box.evaluate(empty)  # as Gradio does when it has connected again
+    box.evaluate(empty)  # whatever draws it anew
     playwright.expect(box).to_have_value("How was it?")
     box.fill("Something new")
     box.evaluate(empty)

@@ -16,7 +16,7 @@ from app.context.context_documents import PREVIEW_CHARS, Book
 from app.context.open_files import OpenFiles
 from app.documents.document import Page
 from app.documents.page_image import PageImage, PageNotDrawn
-from app.runtime.sessions import Session
+from app.runtime.sessions import Place, Session
 from app.ui import render
 
 USUAL_WIDTH = 1_000  # pixels of an image, where the browser does not say how many it can show
@@ -87,11 +87,11 @@ def preview(
     return section(document.title, turning, "", leaf(session.files, book, page, marks, shown=shown, width=width))
 
 
-def newest(session: Session, draw: Callable[[], str]) -> Any:
+def newest(session: Session, place: Place, draw: Callable[[], str]) -> Any:
     """What `draw` returns, or no update if another page was asked for meanwhile: drawings may end in another order."""
-    session.num_opened = mine = session.num_opened + 1
+    session.num_opened[place] = mine = session.num_opened[place] + 1
     shown = draw()
-    return shown if session.num_opened == mine else gr.skip()
+    return shown if session.num_opened[place] == mine else gr.skip()
 
 
 class Leaf(NamedTuple):

@@ -46,7 +46,7 @@ class LibraryHandlers:
         key, _, detail = rest.partition(":")
         if verb == "preview":
             wanted = Wanted.parse(detail)
-            yield {self._parts.preview: newest(session, lambda: preview(session, key, *wanted))}
+            yield {self._parts.preview: newest(session, "library", lambda: preview(session, key, *wanted))}
             return
         if verb == "dismiss" and key.isdecimal():
             session.uploads.dismiss(int(key))

@@ -111,6 +111,7 @@ class Answers:
                 return  # what the reader has changed meanwhile stays
             shown = self._page.talk(current)  # it has ended since the page was drawn
             yield {part: shown[part] for part in (self._parts.chat, self._parts.strip)}
+            yield self.answered(session_id)
             return
         try:
             for update in self._watch_answer(session_id, asked, self._worker.reading.follow_answer(current)):
@@ -118,6 +119,7 @@ class Answers:
         except CoreError as error:
             failed = self._no_answer(session_id, error, asked.left)
             yield {part: value for part, value in failed.items() if part is not self._parts.told}
+        yield self.answered(session_id)
 
     def _past(self, current: Session, parent: str | None) -> list[Message]:
         dialogue = current.dialogue

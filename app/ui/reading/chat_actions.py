@@ -34,6 +34,7 @@ class ListParts:
     parcel: gr.Textbox  # a text for the script to save or copy
     now: gr.Button  # hidden, pressed by the script: an immediate action
     again: gr.Button  # hidden, pressed by the script: an answer
+    quote: gr.Button  # hidden, pressed by the script: the page of a quotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +112,6 @@ class ChatActions:
             return {self._own.parcel: self._card(session_id, act.id)}
         if act.verb == "copy":
             return {self._own.parcel: json.dumps({"copy": conversing.answer_text(session_id, act.id)})}
-        if act.verb == "quote":
-            session = self._worker.sessions.get(session_id)
-            page = newest(session, lambda: evidence_chips.opened(session, act.id, act.text))
-            return {parts.where.page: page}
         if act.verb == "rename":
             conversing.rename(session_id, act.id, act.text)
             return {parts.listing: self._handlers.listing(self._worker.sessions.get(session_id))}
@@ -123,6 +120,17 @@ class ChatActions:
             shown = self._handlers.talk(self._worker.sessions.get(session_id))
             return shown | {parts.box: question, self._own.parcel: json.dumps({"focus": True})}
         return None
+
+    def quote(self, session_id: str, packed: str) -> Any:
+        """The page with the words that a chip stands for; no update if another page was asked for meanwhile."""
+        session = self._worker.sessions.find(session_id)
+        try:
+            act = Act.parse(packed)
+        except InvalidSetting:
+            return gr.skip()
+        if session is None or act.verb != "quote":
+            return gr.skip()
+        return newest(session, "read", lambda: evidence_chips.opened(session, act.id, act.text))
 
     def _card(self, session_id: str, node_id: str) -> str:
         """The proof card of an answer, for the script to save."""
@@ -151,7 +159,8 @@ def build_list() -> ListParts:
     parcel = gr.Textbox(visible=False, show_label=False)
     now = gr.Button("Now", elem_id="act-now")
     again = gr.Button("Again", elem_id="act-again")
-    return ListParts(search, listing, act, parcel, now, again)
+    quote = gr.Button("Quote", elem_id="act-quote")
+    return ListParts(search, listing, act, parcel, now, again, quote)
 
 
 def wire_list(
@@ -176,6 +185,14 @@ def wire_list(
         **{**at_once, "js": TAKE.format("#act-now")},
     )
     done.then(None, own.parcel, own.parcel, js="(parcel) => window.triforceChat.deliver(parcel)")
+    own.quote.click(
+        actions.quote,
+        [parts.session, own.act],
+        parts.where.page,
+        api_name="quote",
+        trigger_mode="multiple",  # a page may take seconds to draw
+        **{**at_once, "js": TAKE.format("#act-quote")},
+    )
     own.search.change(actions.search, [parts.session, own.search], own.listing, api_name="search", **at_once)
     return own.again.click(
         again,

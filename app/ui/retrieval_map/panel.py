@@ -51,7 +51,7 @@ def listen_where(
 
     def show(session_id: str, action: str | None) -> Any:
         session = worker.sessions.find(session_id)
-        return "" if session is None else newest(session, lambda: opened(session, action or ""))
+        return "" if session is None else newest(session, "read", lambda: opened(session, action or ""))
 
     for number, shown in enumerate((parts.strip, parts.page)):
         shown.click(

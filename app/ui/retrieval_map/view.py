@@ -108,12 +108,13 @@ def _bar(book: Book, weights: Sequence[float], first: int, per_bar: int) -> str:
 
 def _top(book: Book, weights: Sequence[float]) -> str:
     ranked = sorted(range(len(weights)), key=lambda index: -weights[index])[:MOST_TOP]
-    chips = "".join(
+    first, *more = (
         f'<button type="button" class="chip" data-act="page:{index}">{named(book, index, short=True)}</button>'
         for index in ranked
-        if weights[index] >= TOP_SHARE
+        if weights[index] >= TOP_SHARE or index == ranked[0]
     )
-    return f'<p class="top"><span class="quiet">Guessed mostly from</span>{chips}</p>'
+    words = f'<span class="words"><span class="quiet">Guessed mostly from</span>{first}</span>'  # not without a page
+    return f'<p class="top">{words}{"".join(more)}</p>'
 
 
 def named(book: Book, index: int, *, short: bool) -> str:

@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const acts = { act: "", closed: false };
+  const acts = { act: "", asked: "" }; // asked: the page beside the chat that is wanted: "loaded", "quoted", "" for none
 
   // -------------------- a page as an image: as sharp as the screen, larger or smaller, beside its text or instead of it
 
@@ -78,11 +78,12 @@
 
   // -------------------- clicks
 
-  // The page of a book is closed here and now: on the way to the server a click that comes later could overtake it.
-  function close(element) {
-    acts.closed = true;
-    element.empty();
-  }
+  // The page beside the chat is closed here and now: on the way to the server a click that comes later could overtake it.
+  let beside = null; // its component
+  acts.close = () => {
+    acts.asked = "";
+    beside?.empty();
+  };
 
   // Finds a button again that is drawn anew.
   const nameOf = ({ turn, zoom: step, side, act } = {}) =>
@@ -91,8 +92,8 @@
   // An action belongs to a button with data-act, a page number with data-preview, or a form with data-choose.
   acts.watch = (element, tell) => {
     const act = (element.act = (action) => {
-      if (action === "close") return close(element);
-      acts.closed = false;
+      if (action === "close") return acts.close();
+      if (element.closest("#where")) acts.asked = "loaded";
       hold(element);
       acts.act = sized(action, element);
       tell();
@@ -148,7 +149,11 @@
   }
 
   acts.redrawn = (element) => {
-    if (acts.closed && element.empty && element.querySelector(".card")) return element.empty(); // closed while it was drawn
+    if (element.empty) {
+      beside = element;
+      if (!element.querySelector(".card")) acts.asked = ""; // the server has closed it
+      else if (!acts.asked) return element.empty(); // it was closed while it was drawn
+    }
     if (element.focused) element.querySelector(element.focused)?.focus({ preventScroll: true });
     const text = element.querySelector(".page-text");
     const mark = text?.querySelector("mark");

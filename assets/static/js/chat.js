@@ -16,9 +16,8 @@
     const classes = document.documentElement.classList;
     const before = classes.contains("answering");
     for (const [name, sign] of Object.entries(STATES)) classes.toggle(name, find(sign) !== null);
-    // an open page shows what was loaded for the answer before
     if (!before && classes.contains("answering")) {
-      find("#where-page [data-act=close]")?.click();
+      if (window.triforceActs.asked === "loaded") window.triforceActs.close(); // for the answer before
       if (!waiting) {
         arrived();
         if (phase) phase = "answering";
@@ -70,11 +69,16 @@
   // -------------------- small buttons: what they stand for goes to the server by way of a hidden one
 
   const asked = {}; // by the hidden button: an event may wait for the one before, while the other button is pressed
-  let pressed = null; // the newest button in the chat
+  let pressed = null; // the button in the chat whose event began last
 
-  function press(hidden, act, text = "") {
-    asked[hidden] = JSON.stringify({ act, text });
+  function press(hidden, act, text = "", button = null) {
+    asked[hidden] = { request: JSON.stringify({ act, text }), button };
     find(hidden)?.click();
+  }
+
+  function take(hidden) {
+    pressed = asked[hidden]?.button ?? pressed;
+    return asked[hidden]?.request ?? "{}";
   }
 
   // What cannot be undone takes a second press.
@@ -91,15 +95,14 @@
     return false;
   }
 
-  function inChat(button) {
+  function inChat(button, numClicks) {
     const verb = button.value.split(":")[0];
-    if (verb === "delete" && !armed(button)) return;
-    pressed = button;
+    if (verb === "delete" && (numClicks > 1 || !armed(button))) return; // a double click is no second thought
     if (verb === "quote") {
-      window.triforceActs.closed = false;
-      return press("#act-now", button.value, String(window.triforceActs.pixels(find("#where-page"))));
+      window.triforceActs.asked = "quoted";
+      return press("#act-quote", button.value, String(window.triforceActs.pixels(find("#where-page"))));
     }
-    press(verb === "again" || verb === "continue" ? "#act-again" : "#act-now", button.value);
+    press(verb === "again" || verb === "continue" ? "#act-again" : "#act-now", button.value, "", button);
   }
 
   function inList(button) {
@@ -139,12 +142,12 @@
     const target = event.target;
     const act = target.closest?.("#chat button:is(.act, .quote)");
     const told = find("#told .told"); // why a question got no answer: read, as soon as something else is done
-    if (told && (target.closest?.("[data-told-close]") || !target.closest?.("#told, #question"))) told.hidden = true;
+    if (told && event.isTrusted && (target.closest?.("[data-told-close]") || !target.closest?.("#told, #question"))) told.hidden = true;
     const listed = target.closest?.("[data-list]");
     for (const menu of document.querySelectorAll("#conv-list details[open]")) {
-      if (!menu.contains(target)) menu.removeAttribute("open");
+      if (event.isTrusted && !menu.contains(target)) menu.removeAttribute("open");
     }
-    if (act) inChat(act);
+    if (act) inChat(act, event.detail);
     else if (listed) inList(listed);
     else if (target.closest?.("[data-keys]")) help();
     else if (target.closest?.("[data-notify]")) Notification.requestPermission().then(mayNotify);
@@ -202,7 +205,6 @@
 
   const SENT = "triforce-sent"; // until the server has it
   let sent = "";
-  let sentFrom = null; // the box from which a question was sent last
   let phase = ""; // of the question that was sent last: "sending", "answering", "" when its event has ended
   let stopRestoring = () => {};
 
@@ -216,8 +218,7 @@
 
   // Sends a question when the server knows the page and all files that are still being uploaded.
   async function send(question) {
-    sentFrom = find("#question textarea");
-    const typed = sentFrom?.value;
+    const typed = find("#question textarea")?.value;
     stopRestoring();
     if (question.trim()) {
       sent = question;
@@ -230,7 +231,7 @@
       await uploaded();
     } catch (error) {
       phase = "";
-      restore(); // the box may be drawn anew
+      restore();
       throw error;
     } finally {
       waiting = false;
@@ -285,7 +286,7 @@
   }
 
   // A question that never reached the server goes back into the box, unless something new is there. When Gradio has
-  // connected again it draws the whole page anew, on a busy machine seconds later, so it is put back until somebody types.
+  // connected again it loads the page, which a busy machine draws seconds later: so it is put back until somebody types.
   function restore() {
     stopRestoring();
     if (!unanswered()) return;
@@ -351,11 +352,7 @@
   }
 
   function kept() {
-    // The page may have sent a question before this event of its own; a box drawn anew says that it lost the connection.
-    if (phase !== "sending" || sentFrom !== find("#question textarea")) {
-      phase = "";
-      restore();
-    }
+    if (phase !== "sending") restore(); // the page may have sent a question before this event of its own
     try {
       return localStorage.getItem(KEPT) ?? "";
     } catch {
@@ -363,5 +360,5 @@
     }
   }
 
-  window.triforceChat = { take: (hidden) => asked[hidden] ?? "{}", deliver, send, opening, lost, unsent, ended, keep, kept };
+  window.triforceChat = { take, deliver, send, opening, lost, unsent, ended, keep, kept };
 })();

@@ -138,8 +138,8 @@ def test_of_two_pages_that_are_drawn_at_once_the_one_asked_for_last_is_shown() -
     session = Session("x")
 
     def slow() -> str:
-        assert newest(session, lambda: "the second") == "the second"
+        assert newest(session, "read", lambda: "the second") == "the second"
         return "the first"
 
-    assert newest(session, slow) == gr.skip()
-    assert newest(session, lambda: "the third") == "the third"
+    assert newest(session, "read", slow) == gr.skip()
+    assert newest(session, "read", lambda: "the third") == "the third"

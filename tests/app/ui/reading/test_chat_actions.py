@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
+import gradio as gr
 import pytest
 
 from app.conversations.figures import exactness
@@ -21,6 +22,7 @@ from app.runtime.throttle import UpdateIntervals
 from app.runtime.worker import EngineWorker
 from app.ui.handlers import Handlers
 from app.ui.library.drawing import LibraryParts
+from app.ui.library.page_viewer import newest
 from app.ui.library.tab import LibraryHandlers
 from app.ui.parts import Parts
 from app.ui.reading import settings
@@ -281,7 +283,7 @@ class Page:
         )
         fields["where"] = WhereParts(*cast(Any, ("where", "where-page")))
         parts = Parts(**fields, suggestions=cast(Any, ("s1",)))
-        own = ListParts(*cast(Any, ("search", "listing", "act", "parcel", "now", "again")))
+        own = ListParts(*cast(Any, ("search", "listing", "act", "parcel", "now", "again", "quote")))
         self.handlers = Handlers(worker, (), parts)
         self.answers = Answers(worker, self.handlers)
         self.actions, self.session_id = ChatActions(worker, self.handlers, parts, own), session_id
@@ -289,6 +291,9 @@ class Page:
 
     def does(self, act: str, text: str = "") -> dict[Any, Any]:
         return self.actions.now(self.session_id, json.dumps({"act": act, "text": text}))
+
+    def quotes(self, act: str) -> Any:
+        return self.actions.quote(self.session_id, json.dumps({"act": act}))
 
     def asks(self, question: str) -> dict[Any, Any]:
         *_, last = self.answers.ask(self.session_id, question, "triforce", 0, 1, 64)
@@ -472,9 +477,11 @@ def test_the_strip_and_the_quotations_follow_the_chat(page: Page, engine: FakeEn
     assert f'value="quote:{first}.0"' in told[1] and "page 1</button>" in told[1] and "not in the book" in told[3]
     assert "show with the first words" in page.does(f"branch:{first}")["where"]
     assert "show with the first words" not in page.does(f"switch:{second}")["where"]
-    shown = page.does(f"quote:{first}.0")
-    assert list(shown) == ["where-page"] and '<mark class="quoted">It was a dark and stormy' in shown["where-page"]
-    assert page.does(f"quote:{second}.0") == {"where-page": ""}
+    assert '<mark class="quoted">It was a dark and stormy' in page.quotes(f"quote:{first}.0")
+    assert page.quotes(f"quote:{second}.0") == ""
+    for unknown in (f"copy:{first}", "", "quote"):
+        assert page.quotes(unknown) in (gr.skip(), "")
+    assert page.actions.quote(page.session_id, "{") == page.actions.quote("nobody", "{}") == gr.skip()
     assert "not in the book" in texts(page.handlers.enter(page.session_id)["chat"])[3], "after a reload"
     assert "Ask a question" in page.does("new:")["where"]
     assert "Ask a question" in page.answers.clear(page.session_id)["where"]
@@ -518,11 +525,14 @@ def test_a_reload_goes_on_with_the_answer_from_its_beginning(page: Page, engine:
     while "One two" not in str(next(followed)):
         pass
     engine.writing.set()
-    *_, last = followed
+    *shown_last, around = followed
+    last = next(update for update in reversed(shown_last) if "chat" in update)
+    assert "listing" in around and "where-page" not in around
     assert texts(last["chat"])[:2] == ["Long?", "One two | three. "] and "Answer complete" in last["strip"]
     assert len(engine.configs) == 1
-    *_, shown = page.answers.follow(page.session_id)
-    assert "three" in str(shown["chat"]), "it ended before the page had asked"
+    *shown, around = page.answers.follow(page.session_id)
+    assert "listing" in around
+    assert "three" in str([one.get("chat") for one in shown]), "it ended before the page had asked"
     page.handlers.enter(page.session_id)
     assert list(page.answers.follow(page.session_id)) == [], "a chat drawn again would undo what the reader clicked"
 
@@ -626,3 +636,22 @@ def test_a_book_that_has_opened_draws_the_chat_once(worker: EngineWorker, tmp_pa
     page = Page(worker, worker.sessions.enter("").id)
     updates = [*page.handlers.open_upload(page.session_id, [str(write_book(tmp_path))])]
     assert sum("listing" in update for update in updates) == 2, "which `lasting` sends twice"
+
+
+def test_a_page_drawn_while_another_is_asked_for_or_another_conversation_opens_is_not_shown(page: Page) -> None:
+    page.handlers.enter(page.session_id)
+    page.asks("One?")
+    session = page.session
+
+    def draws(what: Callable[[], object]) -> Callable[[], str]:
+        def draw() -> str:
+            what()
+            return "drawn"
+
+        return draw
+
+    assert newest(session, "read", draws(lambda: "")) == "drawn"
+    assert newest(session, "read", draws(lambda: newest(session, "library", draws(lambda: "")))) == "drawn"
+    assert newest(session, "read", draws(lambda: page.answers.answered(page.session_id))) == "drawn"
+    assert newest(session, "read", draws(lambda: newest(session, "read", draws(lambda: "")))) == gr.skip()
+    assert newest(session, "read", draws(lambda: page.does("new:"))) == gr.skip()
