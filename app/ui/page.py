@@ -245,7 +245,8 @@ def wire_answers(
     follow = never_silent(answers.follow, parts.strip)
     entered.then(follow, session, parts.of_followed, api_name="follow", **stream)
     for answer in asked:  # by the way that other steps take: none comes before an older one
-        answer.then(answers.answered, session, parts.after_answer, api_visibility="private", **stream)
+        ended = {"api_visibility": "private", "trigger_mode": "multiple", **stream}
+        answer.then(answers.answered, session, parts.after_answer, **ended)
     box.stop(worker.stop_answer, session, None, api_name="stop", **at_once)
     parts.chat.clear(answers.clear, session, [parts.strip, *parts.of_talk], api_name="clear", **at_once)
 

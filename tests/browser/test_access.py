@@ -202,6 +202,7 @@ def test_a_dialog_and_the_presenter_keep_the_focus(
     visit: Callable[[], Reader],  # noqa: F811
 ) -> None:
     reader = visit()
+    playwright.expect(reader.page.locator("#note .note")).to_have_count(0)  # the line has been drawn anew
     reader.page.locator("[data-keys]").focus()
     reader.page.keyboard.press("Enter")
     reader.sees("#keys-help", "send the question")

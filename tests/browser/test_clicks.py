@@ -178,7 +178,10 @@ def test_many_chips_clicked_at_once_open_the_page_of_the_last(reader: Reader, en
     reader.page.wait_for_timeout(SETTLES_MS)
     chips.nth(1).click()
     reader.page.wait_for_timeout(SETTLES_MS)
+    drawing.let_go(0)
     drawing.let_go()
+    reader.sees("#where-page mark.quoted", "nobody in the harbour ever asked for it")
+    reader.page.wait_for_timeout(SETTLES_MS)
     reader.sees("#where-page mark.quoted", "nobody in the harbour ever asked for it")
 
 
@@ -195,16 +198,19 @@ def test_a_file_dropped_before_the_first_state_of_the_page_has_come_is_not_drawn
     tmp_path: Path,
 ) -> None:
     reader, late = visit(), list[tuple[playwright.Route, playwright.APIResponse]]()
-    reader.page.wait_for_timeout(1500)
+    address = reader.page.url
+    reader.page.goto("about:blank")
 
     def answers_late(route: "playwright.Route") -> None:
         late.append((route, route.fetch()))
 
     reader.page.route("**/run/predict", answers_late, times=1)
-    reader.page.reload()
+    reader.page.goto(address)
     reader.page.wait_for_selector("#drop input[type=file]", state="attached")
     reader.drops(write_book(tmp_path, STORY * 30))
     reader.page.wait_for_timeout(4 * SETTLES_MS)  # an event that does not wait would have opened it
+    while not late:
+        reader.page.wait_for_timeout(100)
     ((route, response),) = late
     route.fulfill(response=response)
     reader.sees("#book", "Read once")

@@ -30,8 +30,11 @@ def reads(reader: Reader, engine: FakeEngine, book: Path) -> None:
 
 
 def asks(reader: Reader, engine: FakeEngine, question: str, answer: str) -> None:
+    ended = reader.page.locator("#chat .foot", has_text="tokens/s")
+    before = ended.count()
     engine.enqueue(answer)
     reader.asks(question)
+    playwright.expect(ended).to_have_count(before + 1)
     reader.sees("#strip", "Answer complete")
     reader.sees("#chat .foot.last", "exact")
 

@@ -132,7 +132,7 @@ class Held:
     def __init__(self, reader: Reader, address: str, words: str = "") -> None:
         """`words`: only requests in which these stand."""
         self._routes: list[playwright.Route] = []
-        self._holds, self._words = True, words
+        self._holds, self._words, self._page = True, words, reader.page
         reader.page.route(address, self._take)
 
     def _take(self, route: "playwright.Route") -> None:
@@ -141,7 +141,12 @@ class Held:
         else:
             route.continue_()
 
-    def let_go(self) -> None:
+    def let_go(self, number: int | None = None) -> None:
+        """All of them, or only one; its answer has come then."""
+        if number is not None:
+            with self._page.expect_response(self._routes[number].request.url):
+                self._routes.pop(number).continue_()
+            return
         self._holds = False
         for route in self._routes:
             route.continue_()

@@ -20,7 +20,7 @@
       if (window.triforceActs.asked === "loaded") window.triforceActs.close(); // for the answer before
       if (!waiting) {
         arrived();
-        if (phase) phase = "answering";
+        sending = false;
       }
     }
     waits();
@@ -205,14 +205,14 @@
 
   const SENT = "triforce-sent"; // until the server has it
   let sent = "";
-  let phase = ""; // of the question that was sent last: "sending", "answering", "" when its event has ended
+  let sending = false; // the question that was sent last waits for the page to show its answer
   let stopRestoring = () => {};
 
   const unanswered = () => sessionStorage.getItem(SENT);
   const arrived = () => sessionStorage.removeItem(SENT);
 
   function ended() {
-    phase = "";
+    sending = false;
     arrived();
   }
 
@@ -225,12 +225,12 @@
       sessionStorage.setItem(SENT, question);
     }
     waiting = true;
-    phase = "sending";
+    sending = true;
     try {
       await window.triforceEntry;
       await uploaded();
     } catch (error) {
-      phase = "";
+      sending = false;
       restore();
       throw error;
     } finally {
@@ -268,7 +268,7 @@
   // right for a question asked in that moment, not for one asked during the answer.
   function onlyOnce(event) {
     const sends = event.type === "click" ? ".submit-button" : event.key === "Enter" && !event.shiftKey && "textarea";
-    const busy = waiting || phase === "sending" || (phase === "answering" && shown(find("#question .stop-button")));
+    const busy = waiting || sending || document.documentElement.classList.contains("answering");
     if (!busy || !sends || !event.target.closest?.(`#question ${sends}`)) return;
     event.preventDefault();
     event.stopImmediatePropagation();
@@ -308,7 +308,7 @@
   }
 
   function unsent(typed) {
-    phase = "";
+    sending = false;
     restore();
     return typed || sent;
   }
@@ -352,7 +352,7 @@
   }
 
   function kept() {
-    if (phase !== "sending") restore(); // the page may have sent a question before this event of its own
+    if (!sending) restore(); // the page may have sent a question before this event of its own
     try {
       return localStorage.getItem(KEPT) ?? "";
     } catch {

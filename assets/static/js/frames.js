@@ -11,7 +11,7 @@
   addEventListener("unhandledrejection", (event) => leaving && event.preventDefault());
   addEventListener("beforeunload", () => {
     leaving = true;
-    setTimeout(() => (leaving = false), 3000); // the reader stays after all
+    setTimeout(() => (leaving = false), 30000); // the reader stays after all
   });
 })();
 

@@ -16,7 +16,7 @@ from app.ui.header import masthead
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN as PLAIN_LANE
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion, NotEnoughMemory
-from tests.app.fakes import HOLD, MACHINE, FakeEngine, FakeText, opened, write_book
+from tests.app.fakes import HOLD, MACHINE, SECONDS, FakeEngine, FakeText, opened, write_book
 from tests.app.runtime.test_worker import in_thread, wait_for
 
 PLAIN = GenerationConfig()
@@ -51,7 +51,7 @@ class Script:
 
     def __call__(self) -> Any:
         self.alive.append(sum(engine() is not None for engine in self._loaded))
-        self.gate.wait(10)
+        self.gate.wait(SECONDS)
         step = self.steps.pop(0)
         if isinstance(step, CoreError):
             raise step
@@ -215,7 +215,7 @@ def test_nothing_is_changed_while_any_page_is_answered(begin: Begin, tmp_path: P
         worker.switch(cast(Any, script), "other")
     assert isinstance(worker.state, Ready) and len(script.steps) == 1
     engines[0].writing.set()
-    thread.join(10)
+    thread.join(SECONDS)
     engines.clear()
     wait_for(lambda: not worker._jobs)
     assert isinstance(turned(worker, script), Ready)
@@ -241,6 +241,6 @@ def test_reading_is_ended_and_what_waits_is_done_with_the_new_model(begin: Begin
         worker.switch(cast(Any, script), "a third")
     waiting, _ = in_thread(worker.answer(session.id, "How?", PLAIN))
     script.gate.set()
-    waiting.join(10)
-    thread.join(10)
+    waiting.join(SECONDS)
+    thread.join(SECONDS)
     assert [one.model for one in session.exchanges] == ["other"]

@@ -151,7 +151,7 @@ def test_impatience_does_not_cut_short_what_is_being_saved() -> None:
 
 
 def test_what_has_ended_in_time_is_left_alone() -> None:
-    with program(HANGS.format(seconds=1.0, saving="pass", after="time.sleep(1.5)")) as process:
+    with program(HANGS.format(seconds=4.0, saving="pass", after="time.sleep(5)")) as process:
         code, out, _ = ended(process, signal.SIGINT, after="runs")
     assert code == 0 and out.endswith("left\n"), "the time it was given began to count again"
 

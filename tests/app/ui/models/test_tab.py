@@ -79,7 +79,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         for progress in real(repository, cancel):
             yield progress
             if progress.name == WEIGHTS and progress.file_bytes < progress.file_total_bytes:
-                gate.wait(SECONDS)
+                gate.wait(10 * SECONDS)
 
     monkeypatch.setattr(downloading, "download", held)
     return gate
