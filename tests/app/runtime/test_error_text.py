@@ -17,7 +17,7 @@ from app.ui.models.view import not_loaded, refused
 from app.ui.reading.book_view import failure
 from core.errors import CoreError, DamagedAssets
 from core.models.hub import catalog
-from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
 from tests.app.server.openai.servers import ServedEngine, served
 from tests.app.ui.test_page import SETTINGS, enter, run
 
@@ -77,7 +77,7 @@ def test_the_page_is_told_no_more(serve: ServeOn, worker: EngineWorker, engine: 
         and "No such file" not in seen
     )
     client.close()
-    with httpx.Client(trust_env=False) as raw:
+    with httpx.Client(trust_env=False, timeout=SECONDS) as raw:
         for path in ("/etc/passwd", str(catalog.ROOT / "README.md"), str(tmp_path / "nothing")):
             message = {"data": [session_id, [{"path": path, "meta": {"_type": "gradio.FileData"}}]]}
             answer = raw.post(f"{address}gradio_api/run/open", json=message)
@@ -86,7 +86,7 @@ def test_the_page_is_told_no_more(serve: ServeOn, worker: EngineWorker, engine: 
 
 def test_a_client_of_the_server_is_told_no_more(start_worker: Callable[..., EngineWorker]) -> None:
     engine = ServedEngine()
-    with served(start_worker(engine)) as url, httpx.Client(trust_env=False, base_url=url) as client:
+    with served(start_worker(engine)) as url, httpx.Client(trust_env=False, timeout=SECONDS, base_url=url) as client:
         ask = {"model": "fake", "messages": [{"role": "user", "content": "Why?"}]}
         for error, status in ((OSError(2, "No such file", SECRET), 500), (CoreError(SECRET, hint="Look."), 400)):
             engine.enqueue(error)

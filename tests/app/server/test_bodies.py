@@ -124,7 +124,7 @@ def wait_for_the_end(client: httpx.Client, address: str, session_hash: str) -> N
 
 def test_what_gradio_could_do_besides_is_closed(serve: ServeOn, worker: EngineWorker) -> None:
     address = serve(worker)
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
         session = client.get(f"{address}gradio_api/deep_link", params={"session_hash": "x"})
         assert session.status_code == 404
         for path in ("monitoring/x", "gradio_api/run-history/buckets", "gradio_api/vibe-code", "gradio_api/dev/reload"):
@@ -177,7 +177,7 @@ def test_one_request_and_all_files_together_have_bounds(
     serve: ServeOn, worker: EngineWorker, tmp_path: Path, arguments: argparse.Namespace
 ) -> None:
     address, folder = serve(worker), arguments.data_dir / FOLDER
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
         assert post_file(client, address, b"x" * 30_000).status_code == 413
         assert client.post(f"{address}gradio_api/queue/join", content=b" " * 10_001).status_code == 413
         boundary = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\n'
@@ -198,7 +198,7 @@ def test_a_disk_that_is_full_or_fills_up_is_told_and_nothing_stays(
     monkeypatch.setattr(
         bodies.shutil, "disk_usage", lambda _: SimpleNamespace(free=free.pop() if free[1:] else free[0])
     )
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
         answer = post_file(client, address, b"x" * 2_000)
         assert (answer.status_code, answer.text) == (507, bodies.DISK_FULL)
         free[:] = [0, bodies.SPARE_BYTES + 100_000]  # by the time that it is measured again, others have filled it
@@ -220,7 +220,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(
         seen.set()
         raise ConnectionError("the reader's machine went to sleep")
 
-    with httpx.Client(trust_env=False) as client, pytest.raises(ConnectionError):
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client, pytest.raises(ConnectionError):
         client.post(
             f"{address}gradio_api/upload",
             content=half(),
@@ -301,7 +301,9 @@ def test_files_that_nobody_opens_hold_nobody_up(
     address = serve(worker)
     for name in ("first.txt", "second.txt"):
         files = {"files": (name, name.encode())}
-        assert httpx.post(f"{address}gradio_api/upload", files=files, trust_env=False).status_code == 200
+        assert (
+            httpx.post(f"{address}gradio_api/upload", files=files, trust_env=False, timeout=SECONDS).status_code == 200
+        )
         for waiting in (arguments.data_dir / FOLDER).rglob("first.txt"):
             os.utime(waiting, (0, 0))
     assert [file.name for file in (arguments.data_dir / FOLDER).rglob("*.txt")] == ["second.txt"]

@@ -9,7 +9,7 @@ import pytest
 
 from app.runtime.worker import EngineWorker
 from app.server.logins import LONGEST_WAIT_SECONDS, MOST_ADDRESSES, WINDOW_SECONDS, Guesses, Logins, lax
-from tests.app.fakes import GRADIO_WARNINGS, finish
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, finish
 
 pytestmark = GRADIO_WARNINGS
 ServeOn = Callable[[EngineWorker], str]
@@ -26,7 +26,7 @@ def test_sixty_guesses_at_once_are_five(
     monkeypatch.setattr(Logins.__init__, "__defaults__", (lambda: 0.0,))  # all of them in one moment
     arguments.auth = "reader:long enough"
     address = serve(worker)
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
         answers = [login(client, address, WRONG, "login/" if number % 2 else "login") for number in range(60)]
     statuses = [answer.status_code for answer in answers]
     assert statuses[:5] == [400] * 5 and statuses.count(400) == 5 and set(statuses) == {400, 429}
@@ -37,7 +37,7 @@ def test_sixty_guesses_at_once_are_five(
 def test_cookies_are_for_our_own_pages(serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace) -> None:
     arguments.auth = "reader:long enough"
     address = serve(worker)
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
         cookies = login(client, address, RIGHT).headers.get_list("set-cookie")
         assert len(cookies) == 2 and all("SameSite=Lax" in one and "HttpOnly" in one for one in cookies)
         assert not any("none" in one.lower() for one in cookies)

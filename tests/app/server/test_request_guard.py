@@ -12,7 +12,7 @@ import pytest
 from app.runtime.worker import EngineWorker
 from app.server import request_guard, serve_page
 from app.server.request_guard import Hosts, RequestGuard
-from tests.app.fakes import FOREIGN, GRADIO_WARNINGS, finish
+from tests.app.fakes import FOREIGN, GRADIO_WARNINGS, SECONDS, finish
 
 pytestmark = GRADIO_WARNINGS
 ServeOn = Callable[[EngineWorker], str]
@@ -165,9 +165,9 @@ def test_our_own_page_and_programs_come_in(app: Any, arguments: argparse.Namespa
 def test_five_foreign_requests_are_refused(serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace) -> None:
     address = serve(worker)
     for headers in FOREIGN:
-        answer = httpx.get(f"{address}config", headers=headers, trust_env=False)
+        answer = httpx.get(f"{address}config", headers=headers, trust_env=False, timeout=SECONDS)
         assert answer.status_code == (421 if "Host" in headers else 403) and answer.text.count("\n") == 0
-    assert httpx.get(f"{address}config", trust_env=False).status_code == 200
+    assert httpx.get(f"{address}config", trust_env=False, timeout=SECONDS).status_code == 200
     with socket.create_connection(("127.0.0.1", arguments.port)) as line:
         line.sendall(
             b"GET /config HTTP/1.1\r\nHost: evil.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -194,7 +194,7 @@ def test_a_server_for_the_network(
     arguments.host, arguments.auth, arguments.allow_host = "0.0.0.0", "reader:long enough", ["reader.lan"]
     serve(worker)
     assert "plain http" in capsys.readouterr().err
-    with httpx.Client(trust_env=False, base_url=f"http://127.0.0.1:{arguments.port}") as client:
+    with httpx.Client(trust_env=False, timeout=SECONDS, base_url=f"http://127.0.0.1:{arguments.port}") as client:
         assert client.get("/").status_code == 200
         assert client.get("/config").status_code == 401
         for host, status in (("reader.lan", 200), ("192.0.2.1", 421), ("rebound.example", 421)):

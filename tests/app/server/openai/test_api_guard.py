@@ -10,7 +10,7 @@ from app.cli.serve import check_door
 from app.runtime.worker import EngineWorker
 from app.server.request_guard import Hosts
 from core.errors import InvalidSetting
-from tests.app.fakes import FOREIGN
+from tests.app.fakes import FOREIGN, SECONDS
 from tests.app.server.openai.servers import ServedEngine, free_port, served
 
 
@@ -20,7 +20,7 @@ def worker(start_worker: Callable[..., EngineWorker]) -> EngineWorker:
 
 
 def get(url: str, **headers: str) -> Any:
-    return httpx.get(f"{url}/v1/models", headers=headers, trust_env=False, verify=False)
+    return httpx.get(f"{url}/v1/models", headers=headers, trust_env=False, verify=False, timeout=SECONDS)
 
 
 def test_without_the_key_nothing_is_told(worker: EngineWorker) -> None:
@@ -30,7 +30,7 @@ def test_without_the_key_nothing_is_told(worker: EngineWorker) -> None:
             assert reply.status_code == 401 and reply.json()["error"]["code"] == "invalid_api_key"
             assert "secret" not in reply.text
         assert get(url, Authorization="Bearer secret").status_code == 200
-        assert httpx.get(f"{url}/health", trust_env=False, verify=False).status_code == 200
+        assert httpx.get(f"{url}/health", trust_env=False, verify=False, timeout=SECONDS).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,9 @@ def test_without_the_key_nothing_is_told(worker: EngineWorker) -> None:
 )
 def test_every_address_asks_for_the_key_and_refuses_foreign_pages(worker: EngineWorker, method: str, path: str) -> None:
     def status(url: str, headers: dict[str, str]) -> int:
-        return httpx.request(method, url + path, headers=headers, json={}, trust_env=False, verify=False).status_code
+        return httpx.request(
+            method, url + path, headers=headers, json={}, trust_env=False, verify=False, timeout=SECONDS
+        ).status_code
 
     with served(worker, key="secret") as url:
         assert status(url, {}) == 401 and status(url, {"Authorization": "Bearer secret"}) in (200, 400)
@@ -59,7 +61,9 @@ def test_web_pages_of_other_origins_are_kept_out(worker: EngineWorker) -> None:
         reply = get(url, Origin="https://evil.example")
         assert reply.status_code == 403 and "access-control-allow-origin" not in reply.headers
         assert (
-            httpx.options(f"{url}/v1/models", headers={"Origin": "null"}, trust_env=False, verify=False).status_code
+            httpx.options(
+                f"{url}/v1/models", headers={"Origin": "null"}, trust_env=False, verify=False, timeout=SECONDS
+            ).status_code
             == 403
         )
 
@@ -71,7 +75,9 @@ def test_five_foreign_requests_are_refused(worker: EngineWorker) -> None:
             reply = get(url, **headers)
             assert reply.status_code == (421 if "Host" in headers else 403) and "example" not in reply.text
             assert reply.json()["error"]["code"] == ("host_not_allowed" if "Host" in headers else "origin_not_allowed")
-            assert httpx.get(f"{url}/health", headers=headers, trust_env=False, verify=False).status_code in (403, 421)
+            assert httpx.get(
+                f"{url}/health", headers=headers, trust_env=False, verify=False, timeout=SECONDS
+            ).status_code in (403, 421)
 
 
 def test_a_named_host_and_the_pages_of_a_named_origin(worker: EngineWorker) -> None:
@@ -86,7 +92,9 @@ def test_a_named_host_and_the_pages_of_a_named_origin(worker: EngineWorker) -> N
 def test_a_named_origin_is_let_in(worker: EngineWorker) -> None:
     page = "http://localhost:3000"
     with served(worker, key="secret", origins=[f"{page}/"]) as url:
-        asked = httpx.options(f"{url}/v1/chat/completions", headers={"Origin": page}, trust_env=False, verify=False)
+        asked = httpx.options(
+            f"{url}/v1/chat/completions", headers={"Origin": page}, trust_env=False, verify=False, timeout=SECONDS
+        )
         assert asked.status_code == 204 and "POST" in asked.headers["access-control-allow-methods"]
         reply = get(url, Origin=page, Authorization="Bearer secret")
         assert reply.headers["access-control-allow-origin"] == page
