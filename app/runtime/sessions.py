@@ -91,6 +91,7 @@ class Session:
     deleted: "Dialogue | None" = None  # the conversation deleted last, in memory alone
     answering: object = None  # what the page shows an answer with, so that a page that reloads goes on
     drawn_amid_answer: bool = False  # whether the page was loaded while an answer was written
+    followed: bool = False  # the page that has reloaded had an answer to follow: what stands around it is drawn, too
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     uploads: Uploads = field(default_factory=Uploads)  # the library as the reader wants it
     doing: Waiting | PrefillProgress | None = None  # what the library waits for or does now

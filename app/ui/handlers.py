@@ -64,25 +64,33 @@ class Handlers:
 
     def talk(self, current: Session) -> Updates:
         """Updates of a session's shown conversation and everything around it."""
-        parts, strip, current.drawn_book = self.parts, LiveStrip(), current.book
-        current.num_opened["read"] += 1  # a page still being drawn belongs to another conversation
+        current.drawn_book = current.book
+        return self.conversation_of(current) | self.around(current)
+
+    def conversation_of(self, current: Session) -> Updates:
+        """Updates of the chat, and of the figures of its last answer."""
+        parts, strip = self.parts, LiveStrip()
         if current.exchanges and current.book:
             last = current.exchanges[-1]
             strip.recall(last.finished, current.book.num_tokens, last.num_reread)
         return {
             parts.chat: gr.update(value=conversation(current), placeholder=welcome(current)),
             parts.strip: strip.html(),
-        } | self.around(current)
+        }
 
-    def around(self, current: Session | None) -> Updates:
-        """Updates of the list, the parts above and below the chat, and the retrieval map of the last answer."""
+    def around(self, current: Session | None, *, page_stays: bool = False) -> Updates:
+        """Updates of the list, the parts above and below the chat, and the retrieval map of the last answer.
+
+        Args:
+            page_stays: an opened page of the book stays open.
+        """
         parts = self.parts
         return {
             parts.listing: self.listing(current),
             parts.offer: self._offer.html(current),
             parts.about: book_notice(current),
             parts.editing: editing_notice(current),
-            **parts.where.updates(current),
+            **(parts.where.of_strip(current) if page_stays else parts.where.updates(current)),
         } | self._suggest(current)
 
     def listing(self, current: Session | None) -> str:

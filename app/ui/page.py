@@ -54,7 +54,7 @@ WITH_CHOSEN = "(_, __, thinking) => [window.triforceSession(), window.triforceCh
 ENTERED = "() => window.triforceEntered()"
 SEND = "async (id, question, ...rest) => [window.triforceSession(), await window.triforceChat.send(question), ...rest]"
 LOST = "() => window.triforceChat.lost()"
-# What the page shows at first comes by another connection than the steps of an opening book, and must not come after.
+# The page's first state comes by another connection than the steps of an opening book, and must not arrive after them.
 OPEN = (
     "async (id, files) => "
     "(window.triforceChat.opening(), await window.triforceEntry, [window.triforceSession(), files])"
@@ -243,10 +243,14 @@ def wire_answers(
     actions = ChatActions(worker, handlers, parts, own)
     asked.append(wire_list(actions, answers.again, own, parts, settings, stream, at_once))
     follow = never_silent(answers.follow, parts.strip)
-    entered.then(follow, session, parts.of_followed, api_name="follow", **stream)
-    for answer in asked:  # by the way that other steps take: none comes before an older one
-        ended = {"api_visibility": "private", "trigger_mode": "multiple", **stream}
+    followed = entered.then(follow, session, parts.of_followed, api_name="follow", **stream)
+    # Through the queue, as the steps of a book that opens: so they arrive in order.
+    ended: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "multiple", **stream}
+    followed.then(answers.followed, session, [parts.box, *parts.after_answer], **ended)
+    for answer in asked:
         answer.then(answers.answered, session, parts.after_answer, **ended)
+    for answer in (*asked, followed):
+        answer.failure(answers.broken, session, [parts.strip, parts.box], **ended)
     box.stop(worker.stop_answer, session, None, api_name="stop", **at_once)
     parts.chat.clear(answers.clear, session, [parts.strip, *parts.of_talk], api_name="clear", **at_once)
 

@@ -51,12 +51,12 @@ class Parts:
     @property
     def of_answer(self) -> list[Block]:
         """Changed by an answer in progress. Few, because Gradio rebuilds each component that an update omits."""
-        return [self.strip, self.chat, self.box, self.where.strip, self.told]
+        return [*self.of_followed, self.told]
 
     @property
     def of_followed(self) -> list[Block]:
         """Changed by an answer that goes on after a reload: what a quick question was told meanwhile stays."""
-        return list(dict.fromkeys([self.strip, self.chat, self.box, self.where.strip, *self.after_answer]))
+        return [self.strip, self.chat, self.box, self.where.strip]
 
     @property
     def of_model(self) -> list[Block]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
 from tests.browser.test_page import Reader, browser, playwright, visit  # noqa: F401
 from tests.browser.test_race import goes_to
 from tests.browser.test_waiting import Held
@@ -209,8 +209,8 @@ def test_a_file_dropped_before_the_first_state_of_the_page_has_come_is_not_drawn
     reader.page.wait_for_selector("#drop input[type=file]", state="attached")
     reader.drops(write_book(tmp_path, STORY * 30))
     reader.page.wait_for_timeout(4 * SETTLES_MS)  # an event that does not wait would have opened it
-    while not late:
-        reader.page.wait_for_timeout(100)
+    for _ in range(int(SECONDS * 10)):
+        reader.page.wait_for_timeout(0 if late else 100)
     ((route, response),) = late
     route.fulfill(response=response)
     reader.sees("#book", "Read once")

@@ -78,7 +78,7 @@ def test_a_dropped_folder_opens_as_its_files_in_natural_order(
     playwright.expect(reader.page.locator("#library-list h4")).to_have_text(titles)
 
 
-def test_a_thousand_pages_stay_out_of_the_page(
+def test_five_hundred_pages_stay_out_of_the_page(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
     worker: EngineWorker,

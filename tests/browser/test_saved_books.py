@@ -54,8 +54,8 @@ def test_a_book_is_kept_listed_opened_and_removed(
     room.press("Enter")
     reader.sees("#kept-list", "of 7.00 GiB")
     goes_to(reader, "Read")
-    while worker._jobs:
-        reader.page.wait_for_timeout(50)
+    for _ in range(300):
+        reader.page.wait_for_timeout(100 if worker._jobs else 0)
     worker._engine.close()  # type: ignore[union-attr]  # as after a restart: nothing is in memory
     other = visit()
     other.drops(book)

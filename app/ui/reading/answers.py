@@ -104,22 +104,22 @@ class Answers:
             return
         if not isinstance(asked, Asked) or not self._worker.has_answer(session_id):
             current.answering = None
+            current.followed = isinstance(asked, Asked)
             if isinstance(asked, Asked) and asked.left and is_lost(current, asked):
                 current.editing = asked.editing
                 yield {self._parts.box: idle_box(asked.left)}
             if not current.drawn_amid_answer:
                 return  # what the reader has changed meanwhile stays
-            shown = self._page.talk(current)  # it has ended since the page was drawn
-            yield {part: shown[part] for part in (self._parts.chat, self._parts.strip)}
-            yield self.answered(session_id)
+            current.followed = True
+            yield self._page.conversation_of(current)  # it has ended since the page was drawn
             return
+        current.followed = True
         try:
             for update in self._watch_answer(session_id, asked, self._worker.reading.follow_answer(current)):
                 yield {part: value for part, value in update.items() if part is not self._parts.told}
         except CoreError as error:
             failed = self._no_answer(session_id, error, asked.left)
             yield {part: value for part, value in failed.items() if part is not self._parts.told}
-        yield self.answered(session_id)
 
     def _past(self, current: Session, parent: str | None) -> list[Message]:
         dialogue = current.dialogue
@@ -155,14 +155,16 @@ class Answers:
             if current.num_cleared == number:  # otherwise the page shows another conversation by now
                 yield written | parts.where.follow(current, batch)
         if current.num_cleared != number:
-            yield {parts.box: idle_box()}
+            # The figures of this answer may have been drawn after those of the other conversation.
+            strip_now = {} if self._worker.has_answer(session_id) else self._page.conversation_of(current)
+            yield {parts.box: idle_box()} | {part: now for part, now in strip_now.items() if part is parts.strip}
             return
         if not chat.answered:
             current.editing = asked.editing
         left = None if chat.answered else asked.left
         updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box(left)}
         updates[parts.chat] = conversation(current)
-        yield updates | {parts.where.strip: parts.where.updates(current)[parts.where.strip]}
+        yield updates | parts.where.of_strip(current)
 
     def _intervals(self) -> UpdateIntervals:
         state = self._worker.state
@@ -178,9 +180,24 @@ class Answers:
         A page of the book that the reader has opened meanwhile stays open.
         """
         current = self._worker.sessions.find(session_id)
-        updates = self._page.around(current) | (self._page.book(current) if current else {})
-        del updates[self._parts.where.page]
-        return updates
+        return self._page.around(current, page_stays=True) | (self._page.book(current) if current else {})
+
+    def followed(self, session_id: str) -> Updates:
+        """As `answered`, if the page that has reloaded had an answer to follow; else nothing: it would draw over a book
+        that opens now."""
+        current = self._worker.sessions.find(session_id)
+        if current is None or not current.followed:
+            return {self._parts.box: gr.skip()}
+        current.followed = False
+        return self.answered(session_id)
+
+    def broken(self, session_id: str) -> Updates:
+        """An event of an answer failed in Gradio: another question can be asked."""
+        current = self._worker.sessions.find(session_id)
+        if current is None or self._worker.has_answer(session_id):
+            return {self._parts.box: gr.skip()}
+        shown = self._page.conversation_of(current)
+        return {self._parts.strip: shown[self._parts.strip], self._parts.box: idle_box()}
 
     def _no_answer(self, session_id: str, error: CoreError, question: str | None) -> Updates:
         parts, current = self._parts, self._worker.sessions.find(session_id)

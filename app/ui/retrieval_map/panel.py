@@ -28,11 +28,17 @@ class WhereParts:
         return [self.strip, self.page]
 
     def updates(self, session: Session | None) -> dict[Block, Any]:
-        """The present strip; an opened page closes, because its marks are outdated."""
-        return {self.strip: where(session) if session else "", self.page: ""}
+        """The present strip; an opened page closes, and one that is being drawn is not shown."""
+        if session is not None:
+            session.num_opened["read"] += 1
+        return {**self.of_strip(session), self.page: ""}
+
+    def of_strip(self, session: Session | None) -> dict[Block, Any]:
+        """The present strip; an opened page stays."""
+        return {self.strip: where(session) if session else ""}
 
     def follow(self, session: Session, events: Sequence[WorkerEvent]) -> dict[Block, Any]:
-        """Updates for an answer's events; when an answer begins, the page's script closes an opened page."""
+        """Updates for an answer's events; when an answer begins, the script closes a page of what was loaded before."""
         new = any(isinstance(event, AnswerBegun | PagesLoaded) for event in events)
         return {self.strip: where(session)} if new else {}
 
@@ -66,7 +72,7 @@ def listen_where(
 
 
 def opened(session: Session, action: str) -> str:
-    """The page that a click opens; empty if the click closes one."""
+    """The page that a click opens; empty if the action names none."""
     verb, _, rest = action.partition(":")
     if verb == "preview":
         key, _, detail = rest.partition(":")

@@ -80,6 +80,14 @@
 
   // The page beside the chat is closed here and now: on the way to the server a click that comes later could overtake it.
   let beside = null; // its component
+  let numWanted = 0;
+  let numDrawn = 0; // of them, when it was drawn last
+
+  acts.wants = (kind) => {
+    acts.asked = kind;
+    numWanted += 1;
+  };
+
   acts.close = () => {
     acts.asked = "";
     beside?.empty();
@@ -93,7 +101,7 @@
   acts.watch = (element, tell) => {
     const act = (element.act = (action) => {
       if (action === "close") return acts.close();
-      if (element.closest("#where")) acts.asked = "loaded";
+      if (element.closest("#where")) acts.wants("loaded");
       hold(element);
       acts.act = sized(action, element);
       tell();
@@ -151,7 +159,9 @@
   acts.redrawn = (element) => {
     if (element.empty) {
       beside = element;
-      if (!element.querySelector(".card")) acts.asked = ""; // the server has closed it
+      const waits = numWanted > numDrawn; // for a page that was asked for since
+      numDrawn = numWanted;
+      if (!element.querySelector(".card")) acts.asked = waits ? acts.asked : ""; // the server has closed it
       else if (!acts.asked) return element.empty(); // it was closed while it was drawn
     }
     if (element.focused) element.querySelector(element.focused)?.focus({ preventScroll: true });

@@ -99,7 +99,7 @@
     const verb = button.value.split(":")[0];
     if (verb === "delete" && (numClicks > 1 || !armed(button))) return; // a double click is no second thought
     if (verb === "quote") {
-      window.triforceActs.asked = "quoted";
+      window.triforceActs.wants("quoted");
       return press("#act-quote", button.value, String(window.triforceActs.pixels(find("#where-page"))));
     }
     press(verb === "again" || verb === "continue" ? "#act-again" : "#act-now", button.value, "", button);
@@ -142,10 +142,11 @@
     const target = event.target;
     const act = target.closest?.("#chat button:is(.act, .quote)");
     const told = find("#told .told"); // why a question got no answer: read, as soon as something else is done
-    if (told && event.isTrusted && (target.closest?.("[data-told-close]") || !target.closest?.("#told, #question"))) told.hidden = true;
+    if (target.closest?.("#act-now, #act-again, #act-quote, #returned")) return; // pressed by a script
+    if (told && (target.closest?.("[data-told-close]") || !target.closest?.("#told, #question"))) told.hidden = true;
     const listed = target.closest?.("[data-list]");
     for (const menu of document.querySelectorAll("#conv-list details[open]")) {
-      if (event.isTrusted && !menu.contains(target)) menu.removeAttribute("open");
+      if (!menu.contains(target)) menu.removeAttribute("open");
     }
     if (act) inChat(act, event.detail);
     else if (listed) inList(listed);
@@ -268,7 +269,8 @@
   // right for a question asked in that moment, not for one asked during the answer.
   function onlyOnce(event) {
     const sends = event.type === "click" ? ".submit-button" : event.key === "Enter" && !event.shiftKey && "textarea";
-    const busy = waiting || sending || document.documentElement.classList.contains("answering");
+    const answering = document.documentElement.classList.contains("answering") && shown(find("#question .stop-button"));
+    const busy = waiting || sending || answering;
     if (!busy || !sends || !event.target.closest?.(`#question ${sends}`)) return;
     event.preventDefault();
     event.stopImmediatePropagation();

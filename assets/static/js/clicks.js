@@ -28,6 +28,7 @@
     pressed = null;
     if (before.button.isConnected && nameOf(before.button) === before.name) return; // the browser's own click
     if (before.button.isConnected) stranger = before.button;
+    setTimeout(() => (stranger = null)); // its click comes before that, or never
     if (Math.hypot(event.clientX - before.x, event.clientY - before.y) > NEAR_PX) return;
     const same = [...document.querySelectorAll("button")].filter((button) => nameOf(button) === before.name);
     if (same.length === 1) same[0].click(); // of two that stand for the same, nobody knows which was meant
