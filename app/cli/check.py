@@ -1,6 +1,7 @@
 """`python launch.py test` and `check`: the tests, and all other checks of a change. Loads no model."""
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from app.cli.environment import DEV_REQUIREMENTS, ROOT, pip_install, unmet_requi
 MOST_TEST_PROCESSES = 4
 LONG_TESTS = "tests.long"
 PROCESSES = str(min(MOST_TEST_PROCESSES, os.cpu_count() or 1))
+SLOW = ("-m", "slow and not gpu")
+FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"  # names of the tests that failed, by pytest
 STEPS = {  # run by `check` after the tests, as `python -m`
-    "slow tests": ("pytest", "-m", "slow and not gpu", "-n", PROCESSES, "--dist", "worksteal"),  # most are one file's
+    "slow tests": ("pytest", *SLOW, "-n", PROCESSES, "--dist", "worksteal"),  # most are one file's
     "format": ("ruff", "format", "--check", "."),
     "style": ("ruff", "check", "."),
     "types": ("mypy", "--strict", "core", "app"),
@@ -30,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         pip_install(Path(sys.executable), "-r", DEV_REQUIREMENTS)
     if args.command == "check":
         return run_steps(tests=args.tests)
-    return run_module(LONG_TESTS, *args.pytest_args) if args.long else run_module(*tests_command(args.pytest_args))
+    return run_module(LONG_TESTS, *args.pytest_args) if args.long else run_step(tests_command(args.pytest_args))
 
 
 def run_steps(*, tests: bool) -> int:
@@ -38,10 +41,34 @@ def run_steps(*, tests: bool) -> int:
     steps = {"tests": tests_command()} | STEPS if tests else STEPS
     for name, words in steps.items():
         print(f"== {name}", file=sys.stderr, flush=True)
-        if code := run_module(*words):
+        if code := run_step(words):
             print(f"Failed: {name}", file=sys.stderr, flush=True)
             return code
     return 0
+
+
+def run_step(words: Sequence[str]) -> int:
+    """Run a step. Tests that fail are run once more, alone in one process; what then passes is printed as flaky.
+
+    Returns:
+        The exit code: 0 if nothing failed twice.
+    """
+    if "-n" not in words:
+        return run_module(*words)
+    code = run_module(*words, "--cache-clear")
+    if code != 1:  # passed; or no tests ran to their end
+        return code
+    once, again = failed_tests(), [word for word in words if word in SLOW]
+    print(f"== {len(once)} failed: once more, alone", file=sys.stderr, flush=True)
+    code = run_module("pytest", *again, "--last-failed", "--last-failed-no-failures", "none")
+    for name in sorted(once - failed_tests()) if code in (0, 1) else ():
+        print(f"FLAKY {name}: failed, then passed alone", file=sys.stderr, flush=True)
+    return code
+
+
+def failed_tests() -> set[str]:
+    """The names of the tests that failed in pytest's newest run."""
+    return set(json.loads(FAILED.read_text(encoding="utf-8"))) if FAILED.exists() else set()
 
 
 def tests_command(pytest_args: Sequence[str] = ()) -> Sequence[str]:

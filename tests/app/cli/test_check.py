@@ -1,6 +1,7 @@
 """`launch.py check`: the steps of CI in their order, up to the first that fails."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +48,40 @@ def test_ci_runs_the_same() -> None:
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     ours = [line.partition(" launch.py ")[2].partition(" #")[0] for line in lines if line.startswith('"$python"')]
     assert ours == ["test", "check --no-tests"]
+
+
+FLAKY_SUITE = """
+import pathlib
+def test_passes(): pass
+def test_flaky():
+    seen = pathlib.Path(__file__).with_suffix(".seen")
+    if not seen.exists():
+        seen.touch()
+        raise AssertionError
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "expected", "flaky"),
+    [
+        (FLAKY_SUITE, 0, ["test_it.py::test_flaky"]),
+        (FLAKY_SUITE + "def test_broken(): assert False", 1, ["test_it.py::test_flaky"]),
+        ("def test_broken(): assert False", 1, []),
+        ("def test_passes(): pass", 0, []),
+    ],
+)
+def test_what_fails_runs_once_more(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    source: str,
+    expected: int,
+    flaky: list[str],
+) -> None:
+    (tmp_path / "test_it.py").write_text(source, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    monkeypatch.setattr(check, "FAILED", tmp_path / ".pytest_cache/v/cache/lastfailed")
+    assert check.run_step(("pytest", "-n", "1", "-q")) == expected
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split()[1].rstrip(":") for line in told if line.startswith("FLAKY")] == flaky
