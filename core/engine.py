@@ -291,7 +291,7 @@ class Engine:
             started = time.perf_counter()
             decoder.reset_meters()
             if not (cancel and cancel.is_set()):
-                self._levels.oom_fallback.retry(decoder.start, decoder.forget)
+                self._levels.oom_fallback.retry(lambda: decoder.start(Context(answer.tokens)), decoder.forget)
             prefill_seconds += time.perf_counter() - started
             while answer.stop_reason is None:
                 if cancel and cancel.is_set():

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from core.decoding.stats import LevelStats
-
 PRIOR_TESTS = 4.0  # weight of the prior acceptance, in tests
 FADE = 0.95  # weight of a round relative to the next one: a memory of about 20 rounds
 
@@ -43,28 +41,43 @@ class PassCost:
 
 
 @dataclass(frozen=True, slots=True)
+class TableCost:
+    """Measured cost of passes by their rows: interpolated between them, beyond the last as steep as before."""
+
+    by_rows: Mapping[int, float]
+
+    def of(self, num_guesses: int) -> float:
+        """Cost of verifying this many guesses."""
+        rows, known = num_guesses + 1, sorted(self.by_rows)
+        if len(known) == 1:
+            return self.by_rows[known[0]]
+        above = next((at for at in range(1, len(known)) if known[at] >= rows), len(known) - 1)
+        low, high = known[above - 1], known[above]
+        part = (rows - low) / (high - low)
+        return max(0.0, (1 - part) * self.by_rows[low] + part * self.by_rows[high])
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredCost:
-    """Measured cost of passes by their number of rows; a model's shape fills the gaps.
+    """Cost of passes as they are now, by their number of rows; the shape of an earlier measurement fills the gaps.
 
     `overhead` is what a round costs beside its passes.
     """
 
     by_rows: Mapping[int, float]
-    model: PassCost
+    earlier: RoundCost
     overhead: float = 0.0
 
     def of(self, num_guesses: int) -> float:
-        """Measured, interpolated between measured neighbours, or modelled from the nearest one."""
-        rows = num_guesses + 1
-        below = max((r for r in self.by_rows if r <= rows), default=None)
-        above = min((r for r in self.by_rows if r >= rows), default=None)
-        if below is None and above is None:
-            return self.model.of(num_guesses) + self.overhead
-        if below is None or above is None:
-            known = below or above or 1
-            return self.by_rows[known] * self.model.of(num_guesses) / self.model.of(known - 1) + self.overhead
-        part = (rows - below) / max(1, above - below)
-        return (1 - part) * self.by_rows[below] + part * self.by_rows[above] + self.overhead
+        """As the earlier measurement, scaled by what the measured neighbours cost now."""
+        rows, earlier = num_guesses + 1, self.earlier.of(num_guesses)
+        below = max((known for known in self.by_rows if known <= rows), default=None)
+        above = min((known for known in self.by_rows if known >= rows), default=None)
+        scales = [self.by_rows[known] / self.earlier.of(known - 1) for known in (below, above) if known is not None]
+        if below and above and above > below:
+            part = (rows - below) / (above - below)
+            return earlier * ((1 - part) * scales[0] + part * scales[1]) + self.overhead
+        return earlier * (scales[0] if scales else 1.0) + self.overhead
 
 
 def expected_tokens(acceptance: float, num_guesses: int) -> float:
@@ -75,20 +88,25 @@ def expected_tokens(acceptance: float, num_guesses: int) -> float:
 
 
 class RecentAcceptance:
-    """Acceptance of a level's last rounds: older rounds fade, and `prior` counts while few guesses were tested."""
+    """Acceptance of the last rounds: older ones fade, and `prior` counts while few guesses were tested."""
 
     def __init__(self, prior: float) -> None:
         self._prior = prior
-        self._seen = LevelStats()
         self._tested = self._accepted = 0.0
 
-    def update(self, stats: LevelStats) -> float:
-        """Add what the level did since the last update; returns the acceptance to plan with."""
-        tested, accepted = stats.tested - self._seen.tested, stats.accepted - self._seen.accepted
-        fade = FADE ** max(0, stats.rounds - self._seen.rounds) if tested else 1.0
-        self._tested = fade * self._tested + tested
-        self._accepted = fade * self._accepted + accepted
-        self._seen = stats
+    def add(self, tested: int, accepted: int) -> None:
+        """Add a round; one without guesses teaches nothing."""
+        if tested:
+            self._tested = FADE * self._tested + tested
+            self._accepted = FADE * self._accepted + accepted
+
+    def doubt(self) -> None:
+        """Give the prior more weight again: what was seen is of a passage that is over."""
+        self._tested, self._accepted = self._tested / 2, self._accepted / 2
+
+    @property
+    def value(self) -> float:
+        """The acceptance to plan with."""
         return (self._accepted + self._prior * PRIOR_TESTS) / (self._tested + PRIOR_TESTS)
 
 

@@ -4,9 +4,12 @@ The registry names the models of each method, cheapest first. Each model propose
 Speculative(Speculative(draft, target + retrieval), target + full), arXiv 2404.11912.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
@@ -15,15 +18,16 @@ from core.caches.retrieval import HeldPart, RetrievalCache
 from core.caches.streaming import HeldWindow, StreamingCache
 from core.caches.tokens import Context
 from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
-from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, RoundCost, best_gamma, cost_per_token
+from core.decoding.adaptive import MeasuredCost, RoundCost, TableCost, best_gamma, cost_per_token
 from core.decoding.grammar import Grammar
+from core.decoding.ledger import LEAST_GAIN, Ledger, Trial
 from core.decoding.ngram_lookup import Lookup, TokenIndex
+from core.decoding.pass_costs import Seconds, kept_costs
 from core.decoding.registry import Method, check_method, default_method
-from core.decoding.sampling import TokenSampler
+from core.decoding.sampling import Filters, TokenSampler
 from core.decoding.speculative import (
     AutoregressiveProposer,
     NoProposer,
-    Pass,
     Passes,
     SampledModel,
     Speculative,
@@ -36,9 +40,9 @@ from core.models.cached_model import CachedModel
 from core.ops.threads import process_threads
 
 PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.6, 0.9  # initial acceptance for adaptation; a few rounds override it
-PROBE_INTERVAL = 24  # rounds after which a level that was switched off because guessing lost is tried again
-PROBE_GAMMA = 2
 LOOKUP_AT_MOST = 12  # tokens proposed at once
+MEASURED_ROWS, TRIES = (1, 3, 9), 2  # passes that are timed before an answer, where their costs are not known
+MOST_LAG = 2  # tokens that a smaller cache reads by itself: with more it takes over what the full cache has read
 LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it chunks are chosen again at once
 
 
@@ -53,7 +57,8 @@ class Parts:
     vocab: int
     evicting: Callable[[str], CachedModel]  # the target with a lossy cache, by method name; made at its first use
     config: RetrievalConfig
-    nominal_cost: Callable[[CachedModel], PassCost]  # modelled cost of a pass, from sizes and the plan alone
+    costs_about: Callable[[], str]  # what the costs of passes depend on, besides their rows and the context's length
+    costs_folder: Path  # where they are kept
     most_guesses: Callable[[], int]  # of a round that the full cache verifies, if the settings do not say
     # Takes whether passes over the full cache are to count what they attend to; if not, what was counted is forgotten
     count_votes: Callable[[bool], None] = lambda wanted: None
@@ -81,30 +86,43 @@ class Decoder:
         self.name, self.exact = name, method.exact
         self.models = models_of(name, parts)  # cheapest first, the final verifier last
         self._parts, self._speculation, self._sampling = parts, speculation, sampling
-        all_sampled = self._sampled = [SampledModel(model, sampling, grammar) for model in self.models]
+        self._sampled = [SampledModel(model, sampling, grammar) for model in self.models]
         self.levels: list[Speculative] = []  # level 1 first, the top last
-        self._lookup = make_lookup(method, parts) if method.lookup_at_least else None
-        self._top: AutoregressiveProposer | Speculative = AutoregressiveProposer(all_sampled[0])
-        lookup_alone = self._lookup is not None and not method.needs_draft
-        if lookup_alone:
-            self._top = Speculative(NoProposer(), all_sampled[0], 0, lookup=self._lookup)
+        stands_in = method.lookup_at_least > 0 and not method.needs_draft  # lookups, for the draft
+        self._top: AutoregressiveProposer | Speculative = AutoregressiveProposer(self._sampled[0])
+        verifiers = self._sampled if stands_in else self._sampled[1:]
+        gammas, priors = (speculation.gamma1, speculation.gamma2), (PRIOR_LEVEL1, PRIOR_LEVEL2)
+        for number, sampled in enumerate(verifiers, 2 - len(verifiers)):
+            alone = stands_in and not self.levels
+            lookup = self._make_lookup(method, sampled) if method.lookup_at_least else None
+            self._top = Speculative(
+                NoProposer() if alone else self._top,
+                sampled,
+                0 if alone else gammas[number],
+                lookup=lookup,
+                prior=priors[number],
+            )
             self.levels.append(self._top)
-        gammas = [speculation.gamma1, speculation.gamma2][3 - len(all_sampled) :]
-        for number, (sampled, gamma) in enumerate(zip(all_sampled[1:], gammas, strict=True)):
-            lookup = self._lookup if number == 0 and not lookup_alone else None
-            self._top = Speculative(self._top, sampled, gamma, lookup=lookup)
-            self.levels.append(self._top)
-        priors = [PRIOR_LEVEL1, PRIOR_LEVEL2][-len(self.levels) :] if self.levels else []
-        self._recent = [RecentAcceptance(prior) for prior in priors]
-        self._idle_rounds = [0] * len(self.levels)
+        self._index = parts.index if method.lookup_at_least else None
         self._synced = False  # whether the n-gram index has the conversation
-        self._round_overhead = 0.0  # recent mean, seconds of a round outside passes
+        self._costs: dict[str, TableCost] = {}  # of passes by model, and of choosing chunks, as measured before
+        self._ledger, self._trial = Ledger(math.inf, timed=False), Trial()
+        self._best = math.inf  # seconds of a token by the best way without lookups
+        self._overhead = 0.0  # recent mean, seconds of a guessing round outside passes
         self._threads = process_threads().changes  # when the costs of passes began to be measured
         self.reselections = 0
         self.waited_seconds = 0.0  # in rounds, while passes were computed for other conversations
-        self.begins_plainly = False  # greedy rounds begin with one of one row, which no model of costs foretells
         for level in self.levels:
             level.clock = self._clock
+
+    def _make_lookup(self, method: Method, sampled: SampledModel) -> Lookup | None:
+        """The lookups of a level. Rounds of a fixed shape have them at level 1 alone."""
+        worth: Callable[[float], int] | None = None
+        if self._speculation.adaptive:
+            worth = self._worth if sampled is self._sampled[-1] else partial(self._worth_below, sampled.model)
+        elif self.levels:
+            return None
+        return make_lookup(method, self._parts, worth)
 
     @property
     def verifier(self) -> CachedModel:
@@ -130,10 +148,12 @@ class Decoder:
         for model in self.models:
             model.meter.reset()
 
-    def start(self) -> None:
+    def start(self, context: Context) -> None:
         """Choose the contents of the smaller caches after the prompt was read into the full cache.
 
-        Their old contents are dropped: what a seed draws may depend on the prompt, not on earlier answers.
+        Their old contents are dropped: what a seed draws may depend on the prompt, not on earlier answers. The draft
+        reads its window here if it is worth asking, and passes are timed whose costs are not known: none of it is
+        decoding.
         """
         self._parts.count_votes(False)
         self.verifier.meter.forget_costs()  # costs depend on how much it has read
@@ -143,6 +163,43 @@ class Decoder:
             elif model is self._parts.draft:
                 model.cache.truncate(0)
         self._record()
+        if not self._adapts:
+            return
+        self._look_up_costs(len(context))
+        self._ledger = Ledger(self._costs[self.verifier.name].of(0), timed=self._sampling.greedy)
+        self._shape(lag=0.0)
+        if self._best < math.inf and self.levels[0].gamma and self.models[0] is self._parts.draft:
+            for span in self.models[0].cache.unseen_spans(len(context) - 1):
+                self.models[0].feed(context, span, 1)
+        self.reset_meters()
+
+    @property
+    def _adapts(self) -> bool:
+        return self._speculation.adaptive and bool(self.levels)
+
+    def _look_up_costs(self, length: int) -> None:
+        """What passes take behind so many tokens. Caches keep their contents."""
+        kind = "greedy" if self._sampling.greedy else f"sampled, {Filters.of(self._sampling, self.vocab)}"
+        folder, about = self._parts.costs_folder, f"{self._parts.costs_about()}, {kind}"
+        for sampled in self._sampled:
+            measure = partial(self._measure, sampled)
+            self._costs[sampled.name] = TableCost(kept_costs(folder, about, sampled.name, length, measure))
+        if any(isinstance(model.cache, RetrievalCache) for model in self.models):
+            chosen = kept_costs(folder, about, "selection", length, self._measure_selection)
+            self._overhead = chosen[1]
+
+    def _measure(self, sampled: SampledModel) -> Seconds:
+        rows: tuple[int, ...] = MEASURED_ROWS
+        if sampled.model.graphs is not None:  # those that are recorded
+            rows = (1, 1 + self.levels[-1].gamma) if sampled.model is self.verifier else (1,)
+        return {count: min(sampled.time(count) for _ in range(TRIES)) for count in rows}
+
+    def _measure_selection(self) -> Seconds:
+        started = time.perf_counter()
+        for model in self.models:
+            if isinstance(model.cache, RetrievalCache):
+                model.cache.select()
+        return {1: time.perf_counter() - started}
 
     def _record(self) -> None:
         """Record what the first rounds replay, before the answer's clock runs. Caches keep their contents."""
@@ -216,40 +273,56 @@ class Decoder:
 
     def passes(self, context: Context, sampler: TokenSampler) -> Passes[Verdict]:
         """As `step`, for somebody who computes the passes."""
-        self._parts.count_votes(any(isinstance(model.cache, RetrievalCache) for model in self.models[:-1]))
         if not self.levels:
+            self._parts.count_votes(False)
             return (yield from self._top.round(context, sampler))
-        if self._lookup and self._synced:
-            self._lookup.extend(context)
-        elif self._lookup:
-            self._lookup.sync(context.span(0, len(context)))
-            self._synced = True
+        if self._index is not None:
+            self._follow(self._index, context)
         self._look_again()
-        if self._adapts_by_times and self._round_overhead == 0:
-            yield from self._calibrate(context)
-        gamma = self.levels[-1].gamma
-        if self.begins_plainly and self._adapts_by_times and 1 not in self.verifier.meter.seconds_by_rows:
-            self.levels[-1].gamma = 0
-        started, aside = self._clock(), self._pass_seconds() + self.recording_seconds
+        top = self.levels[-1]
+        if self._adapts:
+            self._choose_shape(context)
+        retrieves = top.gamma > 0 and any(isinstance(model.cache, RetrievalCache) for model in self.models[:-1])
+        self._parts.count_votes(retrieves)
+        began, passing, modelled = self._own_clock(), self._pass_seconds(), self._modelled()
+        if retrieves and self._adapts:
+            self._catch_up(len(context) - 1)
         verdict = yield from self._top.round(context, sampler)
-        self._reselect(verdict)
-        overhead = self._clock() - started - (self._pass_seconds() + self.recording_seconds - aside)
-        self._round_overhead = 0.8 * (self._round_overhead or overhead) + 0.2 * overhead
-        self.levels[-1].gamma = gamma
-        if self._speculation.adaptive:
-            self._adapt()
+        if retrieves:
+            self._reselect(verdict)
+        if self._adapts:
+            seconds = self._own_clock() - began
+            self._account(verdict, seconds, seconds - (self._pass_seconds() - passing), self._modelled() - modelled)
         return verdict
 
-    @property
-    def _adapts_by_times(self) -> bool:
-        return self._speculation.adaptive and self._sampling.greedy
+    def _follow(self, index: TokenIndex, context: Context) -> None:
+        """Let the n-gram index have the conversation."""
+        if self._synced:
+            index.extend(context.span(len(index.tokens), len(context)))
+        else:
+            index.sync(context.span(0, len(context)))
+            self._synced = True
 
     def _clock(self) -> float:
         """Seconds since any fixed moment, without those that this conversation waited for others."""
         return time.perf_counter() - self.waited_seconds
 
+    def _own_clock(self) -> float:
+        return self._clock() - self.recording_seconds
+
     def _pass_seconds(self) -> float:
         return sum(model.meter.seconds for model in self.models)
+
+    def _modelled(self) -> float:
+        """What all passes so far took, by the costs as they were measured before the answer."""
+        counts = ((self._costs.get(model.name), model.meter.by_rows) for model in self.models)
+        return sum(n * cost.of(rows - 1) for cost, by_rows in counts if cost for rows, n in by_rows.items())
+
+    def _catch_up(self, length: int) -> None:
+        """Choose chunks anew where the retrieval cache lags behind what was written without it."""
+        for model in self.models[:-1]:
+            if isinstance(model.cache, RetrievalCache) and length - model.cache.length > MOST_LAG:
+                model.cache.select()
 
     def _reselect(self, verdict: Verdict) -> None:
         """Choose chunks again when the text has moved on, or when acceptance is low."""
@@ -262,53 +335,92 @@ class Decoder:
                 cache.select()
                 self.reselections += 1
 
-    def _adapt(self) -> None:
-        """Set gammas by acceptance and cost so far; 0, a plain draw, where guessing would lose.
+    # -------------------- the shape of rounds
 
-        Greedy text does not depend on round shapes, so there costs are measured times. Sampled text does depend on
-        them (not its distribution, but which sample a seed gives), so there costs are modelled from the plan and a
-        seed stays reproducible.
+    def _choose_shape(self, context: Context) -> None:
+        """Set gammas by what passes take and how guesses fared; 0, a plain draw, where guessing would lose.
+
+        Greedy text does not depend on round shapes, so there costs are those of the moment. Sampled text does depend on
+        them (not its distribution, but which sample a seed gives), so there costs are those measured once and kept.
         """
-        below = self.models[: -len(self.levels)]  # the proposer of the first level, if any
-        guess_cost = self._pass_cost(below[0]).of(0) if below else None
-        for number, level in enumerate(self.levels):
-            cost = self._pass_cost(self.models[len(below) + number])
-            if guess_cost is None:  # only lookups: they are free, and the proposer is never asked
-                guess_cost = cost.of(0)
+        top, ledger = self.levels[-1], self._ledger
+        draft = self.models[0] if self.models[0] is self._parts.draft else None
+        lag = len(context) - draft.cache.length if draft else 0
+        self._shape(self._pass_cost(draft).of(lag - 1) if draft and lag > MOST_LAG else 0.0)
+        if ledger.plain_is_due:
+            top.gamma, self._best = 0, 0.0
+        elif self._trial.resting:
+            top.gamma, self._best = 0, ledger.plain
+        elif self._best >= ledger.plain:
+            top.gamma, self._best = 0, ledger.plain
+            self._trial.rest()
+
+    def _shape(self, lag: float) -> None:
+        """Set the gammas with the most tokens a second, within what may be lost.
+
+        Args:
+            lag: seconds that the draft needs to catch up.
+        """
+        models = self.models[-len(self.levels) :]
+        guess = None if len(models) == len(self.models) else self._pass_cost(self.models[0]).of(0)
+        for level, model in zip(self.levels, models, strict=True):
+            cost, top = self._pass_cost(model), level is self.levels[-1]
+            if guess is None:  # only lookups, which are free: the proposer is never asked
+                guess = cost.of(0)
                 continue
-            if number and self._lookup and self._sampling.greedy:  # lookups below: what a guess really takes
-                guess_cost = level.seconds_per_guess or guess_cost
             most = self._speculation.max_gamma1
-            if level is self._top:
-                most = self._speculation.max_gamma2 or self._parts.most_guesses()
-            acceptance = self._recent[number].update(level.proposed.snapshot())
-            gamma = best_gamma(acceptance, guess_cost, cost, most)
-            self._idle_rounds[number] = 0 if gamma else self._idle_rounds[number] + 1
-            probe = self._idle_rounds[number] % PROBE_INTERVAL == PROBE_INTERVAL - 1
-            level.gamma = PROBE_GAMMA if probe else gamma
-            guess_cost = cost_per_token(acceptance, guess_cost, cost, gamma)
+            if top:
+                if self._index is not None and self._sampling.greedy:  # lookups below: what a guess really takes
+                    guess = level.seconds_per_guess or guess
+                most = self._affordable(guess, self._speculation.max_gamma2 or self._parts.most_guesses(), lag)
+            level.gamma = best_gamma(level.recent.value, guess, cost, most)
+            guess = cost_per_token(level.recent.value, guess, cost, level.gamma)
+            if top:
+                self._best = guess if level.gamma and guess < (1 - LEAST_GAIN) * self._ledger.plain else math.inf
+
+    def _affordable(self, guess: float, most: int, lag: float = 0.0) -> int:
+        """The longest round that loses no more than it may, if all of its guesses are rejected."""
+        cost, room = self._pass_cost(self.verifier), self._ledger.room + self._ledger.plain - lag
+        return max((gamma for gamma in range(1, most + 1) if gamma * guess + cost.of(gamma) <= room), default=0)
+
+    def _worth(self, acceptance: float) -> int:
+        """How many tokens of a lookup the last verifier should see."""
+        cost = self._pass_cost(self.verifier)
+        gamma = best_gamma(acceptance, 0.0, cost, self._affordable(0.0, LOOKUP_AT_MOST))
+        seconds = cost_per_token(acceptance, 0.0, cost, gamma)
+        return gamma if seconds < min((1 - LEAST_GAIN) * self._ledger.plain, self._best) else 0
+
+    def _worth_below(self, model: CachedModel, acceptance: float) -> int:
+        """How many tokens of a lookup a verifier below should see."""
+        return best_gamma(acceptance, 0.0, self._pass_cost(model), LOOKUP_AT_MOST)
 
     def _pass_cost(self, model: CachedModel) -> RoundCost:
-        modelled = self._parts.nominal_cost(model)
+        overhead = self._overhead if model is self.verifier else 0.0
+        now = model.meter.seconds_by_rows if self._sampling.greedy else {}
+        return MeasuredCost(now, self._costs[model.name], overhead)
+
+    def _account(self, verdict: Verdict, wall: float, overhead: float, modelled: float) -> None:
+        """Enter a round into the ledger and, if the proposer was asked, into its trial."""
+        tokens, guessed = len(verdict.tokens), len(verdict.q_of_guesses) > 0
+        seconds = wall
         if not self._sampling.greedy:
-            return modelled
-        overhead = self._round_overhead if model is self.verifier else 0.0
-        return MeasuredCost(model.meter.seconds_by_rows, modelled, overhead)
+            seconds = modelled + (self._overhead if guessed else 0.0)
+        elif guessed:
+            self._overhead = 0.8 * (self._overhead or overhead) + 0.2 * overhead
+        if self.levels[-1].proposed:
+            self._trial.add(tokens, seconds, self._ledger.plain)
+        elif self._trial.rested(tokens):
+            self.levels[-1].recent.doubt()
+        self._ledger.add(tokens, seconds, guessed=guessed)
 
     def _look_again(self) -> None:
         """Measure rounds anew when their number of threads has changed; passes do so themselves (`PassMeter`)."""
         if self._threads == process_threads().changes:
             return
-        self._threads, self._round_overhead = process_threads().changes, 0.0
+        self._threads, self._overhead = process_threads().changes, 0.0
+        self._ledger.forget_times()
         for level in self.levels:
             level.seconds_per_guess = 0.0
-
-    def _calibrate(self, context: Context) -> Passes[None]:
-        """Time one row through the middle models: a pass of several rows does not show what one row costs."""
-        for sampled in self._sampled[-len(self.levels) : -1]:
-            if 1 not in sampled.model.meter.seconds_by_rows:
-                yield Pass(sampled, context, 1)
-                sampled.truncate(len(context) - 1)
 
     @property
     def level_stats(self) -> tuple[LevelStats | None, LevelStats | None]:
@@ -335,7 +447,7 @@ def models_of(name: str, parts: Parts) -> list[CachedModel]:
     return found
 
 
-def make_lookup(method: Method, parts: Parts) -> Lookup:
+def make_lookup(method: Method, parts: Parts, worth: Callable[[float], int] | None = None) -> Lookup:
     """The n-gram lookup that proposes for a method."""
     device, at_least = parts.full.device, method.lookup_at_least
-    return Lookup(parts.index, parts.vocab, device, at_least=at_least, at_most=LOOKUP_AT_MOST)
+    return Lookup(parts.index, parts.vocab, device, at_least=at_least, at_most=LOOKUP_AT_MOST, worth=worth)

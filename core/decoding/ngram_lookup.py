@@ -5,12 +5,13 @@ earlier match of the newest tokens; the tokens behind that match are the guess. 
 SuffixDecoding (arXiv 2411.04975) propose in this way; every guess is verified, so the output distribution is unchanged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from core.caches.tokens import Context, common_prefix
+from core.decoding.adaptive import RecentAcceptance
 from core.decoding.origin import Origin
 from core.decoding.verify import Guess
 from core.ops.streams import to_device
@@ -18,6 +19,8 @@ from core.ops.streams import to_device
 GRAMS = (8, 3)  # indexed lengths, longest first; a match must have at least the shortest
 MOST_TRIED = 8  # earlier places with the same n-gram that are compared, newest first
 LONGEST_MATCH = 32  # tokens compared behind the n-gram
+# Acceptance of a continuation by the length of its match, before any was seen
+PRIORS = {3: 0.3, 5: 0.5, 8: 0.7, 16: 0.9}
 
 
 class TokenIndex:
@@ -92,11 +95,31 @@ class TokenIndex:
 
 
 class Lookup:
-    """Proposes continuations found in the index. Its distribution gives each proposed token probability 1."""
+    """Proposes continuations found in the index. Its distribution gives each proposed token probability 1.
 
-    def __init__(self, index: TokenIndex, vocab: int, device: torch.device, *, at_least: int, at_most: int) -> None:
+    How far a continuation is trusted depends on the length of its match, and on what became of earlier ones: also of
+    those that were found and not proposed, so that trust costs nothing to earn.
+
+    Args:
+        worth: how many tokens to propose, given their acceptance; 0: none. Without it as many as the match has, at
+            least four.
+    """
+
+    def __init__(
+        self,
+        index: TokenIndex,
+        vocab: int,
+        device: torch.device,
+        *,
+        at_least: int,
+        at_most: int,
+        worth: Callable[[float], int] | None = None,
+    ) -> None:
         self._index, self._vocab, self._device = index, vocab, device
-        self._at_least, self._at_most = at_least, at_most
+        self._at_least, self._at_most, self._worth = at_least, at_most, worth
+        self._trust = [RecentAcceptance(prior) for prior in PRIORS.values()]
+        self._found: tuple[int, ...] = ()  # the continuation found last
+        self._by: RecentAcceptance = self._trust[0]
 
     def sync(self, tokens: Sequence[int]) -> None:
         """Set the committed tokens."""
@@ -109,14 +132,24 @@ class Lookup:
             self._index.extend(context.span(known, len(context)))
 
     def guess(self, context: Context) -> Guess | None:
-        """Up to `at_most` tokens behind a match of at least `at_least`; None without a match.
-
-        A longer match gives a longer guess: as many tokens as the match has, at least four.
-        """
+        """Up to `at_most` tokens behind a match of at least `at_least`; None without a match that is worth it."""
         end, length = self._index.find(context.span(max(0, len(context) - LONGEST_MATCH), len(context)))
-        if length < self._at_least:
+        found = self._index.tokens[end : end + self._at_most] if length >= self._at_least else []
+        self._found = tuple(found)
+        if not found:
             return None
-        tokens = tuple(self._index.tokens[end : end + min(self._at_most, max(4, length))])
+        self._by = self._trust[sum(length >= shortest for shortest in PRIORS) - 1]
+        wanted = max(4, length) if self._worth is None else self._worth(self._by.value)
+        tokens = self._found[:wanted]
+        if not tokens:
+            return None
         probs: Tensor = torch.zeros(len(tokens), self._vocab, device=self._device)
         probs.scatter_(1, to_device(torch.tensor(tokens), self._device)[:, None], 1.0)
         return Guess(tokens, probs, (Origin("lookup", "proposed"),) * len(tokens))
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """What was written instead of, or by, the last continuation found."""
+        if self._found:
+            accepted = common_prefix(self._found, tokens)
+            self._by.add(min(accepted + 1, len(tokens), len(self._found)), accepted)
+            self._found = ()

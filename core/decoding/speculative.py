@@ -15,6 +15,7 @@ from torch import Tensor
 
 from core.caches.tokens import Context
 from core.config import SamplingParams
+from core.decoding.adaptive import RecentAcceptance
 from core.decoding.grammar import Grammar
 from core.decoding.ngram_lookup import Lookup
 from core.decoding.origin import Origin
@@ -106,6 +107,14 @@ class SampledModel:
         key = ("law", *logits.shape, logits.dtype, *filters)
         return graphs.prepare(key, partial(to_probs_by_tensor, filters=filters), logits, self._params)
 
+    def time(self, rows: int) -> float:
+        """Seconds of a pass over so many tokens behind what the cache holds, which it forgets again."""
+        length, started = self.model.cache.length, time.perf_counter()
+        to_probs(self.model.feed_tokens([0] * rows, length, rows), self._sampling)[..., 0].tolist()  # waits for it
+        seconds = time.perf_counter() - started
+        self.model.cache.truncate(length)
+        return seconds
+
     def record(self, num_guesses: int, most_unseen: int, vocab: int, seen: int) -> None:
         """Record the passes for the first distributions behind `seen` tokens, if anything is recorded.
 
@@ -163,14 +172,22 @@ class Speculative:
             rounds.
         rule: how a guess is verified; only tests use another rule than `verify`.
         lookup: asked before the proposer, which is skipped if the lookup has a guess.
+        prior: acceptance of the proposer's guesses before any was tested.
     """
 
     def __init__(
-        self, proposer: Proposer, verifier: LanguageModel, gamma: int, rule: Rule = verify, lookup: Lookup | None = None
+        self,
+        proposer: Proposer,
+        verifier: LanguageModel,
+        gamma: int,
+        rule: Rule = verify,
+        lookup: Lookup | None = None,
+        prior: float = 0.5,
     ) -> None:
         self._proposer, self._verifier, self.gamma, self._rule, self._lookup = proposer, verifier, gamma, rule, lookup
         self.counter = LevelCounter()  # counts all guesses
-        self.proposed = LevelCounter()  # counts the proposer's own guesses
+        self.recent = RecentAcceptance(prior)  # of the proposer's own guesses
+        self.proposed = False  # whether the last round was the proposer's
         self.seconds_per_guess = 0.0  # recent mean of the proposer; 0 before the first guess
         self.clock = time.perf_counter  # of `seconds_per_guess`
 
@@ -179,9 +196,9 @@ class Speculative:
 
         Invariant: a level has seen a prefix of the context, never its last token; it feeds itself the missing tokens.
         """
-        found = self._lookup.guess(context) if self._lookup else None
-        guess = found
-        if guess is None and self.gamma:
+        guess = self._lookup.guess(context) if self._lookup else None
+        self.proposed = guess is None and self.gamma > 0
+        if self.proposed:
             started = self.clock()
             guess = yield from self._proposer.propose(context, self.gamma, sampler)
             seconds = (self.clock() - started) / len(guess.tokens)
@@ -190,8 +207,10 @@ class Speculative:
         p = yield Pass(self._verifier, context.extended(tokens), len(tokens) + 1)
         verdict = self._rule(guess or no_guess(p.shape[1], p.device), p, sampler, self._verifier.name)
         self.counter.add(len(tokens), verdict.num_accepted)
-        if found is None:
-            self.proposed.add(len(tokens), verdict.num_accepted)
+        if self.proposed:
+            self.recent.add(min(verdict.num_accepted + 1, len(tokens)), verdict.num_accepted)
+        if self._lookup:
+            self._lookup.learn(verdict.tokens)
         self.truncate(len(context) + verdict.num_accepted)  # the verifier's own token stays unseen
         return verdict
 

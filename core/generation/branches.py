@@ -3,7 +3,7 @@
 from collections.abc import Generator, Sequence
 
 from core.caches.branch import BranchCache
-from core.caches.tokens import common_prefix
+from core.caches.tokens import Context, common_prefix
 from core.decoding.methods import Decoder
 from core.decoding.registry import is_exact
 from core.generation.decode_loop import LONGEST_ROUND, Answer
@@ -46,7 +46,6 @@ class Branches:
         own = Levels(trunk.config, trunk.plan, self._models, lambda: trunk.plan, None, None, full=full)
         own.use_budget(config.budget)
         decoder = own.decoder(config, trunk.text, prompt_ids)
-        decoder.begins_plainly = True  # one row for each of many costs a part of what one row costs alone
         return begun(decoder, trunk.answer(decoder, prompt_ids, config), cancelled=False)
 
 
@@ -56,7 +55,7 @@ def begun(decoder: Decoder, answer: Answer, *, cancelled: bool) -> Answer:
     if cancelled:
         answer.stop_reason = "cancelled"
     else:
-        answer.oom_fallback.retry(decoder.start, decoder.forget)
+        answer.oom_fallback.retry(lambda: decoder.start(Context(answer.tokens)), decoder.forget)
     return answer
 
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from core.caches.full import FullCache
 from core.caches.full_parts import Suffix
+from core.caches.tokens import Context
 from core.config import GenerationConfig
 from core.decoding.methods import Aside
 from core.generation.decode_loop import Answer
@@ -61,7 +62,7 @@ class Lane:
             decoder.reset_meters()
             for model in decoder.models[:-1]:
                 model.cache.truncate(self._base)  # rows behind it may be another lane's
-            retry(decoder.start, decoder.forget)
+            retry(lambda: decoder.start(Context(self.answer.tokens)), decoder.forget)
         self._inside = True
 
     def leave(self) -> None:

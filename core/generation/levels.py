@@ -19,7 +19,6 @@ from core.caches.running_state import LIKELY_QUESTION
 from core.caches.streaming import StreamingCache
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig
-from core.decoding.adaptive import PassCost
 from core.decoding.methods import Decoder, Parts
 from core.decoding.ngram_lookup import TokenIndex
 from core.errors import NotEnoughMemory, NotPossibleHere
@@ -31,11 +30,11 @@ from core.models.graphed import GraphedPasses
 from core.models.loader import LoadedModel
 from core.models.rotary import KeyShift
 from core.ops.graphs import Graphs
+from core.ops.kernel_build import cache_folder
+from core.ops.threads import process_threads
 from core.parallel.leader_caches import LedFullCache, LedRetrievalCache
 from core.planning.cache_sizes import CacheSizes
-from core.planning.choices import choose_cpu_attention
-from core.planning.cost_model import PassReads, pass_cost
-from core.planning.hardware import free_memory_bytes
+from core.planning.hardware import cpu_name, free_memory_bytes
 from core.planning.memory_plan import Plan
 
 
@@ -65,8 +64,6 @@ class Levels:
         self.oom_fallback = self._fallback(lambda: None, may_move=True)  # no pass is running yet
         self.retrieval = self.oom_fallback.retry(lambda: self._part_of_full("retrieval", self._chooser), lambda: None)
         self._evicting: dict[str, CachedModel] = {}
-        self._weights_read: dict[str, int] = {}  # bytes of weights that a pass reads, by model
-        self._experts = models.target.experts
         self.parts = self._parts()
 
     def _full_cache(self, plan: Plan, offload: Offload | None) -> FullCache:
@@ -113,7 +110,8 @@ class Levels:
             vocab=models.target.dims.vocab_size,
             evicting=self._evicting_model,
             config=self._config.retrieval,
-            nominal_cost=self.nominal_cost,
+            costs_about=self._costs_about,
+            costs_folder=cache_folder("pass-costs"),
             count_votes=self._count_votes,
             most_guesses=lambda: self._plan_now().most_guesses.value,
         )
@@ -264,40 +262,21 @@ class Levels:
         )[0].float()
         return float(logits.max() - logits[list(tokens)].min())
 
-    # -------------------- what passes cost
-
-    def nominal_cost(self, model: CachedModel) -> PassCost:
-        """The plan's cost of a pass: where the plan is the same, a seed draws the same text.
-
-        So the host's share of attention is that of the settings, not a measured one. When a layer had to move, the plan
-        has changed and counts from the next round on; the failed round's draws are lost.
-        """
-        models, plan = self._models, self._plan_now()
-        loaded = models.draft if model is self.parts.draft else models.target
-        assert loaded is not None
-        weight_bytes, device = self._weights_read.get(model.name), plan.device.value
-        if weight_bytes is None:  # counted once, because counting takes longer than choosing a round's length
-            weight_bytes = loaded.weight_bytes
-            if model is self.parts.retrieval and device == "cuda":  # a processor gains nothing from 4 bits
-                weight_bytes = sum(parameter.nbytes for parameter in model.module.parameters())
-            self._weights_read[model.name] = weight_bytes
-        layers, away = loaded.dims.num_layers, model is self.parts.full
-        share = choose_cpu_attention(self._config, device, away=True).value or 0.0
-        resident = plan.resident_layers if away else None
-        windowed, windows, kv = layers - loaded.dims.full_layers, 0, model.cache.nbytes
-        if windowed and loaded is models.target:
-            states = loaded.dims.state.nbytes(loaded.shape.dtype)
-            windows = min(kv, loaded.shape.window_bytes(model.cache.length) + states)
-        experts = self._experts if loaded is models.target else None
-        reads = PassReads.of(
-            layers,
-            weight_bytes,
-            kv - windows,
-            resident,
-            share,
-            windowed=windowed,
-            windows=windows,
-            experts=experts.parameters * plan.dtype.value.itemsize if experts else 0,
-            used=experts.used if experts else 1.0,
-        )
-        return pass_cost(device, reads, plan.nominal)
+    def _costs_about(self) -> str:
+        """What the costs of passes depend on, besides their rows and the context's length."""
+        models, plan, device = self._models, self._plan_now(), self.full.shape.device
+        on = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{cpu_name()} {process_threads().now()}"
+        parts = [
+            on,
+            self._models.backend.name,
+            models.target.dims,
+            models.draft and models.draft.dims,
+            self.full.shape,
+            plan.bits.value,
+            plan.resident_layers,
+            plan.cpu_attention.value,
+            self.chunks,
+            self._config.draft,
+            models.self_draft is not None,
+        ]
+        return ", ".join(map(str, parts))

@@ -1,7 +1,7 @@
 """A model and a cache give the distribution of the next token. The caller decides whether it proposes or verifies."""
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -40,6 +40,7 @@ class PassMeter:
     def reset(self) -> None:
         """Reset all counts; costs of passes stay known."""
         self.passes = self.tokens = self.kv_bytes = self.link_bytes = 0
+        self.by_rows: Counter[int] = Counter()  # passes by their number of new tokens
         self._seconds = 0.0
         self._pending: deque[tuple[int, torch.cuda.Event, torch.cuda.Event]] = deque()  # oldest first
 
@@ -75,6 +76,7 @@ class PassMeter:
 
     def _count(self, num_tokens: int, kv_bytes: int, link_bytes: int) -> None:
         self.passes += 1
+        self.by_rows[num_tokens] += 1
         self.tokens += num_tokens
         self.kv_bytes += kv_bytes
         self.link_bytes += link_bytes

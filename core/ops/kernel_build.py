@@ -26,9 +26,9 @@ def can_compile() -> bool:
     return sys.platform == "linux" and shutil.which(COMPILER) is not None
 
 
-def cache_folder() -> Path:
-    """Where compiled kernels are kept: triforce-reader in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triforce-reader" / "kernels"
+def cache_folder(kind: str = "kernels") -> Path:
+    """Where what was made for this machine is kept: triforce-reader in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triforce-reader" / kind
 
 
 def compiled(folder: Path) -> Path:

@@ -55,7 +55,7 @@ def this_machine() -> Machine:
     """Inspect this machine. Of several GPUs only the current one gets a CUDA context."""
     gpus, unused = _gpus()
     total_ram, free_ram = _ram_bytes()
-    return Machine(_cpu_name(), _num_cores(), total_ram, free_ram, gpus, unused, can_compile())
+    return Machine(cpu_name(), _num_cores(), total_ram, free_ram, gpus, unused, can_compile())
 
 
 def resolve_device(name: str) -> torch.device:
@@ -127,7 +127,8 @@ def _num_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The processor, as the system names it."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():

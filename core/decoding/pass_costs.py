@@ -1,0 +1,63 @@
+"""What passes of a model take on this machine, measured once and kept: by what they depend on, and by context length.
+
+Sampled text depends on the shapes of rounds, which depend on these times: a seed draws the same text again where they
+are the same. So they are measured once for a model on a processor with so many threads, and kept in the user's cache
+folder.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+STEPS_AN_OCTAVE = 4  # lengths of context with measurements of their own: a pass costs up to a fifth more at the next
+Seconds = dict[int, float]  # by rows of a pass
+
+_known: dict[Path, dict[str, Seconds]] = {}  # of this process, also where nothing can be written
+
+
+def kept_costs(
+    folder: Path, about: str, model: str, length: int, measure: Callable[[], Seconds]
+) -> Mapping[int, float]:
+    """Seconds of a model's passes by their rows, behind so many tokens; measured if they are not known.
+
+    Args:
+        about: everything else that they depend on.
+    """
+    file = folder / f"{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
+    if file not in _known:
+        _known[file] = _read(file)
+    key = f"{model} {round(STEPS_AN_OCTAVE * math.log2(max(length, 1)))}"
+    if key not in _known[file]:
+        _known[file][key] = _rising(measure())
+        _write(file, {**_read(file), **_known[file]})
+    return _known[file][key]
+
+
+def _rising(seconds: Seconds) -> Seconds:
+    """More rows never cost less: what says so was disturbed."""
+    least, rising = 0.0, {}
+    for rows, took in sorted(seconds.items()):
+        least = rising[rows] = max(least, took)
+    return rising
+
+
+def _read(file: Path) -> dict[str, Seconds]:
+    try:
+        held = json.loads(file.read_text(encoding="utf-8"))
+        return {str(key): {int(rows): float(took) for rows, took in own.items()} for key, own in held.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _write(file: Path, held: Mapping[str, Seconds]) -> None:
+    with contextlib.suppress(OSError):  # then they are known to this process alone
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, part = tempfile.mkstemp(dir=file.parent, suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump(held, out)
+        os.replace(part, file)
