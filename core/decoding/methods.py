@@ -122,7 +122,7 @@ class Decoder:
             worth = self._worth if sampled is self._sampled[-1] else partial(self._worth_below, sampled.model)
         elif self.levels:
             return None
-        return make_lookup(method, self._parts, worth)
+        return make_lookup(method, self._parts, worth, certain=self._sampling.greedy)
 
     @property
     def verifier(self) -> CachedModel:
@@ -447,7 +447,11 @@ def models_of(name: str, parts: Parts) -> list[CachedModel]:
     return found
 
 
-def make_lookup(method: Method, parts: Parts, worth: Callable[[float], int] | None = None) -> Lookup:
-    """The n-gram lookup that proposes for a method."""
+def make_lookup(
+    method: Method, parts: Parts, worth: Callable[[float], int] | None = None, *, certain: bool = False
+) -> Lookup:
+    """The n-gram lookup that proposes for a method, see `Lookup`."""
     device, at_least = parts.full.device, method.lookup_at_least
-    return Lookup(parts.index, parts.vocab, device, at_least=at_least, at_most=LOOKUP_AT_MOST, worth=worth)
+    return Lookup(
+        parts.index, parts.vocab, device, at_least=at_least, at_most=LOOKUP_AT_MOST, worth=worth, certain=certain
+    )

@@ -8,7 +8,6 @@ SuffixDecoding (arXiv 2411.04975) propose in this way; every guess is verified, 
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from core.caches.tokens import Context, common_prefix
 from core.decoding.adaptive import RecentAcceptance
@@ -103,6 +102,7 @@ class Lookup:
     Args:
         worth: how many tokens to propose, given their acceptance; 0: none. Without it as many as the match has, at
             least four.
+        certain: whether all distributions are (temperature 0), see `core.decoding.verify.certain`.
     """
 
     def __init__(
@@ -114,9 +114,10 @@ class Lookup:
         at_least: int,
         at_most: int,
         worth: Callable[[float], int] | None = None,
+        certain: bool = False,
     ) -> None:
         self._index, self._vocab, self._device = index, vocab, device
-        self._at_least, self._at_most, self._worth = at_least, at_most, worth
+        self._at_least, self._at_most, self._worth, self._certain = at_least, at_most, worth, certain
         self._trust = [RecentAcceptance(prior) for prior in PRIORS.values()]
         self._found: tuple[int, ...] = ()  # the continuation found last
         self._by: RecentAcceptance = self._trust[0]
@@ -143,8 +144,9 @@ class Lookup:
         tokens = self._found[:wanted]
         if not tokens:
             return None
-        probs: Tensor = torch.zeros(len(tokens), self._vocab, device=self._device)
-        probs.scatter_(1, to_device(torch.tensor(tokens), self._device)[:, None], 1.0)
+        probs = to_device(torch.tensor(tokens), self._device)
+        if not self._certain:
+            probs = torch.zeros(len(tokens), self._vocab, device=self._device).scatter_(1, probs[:, None], 1.0)
         return Guess(tokens, probs, (Origin("lookup", "proposed"),) * len(tokens))
 
     def learn(self, tokens: Sequence[int]) -> None:

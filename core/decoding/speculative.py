@@ -21,7 +21,7 @@ from core.decoding.ngram_lookup import Lookup
 from core.decoding.origin import Origin
 from core.decoding.sampling import Filters, TokenSampler, as_tensor, to_probs, to_probs_by_tensor
 from core.decoding.stats import LevelCounter
-from core.decoding.verify import Guess, Verdict, no_guess, verify
+from core.decoding.verify import Guess, Verdict, certain, no_guess, verify
 from core.models.cached_model import CachedModel
 
 RECENT = 0.2  # weight of the newest guess in seconds_per_guess
@@ -37,7 +37,11 @@ class LanguageModel(Protocol):
         """The model's name, for provenance."""
 
     def probs(self, context: Context, keep: int) -> Tensor:
-        """Distributions after each of the last `keep` tokens of `context`, [keep, V] float32; feeds unseen tokens."""
+        """Distributions after each of the last `keep` tokens of `context`; feeds unseen tokens.
+
+        Returns:
+            [keep, V] float32; or, if they are certain (temperature 0), the first of the likeliest tokens, [keep] int64.
+        """
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on."""
@@ -91,11 +95,16 @@ class SampledModel:
         return self.probs_of(self.model.logits(context, keep), context, keep)
 
     def probs_of(self, logits: Tensor, context: Context, keep: int) -> Tensor:
-        """The distributions [keep, V] of logits [keep, V] that a pass of this model over `context` has given."""
+        """The distributions of logits [keep, V] that a pass of this model over `context` has given, as `probs`."""
         if self.noting:
             self.noted = logits
         if self._grammar is not None:
-            return to_probs(self._grammar.masked(logits, context, keep), self._sampling)
+            logits = self._grammar.masked(logits, context, keep)
+        return self._distributions(logits)
+
+    def _distributions(self, logits: Tensor) -> Tensor:
+        if self._sampling.greedy:
+            return logits.argmax(-1)
         replay = self._recorded(logits)
         return replay() if replay else to_probs(logits, self._sampling)
 
@@ -110,7 +119,7 @@ class SampledModel:
     def time(self, rows: int) -> float:
         """Seconds of a pass over so many tokens behind what the cache holds, which it forgets again."""
         length, started = self.model.cache.length, time.perf_counter()
-        to_probs(self.model.feed_tokens([0] * rows, length, rows), self._sampling)[..., 0].tolist()  # waits for it
+        self._distributions(self.model.feed_tokens([0] * rows, length, rows))[..., -1].tolist()  # waits for it
         seconds = time.perf_counter() - started
         self.model.cache.truncate(length)
         return seconds
@@ -146,7 +155,7 @@ class AutoregressiveProposer:
         probs: list[Tensor] = []
         for _ in range(num_tokens):
             p = (yield Pass(self._model, context, 1))[0]
-            token = sampler.draw(p)
+            token = int(p) if certain(p) else sampler.draw(p)
             tokens.append(token)
             probs.append(p)
             context = context.extended((token,))
@@ -155,7 +164,7 @@ class AutoregressiveProposer:
     def round(self, context: Context, sampler: TokenSampler) -> Passes[Verdict]:
         """Draw one token: plain decoding."""
         p = yield Pass(self._model, context, 1)
-        return verify(no_guess(p.shape[1], p.device), p, sampler, self._model.name)
+        return verify(no_guess(p), p, sampler, self._model.name)
 
     def truncate(self, length: int) -> None:
         self._model.truncate(length)
@@ -205,7 +214,7 @@ class Speculative:
             self.seconds_per_guess += RECENT * (seconds - self.seconds_per_guess) if self.seconds_per_guess else seconds
         tokens = guess.tokens if guess else ()
         p = yield Pass(self._verifier, context.extended(tokens), len(tokens) + 1)
-        verdict = self._rule(guess or no_guess(p.shape[1], p.device), p, sampler, self._verifier.name)
+        verdict = self._rule(guess or no_guess(p), p, sampler, self._verifier.name)
         self.counter.add(len(tokens), verdict.num_accepted)
         if self.proposed:
             self.recent.add(min(verdict.num_accepted + 1, len(tokens)), verdict.num_accepted)

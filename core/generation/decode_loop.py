@@ -11,7 +11,7 @@ from core.caches.oom_fallback import OomFallback
 from core.caches.tokens import Context
 from core.config import GenerationConfig
 from core.decoding.methods import Decoder
-from core.decoding.sampling import GreedySampler, TokenSampler
+from core.decoding.sampling import TokenSampler
 from core.decoding.speculative import Passes
 from core.decoding.stats import DecodeStats
 from core.decoding.verify import Verdict
@@ -70,7 +70,7 @@ class Answer:
         self._stream, self._watcher = StreamDecoder(text), StopWatcher(config.stop_strings)
         self._reader, self._inner = text.thoughts(prompt_ids), StreamDecoder(text)
         self._thought: list[str] = []
-        self._dice: TokenSampler = GreedySampler()
+        self._dice = TokenSampler(Generator())  # greedy tokens are certain: nothing is drawn
         if not config.sampling.greedy:
             rng = Generator(device=decoder.verifier.device)
             self._dice = sampler_behind(rng, config.seed, len(written), decoder.vocab, speculative=bool(decoder.levels))

@@ -265,7 +265,11 @@ class Levels:
     def _costs_about(self) -> str:
         """What the costs of passes depend on, besides their rows and the context's length."""
         models, plan, device = self._models, self._plan_now(), self.full.shape.device
-        on = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{cpu_name()} {process_threads().now()}"
+        on = (
+            torch.cuda.get_device_properties(device).name
+            if device.type == "cuda"
+            else f"{cpu_name()} {process_threads().now()}"
+        )
         parts = [
             on,
             self._models.backend.name,

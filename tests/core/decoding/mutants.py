@@ -104,18 +104,18 @@ MUTANTS = (
     Mutant(
         "the verdict states the proposer's law", VERIFY, "probs=p[: a + 1]", "probs=torch.cat((q[:a], p[a : a + 1]))"
     ),
-    Mutant("q of a token is q of its neighbour", VERIFY, "q_of_guesses=q_proposed", "q_of_guesses=q_proposed.roll(1)"),
+    Mutant(
+        "q of a token is q of its neighbour",
+        VERIFY,
+        "sampler.draw(weights), q_proposed,",
+        "sampler.draw(weights), q_proposed.roll(1),",
+    ),
     Mutant("the drawn token is called accepted", VERIFY, '"bonus" if a == g', '"proposed" if a == g'),
     # random decisions
     Mutant("one coin for a whole round", SAMPLING, "torch.rand(p.shape, ", "torch.rand(1, "),
     Mutant("accept with q / p", SAMPLING, "device=p.device) * q >= p", "device=p.device) * p >= q"),
     Mutant("accept where p is above q only", SAMPLING, "device=p.device) * q >= p", "device=p.device) * 0 + q > p"),
-    Mutant(
-        "a greedy sampler accepts what p does not have",
-        SAMPLING,
-        "torch.cat((p == 0, (p == 0)",
-        "torch.cat((p < 0, (p == 0)",
-    ),
+    Mutant("certain tokens are accepted as guessed", VERIFY, "common_prefix(guess.tokens, wanted[:g])", "g"),
     Mutant(
         "a draw takes the likeliest token",
         SAMPLING,
@@ -130,12 +130,14 @@ MUTANTS = (
         "    scaled = logits.float() * sampling.temperature\n",
     ),
     Mutant("top-k keeps one more", SAMPLING, "scaled.topk(sampling.top_k, -1)", "scaled.topk(sampling.top_k + 1, -1)"),
-    Mutant("top-p is not renormalised", SAMPLING, "        probs = probs / probs.sum(-1, keepdim=True)\n", ""),
+    Mutant(
+        "top-p is not renormalised", SAMPLING, "    return probs / probs.sum(-1, keepdim=True)\n", "    return probs\n"
+    ),
     Mutant(
         "top-p keeps one less",
         SAMPLING,
-        "outside = ordered.cumsum(-1) - ordered >= sampling.top_p",
-        "outside = ordered.cumsum(-1) >= sampling.top_p",
+        "(ordered.cumsum(-1) - ordered < top_p).sum",
+        "(ordered.cumsum(-1) < top_p).sum",
     ),
     Mutant(
         "greedy takes the last of the largest",
@@ -196,15 +198,15 @@ MUTANTS = (
     Mutant(
         "a lookup is sure of another token",
         LOOKUP,
-        "probs.scatter_(1, to_device(torch.tensor(tokens), self._device)[:, None], 1.0)",
-        "probs[:, 0] = 1.0",
+        ".scatter_(1, probs[:, None], 1.0)",
+        ".scatter_(1, 0 * probs[:, None], 1.0)",
     ),
     Mutant("a lookup doubts", LOOKUP, "[:, None], 1.0)", "[:, None], 0.5)"),
     Mutant(
         "a lookup proposes what it matched",
         LOOKUP,
-        "self._index.tokens[end : end + min",
-        "self._index.tokens[end - 1 : end + min",
+        "self._index.tokens[end : end + self._at_most]",
+        "self._index.tokens[end - 1 : end + self._at_most]",
     ),
     Mutant("an index keeps what was forgotten", LOOKUP, "        del self.tokens[length:]\n", ""),
     Mutant(
@@ -360,7 +362,7 @@ MUTANTS = (
     Mutant(
         "a lookup leaves out the draft's law",
         METHODS,
-        "            self._lookup.extend(context)\n",
+        "            index.extend(context.span(len(index.tokens), len(context)))\n",
         "            pass\n",
     ),
     Mutant(

@@ -1,6 +1,14 @@
 import pytest
 
-from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, best_gamma, cost_per_token, expected_tokens
+from core.decoding.adaptive import (
+    MeasuredCost,
+    PassCost,
+    RecentAcceptance,
+    TableCost,
+    best_gamma,
+    cost_per_token,
+    expected_tokens,
+)
 from core.decoding.stats import LevelCounter
 
 
@@ -38,31 +46,35 @@ def test_acceptance_counts_only_what_was_tested() -> None:
 
 
 def test_recent_acceptance_starts_at_its_prior_and_follows_what_happens() -> None:
-    counter, recent = LevelCounter(), RecentAcceptance(0.5)
-    assert recent.update(counter.snapshot()) == 0.5
+    recent = RecentAcceptance(0.5)
+    assert recent.value == 0.5
     for _ in range(60):
-        counter.add(4, 4)
-        high = recent.update(counter.snapshot())
-    assert high > 0.95
+        recent.add(4, 4)
+    assert recent.value > 0.95
     for _ in range(60):
-        counter.add(4, 0)
-        low = recent.update(counter.snapshot())
-    assert low < 0.3, "old rounds must fade"
-    counter.add(0, 0)  # a round without guesses teaches nothing
-    assert recent.update(counter.snapshot()) == low
+        recent.add(1, 0)
+    assert (low := recent.value) < 0.3, "old rounds must fade"
+    recent.add(0, 0)  # a round without guesses teaches nothing
+    assert recent.value == low
+    recent.doubt()
+    assert low < recent.value < 0.5
 
 
-def test_measured_costs_are_interpolated_and_the_model_fills_the_gaps() -> None:
-    model = PassCost(1.0, 0.1)
-    cost = MeasuredCost({1: 4.0, 5: 8.0}, model, overhead=0.5)
-    assert cost.of(0) == 4.5 and cost.of(4) == 8.5
-    assert cost.of(2) == pytest.approx(6.5)
-    assert cost.of(9) == pytest.approx(8.0 * model.of(9) / model.of(4) + 0.5), "beyond: the model's shape"
-    assert MeasuredCost({}, model).of(3) == model.of(3)
+def test_costs_lie_between_what_was_measured_and_go_on_as_steeply() -> None:
+    table = TableCost({1: 4.0, 3: 5.0, 9: 11.0})
+    assert [table.of(rows - 1) for rows in (1, 2, 3, 6, 9, 12)] == [4, 4.5, 5, 8, 11, 14]
+    assert TableCost({1: 4.0}).of(7) == 4.0
+
+
+def test_what_passes_take_now_scales_what_they_took_before() -> None:
+    table = TableCost({1: 4.0, 3: 5.0, 9: 11.0})
+    assert MeasuredCost({}, table).of(2) == 5.0
+    assert MeasuredCost({3: 10.0}, table, overhead=0.5).of(8) == 22.5, "twice as slow, all of them"
+    assert MeasuredCost({3: 10.0, 9: 11.0}, table).of(2) == 10.0
+    assert MeasuredCost({3: 10.0, 9: 11.0}, table).of(5) == pytest.approx(8 * 1.5), "half way between twice and once"
 
 
 def test_a_step_between_one_row_and_several_makes_guessing_lose() -> None:
-    """What a model without the step would not see: three rows were measured, one row costs half of them."""
-    model = PassCost(1.0, 0.05)
-    assert best_gamma(0.6, 2.0, MeasuredCost({3: 8.0}, model), 6) > 0
-    assert best_gamma(0.6, 2.0, MeasuredCost({1: 4.0, 3: 8.0}, model), 6) == 0
+    """What a measurement without the step would not see: one row costs half of what three do."""
+    assert best_gamma(0.6, 2.0, TableCost({3: 8.0}), 6) > 0
+    assert best_gamma(0.6, 2.0, TableCost({1: 4.0, 3: 8.0}), 6) == 0

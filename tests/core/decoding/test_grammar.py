@@ -5,6 +5,7 @@ distribution it had without, and a verifier that knows no grammar.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -148,6 +149,9 @@ class Guessing:
     def guess(self, _context: Context) -> Guess:
         tokens = (1, 2, 1)
         return Guess(tokens, torch.eye(V)[list(tokens)], (Origin("lookup", "proposed"),) * 3)
+
+    def learn(self, _tokens: Sequence[int]) -> None:
+        """It knows what it knows."""
 
 
 @pytest.mark.parametrize(("seed", "gamma1", "gamma2"), [(0, 1, 1), (1, 1, 2), (2, 2, 1)])

@@ -17,7 +17,7 @@ from core.decoding.adaptive import RecentAcceptance
 from core.decoding.ledger import MOST_LOSS
 from core.decoding.methods import Decoder, Parts
 from core.decoding.ngram_lookup import TokenIndex
-from core.decoding.sampling import GreedySampler
+from core.decoding.sampling import TokenSampler
 from core.models.cached_model import CachedModel
 from core.ops.threads import process_threads
 
@@ -135,7 +135,7 @@ def seconds(
     decoder.start(Context(tokens))
     clock.now = 0.0
     while len(tokens) < BOOK + NEW:
-        tokens += decoder.step(Context(tokens), GreedySampler()).tokens
+        tokens += decoder.step(Context(tokens), TokenSampler(torch.Generator())).tokens
     assert tokens == script[: len(tokens)], "the text is the target's"
     return clock.now / (full * (len(tokens) - BOOK))
 

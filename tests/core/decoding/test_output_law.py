@@ -5,6 +5,7 @@ draws from p instead of norm(max(p - q, 0)). The same measurement must catch it.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -157,6 +158,9 @@ class Repeating:
 
     def __init__(self, certain: tuple[int, ...], vocab: int, *, lies: bool = False) -> None:
         self._certain, self._vocab, self._lies = certain, vocab, lies
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """It knows what it knows."""
 
     def guess(self, context: Context) -> Guess | None:
         if context.span(len(context) - 1, len(context)) != [1]:

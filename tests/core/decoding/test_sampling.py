@@ -1,4 +1,3 @@
-import itertools
 from collections import Counter
 
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import strategies as st
 
 from core.config import LEAST_TEMPERATURE, MOST_QUERIES, RetrievalConfig, SamplingParams
 from core.decoding import sampling
-from core.decoding.sampling import GreedySampler, TokenSampler, to_probs
+from core.decoding.sampling import TokenSampler, to_probs
 from core.errors import InvalidSetting
 from tests.core.laws import chi_square
 
@@ -139,16 +138,3 @@ def test_temperatures_too_low_to_divide_by_are_greedy() -> None:
         assert sampling.greedy and to_probs(logits, sampling).tolist() == [[1, 0, 0]]
     lowest = SamplingParams(temperature=LEAST_TEMPERATURE)
     assert not lowest.greedy and to_probs(1e4 * logits, lowest).tolist() == [[1, 0, 0]]
-
-
-def test_dice_for_certain_laws_decide_what_dice_decide() -> None:
-    """Every pattern of agreement between one-hot laws of three guesses and their judge."""
-    certain, sampler = GreedySampler(), TokenSampler(torch.Generator().manual_seed(2))
-    for agrees in itertools.product((0.0, 1.0), repeat=3):
-        p, q = torch.tensor(agrees), torch.ones(3)
-        assert certain.accept(p, q) == sampler.accept(p, q)
-    none = torch.empty(0)
-    assert certain.accept(none, none) == sampler.accept(none, none) == 0
-    for token in range(5):
-        law = torch.nn.functional.one_hot(torch.tensor(token), 5).float()
-        assert certain.draw(law) == sampler.draw(law) == token

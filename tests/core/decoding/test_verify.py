@@ -1,5 +1,6 @@
 """What a verdict tells, and what it costs to reach one."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from core.decoding.origin import Origin
-from core.decoding.sampling import GreedySampler, TokenSampler
+from core.decoding.sampling import TokenSampler
 from core.decoding.verify import Guess, no_guess, verify
 
 Q = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]])
@@ -59,7 +60,7 @@ def test_a_verdict_tells_p_and_q_of_every_token(accepted: int) -> None:
 
 
 def test_without_a_guess_a_token_is_drawn_from_the_judge() -> None:
-    verdict = verify(no_guess(3, torch.device("cpu")), P[2:], Fixed(0), "full")
+    verdict = verify(no_guess(P[2:]), P[2:], Fixed(0), "full")
     assert verdict.tokens == (2,) and verdict.origins == (Origin("full", "drawn"),)
     assert verdict.p_and_q() == (pytest.approx((0.4,)), (None,))
 
@@ -71,11 +72,26 @@ def test_a_residual_of_nothing_falls_back_to_the_judge() -> None:
     assert torch.equal(sampler.weights, P[0])
 
 
-@pytest.mark.parametrize("sampler", [TokenSampler(torch.Generator().manual_seed(0)), GreedySampler()])
-def test_a_verdict_waits_for_the_device_twice(sampler: TokenSampler) -> None:
+@pytest.mark.parametrize("certain", [False, True])
+def test_a_verdict_waits_for_the_device_twice_at_most(certain: bool) -> None:
     """Once for the length of the accepted prefix, once for the token drawn; p and q only when they are read."""
+    sampler, p = TokenSampler(torch.Generator().manual_seed(0)), P.argmax(-1) if certain else P
     with Waits() as waits:
-        verdict = verify(GUESS, P, sampler)
-        assert waits.count == 2
+        verdict = verify(GUESS, p, sampler)
+        assert waits.count <= 2
         assert float(verdict.probs.sum()) > 0
-        assert waits.count == 3, "the count must count"
+        assert waits.count >= 1, "the count must count"
+
+
+def test_tokens_that_are_certain_are_verified_as_their_distributions_are() -> None:
+    """Every pattern of agreement of three guesses with a verifier whose distributions are one-hot."""
+    one_hot, sampler = torch.eye(4), TokenSampler(torch.Generator().manual_seed(2))
+    for guessed in itertools.product(range(3), repeat=3):
+        wanted = torch.tensor((0, 1, 2, 3))
+        origins = (Origin("draft", "proposed"),) * 3
+        sparse = verify(Guess(guessed, torch.tensor(guessed), origins), wanted, sampler, "full")
+        dense = verify(Guess(guessed, one_hot[list(guessed)], origins), one_hot[wanted], sampler, "full")
+        assert (sparse.tokens, sparse.origins, sparse.num_accepted) == (dense.tokens, dense.origins, dense.num_accepted)
+        assert sparse.p_and_q() == dense.p_and_q()
+        assert torch.equal(sparse.q_of_guesses, dense.q_of_guesses)
+        assert torch.equal(one_hot[sparse.probs], dense.probs)

@@ -281,19 +281,6 @@ def test_rounds_with_fixed_gammas_ask_the_same_of_a_branch_and_of_a_cache_of_its
     assert [one.stats.level2 for one in found] == [one.stats.level2 for one in expected]
 
 
-def test_the_first_greedy_round_of_a_branch_times_one_row_and_a_sampled_one_does_not(engine: Engine) -> None:
-    """Where one text is read once for all, a plain row costs a part of what it costs alone: that has to be measured."""
-    for sampling, plain in ((GREEDY, True), (SAMPLED, False)):
-        events = together(engine, questions("triforce", sampling))
-        for one in events.values():
-            first = next(event for event in one if isinstance(event, RoundDone))
-            assert (first.stats.level2 is not None and first.stats.level2.guessed == 0) is plain
-        alone_first = next(
-            event for event in engine.generate(*questions("triforce")[0][:2]) if isinstance(event, RoundDone)
-        )
-        assert alone_first.stats.level2 is not None and alone_first.stats.level2.guessed
-
-
 def test_what_cannot_be_joined_is_answered_one_by_one_with_the_reason(engine: Engine) -> None:
     stock = tiny_engine(context=2048)
     chosen = stock.together(questions("triforce"))

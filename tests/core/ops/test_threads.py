@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from core.decoding import methods
+from core.decoding.ledger import Ledger
 from core.models import cached_model
 from core.models.cached_model import PassMeter
 from core.ops import threads
@@ -196,11 +197,14 @@ def test_a_speculation_that_did_not_pay_beside_others_is_tried_again_when_thread
     chosen.now()
     decoder = object.__new__(methods.Decoder)
     level = SimpleNamespace(seconds_per_guess=9.0)
-    decoder._threads, decoder._round_overhead, decoder.levels = chosen.changes, 0.4, [cast(Any, level)]
+    decoder._threads, decoder._overhead, decoder.levels = chosen.changes, 0.4, [cast(Any, level)]
+    decoder._ledger = Ledger(1.0, timed=True)
+    decoder._ledger.add(1, 9.0, guessed=False)
     machine.passes(LOOK_SECONDS, others=3.0, own=1.0)
     chosen.now()
     decoder._look_again()
-    assert decoder._round_overhead == 0 and level.seconds_per_guess == 0
-    decoder._round_overhead = 0.1
+    assert decoder._overhead == 0 and level.seconds_per_guess == 0
+    assert decoder._ledger.plain == 1.0 and decoder._ledger.plain_is_due
+    decoder._overhead = 0.1
     decoder._look_again()
-    assert decoder._round_overhead == 0.1, "once"
+    assert decoder._overhead == 0.1, "once"
