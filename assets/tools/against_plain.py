@@ -3,8 +3,7 @@
 MODEL... --text FILE [--lengths 2000,8000,24000] [--new 128] [--repeats 3] [--json OUT]`.
 
 For each model, length of text, kind of answer (free text, quoting, counting) and temperature (0 and 0.7) both methods
-write an answer of the same length from one reading, in turns; a row has the medians and their ratio. A third column is
-the forecast that the page and `doctor` show for plain decoding at that length.
+write an answer of the same length from one reading, in turns; a row has the medians and their ratio.
 """
 
 import argparse
@@ -19,8 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.cli.reading import open_conversation
-from app.documents import read_document
+from app.cli.reading import open_conversation, whole_text
+from app.documents.bundle import read_documents
 from app.runtime.versions import versions
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.decoding.registry import PLAIN
@@ -100,7 +99,7 @@ def main() -> int:
     parser.add_argument("--draft", default="none")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    text = "\n\n".join(page.text for page in read_document(args.text).pages)
+    text = whole_text(read_documents(args.text))
     rows: list[dict[str, Any]] = []
     print("| model | tokens | answer | T | method | plain ms | ms | speedup | tokens a full pass | same text |")
     print("|---|---|---|---|---|---|---|---|---|---|")
@@ -112,7 +111,7 @@ def main() -> int:
                 cells = (*list(row.values())[:5], row["plain_ms"], row["ms"], row["speedup"])
                 print("|", " | ".join(map(str, (*cells, row["tokens_per_full_pass"], same))), "|", flush=True)
     if args.json:
-        about = {"command": " ".join(sys.argv), "hardware": this_machine().cpu_name, "versions": versions()}
+        about = {"command": " ".join(sys.argv), "hardware": this_machine().cpu, "versions": versions()}
         args.json.write_text(json.dumps({**about, "rows": rows}, indent=1, default=str) + "\n", encoding="utf-8")
     return int(min(row["speedup"] for row in rows) < 0.97)
 
