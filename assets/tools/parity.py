@@ -22,7 +22,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,14 @@ def peak_gib() -> float:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def took_of(one: Measured) -> str:
+    """What a side took, for people."""
+    return (
+        f"loaded in {one.load_seconds:.0f} s, read in {one.read_seconds:.0f} s, {one.ms_per_token:.0f} ms a token, "
+        f"at most {one.peak_gib:.1f} GiB"
+    )
 
 
 def text_of(file: Path) -> str:
@@ -141,6 +151,7 @@ def ours(model: Path, texts: Sequence[Path], length: int, new: int, kv_bits: int
                 Measured(load_seconds, event.prefill_seconds, event.stats.ms_per_token or 0.0, peak_gib()),
             )
         )
+        tell(f"  ours, {file.name}: {took_of(answers[-1].took)}")
     return answers
 
 
@@ -173,6 +184,7 @@ def theirs(model: Path, written: Sequence[Written], attention: str = "sdpa") -> 
                     logits = stock(torch.tensor([[token]]), **cache).logits[0, -1]
         ms = 1e3 * (time.perf_counter() - started) / len(places)
         found.append((places, Measured(load_seconds, read_seconds, ms, peak_gib())))
+        tell(f"  transformers, {one.document}: {took_of(found[-1][1])}")
     return found
 
 
@@ -259,8 +271,12 @@ def alone(function: Callable[..., Any], *args: Any) -> Any:
     Raises:
         CannotCompare: it has failed, told in a line.
     """
+    os.environ["TQDM_DISABLE"] = "1"  # its process shows no bars
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        result, problem = pool.submit(guarded, function, *args).result()
+        try:
+            result, problem = pool.submit(guarded, function, *args).result()
+        except BrokenProcessPool as error:
+            raise CannotCompare(f"the process of '{function.__name__}' was ended: is there enough memory?") from error
     if problem:
         raise CannotCompare(problem)
     return result
@@ -283,7 +299,15 @@ def compared(
     written = alone(ours, model, texts, length, new, kv_bits)
     tell(f"{model.name}, {length:,} tokens: ours done, now transformers")
     found = alone(theirs, model, written, attention)
-    head = {"model": model.name, "length": length, "new": new, "kv_bits": kv_bits, "attention": attention}
+    head: dict[str, Any] = {
+        "model": model.name,
+        "length": length,
+        "new": new,
+        "kv_bits": kv_bits,
+        "attention": attention,
+    }
+    head |= {"date": time.strftime("%Y-%m-%d"), "threads": os.environ.get("OMP_NUM_THREADS") or os.cpu_count()}
+    head |= {name: version(name) for name in ("torch", "transformers")}
     return [
         {**head, "document": one.document, **row_of(one, *measured)}
         for one, measured in zip(written, found, strict=True)
