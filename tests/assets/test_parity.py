@@ -92,7 +92,10 @@ def test_the_command_prints_a_table_and_repeats_nothing(
 
 @pytest.mark.parametrize(
     ("model", "length", "told"),
-    [(MODEL, "90000", "harbour-8k.pdf has 7,835 tokens, fewer than 90,000"), (Path("nowhere.gguf"), "100", "nowhere.gguf")],
+    [
+        (MODEL, "90000", "harbour-8k.pdf has 7,835 tokens, fewer than 90,000"),
+        (Path("nowhere.gguf"), "100", "nowhere.gguf"),
+    ],
 )
 def test_what_cannot_be_compared_is_told_in_a_line(
     model: Path, length: str, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
