@@ -98,6 +98,12 @@ def test_an_import_that_points_up_would_be_seen() -> None:
     assert circles(ring) == [["app.a.x", "app.a.z", "app.b.y"]]
 
 
+def test_the_product_imports_no_instrument_and_no_test() -> None:
+    for file in MODULES.values():
+        source = file.read_text(encoding="utf-8")
+        assert not re.search(r"^\s*(from|import) (assets|tests)\b", source, re.M), file
+
+
 @pytest.mark.parametrize("file", sorted((ROOT / "core").rglob("*.py")), ids=lambda file: file.stem)
 def test_core_names_no_package_of_the_app(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -31,7 +31,7 @@ FREQUENT = {  # by command, in spite of RARE
     "book": {"force"},
     "doctor": {"bits", "gpus", "gpu_memory", "models", "machines"},
     "models": {"offline"},
-    "race": {"saved"},
+    "race": {"thinking", "saved", "chapters"},
     "serve": {"thinking", "bits", "saved"},
     "text": {"exact", "whole_words"},
 }
@@ -139,49 +139,54 @@ def add_remote_options(parser: argparse.ArgumentParser) -> None:
 
 def add_ask_options(parser: argparse.ArgumentParser) -> None:
     """`ask`: one question or a file of questions about one or more files."""
-    add_remote_options(parser)
-    add_files(parser)
     questions = parser.add_mutually_exclusive_group(required=True)
     questions.add_argument("-q", "--question", type=question, metavar="TEXT|@FILE", help=ASKED)
     questions.add_argument(
         "--questions", metavar="FILE.json", type=Path, help="many questions, one reading of the text"
     )
-    add_parts(parser)
-    parser.add_argument("--token-ids", action="store_true", help="--json: the prompt's tokens, too")
-    add_keeping_option(parser)
-    add_sampling_options(parser)
+    add_method_option(parser)
+    add_token_ids_option(parser)
+    add_answering_options(parser)
 
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:
     """`chat`: files to talk about."""
-    add_remote_options(parser)
-    add_files(parser)
-    add_parts(parser)
-    add_keeping_option(parser)
-    add_sampling_options(parser)
-
-
-def add_parts(parser: argparse.ArgumentParser) -> None:
-    """`--chapters` and `--pages` of one file, and how answers about it are made."""
-    parts = parser.add_mutually_exclusive_group()
-    for what in ("chapters", "pages"):
-        told = f"only these {what} of the file, counted from 1 (default: all)"
-        parts.add_argument(f"--{what}", type=page_range, metavar="A-B", help=told)
-    parser.add_argument("--method", help="(default: the fastest by forecast, see doctor)")
+    add_method_option(parser)
+    add_answering_options(parser)
 
 
 def add_race_options(parser: argparse.ArgumentParser) -> None:
     """`race`: one question, several methods."""
-    add_remote_options(parser)
-    add_files(parser)
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("-q", "--question", type=question, metavar="TEXT|@FILE", help=ASKED)
     asked.add_argument("--verify", type=Path, metavar="Q.json", help="race these, keep the counts in FILE.races.json")
     parser.add_argument("--methods", type=name_list, metavar="A,B", help="(default: autoregressive,triforce)")
     parser.add_argument("--sequential", action="store_true", help="one method after the other instead of in turns")
     parser.add_argument("--report", type=Path, metavar="F.html", help="keep the race as one page, and F.json beside it")
+    add_token_ids_option(parser)
+    add_answering_options(parser)
+
+
+def add_answering_options(parser: argparse.ArgumentParser) -> None:
+    """What `ask`, `chat` and `race` have in common: files or parts of one, where they are kept, sampling."""
+    add_remote_options(parser)
+    add_files(parser)
+    parts = parser.add_mutually_exclusive_group()
+    for what in ("chapters", "pages"):
+        told = f"only these {what} of the file, counted from 1 (default: all)"
+        parts.add_argument(f"--{what}", type=page_range, metavar="A-B", help=told)
     add_keeping_option(parser)
     add_sampling_options(parser)
+
+
+def add_method_option(parser: argparse.ArgumentParser) -> None:
+    """`--method`. core checks the name."""
+    parser.add_argument("--method", help="(default: the fastest by forecast, see doctor)")
+
+
+def add_token_ids_option(parser: argparse.ArgumentParser) -> None:
+    """`--token-ids`."""
+    parser.add_argument("--token-ids", action="store_true", help="--json: the prompt's tokens, too")
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:

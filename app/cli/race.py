@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app.cli.ask import answer
 from app.cli.interrupts import INTERRUPTED, stoppable
+from app.cli.parts import library_of, naming_parts
 from app.cli.race_remote import run_remote
 from app.cli.race_verify import run_verify
 from app.cli.reading import (
@@ -19,12 +20,11 @@ from app.cli.reading import (
     print_json,
     read_documents,
     usual_method,
-    whole_text,
 )
 from app.cli.report import NotWritten, race_lines
 from app.cli.saved_books import Opening, open_text
 from app.cli.scoreboard import Scoreboard
-from app.documents import Document
+from app.context.context_documents import Library, label
 from app.runtime.answer_json import answer_report, engine_report, equality_report, prefill_report, rounded
 from app.runtime.options import engine_config
 from app.runtime.race_job import judgements
@@ -63,21 +63,21 @@ def run(args: argparse.Namespace) -> int:
         raise EmptyQuestion
     check_report(args.report, sequential=args.sequential)
     check_folder(args)
-    documents = list(read_documents(args))
+    library = library_of(list(read_documents(args)), args)
     engine = Engine.load(engine_config(args))
     if args.methods is None:
         configs = (configs[0], replace(configs[1], method=rival_of_plain(engine.info)))
-    conversation = open_conversation(engine, whole_text(documents))
+    conversation = open_conversation(engine, library.text)
     check_thinking(args.thinking, engine.info.capabilities.thinking)
     prompt = conversation.ask(args.question).prompt_ids(engine.text, args.thinking)
     race = None
-    with stoppable() as stop:
+    with naming_parts(engine, library), stoppable() as stop:
         opening = open_text(engine, conversation, args.question, configs, args, stop)
         if args.sequential:
             finished = in_sequence(engine, conversation, args.question, configs, stop)
             finished[names[0]] = opening.added_to(finished[names[0]])
         else:
-            race = in_turns(engine, conversation, prompt, args.question, configs, documents, opening, stop)
+            race = in_turns(engine, conversation, prompt, args.question, configs, library, opening, stop)
             finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
     if not args.json:
         for name, result in finished.items():
@@ -92,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
                 **engine_report(engine.info),
                 **prefill_report(next(iter(finished.values()))),
                 **opening.report(),
+                **({"prompt_token_ids": prompt} if args.token_ids else {}),
                 "turns": "one after the other" if args.sequential else "fair turns",
                 "methods": {name: answer_report(result) for name, result in finished.items()},
                 "speedup": rounded(speedup, 3),
@@ -130,7 +131,7 @@ def in_turns(
     prompt: Sequence[int],
     question: str,
     configs: tuple[GenerationConfig, ...],
-    documents: Sequence[Document],
+    library: Library,
     opening: Opening,
     stop: threading.Event,
 ) -> Race:
@@ -140,7 +141,10 @@ def in_turns(
         lanes=tuple(Trace(question.strip(), config.method) for config in configs),
         configs=configs,
         seconds=None,
-        book=", ".join(document.title for document in documents),
+        book=", ".join(
+            book.document.title if book.is_whole else f"{book.document.title}, {label(book.document, book.choice)}"
+            for book in library.books
+        ),
         num_book=len(conversation.book_ids),
         num_read_before=0,
     )

@@ -12,7 +12,8 @@ from typing import Any
 
 from app.cli.answering import no_answer
 from app.cli.ask import answer
-from app.cli.reading import generation_config, open_conversation, print_json, read_documents, whole_text
+from app.cli.parts import library_of, naming_parts
+from app.cli.reading import generation_config, open_conversation, print_json, read_documents
 from app.cli.report import race_lines
 from app.remote.connecting import connector
 from app.remote.names import REMOTE, theirs
@@ -43,13 +44,13 @@ def run_remote(args: argparse.Namespace) -> int:
     for given, name in ((args.sequential, "--sequential"), (args.kv_bits is not None, "--kv-bits")):
         if given:
             raise InvalidSetting(f"{name} is for models of this machine.", hint="Leave it out with --remote.")
-    documents = list(read_documents(args))
+    library = library_of(list(read_documents(args)), args)
     engine, _ = connector(args)()
-    with closing(engine):
+    with closing(engine), naming_parts(engine, library):
         check_thinking(args.thinking, engine.info.capabilities.thinking)
         names = lanes_of(engine, args.methods)
         print(IN_SEQUENCE if names != (REMOTE,) else ONE_METHOD, file=sys.stderr)
-        conversation = open_conversation(engine, whole_text(documents))
+        conversation = open_conversation(engine, library.text)
         finished: dict[str, Finished] = {}
         told: dict[str, dict[str, float]] = {}
         for name in names:
@@ -60,7 +61,7 @@ def run_remote(args: argparse.Namespace) -> int:
                 print(f"[{theirs(name)}]\n{result.text}\n{no_answer(result)}", flush=True)
         document = report(engine, finished, told, config)
     if args.json:
-        print_json(document)
+        print_json(document | ({"prompt_token_ids": None} if args.token_ids else {}))
     else:
         lines = race_lines(finished, document["speedup"], document["equality"]["verdict"])
         print("\n".join([*lines, *server_lines(told)]), file=sys.stderr)

@@ -15,7 +15,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from app.cli.reading import generation_config, open_conversation, print_json, read_documents, whole_text
+from app.cli.parts import library_of
+from app.cli.reading import generation_config, open_conversation, print_json, read_documents
 from app.cli.saved_books import open_text
 from app.context.samples import RACES_SUFFIX
 from app.runtime.options import engine_config
@@ -38,16 +39,18 @@ def run_verify(args: argparse.Namespace) -> int:
     Raises:
         CoreError: file, questions, settings or memory.
     """
-    if args.remote or len(args.files) != 1:
-        raise InvalidSetting("Questions are verified about one file, on this machine.", hint="Name one file alone.")
+    if args.remote or len(args.files) != 1 or args.chapters or args.pages:
+        raise InvalidSetting(
+            "Questions are verified about one whole file, on this machine.", hint="Name one file alone."
+        )
     file = Path(args.files[0])
     rows = questions_about(args.verify, file)
-    documents = list(read_documents(args))
+    library = library_of(list(read_documents(args)), args)
     engine = Engine.load(engine_config(args))
     usable = [name for name in EXACT_METHODS if engine.info.has_draft or not METHODS[name].needs_draft]
     names = tuple(dict.fromkeys(args.methods or usable))
     configs = tuple(generation_config(args, check_method(name).name) for name in names)
-    conversation = open_conversation(engine, whole_text(documents))
+    conversation = open_conversation(engine, library.text)
     open_text(engine, conversation, rows[0]["question"], configs, args)
     raced, seconds = [], dict.fromkeys((config.method for config in configs), 0.0)
     for row in rows:

@@ -3,14 +3,13 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TextIO
 
 from app.cli.piped import readable
 from app.cli.terminal import drawing
-from app.context.context_documents import Library
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
 from app.documents import Document, Extracting, extract_documents
 from app.documents.ocr import Ocr
@@ -108,11 +107,6 @@ def read_documents(args: argparse.Namespace) -> Iterator[Document]:
                 for warning in step.warnings:
                     print(f"{step.name}: {warning}", file=sys.stderr)
                 yield step
-
-
-def whole_text(documents: Sequence[Document]) -> str:
-    """One text of all documents, joined as the page joins them."""
-    return Library.of(documents).text
 
 
 def open_conversation(engine: TextEngine, text: str) -> Conversation:

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
@@ -31,6 +32,16 @@ REPLACEMENT = "\ufffd"
 # Most bytes of a UTF-8 character, and so most byte tokens that a detokenizer may have to wait for.
 LONGEST_CHARACTER = 4
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+# The date for chat templates that print today's, Llama's own default: it stands before the book, whose saved keys and
+# values hold for the tokens before it. It comes as a macro, because transformers hands templates plain data only.
+TODAY = datetime(2024, 7, 26)
+DATED = "{{% macro strftime_now(format) %}}{{{{ format{} }}}}{{% endmacro %}}\n".format(
+    "".join(
+        f"|replace('%{code}', '{value}')|replace('%-{code}', '{value.lstrip('0') or 0}')"
+        for code in "aAbBdHIjmMpSyY"
+        if (value := TODAY.strftime(f"%{code}"))
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +243,11 @@ class ChatText:
         return cast(
             str,
             self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, chat_template=self._template, **options
+                messages,
+                tokenize=False,
+                add_generation_prompt=True,
+                chat_template=DATED + self._tokenizer.get_chat_template(self._template),
+                **options,
             ),
         )
 

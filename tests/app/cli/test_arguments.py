@@ -151,6 +151,14 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
     return found
 
 
+def test_race_has_the_options_of_ask() -> None:
+    commands = build_parser(everything=True).commands
+    own = {"--questions": "--verify", "--method": "--methods"}  # and what race has instead
+    asked, raced = (set(commands[name].options()) for name in ("ask", "race"))
+    assert asked - raced == set(own) and raced - asked == {*own.values(), "--sequential", "--report"}
+    assert asked - set(commands["chat"].options()) == {"-q", "--question", "--questions", "--token-ids", "--json"}
+
+
 def test_every_option_is_documented() -> None:
     page = (Path(__file__).parents[3] / "assets" / "docs" / "command-line.md").read_text(encoding="utf-8")
     told = set(re.findall(r"--[a-z][a-z-]*", page))

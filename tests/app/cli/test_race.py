@@ -65,6 +65,15 @@ def test_lanes_run_in_turns_and_write_what_they_write_one_after_the_other(race: 
     assert len(ended) == 3, "no terminal: one line a lane, when it ends"
 
 
+def test_a_text_that_is_too_long_names_parts_that_fit(
+    race: Race, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "book.txt").write_text("\f".join(["All night the sea was calm. " * 40] * 12), encoding="utf-8")
+    with pytest.raises(AssertionError, match="assert 1 == 0"):
+        race()
+    assert "Ask about a part: --pages 1-" in capsys.readouterr().err
+
+
 def test_lanes_take_turns(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[int | None] = []
     monkeypatch.setattr("core.generation.interleave.SLICE_SECONDS", 0.0)  # a turn is one round
@@ -95,19 +104,34 @@ def test_a_report_and_its_json_are_kept(race: Race, tmp_path: Path) -> None:
     assert "kept.html and" in report["stderr"] and figures["hardware"]["num_cores"] > 0
 
 
+def test_a_part_is_raced_as_it_is_asked_about(race: Race, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "kept.html"
+    (tmp_path / "book.txt").write_text("One fish.\fTwo gulls.\fTen boats.", encoding="utf-8")
+    whole, part = race("--token-ids"), race("--token-ids", "--pages", "2-3", "--report", file)
+    assert part["book_tokens"] < whole["book_tokens"]
+    assert ", pages 2–3" in json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))["book"]
+    arguments = [str(tmp_path / "book.txt"), "-q", QUESTION, "--pages", "2-3", "--token-ids", "--json", "--no-venv"]
+    assert launcher.main(["ask", *arguments, "--max-new-tokens", "1"]) == 0
+    (asked,) = json.loads(capsys.readouterr().out)["methods"].values()
+    assert asked["prompt_token_ids"] == part["prompt_token_ids"] != whole["prompt_token_ids"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (["--pages", "9"], "has 1 page. Ask for pages from 1 to 1 with --pages."),
+        (["--chapters", "1"], "has 0 chapters"),
         (["--report", "x.html", "--sequential"], "lanes in turns"),
         (["--report", "x.pdf"], "x.pdf is a web page"),
         (["--report", "missing/x.html"], "no folder missing"),
     ],
 )
-def test_a_report_that_cannot_be_is_refused_before_anything_is_loaded(
-    options: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_is_refused_before_anything_is_loaded(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Engine, "load", lambda config: pytest.fail("too late"))
-    assert launcher.main(["race", "book.txt", "-q", "x", *options, "--no-venv"]) == 2
+    (tmp_path / "book.txt").write_text("Night.", encoding="utf-8")
+    assert launcher.main(["race", str(tmp_path / "book.txt"), "-q", "x", *options, "--no-venv"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error:") and words in error and error.count("\n") == 1
 
@@ -190,6 +214,7 @@ def test_questions_are_verified_and_what_was_counted_lies_beside_the_file(
         assert row["tokens_per_pass"].keys() == {*EXACT_METHODS} - {"autoregressive"}
         assert min(row["tokens_per_pass"].values()) >= 1
     assert kept["fastest"] in EXACT_METHODS
+    assert launcher.main([*command, "--pages", "1"]) == 2 and "one whole file" in capsys.readouterr().err
     questions.write_text(json.dumps(rows[-1:]), encoding="utf-8")
     assert launcher.main(command) != 0 and "asks nothing about book.txt" in capsys.readouterr().err
 

@@ -98,11 +98,12 @@ def test_lanes_are_those_that_were_named(ours: str, race: Race) -> None:
 
 
 def test_a_foreign_server_has_one_lane_and_that_is_said(foreign: FakeServer, race: Race) -> None:
-    code, report, log = race(foreign.url)
-    assert code == 0 and "does not say how it decodes" in log
+    code, report, log = race(foreign.url, "--pages", "1", "--token-ids")
+    assert code == 0 and "does not say how it decodes" in log and report["prompt_token_ids"] is None
     assert list(report["methods"]) == ["remote"] and report["methods"]["remote"]["text"] == "The light house."
     assert report["methods"]["remote"]["server"] is None and report["speedup"] is None
     assert report["equality"]["verdict"] == "not_comparable" and len(foreign.chats) == 1
+    assert race(foreign.url, "--pages", "7")[0] == 2 and len(foreign.chats) == 1
     code, _, log = race(foreign.url, "--methods", "autoregressive,triforce")
     assert code == 2 and "its methods cannot be chosen" in log and log.count("\n") == 1
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.reading import whole_text
 from app.context.context_documents import (
     LEFT_OUT,
     AlreadyThere,
@@ -117,7 +116,7 @@ def test_whole_books_are_joined_as_the_command_line_joins_them(books: list[Docum
     library = Library()
     for document in books:
         library = library.add(document)
-    assert library.text == whole_text(books)
+    assert library.text == Library.of(books).text
 
 
 @given(shelves())

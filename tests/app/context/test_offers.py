@@ -5,7 +5,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.reading import whole_text
 from app.context.context_documents import Chapters, Library, Pages, Sections, Whole
 from app.context.offers import divided, fits, from_the_start, offers, with_only
 from app.context.token_costs import Meter
@@ -45,7 +44,7 @@ def test_other_books_take_their_share_of_the_budget() -> None:
         assert offer.total_tokens == Meter(count).library(library.choose(offer.book, offer.choice)) <= 70
     labels = [offer.label for offer in fits(library, Meter(count), budget=70)]
     assert "pages 1–4" in labels
-    assert library.text == whole_text([book.document for book in library.books])
+    assert library.text == Library.of([book.document for book in library.books]).text
 
 
 @given(documents(), st.integers(0, 12))

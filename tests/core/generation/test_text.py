@@ -1,3 +1,5 @@
+from datetime import datetime, timedelta
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,6 +71,40 @@ def test_a_tokenizer_without_a_template_gets_the_documented_plain_one(monkeypatc
     monkeypatch.setattr(TOKENIZER, "chat_template", None)
     prompt = Conversation(tuple(TEXT.encode("The book."))).ask("Why?").prompt_ids(ChatText(TOKENIZER, EOS))
     assert TOKENIZER.decode(prompt, skip_special_tokens=True) == "The book.\n\nWhy?\n\nAnswer: "
+
+
+class Tomorrow(datetime):
+    @classmethod
+    def now(cls, tz: object = None) -> "Tomorrow":
+        return cls.fromtimestamp((datetime.now() + timedelta(days=1)).timestamp())
+
+
+@pytest.mark.parametrize(
+    "today",
+    [
+        "{{ strftime_now('%d %b %Y') }}",
+        "{{ strftime_now('%-d %B, %A') }}",
+        "{% macro today() %}{{ strftime_now('%d %b %Y') }}{% endmacro %}{{ today() }}",
+        "{% if not date_string is defined %}{% if strftime_now is defined %}"  # as Llama 3.2 does
+        "{% set date_string = strftime_now('%d %b %Y') %}{% else %}{% set date_string = '1 Jan 2024' %}{% endif %}"
+        "{% endif %}{{ date_string }}",
+    ],
+)
+def test_a_template_that_prints_the_date_gives_every_day_the_same_prompts(
+    today: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = (
+        f"\n {{% if 1 %}} Today is {today}.{{% endif %}}{{% for m in messages %}}[{{{{ m.content }}}}]{{% endfor %}}"
+    )
+    conversation = Conversation(tuple(TEXT.encode("The book."))).ask("Why?")
+    before = ChatText(TOKENIZER, EOS, template)
+    prompt = conversation.prompt_ids(before)
+    named = "26 July, Friday" if "%B" in today else "26 Jul 2024"
+    assert TEXT.decode(prompt) == f"\n Today is {named}.[The book.\n\nWhy?]"
+    monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Tomorrow)
+    after = ChatText(TOKENIZER, EOS, template)
+    assert conversation.prompt_ids(before) == conversation.prompt_ids(after) == prompt
+    assert before.identity == after.identity != TEXT.identity
 
 
 @given(st.text(max_size=60))

@@ -42,6 +42,11 @@ def test_a_local_folder_loads(folder: Path) -> None:
     assert model.eos_ids == {1} and model.weight_bytes > 0 and entry.draft is None
 
 
+def test_every_end_token_of_the_generation_config_counts(folder: Path) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 1]}))
+    assert load_model(folder, read_dims(folder), torch.float32, CPU).eos_ids == {1, 3}
+
+
 def test_truncated_weights_are_named_as_damage(folder: Path) -> None:
     weights = next(folder.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:1000])

@@ -1,0 +1,116 @@
+"""The comparison with transformers: it finds what is equal equal, and sees a wrong text and a wrong engine."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assets.tools import parity
+from core.models import loader
+
+MODEL = parity.ROOT / "assets" / "models" / "harbour-draft"
+TEXTS = [parity.ROOT / "assets" / "books" / name for name in ("harbour-32k.txt", "harbour-8k.pdf")]
+LENGTH, NEW = 200, 16
+
+
+@pytest.fixture(scope="module")
+def written() -> list[parity.Written]:
+    return parity.ours(MODEL, TEXTS, LENGTH, NEW, 32)
+
+
+def rows(written: list[parity.Written]) -> list[dict[str, Any]]:
+    return [parity.row_of(one, *found) for one, found in zip(written, parity.theirs(MODEL, written), strict=True)]
+
+
+def test_the_same_weights_write_the_same_text(written: list[parity.Written]) -> None:
+    assert [one.document for one in written] == [file.name for file in TEXTS]
+    for one, row in zip(written, rows(written), strict=True):
+        assert len(one.prompt) > LENGTH and len(one.tokens) == row["new_tokens"] == NEW
+        assert [max(top, key=top.__getitem__) for top in one.top] == one.tokens and {*map(len, one.top)} == {20}
+        assert row["verdict"] == parity.IDENTICAL and 0 < row["most_apart"] < 2e-3
+        assert row["ours"]["ms_per_token"] > 0 and row["theirs"]["read_seconds"] > 0
+
+
+def test_a_wrong_token_is_named_with_its_place_and_rank(written: list[parity.Written]) -> None:
+    one = written[0]
+    second = sorted(one.top[5], key=one.top[5].__getitem__)[-2]
+    wrong = replace(one, tokens=[*one.tokens[:5], second, *one.tokens[6:]])
+    (row,) = rows([wrong])
+    assert (row["verdict"], row["first_difference"], row["rank"]) == (parity.DIFFERENT, 5, 2)
+    assert (row["token"], row["their_token"]) == (second, one.tokens[5]) and row["places_that_differ"] >= 1
+    assert (
+        row["below"]
+        == pytest.approx(row["gap"])
+        == pytest.approx(one.top[5][one.tokens[5]] - one.top[5][second], abs=2e-3)
+    )
+    assert f"different at 5: rank 2, {row['below']:.2g} below" in parity.line_of(row | {"model": "m", "document": "d"})
+    (tie,) = rows([replace(wrong, near_tie=row["gap"] * 1.01)])
+    assert tie["verdict"] == parity.NEAR_TIE
+
+
+def test_a_wrong_engine_is_seen(written: list[parity.Written], monkeypatch: pytest.MonkeyPatch) -> None:
+    load: Callable[..., Any] = loader.load_module
+
+    def scaled(*args: Any, **options: Any) -> Any:
+        model = load(*args, **options)
+        model.model.layers[0].self_attn.q_proj.weight.data *= 1.02
+        return model
+
+    monkeypatch.setattr(loader, "load_module", scaled)
+    (row,) = rows(parity.ours(MODEL, TEXTS[:1], LENGTH, NEW, 32))
+    assert row["most_apart"] > 20 * rows(written)[0]["most_apart"]
+
+
+def here(function: Callable[..., Any], *args: Any) -> Any:
+    result, problem = parity.guarded(function, *args)
+    if problem:
+        raise parity.CannotCompare(problem)
+    return result
+
+
+def test_the_command_prints_a_table_and_repeats_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parity, "alone", here)
+    out = tmp_path / "out.json"
+    command = [str(MODEL), "--texts", str(TEXTS[0]), "--new", "4", "--json", str(out)]
+    assert parity.main([*command, "--lengths", "100"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(parity.HEAD) and printed.splitlines()[-1].endswith("identical")
+    (row,) = json.loads(out.read_text(encoding="utf-8"))
+    assert (row["model"], row["document"], row["length"]) == (MODEL.name, TEXTS[0].name, 100)
+    monkeypatch.setattr(parity, "ours", lambda *_: pytest.fail("again"))
+    assert parity.main([*command, "--lengths", "100"]) == 0 and capsys.readouterr().out == printed
+    out.write_text(
+        json.dumps([row | {"verdict": parity.DIFFERENT, "first_difference": 2, "rank": 3, "below": 1.0, "gap": 2.0}])
+    )
+    assert parity.main([*command, "--lengths", "100"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "told"),
+    [
+        (MODEL, "90000", "harbour-8k.pdf has 7,835 tokens, fewer than 90,000"),
+        (Path("nowhere.gguf"), "100", "nowhere.gguf"),
+    ],
+)
+def test_what_cannot_be_compared_is_told_in_a_line(
+    model: Path, length: str, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parity, "alone", here)
+    assert parity.main([str(model), "--texts", str(TEXTS[1]), "--lengths", length]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1 and told in errors[0]
+
+
+@pytest.mark.slow
+def test_a_gguf_file_in_processes_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
+    from tests.ggufs import write_pair
+
+    file, _ = write_pair(tmp_path, "llama", "Q8_0")
+    assert parity.main([str(file), "--texts", str(TEXTS[0]), "--lengths", "600", "--new", "40"]) == 0
+    assert capsys.readouterr().out.count("identical") == 1
