@@ -250,7 +250,8 @@ def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
             line.show(progress)
     except KeyboardInterrupt:
         arrived = repository.size_bytes - still_to_come(repository)
-        print(f"\nStopped. {disk_size(arrived)} are kept. To go on: {get_command(repo)}", file=stream)
+        kept_now = f"{disk_size(arrived)} are kept" if arrived else "Nothing is kept"
+        print(f"\nStopped. {kept_now}. To go on: {get_command(repo)}", file=stream)
         raise
     finally:
         line.close()

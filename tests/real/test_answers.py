@@ -12,8 +12,8 @@ from core.generation.text import Turn
 
 pytestmark = pytest.mark.real
 
-TEXT = """The keeper of the Aldersea lighthouse is called Miriam Okafor. She came to the island in 1974 with two goats and
-a piano. Every evening she lights the lamp at six. The lamp is red since the storm of 1981, when the old white glass broke.
+TEXT = """The keeper of the Aldersea lighthouse is called Miriam Okafor. She came to the island in 1974 with two goats.
+Every evening she lights the lamp at six. The lamp is red since the storm of 1981, when the old white glass broke.
 Her brother Daniel mends nets in the harbour and brings her bread on Fridays."""
 SAMPLE = Path(__file__).parents[2] / "assets" / "docs" / "exactness.md"
 

@@ -45,14 +45,11 @@ def launch(home: Path, *words: str) -> Any:
 def test_the_command_fetches_it_and_ask_answers_with_it(tmp_path: Path) -> None:
     (got,) = launch(tmp_path, "models", "get", SMALLEST)["repositories"]
     assert got["fetched_bytes"] == got["size_bytes"] == 98_362_432
-    shown = launch(tmp_path, "models", "show", SMALLEST)
-    assert (shown["state"], shown["context"], shown["license"]) == ("here", 8192, "Apache 2.0")
-    assert Path(shown["path"]).stat().st_size == 98_362_432
     text = tmp_path / "note.txt"
     text.write_text(TEXT, encoding="utf-8")
     told = launch(tmp_path, "ask", str(text), "-q", QUESTION, "--model", SMALLEST, "--device", "cpu", "--no-saved")
-    assert "Miriam Okafor" in told["answer"]
-    assert launch(tmp_path, "models", "remove", SMALLEST)["freed_bytes"] >= 98_362_432
+    (answer,) = told["methods"].values()
+    assert "Miriam Okafor" in answer["text"]
 
 
 @pytest.mark.usefixtures("smollm2")

@@ -21,6 +21,7 @@ from tests.core.models.hub.toy_index import ToyIndex, serving, wheel_with
 FILE = "toy.gguf"
 CONTENT = random.Random(1).randbytes(3 << 20)
 REPO = "pip/toy-model"
+pytestmark = pytest.mark.usefixtures("index")
 TOY = catalog.Known(
     name="toy",
     description="A toy.",
@@ -31,7 +32,7 @@ TOY = catalog.Known(
 )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyIndex]:
     for module in (catalog, client, local):
         monkeypatch.setattr(module, "entries", lambda: {"toy": TOY})
