@@ -1,4 +1,5 @@
 """The card above the chat that offers a full model: for a book that the bundled one was not made for, or an idle GPU.
+While the smallest real model runs, it offers a larger one.
 
 It is the one place that warns of such a book, whether a model can be offered or not.
 
@@ -27,10 +28,12 @@ from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
 from app.ui.updates import Updates, lasting
 from core.errors import CoreError, UnknownModel
+from core.models.hub.catalog import entries
 
 USABLE_TOKENS_PER_SECOND = 5.0  # a little faster than people read aloud
 USABLE_READING_SECONDS = 600.0  # of the pages in `Speeds`
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
+SMALL = "; it is small and often wrong"
 OTHERS = '<button type="button" class="link" data-tab="System">Other models</button>'
 
 
@@ -54,7 +57,7 @@ class ModelOffer:
             return _card(_warning(session))
         if isinstance(state, Loading) and state.model and state.model == self._wanted:
             return _card(view.loading(state.model))
-        if not isinstance(state, Ready) or not state.info.limits:
+        if not isinstance(state, Ready) or not (state.info.limits or _is_small(state)):
             return ""
         now = self._downloads.now
         refused = view.not_loaded(state.refused) if state.refused and self._wanted else ""
@@ -67,6 +70,9 @@ class ModelOffer:
             return _card(refused + _warning(session))
         words = sum(book.num_words for book in session.book.library.books) if session.book else 0
         rows = model_rows(state, source)
+        if _is_small(state):
+            larger = best([row for row in rows if row.needs_hub], int(FULL_MODELS * words))
+            return _card(refused + (_offer(why, larger, None) if larger else ""))
         row, small = best(rows, int(FULL_MODELS * words)), best([row for row in rows if not row.needs_hub])
         return _card(refused + _warning(session) + (_offer(why, row, small) if row else _nothing_fits()))
 
@@ -161,8 +167,16 @@ def _is_usable(row: ModelRow) -> bool:
     return speeds.triforce >= USABLE_TOKENS_PER_SECOND and speeds.reading_seconds <= USABLE_READING_SECONDS
 
 
+def _is_small(ready: Ready) -> bool:
+    """Whether the model in use is the smallest real one, which answers but is often wrong."""
+    row = entries().get(ready.info.model)
+    return row is not None and row.wheel is not None
+
+
 def _why(session: Session, ready: Ready) -> str:
     """The beginning of the sentence that offers a full model; empty: none is offered."""
+    if _is_small(ready):
+        return f"{ready.info.model} is small and often wrong. Of the larger models," if session.book else ""
     if _warning(session):
         return "The full model"
     if ready.info.plan.device.value == "cuda" and ready.machine.gpus:
@@ -186,7 +200,7 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
     listed = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts if fact)
     return (
         f'<div class="offered" data-offer="{render.escape(row.name)}">'
-        f"<p>{render.escape(why)} <b>{name}</b> suits this machine best.</p>"
+        f"<p>{render.escape(why)} <b>{name}</b> suits this machine best{'' if row.needs_hub else SMALL}.</p>"
         f'<details><summary>Facts</summary><ul class="model-facts">{listed}</ul></details>{_buttons(row, small)}</div>'
     )
 

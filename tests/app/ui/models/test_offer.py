@@ -239,7 +239,16 @@ def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
     assert 'data-act="use:small"' in shown_of(here, large)
     assert "Start small" not in shown_of(small, replace(large, is_here=True, to_come_bytes=0)), "the best is here"
     alone = shown_of(small, replace(large, fit=Fit(weights_refused="No.")))
-    assert "small suits this machine best" in text_of(alone) and alone.count("get:small") == 1
+    assert (
+        "small suits this machine best; it is small and often wrong." in text_of(alone)
+        and alone.count("get:small") == 1
+    )
+    with monkeypatch.context() as patched:
+        demo.info.model, demo.info.limits = "smollm2-135m", ""
+        told = text_of(shown_of(here, large))
+        assert "smollm2-135m is small and often wrong. Of the larger models, tiny suits" in told and "Start" not in told
+        assert shown_of(here) == "", "nothing larger fits"
+        demo.info.model, demo.info.limits = "fake", LIMITS
     with monkeypatch.context() as patched:
         patched.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         assert "get:" not in shown_of(small, large) and "use:small" in shown_of(here, large)
