@@ -21,10 +21,15 @@ from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.generation.events import Finished
 from core.models.hub.catalog import ROOT, entries, find
+from tests.app.conftest import serve as serve
+from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
+from tests.app.fakes import GRADIO_WARNINGS
+from tests.browser.test_page import Reader, browser, playwright  # noqa: F401
 from tests.real.conftest import SMALLEST
 from tests.real.test_answers import TEXT
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, *GRADIO_WARNINGS]
+LONG = 300_000  # milliseconds: real weights are loaded
 QUESTION = "What is the name of the keeper of the lighthouse?"
 
 
@@ -78,3 +83,32 @@ def test_the_card_s_button_fetches_it_changes_to_it_and_the_book_is_read_again(
     *_, finished = worker.answer(session.id, QUESTION, GenerationConfig(method=method, max_new_tokens=40))
     assert isinstance(finished, Finished) and "Miriam Okafor" in finished.text
     assert f":{SMALLEST}" not in offer.html(session), "it is in use: only a larger one may be offered"
+
+
+@pytest.mark.browser
+@pytest.mark.usefixtures("smollm2")
+def test_on_the_page_an_own_pdf_is_asked_about_after_one_click(
+    browser: playwright.Browser,  # noqa: F811
+    serve: Callable[[EngineWorker], str],
+    start_worker: Callable[..., EngineWorker],
+    make_pdf: MakePdf,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    address = serve(start_worker(Engine.load(EngineConfig(device="cpu", context=4096))))
+    with browser.new_context() as context:
+        reader = Reader(context.new_page(), address)
+
+        def sees(where: str, text: str) -> None:
+            playwright.expect(reader.page.locator(where)).to_contain_text(text, timeout=LONG)
+
+        reader.drops(make_pdf(TEXT.splitlines()))
+        sees("#book", "Read once")
+        reader.page.locator(f'#model-offer [data-act="get:{SMALLEST}"]').click()
+        sees("#masthead .chip.model", SMALLEST)
+        sees("#book", "Another model runs now")
+        sees("#book", "Read once")
+        reader.asks(QUESTION)
+        sees("#chat", "Miriam Okafor")
+        assert reader.outside == []
