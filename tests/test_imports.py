@@ -28,7 +28,7 @@ MODULES = {
 
 BROUGHT = {"numpy", "jinja2", "packaging", "filelock"}  # by every version of torch and transformers
 PEERS = {"openvino", "openvino_genai", "onnxruntime_genai", "llama_cpp"}  # each in its own environment
-OPTIONAL = {"gguf", "llguidance", "bitsandbytes", "flash_attn"}
+OPTIONAL = {"llguidance", "bitsandbytes", "flash_attn"}
 
 
 def imports_of(source: str) -> set[str]:

@@ -13,10 +13,11 @@ from app.cli.environment import DEV_REQUIREMENTS, ROOT, pip_install, unmet_requi
 MOST_TEST_PROCESSES = 4
 LONG_TESTS = "tests.long"
 PROCESSES = str(min(MOST_TEST_PROCESSES, os.cpu_count() or 1))
-SLOW = ("-m", "slow and not gpu")
+SLOW, REAL = ("-m", "slow and not gpu"), ("-m", "real")
 FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"  # names of the tests that failed, by pytest
 STEPS = {  # run by `check` after the tests, as `python -m`
     "slow tests": ("pytest", *SLOW, "-n", PROCESSES, "--dist", "worksteal"),  # most are one file's
+    "real models": ("pytest", *REAL, "-n", PROCESSES, "--dist", "loadfile"),  # skipped without a network
     "format": ("ruff", "format", "--check", "."),
     "style": ("ruff", "check", "."),
     "types": ("mypy", "--strict", "core", "app"),
@@ -58,7 +59,7 @@ def run_step(words: Sequence[str]) -> int:
     code = run_module(*words, "--cache-clear")
     if code != 1:  # passed; or no tests ran to their end
         return code
-    once, again = failed_tests(), [word for word in words if word in SLOW]
+    once, again = failed_tests(), [word for word in words if word in {*SLOW, *REAL}]
     print(f"== {len(once)} failed: once more, alone", file=sys.stderr, flush=True)
     code = run_module("pytest", *again, "--last-failed", "--last-failed-no-failures", "none")
     for name in sorted(once - failed_tests()) if code in (0, 1) else ():

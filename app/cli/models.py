@@ -12,7 +12,7 @@ import torch
 
 from app.cli.reading import print_json
 from app.cli.terminal import drawing, plain
-from app.formats import disk_size
+from app.formats import disk_size, plural
 from app.runtime.data_folder import data_place
 from app.runtime.model_folders import NAME, ModelFolders
 from core.errors import CoreError, InvalidSetting, UnknownModel
@@ -91,7 +91,7 @@ def line(row: dict[str, Any]) -> str:
     kv = [f"{row['kv_bytes'][str(c)] / GIB:.1f}" if str(c) in row["kv_bytes"] else "-" for c in CONTEXTS]
     draft = row["draft"] or ("a draft" if row["role"] == "draft" else "no draft")
     licence = row["license"] + (", gated" if row["gated"] else "")
-    size = f"{row['weight_bytes'] / 1e9:.2f} GB"
+    size = f"{row['file_bytes'] / 1e9:.2f} GB"
     figures = f"{row['name']:<20}{row['context']:>10,}{size:>11}{kv[0]:>11}{kv[1]:>9}"
     return f"{figures}  {STATES[row['state']]:<8}{draft}, {licence}"
 
@@ -105,7 +105,7 @@ def show_model(name: str, *, as_json: bool) -> int:
     advice = row["speculation"]
     shown = [
         f"{row['name']}: {row['description']}",
-        f"  from         {row['hub'] or row['folder']}",
+        f"  from         {source(row)}",
         f"  licence      {row['license']}"
         + ("; gated: accept it on the hub before the download" if row["gated"] else ""),
         f"  context      {row['context']:,} tokens",
@@ -132,6 +132,13 @@ def show_model(name: str, *, as_json: bool) -> int:
     return 0
 
 
+def source(row: dict[str, Any]) -> str:
+    """Where the files of a model come from."""
+    if row["wheel"]:
+        return f"the wheel {row['wheel']['package']} of pip's index, {disk_size(row['file_bytes'])} in 4 and 8 bits"
+    return str(row["hub"] or row["folder"])
+
+
 def report(row: Known) -> dict[str, Any]:
     """One model as JSON: the catalogue's row, what was computed from its shape, and its state on this machine."""
     size, dtype = sizes(row)
@@ -145,13 +152,14 @@ def report(row: Known) -> dict[str, Any]:
         "parameters": size.num_parameters,
         "dtype": dtype,
         "weight_bytes": size.num_parameters * size.dims.disk_dtype.itemsize,
+        "file_bytes": row.wheel.size_bytes if row.wheel else size.num_parameters * size.dims.disk_dtype.itemsize,
         "bits_bytes": {str(bits): size.quantised_bytes(bits, torch.bfloat16) for bits in (16, 8, 4)},
         "kv_bytes_per_token": kv,
         "kv_bytes": {str(context): kv * context for context in CONTEXTS if context <= size.dims.max_context},
         "usable_context": min(size.dims.max_context, MOST_CONTEXT),
         "state": state,
         "path": str(path) if state in ("here", "bundled") else None,
-        "disk_bytes": store.size_on_disk(row.hub) if row.hub else None,
+        "disk_bytes": store.size_on_disk(row.repo) if row.repo else None,
     }
 
 
@@ -171,15 +179,15 @@ def state_of(row: Known) -> str:
     """One of bundled, here, part, none."""
     if row.folder is not None:
         return "bundled"
-    assert row.hub is not None
+    assert row.repo is not None
     path = row.path()
     if path is not None and not store.missing_files(path):
         return "here"
-    return "part" if path is not None or store.has_parts(row.hub) else "none"
+    return "part" if path is not None or store.has_parts(row.repo) else "none"
 
 
 def repository_of(name: str) -> str:
-    """The hub id behind a name of the catalogue, or the id itself.
+    """The id in the cache behind a name of the catalogue, or the hub id itself.
 
     Raises:
         InvalidSetting: the model is bundled. UnknownModel: neither a name nor an id.
@@ -192,9 +200,9 @@ def repository_of(name: str) -> str:
             f"There is no model {name!r}.",
             hint="Use a name of: python launch.py models list; or an id like Qwen/Qwen3-8B.",
         )
-    if row.hub is None:
+    if row.repo is None:
         raise InvalidSetting(f"{name} comes with this project.", hint="Choose a model of the hub.")
-    return row.hub
+    return row.repo
 
 
 def remove_model(name: str, *, as_json: bool) -> int:
@@ -232,7 +240,7 @@ def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
     to_come = still_to_come(repository)
     kept = repository.size_bytes - to_come
     print(
-        f"{repo}: {disk_size(repository.size_bytes)} in {len(repository.files)} files"
+        f"{repo}: {disk_size(repository.size_bytes)} in {plural(len(repository.files), 'file')}"
         + (f", {disk_size(kept)} are here already" if kept else ""),
         file=stream,
     )
@@ -241,7 +249,9 @@ def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
         for progress in download(repository):
             line.show(progress)
     except KeyboardInterrupt:
-        print(f"\nStopped. What arrived is kept: {get_command(repo)} goes on from there.", file=stream)
+        arrived = repository.size_bytes - still_to_come(repository)
+        kept_now = f"{disk_size(arrived)} are kept" if arrived else "Nothing is kept"
+        print(f"\nStopped. {kept_now}. To go on: {get_command(repo)}", file=stream)
         raise
     finally:
         line.close()

@@ -69,7 +69,7 @@ class DownloadBroken(CoreError):
     def __init__(self, error: Exception) -> None:
         super().__init__(
             f"The download ended with an error ({type(error).__name__}).",
-            hint="Start it again: what arrived is kept.",
+            hint="Start it again.",
         )
 
 
@@ -133,7 +133,8 @@ class Downloads:
     def _run(self, name: str, cancel: threading.Event) -> None:
         try:
             self._fetch(name, cancel)
-            self._tell(stage="stopped" if cancel.is_set() else "done")
+            if not cancel.is_set():
+                self._tell(stage="done")
         except CoreError as error:
             self._tell(stage="failed", error=error)
         except Exception as error:  # a thread that died silently would look like a stalled download
@@ -161,7 +162,10 @@ class Downloads:
             for progress in download(repository, cancel):
                 self._progress(progress, before, number, time.perf_counter() - began)
             before, number = before + repository.size_bytes, number + len(repository.files)
-        if refusal is not None and not cancel.is_set():
+        if cancel.is_set():
+            to_come = sum(still_to_come(repository) for repository in found)  # a part of a wheel is not kept
+            self._tell(stage="stopped", done_bytes=total - to_come)
+        elif refusal is not None:
             raise type(refusal)(f"{name} is here, its draft is not. {refusal.problem}", hint=refusal.hint)
 
     def _progress(self, progress: "DownloadProgress", before: int, number: int, elapsed_seconds: float) -> None:

@@ -1,8 +1,10 @@
 """The card above the chat that offers a full model: for a book that the bundled one was not made for, or an idle GPU.
+While the smallest real model runs, it offers a larger one.
 
 It is the one place that warns of such a book, whether a model can be offered or not.
 
-One button fetches the model that suits this machine best and changes to it; open books are then read again by it.
+One button fetches the model that suits this machine best and changes to it, another one the smallest, which needs no
+hub; open books are then read again by it.
 Nothing is asked of the network before that.
 """
 
@@ -26,10 +28,12 @@ from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
 from app.ui.updates import Updates, lasting
 from core.errors import CoreError, UnknownModel
+from core.models.hub.catalog import entries
 
 USABLE_TOKENS_PER_SECOND = 5.0  # a little faster than people read aloud
 USABLE_READING_SECONDS = 600.0  # of the pages in `Speeds`
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
+SMALL = "; it is small and often wrong"
 OTHERS = '<button type="button" class="link" data-tab="System">Other models</button>'
 
 
@@ -53,18 +57,24 @@ class ModelOffer:
             return _card(_warning(session))
         if isinstance(state, Loading) and state.model and state.model == self._wanted:
             return _card(view.loading(state.model))
-        if not isinstance(state, Ready) or not state.info.limits:
+        if not isinstance(state, Ready) or not (state.info.limits or _is_small(state)):
             return ""
         now = self._downloads.now
-        if now is not None and now.name == self._wanted and now.stage != "done":
-            return _card(view.download(now))
         refused = view.not_loaded(state.refused) if state.refused and self._wanted else ""
+        if now is not None and now.name == self._wanted and now.stage != "done":
+            if now.stage != "failed":
+                return _card(view.download(now))
+            refused = view.download(now)  # above the offer: another model may be had
         why = _why(session, state)
         if not why or session.declined_offer:
             return _card(refused + _warning(session))
         words = sum(book.num_words for book in session.book.library.books) if session.book else 0
-        row = best(model_rows(state, source), int(FULL_MODELS * words))
-        return _card(refused + _warning(session) + (_offer(why, row) if row else _nothing_fits()))
+        rows = model_rows(state, source)
+        if _is_small(state):
+            larger = best([row for row in rows if row.needs_hub], int(FULL_MODELS * words))
+            return _card(refused + (_offer(why, larger, None) if larger else ""))
+        row, small = best(rows, int(FULL_MODELS * words)), best([row for row in rows if not row.needs_hub])
+        return _card(refused + _warning(session) + (_offer(why, row, small) if row else _nothing_fits()))
 
     @lasting
     def act(self, session_id: str, action: str | None) -> Iterator[Updates]:
@@ -157,8 +167,16 @@ def _is_usable(row: ModelRow) -> bool:
     return speeds.triforce >= USABLE_TOKENS_PER_SECOND and speeds.reading_seconds <= USABLE_READING_SECONDS
 
 
+def _is_small(ready: Ready) -> bool:
+    """Whether the model in use is the smallest real one, which answers but is often wrong."""
+    row = entries().get(ready.info.model)
+    return row is not None and row.wheel is not None
+
+
 def _why(session: Session, ready: Ready) -> str:
     """The beginning of the sentence that offers a full model; empty: none is offered."""
+    if _is_small(ready):
+        return f"{ready.info.model} is small and often wrong. Of the larger models," if session.book else ""
     if _warning(session):
         return "The full model"
     if ready.info.plan.device.value == "cuda" and ready.machine.gpus:
@@ -172,7 +190,7 @@ def _warning(session: Session) -> str:
     return f'<p class="reach">{render.escape(book.note)}</p>' if book and book.note else ""
 
 
-def _offer(why: str, row: ModelRow) -> str:
+def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
     name, fit = render.escape(row.title or row.name), row.fit
     assert fit is not None and fit.speeds is not None, "offered without a plan"
     facts = [row.description, f"{fit.context:,} tokens of context", row.licence]
@@ -182,14 +200,14 @@ def _offer(why: str, row: ModelRow) -> str:
     listed = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts if fact)
     return (
         f'<div class="offered" data-offer="{render.escape(row.name)}">'
-        f"<p>{render.escape(why)} <b>{name}</b> suits this machine best.</p>"
-        f'<details><summary>Facts</summary><ul class="model-facts">{listed}</ul></details>{_buttons(row)}</div>'
+        f"<p>{render.escape(why)} <b>{name}</b> suits this machine best{'' if row.needs_hub else SMALL}.</p>"
+        f'<details><summary>Facts</summary><ul class="model-facts">{listed}</ul></details>{_buttons(row, small)}</div>'
     )
 
 
-def _buttons(row: ModelRow) -> str:
+def _buttons(row: ModelRow, small: ModelRow | None) -> str:
     name, shown = render.escape(row.name), render.escape(row.title or row.name)
-    if row.is_here and not (row.to_come_bytes and row.draft and not row.draft_is_here):
+    if _is_whole(row):
         wanted = f'<button type="button" class="act strong" data-act="use:{name}">Read with {shown}</button>'
     elif constants.HF_HUB_OFFLINE:
         wanted = f'<p class="quiet">{OFFLINE}</p>'
@@ -199,8 +217,19 @@ def _buttons(row: ModelRow) -> str:
             f'<button type="button" class="act strong" data-act="get:{name}">'
             f"Download {name} ({size}) and read with it</button>"
         )
+    if small and small != row and not _is_whole(row) and (small.is_here or not constants.HF_HUB_OFFLINE):
+        verb, size = ("use", "") if small.is_here else ("get", f", {formats.disk_size(small.to_come_bytes)}")
+        wanted += (
+            f'<button type="button" class="act" data-act="{verb}:{render.escape(small.name)}">'
+            f"Start small: {render.escape(small.name)} (reads {small.context:,} tokens{size})</button>"
+        )
     decline = '<button type="button" class="link" data-act="decline">Not now</button>'
     return f'<div class="acts">{wanted}{OTHERS}{decline}</div>'
+
+
+def _is_whole(row: ModelRow) -> bool:
+    """The model is on this disk, with its draft where it has one."""
+    return row.is_here and not (row.to_come_bytes and row.draft and not row.draft_is_here)
 
 
 def _nothing_fits() -> str:

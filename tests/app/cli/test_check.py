@@ -9,7 +9,7 @@ from app.cli import check
 from app.cli.arguments import parse_arguments
 from app.cli.environment import ROOT
 
-STEPS = ["tests", "slow tests", "format", "style", "types"]
+STEPS = ["tests", "slow tests", "real models", "format", "style", "types"]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, argv: list[str], failing: str = "") -> tuple[int, list[list[str]]]:
@@ -32,7 +32,7 @@ def names(told: str) -> list[str]:
 
 def test_every_step_runs_and_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     code, ran = run(monkeypatch, ["check"])
-    assert (code, [words[0] for words in ran]) == (0, ["pytest", "pytest", "ruff", "ruff", "mypy"])
+    assert (code, [words[0] for words in ran]) == (0, ["pytest", "pytest", "pytest", "ruff", "ruff", "mypy"])
     assert names(capsys.readouterr().err) == STEPS
     assert run(monkeypatch, ["test"]) == (0, ran[:1]), "the first step is the command of the README"
     assert run(monkeypatch, ["check", "--no-tests"]) == (0, ran[1:])
@@ -40,8 +40,8 @@ def test_every_step_runs_and_is_named(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_the_first_step_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     code, ran = run(monkeypatch, ["check"], failing="ruff check")
-    assert (code, len(ran)) == (5, 4)
-    assert names(capsys.readouterr().err) == STEPS[:4]
+    assert (code, len(ran)) == (5, 5)
+    assert names(capsys.readouterr().err) == STEPS[:5]
 
 
 def test_ci_runs_the_same() -> None:

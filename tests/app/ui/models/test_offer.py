@@ -216,3 +216,43 @@ def test_an_answer_in_progress_is_not_cut_by_the_change(
     list(offer.act(session.id, "use:tiny"))
     *_, state = worker.states()
     assert isinstance(state, Ready) and state.info.model == "tiny"
+
+
+def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
+    worker: EngineWorker,
+    demo: FakeEngine,
+    toys: ToyHub,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = replace(ROW, name="small", size_bytes=10**8, to_come_bytes=10**8, fit=fits(90.0), needs_hub=False)
+    large = replace(ROW, name="tiny", size_bytes=10**9, to_come_bytes=10**9, fit=fits(9.0))
+    here = replace(small, is_here=True, to_come_bytes=0)
+
+    def shown_of(*rows: ModelRow) -> str:
+        monkeypatch.setattr("app.ui.models.offer.model_rows", lambda *_: list(rows))
+        return offer.html(session)
+
+    offer, session = offer_of(worker), opened(worker, tmp_path)
+    told = text_of(shown_of(small, large))
+    assert "tiny suits this machine best" in told and "Start small: small (reads 4,096 tokens, 100.00 MB)" in told
+    assert 'data-act="use:small"' in shown_of(here, large)
+    assert "Start small" not in shown_of(small, replace(large, is_here=True, to_come_bytes=0)), "the best is here"
+    alone = shown_of(small, replace(large, fit=Fit(weights_refused="No.")))
+    assert (
+        "small suits this machine best; it is small and often wrong." in text_of(alone)
+        and alone.count("get:small") == 1
+    )
+    with monkeypatch.context() as patched:
+        demo.info.model, demo.info.limits = "smollm2-135m", ""
+        told = text_of(shown_of(here, large))
+        assert "smollm2-135m is small and often wrong. Of the larger models, tiny suits" in told and "Start" not in told
+        assert shown_of(here) == "", "nothing larger fits"
+        demo.info.model, demo.info.limits = "fake", LIMITS
+    with monkeypatch.context() as patched:
+        patched.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        assert "get:" not in shown_of(small, large) and "use:small" in shown_of(here, large)
+    toys.garbage = True
+    shown_of(small, large)
+    *_, last = drawn(offer.act(session.id, "get:tiny"))
+    assert "does not describe toys/tiny" in text_of(last) and "get:small" in last, "without a hub there is another way"

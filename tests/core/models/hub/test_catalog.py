@@ -24,7 +24,7 @@ from core.models.param_count import size_of
 from core.planning.basis import MOST_CONTEXT
 from tests.core.toys import tiny_config
 
-ROWS = [row for row in catalog.entries().values() if row.hub]
+ROWS = [row for row in catalog.entries().values() if row.repo]
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def put_in_cache(repo: str, source: Path) -> Path:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_row_is_complete_and_its_shape_can_be_counted(row: catalog.Known) -> None:
-    assert row.license and row.description and row.hub and catalog.HUB_ID.fullmatch(row.hub)
+    assert row.license and row.description and row.repo and catalog.HUB_ID.fullmatch(row.repo)
     assert row.role == "draft" or (row.chat_format and row.speculation)
     shape = find_shape(row.name)
     assert shape is not None
@@ -91,6 +91,7 @@ def test_published_parameter_counts_are_met() -> None:
         "smollm3-3b": 3.08,
         "mistral-nemo": 12.25,
         "llama-68m": 0.068,
+        "smollm2-135m": 0.135,
     }
     for name, billions in published.items():
         shape = find_shape(name)

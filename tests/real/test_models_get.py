@@ -1,0 +1,114 @@
+"""The smallest real model from its offer to an answer: the command, the card's button, the switch, a second reading."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from huggingface_hub import constants
+
+from app.runtime.downloads import Downloads
+from app.runtime.events import Ready
+from app.runtime.worker import EngineWorker
+from app.server.serve_page import model_source
+from app.ui.models.offer import ModelOffer
+from core.config import EngineConfig, GenerationConfig
+from core.engine import Engine
+from core.generation.events import Finished
+from core.models.hub.catalog import ROOT, entries, find
+from tests.app.conftest import serve as serve
+from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
+from tests.app.fakes import GRADIO_WARNINGS
+from tests.browser.test_page import Reader, browser, playwright  # noqa: F401
+from tests.real.conftest import SMALLEST
+from tests.real.test_answers import TEXT
+
+pytestmark = [pytest.mark.real, *GRADIO_WARNINGS]
+LONG = 300_000  # milliseconds: real weights are loaded
+QUESTION = "What is the name of the keeper of the lighthouse?"
+
+
+def launch(home: Path, *words: str) -> Any:
+    """The JSON that a command prints, with models of its own."""
+    done = subprocess.run(
+        [sys.executable, "launch.py", *words, "--no-venv", "--json"],
+        cwd=ROOT,
+        env=os.environ | {"HF_HOME": str(home)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.usefixtures("smollm2")  # skipped where it cannot be fetched
+def test_the_command_fetches_it_and_ask_answers_with_it(tmp_path: Path) -> None:
+    (got,) = launch(tmp_path, "models", "get", SMALLEST)["repositories"]
+    assert got["fetched_bytes"] == got["size_bytes"] == 98_362_432
+    text = tmp_path / "note.txt"
+    text.write_text(TEXT, encoding="utf-8")
+    told = launch(tmp_path, "ask", str(text), "-q", QUESTION, "--model", SMALLEST, "--device", "cpu", "--no-saved")
+    (answer,) = told["methods"].values()
+    assert "Miriam Okafor" in answer["text"]
+
+
+@pytest.mark.usefixtures("smollm2")
+def test_the_card_s_button_fetches_it_changes_to_it_and_the_book_is_read_again(
+    arguments: argparse.Namespace,
+    start_worker: Callable[..., EngineWorker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    worker = start_worker(Engine.load(EngineConfig(device="cpu", context=4096)))
+    session = worker.sessions.enter("")
+    text = tmp_path / "note.txt"
+    text.write_text(TEXT, encoding="utf-8")
+    list(worker.open_book(session.id, text))
+    first = session.book
+    offer = ModelOffer(worker, model_source(arguments), Downloads(), cast(Any, "offer"))
+    assert f'data-act="get:{SMALLEST}"' in offer.html(session)
+    *_, last = offer.act(session.id, f"get:{SMALLEST}")
+    assert entries()[SMALLEST].path() == find(SMALLEST).target, "it is here"
+    *_, state = worker.states()
+    assert isinstance(state, Ready) and state.info.model == SMALLEST and session.is_stale, last
+    list(worker.read_book(session.id))
+    assert session.is_read and session.book is not first
+    method = state.info.usual_method
+    *_, finished = worker.answer(session.id, QUESTION, GenerationConfig(method=method, max_new_tokens=40))
+    assert isinstance(finished, Finished) and "Miriam Okafor" in finished.text
+    assert f":{SMALLEST}" not in offer.html(session), "it is in use: only a larger one may be offered"
+
+
+@pytest.mark.browser
+@pytest.mark.usefixtures("smollm2")
+def test_on_the_page_an_own_pdf_is_asked_about_after_one_click(
+    browser: playwright.Browser,  # noqa: F811
+    serve: Callable[[EngineWorker], str],
+    start_worker: Callable[..., EngineWorker],
+    make_pdf: MakePdf,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    address = serve(start_worker(Engine.load(EngineConfig(device="cpu", context=4096))))
+    with browser.new_context() as context:
+        reader = Reader(context.new_page(), address)
+
+        def sees(where: str, text: str) -> None:
+            playwright.expect(reader.page.locator(where)).to_contain_text(text, timeout=LONG)
+
+        reader.drops(make_pdf(TEXT.splitlines()))
+        sees("#book", "Read once")
+        reader.page.locator(f'#model-offer [data-act="get:{SMALLEST}"]').click()
+        sees("#masthead .chip.model", SMALLEST)
+        sees("#book", "Another model runs now")
+        sees("#book", "Read once")
+        reader.asks(QUESTION)
+        sees("#chat", "Miriam Okafor")
+        assert reader.outside == []
