@@ -69,36 +69,268 @@ class Part(NamedTuple):
     number: Callable[[Tensor], Tensor] | None = None
 
 
+# For weights whose name matches: the match, the configuration and the tensor in gguf's table, to what fills them
+Rule = tuple[str, Callable[[re.Match[str], Any, str], list[Part]]]
+LAYER = r"model\.layers\.(\d+)\."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """One family's files."""
 
     kind: str  # transformers' name
-    partial: bool = False  # whether positions may turn a part of each head
     fields: Mapping[str, str] = field(default_factory=dict)  # besides SIZES
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what no header states
-    more: Callable[[Header], dict[str, Any]] | None = None
-    parts: Callable[[str, Any, Header], list[Part] | None] | None = None  # by transformers' name of a weight
+    flags: Mapping[str, str] = field(default_factory=dict)  # fields that say whether there are such tensors
+    more: Callable[[Header, dict[str, Any]], dict[str, Any]] | None = None  # by the fields that were found
+    partial: bool = False  # whether positions may turn a part of each head
+    rules: tuple[Rule, ...] = ()  # the first that matches counts
+    variants: Mapping[str, "Family"] = field(default_factory=dict)  # by a field that only their headers have
 
 
-def _halves(name: str, config: Any, header: Header) -> list[Part] | None:
+def _halves(found: re.Match[str], config: Any, _usual: str) -> list[Part]:
     """Rows of queries and keys, which llama.cpp rotates as neighbours and transformers as halves of a head."""
-    found = re.fullmatch(r"model\.layers\.(\d+)\.self_attn\.([qk])_proj\.(weight|bias)", name)
-    if not found:
-        return None
     heads = config.num_attention_heads if found[2] == "q" else config.num_key_value_heads
+    return [
+        Part(
+            f"blk.{found[1]}.attn_{found[2]}.{found[3]}",
+            lambda weight: weight.view(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).transpose(1, 2),
+        )
+    ]
 
-    def view(weight: Tensor) -> Tensor:
-        return weight.view(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).transpose(1, 2)
 
-    return [Part(f"blk.{found[1]}.attn_{found[2]}.{found[3]}", view)]
+def _gate_up(names: str, dim: int) -> Callable[[re.Match[str], Any, str], list[Part]]:
+    """Rows of gates, and those they multiply, which transformers has in one weight."""
+
+    def parts(found: re.Match[str], _config: Any, _usual: str) -> list[Part]:
+        return [
+            Part(names.format(found[1], name), lambda weight, at=at: weight.chunk(2, dim)[at])  # type: ignore[misc]
+            for at, name in enumerate(("gate", "up"))
+        ]
+
+    return parts
 
 
+def _neighbours(found: re.Match[str], _config: Any, _usual: str) -> list[Part]:
+    """Of gpt-oss, which has gates and what they multiply as neighbours, and weights input by input."""
+    kind = "bias" if found[2] else "weight"
+
+    def view(weight: Tensor, at: int) -> Tensor:
+        return weight[..., at::2] if found[2] else weight[..., at::2].transpose(1, 2)
+
+    return [
+        Part(f"blk.{found[1]}.ffn_{name}_exps.{kind}", lambda weight, at=at: view(weight, at))  # type: ignore[misc]
+        for at, name in enumerate(("gate", "up"))
+    ]
+
+
+def _turned(found: re.Match[str], _config: Any, _usual: str) -> list[Part]:
+    return [Part(f"blk.{found[1]}.ffn_down_exps.weight", lambda weight: weight.transpose(1, 2))]
+
+
+def _named(name: str) -> Callable[[re.Match[str], Any, str], list[Part]]:
+    return lambda found, _config, _usual: [Part(name.format(*found.groups()))]
+
+
+def _shifted(_found: re.Match[str], _config: Any, usual: str) -> list[Part]:
+    """Norms that transformers multiplies by 1 + weight."""
+    return [Part(usual, number=lambda weight: weight - 1)]
+
+
+def _three(found: re.Match[str], config: Any, usual: str) -> list[Part]:
+    """Queries, keys and values, which GPT-NeoX has head by head."""
+    heads = config.num_attention_heads
+    return [Part(usual, lambda weight: weight.view(heads, 3, -1, *weight.shape[1:]).transpose(0, 1))]
+
+
+def _attention_scale(large: int) -> Callable[[Header, dict[str, Any]], dict[str, Any]]:
+    """Gemma's scale of scores, which no header states: its largest model, of so many layers, has another one."""
+
+    def more(header: Header, found: dict[str, Any]) -> dict[str, Any]:
+        by_heads = found["hidden_size"] // found["num_attention_heads"]
+        scale = by_heads if found["num_hidden_layers"] == large else found["head_dim"]
+        return {"query_pre_attn_scalar": scale} | _layers(header)
+
+    return more
+
+
+def _layers(header: Header) -> dict[str, Any]:
+    """Which layers have a window, where the header says it of each."""
+    stated = header.said.get(f"{header.family}.attention.sliding_window_pattern")
+    if not isinstance(stated, tuple):
+        return {}
+    return {"layer_types": [SLIDING if windowed else FULL for windowed in stated]}
+
+
+def _gemma3(header: Header, found: dict[str, Any]) -> dict[str, Any]:
+    more = _attention_scale(62)(header, found)
+    if header.get("attention.sliding_window") is None:
+        more["layer_types"] = [FULL] * found["num_hidden_layers"]
+    sliding = {"rope_type": "default", "rope_theta": header.get("rope.freq_base_swa", 10_000.0)}
+    return more | {"rope_parameters": {"full_attention": found["rope_parameters"], "sliding_attention": sliding}}
+
+
+def _olmo3(header: Header, found: dict[str, Any]) -> dict[str, Any]:
+    plain = {"rope_type": "default", "rope_theta": found["rope_parameters"]["rope_theta"]}
+    ropes = {"full_attention": found["rope_parameters"], "sliding_attention": plain}
+    return _layers(header) | {"rope_parameters": ropes}
+
+
+def _exaone4(header: Header, found: dict[str, Any]) -> dict[str, Any]:
+    if header.get("attention.sliding_window"):
+        return _layers(header)
+    return {"sliding_window": None, "layer_types": [FULL] * found["num_hidden_layers"]}
+
+
+def _phi3(header: Header, found: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "original_max_position_embeddings": header.get(
+            "rope.scaling.original_context_length", found["max_position_embeddings"]
+        ),
+        "sliding_window": header.get("attention.sliding_window") or None,
+    }
+
+
+def _lfm2(header: Header, found: dict[str, Any]) -> dict[str, Any]:
+    heads = header.said[f"{header.family}.attention.head_count_kv"]
+    return {"num_key_value_heads": max(heads), "layer_types": [FULL if count else "conv" for count in heads]}
+
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+HALVES: Rule = (LAYER + r"self_attn\.([qk])_proj\.(weight|bias)", _halves)
+EXPERTS: tuple[Rule, ...] = (
+    (LAYER + r".*experts\.gate_up_proj", _gate_up("blk.{0}.ffn_{1}_exps.weight", 1)),
+    (LAYER + r".*experts\.down_proj", _named("blk.{0}.ffn_down_exps.weight")),
+)
+SHIFTED: Rule = (r".*norm\.weight", _shifted)
+LAYER_NORM = "attention.layer_norm_epsilon"
+WINDOW = {"attention.sliding_window": "sliding_window"}
+MIXTURE = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
+MIXTURE |= {"expert_feed_forward_length": "moe_intermediate_size"}
+LOCAL_MIXTURE = {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"}
+SCALES = {"attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier"}
+SCALES |= {"residual_scale": "residual_multiplier", "logit_scale": "logits_scaling"}
+BIASES = {"attention_bias": "attn_q.bias", "mlp_bias": "ffn_up.bias"}
+SHARED_MIXTURE = Family(
+    kind="granitemoeshared",
+    fields={**LOCAL_MIXTURE, **SCALES, "expert_shared_feed_forward_length": "shared_intermediate_size"},
+    flags=BIASES,
+    rules=(
+        HALVES,
+        *EXPERTS,
+        (LAYER + r"block_sparse_moe\.router\.weight", _named("blk.{0}.ffn_gate_inp.weight")),
+        (LAYER + r"shared_mlp\.input_linear\.weight", _gate_up("blk.{0}.ffn_{1}_shexp.weight", 0)),
+        (LAYER + r"shared_mlp\.output_linear\.weight", _named("blk.{0}.ffn_down_shexp.weight")),
+    ),
+)
 FAMILIES: Mapping[str, Family] = {
-    "llama": Family(kind="llama", parts=_halves),
+    "arcee": Family(kind="arcee", flags=BIASES, rules=(HALVES,)),
+    "cohere2": Family(
+        kind="cohere2",
+        fields={LAYER_NORM: "layer_norm_eps", "logit_scale": "logit_scale", **WINDOW},
+        more=lambda header, _: _layers(header),
+    ),
+    "command-r": Family(
+        kind="cohere",
+        fields={LAYER_NORM: "layer_norm_eps", "logit_scale": "logit_scale"},
+        flags={"use_qk_norm": "attn_q_norm.weight"},
+    ),
+    "ernie4_5": Family(kind="ernie4_5", flags={"use_bias": "attn_q.bias"}),
+    "exaone4": Family(kind="exaone4", fields=WINDOW, more=_exaone4),
+    "gemma": Family(kind="gemma", rules=(SHIFTED,)),
+    "gemma2": Family(
+        kind="gemma2",
+        fields={
+            **WINDOW,
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        more=_attention_scale(46),
+        rules=(SHIFTED,),
+    ),
+    "gemma3": Family(
+        kind="gemma3_text",
+        fields={**WINDOW, "final_logit_softcapping": "final_logit_softcapping"},
+        more=_gemma3,
+        rules=(SHIFTED,),
+    ),
+    "glm4": Family(kind="glm4", partial=True),
+    "gpt-oss": Family(
+        kind="gpt_oss",
+        fields={**LOCAL_MIXTURE, **WINDOW, "expert_feed_forward_length": "intermediate_size"},
+        rules=(
+            (LAYER + r"mlp\.experts\.gate_up_proj(_bias)?", _neighbours),
+            (LAYER + r"mlp\.experts\.down_proj", _turned),
+            (LAYER + r"mlp\.experts\.down_proj_bias", _named("blk.{0}.ffn_down_exps.bias")),
+        ),
+        more=lambda _, found: {"rope_parameters": found["rope_parameters"] | {"truncate": False}},
+    ),
+    "gptneox": Family(
+        kind="gpt_neox",
+        fields={LAYER_NORM: "layer_norm_eps", "use_parallel_residual": "use_parallel_residual"},
+        flags={"attention_bias": "attn_qkv.bias"},
+        partial=True,
+        rules=((r".*query_key_value\.(weight|bias)", _three),),
+    ),
+    "granite": Family(kind="granite", fields=SCALES, flags=BIASES, rules=(HALVES,)),
+    "granitemoe": Family(
+        kind="granitemoe",
+        fields={**LOCAL_MIXTURE, **SCALES},
+        flags=BIASES,
+        rules=SHARED_MIXTURE.rules,
+        variants={"expert_shared_feed_forward_length": SHARED_MIXTURE},
+    ),
+    "hunyuan-dense": Family(kind="hunyuan_v1_dense", flags={"attention_bias": "attn_q.bias"}),
+    "jais2": Family(kind="jais2", fields={LAYER_NORM: "layer_norm_eps"}, flags=BIASES),
+    "lfm2": Family(
+        kind="lfm2",
+        fields={"shortconv.l_cache": "conv_L_cache", "attention.layer_norm_rms_epsilon": "norm_eps"},
+        fixed={"block_auto_adjust_ff_dim": False},
+        more=_lfm2,
+    ),
+    "llama": Family(
+        kind="llama",
+        flags=BIASES,
+        rules=(HALVES,),
+        variants={
+            "expert_count": Family(
+                kind="mixtral", fields=LOCAL_MIXTURE, fixed={"sliding_window": None}, rules=(HALVES, *EXPERTS)
+            )
+        },
+    ),
+    "nemotron": Family(kind="nemotron", fields={LAYER_NORM: "norm_eps"}, flags=BIASES, partial=True, rules=(SHIFTED,)),
+    "olmo": Family(kind="olmo", fields={"attention.clamp_kqv": "clip_qkv"}, rules=(HALVES,)),
+    "olmo2": Family(
+        kind="olmo2",
+        variants={"attention.sliding_window": Family(kind="olmo3", fields=WINDOW, more=_olmo3)},
+    ),
+    "olmoe": Family(kind="olmoe", fields=MIXTURE, fixed={"norm_topk_prob": False}, rules=EXPERTS),
+    "phi2": Family(kind="phi", fields={LAYER_NORM: "layer_norm_eps"}, partial=True),
+    "phi3": Family(kind="phi3", more=_phi3, partial=True),
     "qwen2": Family(kind="qwen2"),
-    "qwen3": Family(kind="qwen3"),
+    "qwen2moe": Family(
+        kind="qwen2_moe",
+        fields={**MIXTURE, "expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
+        fixed={"norm_topk_prob": False},
+        rules=EXPERTS,
+    ),
+    "qwen3": Family(kind="qwen3", flags={"attention_bias": "attn_q.bias"}),
+    "qwen3moe": Family(kind="qwen3_moe", fields=MIXTURE, fixed={"norm_topk_prob": True}, rules=EXPERTS),
+    "seed_oss": Family(kind="seed_oss", flags={**BIASES, "attention_out_bias": "attn_output.bias"}),
+    "smollm3": Family(kind="smollm3", flags=BIASES, rules=(HALVES,)),
+    "stablelm": Family(
+        kind="stablelm",
+        fields={LAYER_NORM: "layer_norm_eps", "use_parallel_residual": "use_parallel_residual"},
+        flags={"use_qkv_bias": "attn_q.bias"},
+        partial=True,
+    ),
 }
+
+
+def family_of(header: Header) -> Family:
+    """The family that a header is of, or the variant of it."""
+    family = FAMILIES[header.family]
+    return next((other for said, other in family.variants.items() if header.get(said)), family)
 
 
 def configuration(header: Header, frequencies: Tensor | None) -> PreTrainedConfig:
@@ -108,30 +340,29 @@ def configuration(header: Header, frequencies: Tensor | None) -> PreTrainedConfi
         ValueError, KeyError: it states no model of its family.
         Unknown: it states something that is not known of its family.
     """
-    family = FAMILIES[header.family]
-    kind = CONFIG_MAPPING[family.kind]
-    found: dict[str, Any] = {name: header.get(said) for said, name in ({**SIZES, **family.fields}).items()}
+    family = family_of(header)
+    found: dict[str, Any] = {name: header.get(said) for said, name in {**SIZES, **family.fields}.items()}
     found = {name: value for name, value in found.items() if value is not None}
-    if hasattr(kind, "attention_bias"):
-        found["attention_bias"] = header.has("attn_q.bias")
+    found.setdefault("num_key_value_heads", found["num_attention_heads"])
+    found |= {name: header.has(tensor) for name, tensor in family.flags.items()}
     found["vocab_size"] = header.shapes["token_embd.weight"][0]
     found["tie_word_embeddings"] = "output.weight" not in header.shapes
     found["bos_token_id"], found["pad_token_id"] = header.said.get("tokenizer.ggml.bos_token_id"), None
     found["eos_token_id"] = list(header.ends) or None
     head_dim = found.get("head_dim") or found["hidden_size"] // found["num_attention_heads"]
     found["rope_parameters"] = _rope(header, head_dim, frequencies, partial=family.partial)
-    found |= dict(family.fixed) | (family.more(header) if family.more else {})
-    return kind(**found)
+    found |= dict(family.fixed)
+    return CONFIG_MAPPING[family.kind](**found | (family.more(header, found) if family.more else {}))
 
 
 def _rope(header: Header, head_dim: int, frequencies: Tensor | None, *, partial: bool) -> dict[str, Any]:
     """Rotary positions, as transformers states them."""
     found: dict[str, Any] = {"rope_type": "default", "rope_theta": header.get("rope.freq_base", 10_000.0)}
     turned = header.get("rope.dimension_count", head_dim)
-    if turned != head_dim:
-        if not partial:
-            raise Unknown("positions in a part of each head")
+    if partial:
         found["partial_rotary_factor"] = turned / head_dim
+    elif turned != head_dim:
+        raise Unknown("positions in a part of each head")
     kind = header.get("rope.scaling.type", "linear")
     factor = header.get("rope.scaling.factor", header.get("rope.scale_linear", 1.0)) or 1.0  # the latter: of 2023
     if kind in ("none", "linear"):
@@ -186,9 +417,9 @@ def parts_of(name: str, config: Any, header: Header, usual: str | None) -> list[
     Raises:
         Unknown: the family's files are not known to hold it.
     """
-    family = FAMILIES[header.family]
-    if family.parts and (found := family.parts(name, config, header)) is not None:
-        return found
+    for pattern, parts in family_of(header).rules:
+        if found := re.fullmatch(pattern, name):
+            return parts(found, config, usual or "")
     if usual is None:
         raise Unknown(f"the weight {name}")
     return [Part(usual)]

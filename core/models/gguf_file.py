@@ -355,7 +355,7 @@ def load_gguf(
     if left:
         raise file.refused(f"the tensor {min(left)}")
     model.config.name_or_path = str(path)
-    return cast(nn.Module, model)
+    return cast(nn.Module, model.eval())
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
