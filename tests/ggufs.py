@@ -92,7 +92,7 @@ def write(
     """
     writer = gguf.GGUFWriter(file, family)
     write_header(writer, family, model.config)
-    write_words(writer, family, words or model.config.vocab_size, control, normal)
+    write_words(writer, words or model.config.vocab_size, control, normal)
     for name, value in fields.items():
         said = f"{family}.{name.replace('__', '.')}"
         writer.kv_data[0].pop(said, None)
@@ -259,9 +259,7 @@ def _own(writer: "gguf.GGUFWriter", family: str, config: Any) -> None:
         writer.add_expert_feed_forward_length(config.intermediate_size)
 
 
-def write_words(
-    writer: "gguf.GGUFWriter", family: str, size: int, control: Mapping[int, str], normal: Mapping[int, str]
-) -> None:
+def write_words(writer: "gguf.GGUFWriter", size: int, control: Mapping[int, str], normal: Mapping[int, str]) -> None:
     """The tokenizer, of as many tokens as the weights have rows."""
     words = tokenizer(TEMPLATE)
     known = {number: word for word, number in words.get_vocab().items()}
@@ -274,7 +272,7 @@ def write_words(
         for number, token in more.items():
             tokens[number], kinds[number] = token, kind
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2" if family != "llama" else "llama-bpe")
+    writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges([" ".join(pair) for pair in MERGES])

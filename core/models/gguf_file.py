@@ -22,11 +22,12 @@ import numpy as np
 import torch
 from packaging.version import Version
 from torch import Tensor, nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.initialization import no_init_weights
 
 from core.errors import DamagedAssets, IncompleteModel, UnsupportedModel
 from core.models.gguf_families import FAMILIES, Header, Part, Unknown, configuration, ends_of_text, parts_of
+from core.models.gguf_words import load_words
 from core.models.hub import store
 
 ENDING = store.GGUF
@@ -181,17 +182,8 @@ class _Fields:
 
 @functools.lru_cache(maxsize=32)
 def _read(path: Path, size: int, _changed: int) -> GgufFile:
-    with path.open("rb") as file:
-        begins = file.read(4)
-        if begins != b"GGUF":
-            raise UnsupportedModel(f"{path.name} is no GGUF file.", hint="Choose another file, or a model's folder.")
-        require_package()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                said, table, end = _header(_Fields(data))
-                family = str(said["general.architecture"])
-            except UNREADABLE as error:
-                raise DamagedAssets(f"The header of {path.name} is damaged.", hint=AGAIN) from error
+    said, table, end = _header(path)
+    family = str(said["general.architecture"])
     refuse_others(path.name, said, family)
     try:
         tensors = _tensors(path.name, table, end, said.get("general.alignment", 32))
@@ -229,8 +221,34 @@ def _tensors(
     return found
 
 
-def _header(fields: _Fields) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
-    """All fields; name, shape, number of the type and offset of each tensor; and where the header ends."""
+def load_gguf_words(path: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a file. Raises as `GgufFile.read`."""
+    GgufFile.read(path)
+    try:
+        return load_words(path, _header(path)[0])
+    except UNREADABLE as error:
+        raise DamagedAssets(f"The tokenizer of {path.name} is damaged.", hint=AGAIN) from error
+
+
+def _header(path: Path) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
+    """All fields; name, shape, number of the type and offset of each tensor; and where the header ends.
+
+    Raises:
+        UnsupportedModel: it is no GGUF file; or a package is missing. DamagedAssets: it cannot be read.
+    """
+    with path.open("rb") as file:
+        begins = file.read(4)
+        if begins != b"GGUF":
+            raise UnsupportedModel(f"{path.name} is no GGUF file.", hint="Choose another file, or a model's folder.")
+        require_package()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                return _all_fields(_Fields(data))
+            except UNREADABLE as error:
+                raise DamagedAssets(f"The header of {path.name} is damaged.", hint=AGAIN) from error
+
+
+def _all_fields(fields: _Fields) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
     _, version, tensors, count = fields.numbers("4sIQQ")
     if version not in (2, 3):
         raise ValueError(f"version {version}")
@@ -238,6 +256,8 @@ def _header(fields: _Fields) -> tuple[dict[str, Any], list[tuple[str, tuple[int,
     for _ in range(count):
         name = fields.string().decode()
         said[name] = fields.value(fields.numbers("I")[0])
+    if "general.architecture" not in said:
+        raise KeyError("general.architecture")
     table = []
     for _ in range(tensors):
         name, (dimensions,) = fields.string().decode(), fields.numbers("I")

@@ -25,7 +25,7 @@ from core.caches.base import KVShape
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
 from core.models.experts import Experts, experts_of
 from core.models.families import FAMILIES, WITH_SINKS, refusal
-from core.models.gguf_file import ENDING, GgufFile, load_gguf
+from core.models.gguf_file import ENDING, GgufFile, load_gguf, load_gguf_words
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import restore_hint
 from core.models.hub.store import name_of, weight_files
@@ -346,9 +346,10 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     Raises:
         DamagedAssets: its files are missing or unreadable.
     """
-    place, options = (folder.parent, {"gguf_file": folder.name}) if folder.suffix == ENDING else (folder, {})
     try:
-        return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(place, local_files_only=True, **options))
+        if folder.suffix == ENDING:
+            return load_gguf_words(folder)
+        return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True))
     except ImportError as error:
         raise UnsupportedModel(
             f"The tokenizer in {name_of(folder)} is in an old format that needs another package.",
