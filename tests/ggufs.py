@@ -36,7 +36,14 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 }
 TEMPLATE = "{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
 PERMUTED = ("llama", "arcee", "granite", "granitemoe", "olmo", "smollm3")  # converters that derive from Llama's
-SHIFTED = ("gemma", "gemma2", "gemma3", "nemotron")  # "layernorm1p", and norms that multiply by 1 + weight
+SHIFTED = (
+    "qwen35",
+    "qwen35moe",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "nemotron",
+)  # "layernorm1p", and norms that multiply by 1 + weight
 F32, F16 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16
 
 
@@ -121,7 +128,7 @@ def tensors(family: str, config: Any, model: nn.Module) -> Iterator[tuple[str, T
         state.pop("lm_head.weight", None)
     for name, value in state.items():
         for renamed, part in in_parts(family, config, name, value):
-            if family in SHIFTED and renamed.endswith("norm.weight"):
+            if family in SHIFTED and renamed.endswith("norm.weight") and "linear_attn" not in renamed:
                 part = part + 1
             if family in PERMUTED and re.search(r"[qk]_proj\.(weight|bias)$", renamed):
                 heads = config.num_attention_heads if "q_proj" in renamed else config.num_key_value_heads
@@ -149,6 +156,8 @@ def in_parts(family: str, config: Any, name: str, value: Tensor) -> Iterator[tup
     elif name.endswith("experts.gate_up_proj"):
         for part, rows in zip(("gate", "up"), value.chunk(2, 1), strict=True):
             yield f"blk.{layer}.ffn_{part}_exps.weight", rows
+    elif name.endswith(("e_score_correction_bias", "expert_bias")):
+        yield f"blk.{layer}.exp_probs_b.bias", value
     elif name.endswith("experts.down_proj"):
         yield f"blk.{layer}.ffn_down_exps.weight", value
     elif name.endswith("block_sparse_moe.router.weight"):
@@ -158,12 +167,33 @@ def in_parts(family: str, config: Any, name: str, value: Tensor) -> Iterator[tup
             yield f"blk.{layer}.ffn_{part}_shexp.weight", rows
     elif name.endswith("shared_mlp.output_linear.weight"):
         yield f"blk.{layer}.ffn_down_shexp.weight", value
+    elif ".linear_attn." in name:
+        yield from _linear(config, name.replace("dt_bias", "dt_proj.bias"), value)
     elif family == "gptneox" and "query_key_value" in name:
         heads = config.num_attention_heads
         rows = value.reshape(heads, 3, -1, *value.shape[1:])
         yield name, torch.cat([rows[:, part].flatten(0, 1) for part in range(3)])
     else:
         yield name, value
+
+
+def _linear(config: Any, name: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Qwen3.5's value heads, which llama.cpp has tiled over the key heads."""
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+
+    def tiled(rows: Tensor) -> Tensor:
+        size = rows.shape[0] // values
+        order = [value for first in range(values // keys) for value in range(first, values, values // keys)]
+        return torch.cat([rows[size * head : size * (head + 1)] for head in order])
+
+    passed = 2 * keys * config.linear_key_head_dim
+    if name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+        value = torch.cat([value[:passed], tiled(value[passed:])])
+    elif name.endswith("out_proj.weight"):
+        value = tiled(value.t()).t()
+    elif not name.endswith("linear_attn.norm.weight"):
+        value = tiled(value)
+    yield name, -torch.exp(value) if name.endswith("A_log") else value
 
 
 def llama3_factors(head_dim: int, rope: dict[str, Any]) -> Tensor:
@@ -187,11 +217,14 @@ def write_header(writer: "gguf.GGUFWriter", family: str, config: Any) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    if family != "qwen35moe":
+        writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
     writer.add_head_count_kv(
-        kv_heads if family != "lfm2" else [0 if kind == "conv" else kv_heads for kind in config.layer_types]
+        kv_heads
+        if not family.startswith("lfm2")
+        else [0 if kind == "conv" else kv_heads for kind in config.layer_types]
     )
     for name in ("rms_norm_eps", "norm_eps"):
         if family != "nemotron" and (eps := getattr(config, name, None)) is not None:
@@ -242,11 +275,33 @@ def _own(writer: "gguf.GGUFWriter", family: str, config: Any) -> None:
         "logits_scaling": writer.add_logit_scale,
         "logit_scale": writer.add_logit_scale,
         "clip_qkv": writer.add_clamp_kqv,
+        "moe_num_experts": writer.add_expert_count,
+        "n_routed_experts": writer.add_expert_count,
+        "moe_k": writer.add_expert_used_count,
+        "n_shared_experts": writer.add_expert_shared_count,
+        "moe_num_shared_experts": writer.add_expert_shared_count,
+        "n_group": writer.add_expert_group_count,
+        "topk_group": writer.add_expert_group_used_count,
+        "first_k_dense_replace": writer.add_leading_dense_block_count,
+        "num_dense_layers": writer.add_leading_dense_block_count,
+        "moe_layer_start_index": writer.add_leading_dense_block_count,
+        "moe_layer_interval": writer.add_interleave_moe_layer_step,
         "conv_L_cache": writer.add_shortconv_l_cache,
         "use_parallel_residual": writer.add_parallel_residual,
     }.items():
         if (value := getattr(config, name, None)) is not None:
             add(value)
+    if family in ("qwen35", "qwen35moe"):
+        writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+        writer.add_ssm_state_size(config.linear_key_head_dim)
+        writer.add_ssm_group_count(config.linear_num_key_heads)
+        writer.add_ssm_time_step_rank(config.linear_num_value_heads)
+        writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
+        writer.add_full_attention_interval(config.layer_types.index("full_attention") + 1)
+        writer.add_rope_dimension_sections([*config.rope_parameters["mrope_section"], 0])
+    if family == "glm4moe":
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
     window = getattr(config, "sliding_window", None)
     if family in ("cohere2", "gemma2", "gemma3", "gpt-oss", "olmo2", "exaone4") and window:
         writer.add_sliding_window(window)
@@ -294,6 +349,9 @@ YARN = {**PLAIN, "rope_type": "yarn", "factor": 4.0, "original_max_position_embe
 NO_WINDOW: dict[str, Any] = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
 SLIDING, FULL = "sliding_attention", "full_attention"
 SIX, FOUR = [*[SLIDING] * 5, FULL], [*[SLIDING] * 3, FULL]
+LFM2 = {"num_hidden_layers": 3, "num_dense_layers": 1, "layer_types": ["conv", FULL, "conv"]}
+QWEN3_5: dict[str, Any] = {"rope_parameters": {**PLAIN, "mrope_section": [2, 1, 1], "mrope_interleaved": True}}
+QWEN3_5["rope_parameters"] |= {"partial_rotary_factor": 0.5}
 SCALES = {"attention_multiplier": 0.3, "embedding_multiplier": 1.5, "residual_multiplier": 0.7, "logits_scaling": 0.5}
 SCALES |= {"attention_bias": False}
 # By a name: the file's family, transformers', and fields that replace those of `tiny_family`
@@ -303,12 +361,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "cohere with norms": ("command-r", "cohere", {"logit_scale": 0.8, "use_qk_norm": True}),
     "cohere2": ("cohere2", "cohere2", {"logit_scale": 0.8, "num_hidden_layers": 4, "layer_types": FOUR}),
     "ernie": ("ernie4_5", "ernie4_5", {"use_bias": True}),
+    "ernie, experts": ("ernie4_5-moe", "ernie4_5_moe", {"moe_intermediate_size": 48, "moe_num_shared_experts": 1}),
     "exaone4": ("exaone4", "exaone4", {"num_hidden_layers": 4, "layer_types": FOUR}),
     "exaone4 without windows": ("exaone4", "exaone4", {"sliding_window": None, "layer_types": [FULL] * 2}),
     "gemma": ("gemma", "gemma", {}),
     "gemma2": ("gemma2", "gemma2", {"query_pre_attn_scalar": 16, "final_logit_softcapping": 20.0}),
     "gemma3": ("gemma3", "gemma3_text", {"query_pre_attn_scalar": 16, "num_hidden_layers": 6, "layer_types": SIX}),
     "glm4": ("glm4", "glm4", {"tie_word_embeddings": False}),
+    "glm4moe": ("glm4moe", "glm4_moe", {"routed_scaling_factor": 1.5, "use_qk_norm": True, "attention_bias": True}),
     "gpt-oss": ("gpt-oss", "gpt_oss", {"rope_parameters": {**YARN, "beta_fast": 16.0, "truncate": False}}),
     "gptneox": ("gptneox", "gpt_neox", {"tie_word_embeddings": False}),
     "gptneox, one after the other": ("gptneox", "gpt_neox", {"use_parallel_residual": False}),
@@ -318,6 +378,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "hunyuan": ("hunyuan-dense", "hunyuan_v1_dense", {}),
     "jais2": ("jais2", "jais2", {}),
     "lfm2": ("lfm2", "lfm2", {"block_auto_adjust_ff_dim": False}),
+    "lfm2moe": ("lfm2moe", "lfm2_moe", LFM2),
     "llama": ("llama", "llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
     "llama, positions of 3.1": ("llama", "llama", {"rope_parameters": LLAMA3}),
     "llama, linear positions": ("llama", "llama", {"rope_parameters": {**PLAIN, "rope_type": "linear", "factor": 4.0}}),
@@ -336,12 +397,15 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen2moe": ("qwen2moe", "qwen2_moe", {**NO_WINDOW, "shared_expert_intermediate_size": 32}),
     "qwen3": ("qwen3", "qwen3", NO_WINDOW),
     "qwen3moe": ("qwen3moe", "qwen3_moe", {**NO_WINDOW, "norm_topk_prob": True}),
+    "qwen35": ("qwen35", "qwen3_5_text", QWEN3_5),
+    "qwen35moe": ("qwen35moe", "qwen3_5_moe_text", {**QWEN3_5, "shared_expert_intermediate_size": 32}),
     "seed_oss": ("seed_oss", "seed_oss", {"attention_out_bias": True}),
     "smollm3": (
         "smollm3",
         "smollm3",
         {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "layer_types": [FULL] * 4},
     ),
+    "starcoder2": ("starcoder2", "starcoder2", {"sliding_window": 4096, "use_bias": True}),
     "stablelm": ("stablelm", "stablelm", {"use_qkv_bias": True}),
     "stablelm, both at once": ("stablelm", "stablelm", {"use_parallel_residual": True}),
 }

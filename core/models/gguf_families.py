@@ -26,6 +26,7 @@ SIZES = {  # of every family: the header's names, without the family's, and thos
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "vocab_size": "vocab_size",
 }
+FREQUENCIES = "rope_freqs.weight"  # what rotary frequencies are divided by, where positions are scaled as in Llama 3.1
 CONTROL = 3  # the type of tokens that are no text
 ENDS_OF_TEXT = frozenset(
     word.encode()
@@ -67,6 +68,9 @@ class Part(NamedTuple):
     tensor: str
     view: Callable[[Tensor], Tensor] | None = None
     number: Callable[[Tensor], Tensor] | None = None
+    whole: Callable[[Tensor], Tensor] | None = (
+        None  # of the tensor in the shape of the view, where no view puts it right
+    )
 
 
 # For weights whose name matches: the match, the configuration and the tensor in gguf's table, to what fills them
@@ -143,6 +147,34 @@ def _three(found: re.Match[str], config: Any, usual: str) -> list[Part]:
     return [Part(usual, lambda weight: weight.view(heads, 3, -1, *weight.shape[1:]).transpose(0, 1))]
 
 
+def _values(found: re.Match[str], config: Any, usual: str) -> list[Part]:
+    """Of Qwen3.5, rows or columns of value heads: files have the first one of every key head first."""
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+    leaf, passed = found[2], 0
+    if leaf in ("in_proj_qkv.weight", "conv1d.weight"):
+        passed = 2 * config.linear_key_head_dim * keys
+
+    def grouped(rows: Tensor) -> Tensor:
+        kept, reordered = rows[:passed], rows[passed:]
+        parts = reordered.view(values // keys, keys, -1, *reordered.shape[1:]).transpose(0, 1)
+        return torch.cat((kept, parts.reshape(reordered.shape)))
+
+    tensor = {"A_log": f"blk.{found[1]}.ssm_a", "dt_bias": f"blk.{found[1]}.ssm_dt.bias"}.get(leaf, usual)
+    number = (lambda stored: torch.log(-stored)) if leaf == "A_log" else None
+    return [Part(tensor, None, number, (lambda rows: grouped(rows.t()).t()) if leaf == "out_proj.weight" else grouped)]
+
+
+def _qwen3_5(header: Header, found: dict[str, Any]) -> dict[str, Any]:
+    values = header.get("ssm.time_step_rank")
+    rope = {"mrope_section": [size for size in header.said[f"{header.family}.rope.dimension_sections"] if size]}
+    return {
+        "num_hidden_layers": found["num_hidden_layers"] - header.get("nextn_predict_layers", 0),
+        "linear_num_value_heads": values,
+        "linear_value_head_dim": header.get("ssm.inner_size") // values,
+        "rope_parameters": found["rope_parameters"] | rope | {"mrope_interleaved": True},
+    }
+
+
 def _attention_scale(large: int) -> Callable[[Header, dict[str, Any]], dict[str, Any]]:
     """Gemma's scale of scores, which no header states: its largest model, of so many layers, has another one."""
 
@@ -203,6 +235,10 @@ EXPERTS: tuple[Rule, ...] = (
     (LAYER + r".*experts\.down_proj", _named("blk.{0}.ffn_down_exps.weight")),
 )
 SHIFTED: Rule = (r".*norm\.weight", _shifted)
+ROUTED: tuple[Rule, ...] = (
+    (LAYER + r".*(?:e_score_correction_bias|expert_bias)", _named("blk.{0}.exp_probs_b.bias")),
+    *EXPERTS,
+)
 LAYER_NORM = "attention.layer_norm_epsilon"
 WINDOW = {"attention.sliding_window": "sliding_window"}
 MIXTURE = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
@@ -223,6 +259,17 @@ SHARED_MIXTURE = Family(
         (LAYER + r"shared_mlp\.output_linear\.weight", _named("blk.{0}.ffn_down_shexp.weight")),
     ),
 )
+LINEAR = {
+    "full_attention_interval": "full_attention_interval",
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+}
+LINEAR_RULES: tuple[Rule, ...] = (
+    (LAYER + r"linear_attn\.norm\.weight", lambda _found, _config, usual: [Part(usual)]),
+    (LAYER + r"linear_attn\.(A_log|dt_bias|(?:in_proj_\w+|conv1d|out_proj)\.weight)", _values),
+    SHIFTED,
+)
 FAMILIES: Mapping[str, Family] = {
     "arcee": Family(kind="arcee", flags=BIASES, rules=(HALVES,)),
     "cohere2": Family(
@@ -236,6 +283,19 @@ FAMILIES: Mapping[str, Family] = {
         flags={"use_qk_norm": "attn_q_norm.weight"},
     ),
     "ernie4_5": Family(kind="ernie4_5", flags={"use_bias": "attn_q.bias"}),
+    "ernie4_5-moe": Family(
+        kind="ernie4_5_moe",
+        fields={
+            "expert_count": "moe_num_experts",
+            "expert_used_count": "moe_k",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_shared_count": "moe_num_shared_experts",
+            "interleave_moe_layer_step": "moe_layer_interval",
+            "leading_dense_block_count": "moe_layer_start_index",
+        },
+        flags={"use_bias": "attn_q.bias"},
+        rules=ROUTED,
+    ),
     "exaone4": Family(kind="exaone4", fields=WINDOW, more=_exaone4),
     "gemma": Family(kind="gemma", rules=(SHIFTED,)),
     "gemma2": Family(
@@ -255,6 +315,25 @@ FAMILIES: Mapping[str, Family] = {
         rules=(SHIFTED,),
     ),
     "glm4": Family(kind="glm4", partial=True),
+    "glm4moe": Family(
+        kind="glm4_moe",
+        fields={
+            **MIXTURE,
+            "expert_count": "n_routed_experts",
+            "expert_shared_count": "n_shared_experts",
+            "expert_group_count": "n_group",
+            "expert_group_used_count": "topk_group",
+            "expert_weights_scale": "routed_scaling_factor",
+            "expert_weights_norm": "norm_topk_prob",
+            "leading_dense_block_count": "first_k_dense_replace",
+        },
+        flags={"attention_bias": "attn_q.bias", "use_qk_norm": "attn_q_norm.weight"},
+        more=lambda header, found: {
+            "num_hidden_layers": found["num_hidden_layers"] - header.get("nextn_predict_layers", 0)
+        },
+        partial=True,
+        rules=ROUTED,
+    ),
     "gpt-oss": Family(
         kind="gpt_oss",
         fields={**LOCAL_MIXTURE, **WINDOW, "expert_feed_forward_length": "intermediate_size"},
@@ -288,6 +367,18 @@ FAMILIES: Mapping[str, Family] = {
         fixed={"block_auto_adjust_ff_dim": False},
         more=_lfm2,
     ),
+    "lfm2moe": Family(
+        kind="lfm2_moe",
+        fields={
+            **MIXTURE,
+            "shortconv.l_cache": "conv_L_cache",
+            "attention.layer_norm_rms_epsilon": "norm_eps",
+            "leading_dense_block_count": "num_dense_layers",
+        },
+        flags={"use_expert_bias": "exp_probs_b.bias"},
+        more=_lfm2,
+        rules=ROUTED,
+    ),
     "llama": Family(
         kind="llama",
         flags=BIASES,
@@ -316,8 +407,26 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "qwen3": Family(kind="qwen3", flags={"attention_bias": "attn_q.bias"}),
     "qwen3moe": Family(kind="qwen3_moe", fields=MIXTURE, fixed={"norm_topk_prob": True}, rules=EXPERTS),
+    "qwen35": Family(kind="qwen3_5_text", fields=LINEAR, more=_qwen3_5, partial=True, rules=LINEAR_RULES),
+    "qwen35moe": Family(
+        kind="qwen3_5_moe_text",
+        fields={
+            **LINEAR,
+            **MIXTURE,
+            "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        },
+        more=_qwen3_5,
+        partial=True,
+        rules=(*LINEAR_RULES, *EXPERTS),
+    ),
     "seed_oss": Family(kind="seed_oss", flags={**BIASES, "attention_out_bias": "attn_output.bias"}),
     "smollm3": Family(kind="smollm3", flags=BIASES, rules=(HALVES,)),
+    "starcoder2": Family(  # no header states the window, which all of its models have
+        kind="starcoder2",
+        fields={LAYER_NORM: "norm_epsilon"},
+        fixed={"sliding_window": 4096},
+        flags={"use_bias": "attn_q.bias"},
+    ),
     "stablelm": Family(
         kind="stablelm",
         fields={LAYER_NORM: "layer_norm_eps", "use_parallel_residual": "use_parallel_residual"},
@@ -423,6 +532,13 @@ def parts_of(name: str, config: Any, header: Header, usual: str | None) -> list[
     if usual is None:
         raise Unknown(f"the weight {name}")
     return [Part(usual)]
+
+
+def unused(header: Header, config: PreTrainedConfig) -> set[str]:
+    """The tensors that fill no weight: layers that guess further tokens, and rotary frequencies."""
+    layers = {name: int(name.split(".")[1]) for name in header.shapes if name.startswith("blk.")}
+    guessing = header.get("nextn_predict_layers", 0)
+    return {FREQUENCIES} | {name for name, layer in layers.items() if guessing and layer >= config.num_hidden_layers}
 
 
 def ends_of_text(said: Mapping[str, Any]) -> tuple[int, ...]:

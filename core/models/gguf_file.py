@@ -26,7 +26,17 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrain
 from transformers.initialization import no_init_weights
 
 from core.errors import DamagedAssets, IncompleteModel, UnsupportedModel
-from core.models.gguf_families import FAMILIES, Header, Part, Unknown, configuration, ends_of_text, parts_of
+from core.models.gguf_families import (
+    FAMILIES,
+    FREQUENCIES,
+    Header,
+    Part,
+    Unknown,
+    configuration,
+    ends_of_text,
+    parts_of,
+    unused,
+)
 from core.models.gguf_words import load_words
 from core.models.hub import store
 
@@ -39,7 +49,6 @@ PARTS = {"clip": "the part of a model that sees pictures (mmproj)", "whisper": "
 KINDS = {"mmproj": PARTS["clip"], "adapter": "an adapter, not a whole model", "imatrix": "a table for quantising"}
 SAFETENSORS = "Take the model's folder with safetensors instead."
 AGAIN = "Fetch the file again."
-FREQUENCIES = "rope_freqs.weight"  # what rotary frequencies are divided by, where positions are scaled as in Llama 3.1
 WORDS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
 UNREADABLE = (struct.error, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that hold numbers, not blocks
@@ -338,8 +347,8 @@ def load_gguf(
 
     Args:
         dtype: of the weights; None: each in the narrowest type that holds what the file has.
-        progress: gets the bytes of the file that were read, and all of them, after each tensor.
-        cancel: ends it before the next tensor.
+        progress: gets the bytes of the file that were read, and all of them, every few milliseconds.
+        cancel: ends it as soon.
     Raises:
         UnsupportedModel: the file has tensors that transformers' model has not.
         DamagedAssets: tensors are missing or of another size.
@@ -352,28 +361,28 @@ def load_gguf(
         )
     model.tie_weights()
     wide = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
-    left, total, done = set(file.tensors) - {FREQUENCIES}, sum(one.num_bytes for one in file.tensors.values()), 0
-    for name, weight in _weights(model):
-        parts = file.parts(name, config)
-        left -= {part.tensor for part in parts}
+    weights = [(name, weight, file.parts(name, config)) for name, weight in _weights(model)]
+    used = {part.tensor for _, _, parts in weights for part in parts}
+    if left := set(file.tensors) - used - unused(file.header, config):
+        raise file.refused(f"the tensor {min(left)}")
+    total, done = sum(file.tensors[name].num_bytes for name in used & set(file.tensors)), 0
+    for name, weight, parts in weights:
         kinds = {file.tensors[part.tensor].dtype for part in parts if part.tensor in file.tensors}
         kept = dtype or (kinds.pop() if len(kinds) == 1 else torch.float32)
         kept = torch.float32 if wide & set(name.split(".")) else kept
         if kept != weight.dtype:
             weight.data = torch.empty(weight.shape, dtype=kept)
         for part in parts:
-            if cancel is not None and cancel.is_set():
-                raise CancelledError
             view, tensor = part.view(weight.data) if part.view else weight.data, file.tensors.get(part.tensor)
             if tensor is None or not _fits(view, tensor.shape, exactly=part.view is None):
                 problem = f"{part.tensor} is missing or of another size"
                 raise DamagedAssets(f"The weights in {path.name} do not fit its header: {problem}.", hint=AGAIN)
-            _fill(view, file.numbers(tensor, view[0].numel()), part.number)
+            for filled in _fill(view, file.numbers(tensor, view[0].numel()), part):
+                if cancel is not None and cancel.is_set():
+                    raise CancelledError
+                if progress is not None:
+                    progress(done + tensor.num_bytes * filled // view.numel(), total)
             done += tensor.num_bytes
-            if progress is not None:
-                progress(done, total)
-    if left:
-        raise file.refused(f"the tensor {min(left)}")
     model.config.name_or_path = str(path)
     return cast(nn.Module, model.eval())
 
@@ -391,10 +400,13 @@ def _fits(view: Tensor, shape: tuple[int, ...], *, exactly: bool) -> bool:
     return view.numel() == math.prod(shape) and (len(shape) == 1 or view.shape[-1] == shape[-1])
 
 
-def _fill(view: Tensor, numbers: Iterator[Tensor], change: Callable[[Tensor], Tensor] | None) -> None:
-    """Write numbers into a view of a weight, in its order."""
+def _fill(view: Tensor, numbers: Iterator[Tensor], part: Part) -> Iterator[int]:
+    """Write numbers into a view of a weight, in its order; how many there are, after some of them."""
+    if part.whole is not None:
+        numbers = iter([part.whole(torch.cat(list(numbers)).view(view.shape))])
     at = 0
     for some in numbers:
-        rows = some.view(-1, *view.shape[1:])
-        view[at : at + len(rows)] = rows if change is None else change(rows.float())
+        rows = some.reshape(-1, *view.shape[1:])
+        view[at : at + len(rows)] = rows if part.number is None else part.number(rows.float())
         at += len(rows)
+        yield at * view[0].numel()

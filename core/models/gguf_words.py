@@ -20,6 +20,7 @@ REST = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 WORD, SIGNS = r"[^\r\n\p{L}\p{N}]?", r" ?[^\s\p{L}\p{N}]+"
 QWEN2 = (rf"{SHORT}|{WORD}\p{{L}}+|\p{{N}}|{SIGNS}[\r\n]*{REST}",)
+QWEN35 = (rf"{SHORT}|{WORD}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*{REST}",)
 LLAMA3 = (rf"{SHORT}|{WORD}\p{{L}}+|\p{{N}}{{1,3}}|{SIGNS}[\r\n]*{REST}",)
 GPT2: tuple[str, ...] = ("",)  # the library's own, which splits into words, numbers and signs with their space
 DIGITS = (r"\p{N}", "")
@@ -38,10 +39,11 @@ SPLITS: Mapping[str, tuple[str, ...]] = {  # by tokenizer.ggml.pre: patterns, on
     **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), LLAMA3),
     **dict.fromkeys(("gpt-4o", "llama4"), (CAMEL % (f"{SHORT}?", f"{SHORT}?", "{1,3}"),)),
     "tekken": (CAMEL % ("", "", ""),),
+    "qwen35": QWEN35,
     "seed-coder": (rf"{SHORT}|{WORD}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+{REST}",),
     **dict.fromkeys(("hunyuan-dense", "deepseek-v3"), DEEPSEEK),
 }
-NORMALISED = ("qwen2", "olmo", "mpt", "command-r")  # whose folders join accents to their letters first (NFC)
+NORMALISED = ("qwen2", "qwen35", "olmo", "mpt", "command-r")  # whose folders join accents to their letters first (NFC)
 BEGUN = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2", "midm-2.0", "tekken")  # by a token, usually
 WHOLE_WORDS = (*BEGUN, "gpt-4o", "llama4")  # which are taken even where merges do not lead to them
 ROLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
@@ -64,7 +66,7 @@ def load_words(path: Path, said: Mapping[str, Any]) -> PreTrainedTokenizerBase:
         raise UnsupportedModel(f"{path.name} splits texts in a way that is not known here ({pre}).", hint=SAFETENSORS)
     words = [word.decode() for word in known["tokens"]]
     ids = {role: known.get(f"{said}_token_id") for role, said in ROLES.items()}
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=_byte_level(words, known, pre),
         chat_template=said.get("tokenizer.chat_template"),
         add_bos_token=bool(known.get("add_bos_token", pre in BEGUN)),
