@@ -77,8 +77,11 @@ def load_words(path: Path, said: Mapping[str, Any]) -> PreTrainedTokenizerBase:
 
 def _byte_level(words: list[str], known: Mapping[str, Any], pre: str) -> Tokenizer:
     merges = [tuple(pair.decode().split(" ")) for pair in known["merges"]]
-    model = BPE({word: number for number, word in enumerate(words)}, merges, ignore_merges=pre in WHOLE_WORDS)
-    tokenizer = Tokenizer(model)
+    vocabulary = {word: number for number, word in enumerate(words)}
+    try:
+        tokenizer = Tokenizer(BPE(vocabulary, merges, ignore_merges=pre in WHOLE_WORDS))
+    except Exception as error:  # the library has no other kind
+        raise ValueError(str(error)) from error
     if pre in NORMALISED:
         tokenizer.normalizer = normalizers.NFC()
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[pre] if pattern]

@@ -76,3 +76,8 @@ def test_splits_are_those_that_transformers_knows() -> None:
     known = pytest.importorskip("transformers.integrations.gguf.gguf_tokenizer_mapping").GGUF_PRE_TOKENIZER_SPLITS
     both = set(known) & set(SPLITS)
     assert len(both) > 12 and all(SPLITS[pre] == (known[pre],) for pre in both)
+
+
+def test_merges_of_other_words_are_damage() -> None:
+    with pytest.raises(ValueError, match="vocabulary"):
+        load_words(Path("a.gguf"), fields("gpt-2") | {"tokenizer.ggml.merges": [b"x yz"]})
