@@ -28,7 +28,7 @@ CAMEL = rf"{WORD}{UPPER}*{LOWER}+%s|{WORD}{UPPER}+{LOWER}*%s|\p{{N}}%s|{SIGNS}[\
 DEEPSEEK = (
     r"\p{N}{1,3}",
     "[一-龥぀-ゟ゠-ヿ]+",  # noqa: RUF001
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"[!\"#$%&'()+*,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
     + REST,
 )
 SPLITS: Mapping[str, tuple[str, ...]] = {  # by tokenizer.ggml.pre: patterns, one after the other
