@@ -88,6 +88,7 @@ def write(
     words: int | None = None,
     control: Mapping[int, str] = {},
     normal: Mapping[int, str] = {},
+    more: Mapping[str, Tensor] = {},
     **fields: Any,
 ) -> None:
     """A file with a model's weights.
@@ -95,6 +96,7 @@ def write(
     Args:
         held: the type of matrices, or what makes the numbers and the type of each tensor.
         words: the number of tokens; None: as many as there are weights for. `control`, `normal`: some of them.
+        more: tensors that transformers' model has not.
         fields: replace the header's, with `__` for a dot; None leaves one out.
     """
     writer = gguf.GGUFWriter(file, family)
@@ -106,7 +108,7 @@ def write(
         if value is not None:
             add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
             add(said, value)
-    for name, tensor in tensors(family, model.config, model):
+    for name, tensor in [*tensors(family, model.config, model), *more.items()]:
         if callable(held):
             rows, kind = held(name, tensor)
         else:
@@ -349,6 +351,8 @@ YARN = {**PLAIN, "rope_type": "yarn", "factor": 4.0, "original_max_position_embe
 NO_WINDOW: dict[str, Any] = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
 SLIDING, FULL = "sliding_attention", "full_attention"
 SIX, FOUR = [*[SLIDING] * 5, FULL], [*[SLIDING] * 3, FULL]
+GEMMA3: dict[str, Any] = {"query_pre_attn_scalar": 16, "num_hidden_layers": 6, "layer_types": SIX}
+GEMMA3["rope_parameters"] = {"full_attention": PLAIN, "sliding_attention": {**PLAIN, "rope_theta": 500.0}}
 LFM2 = {"num_hidden_layers": 3, "num_dense_layers": 1, "layer_types": ["conv", FULL, "conv"]}
 QWEN3_5: dict[str, Any] = {"rope_parameters": {**PLAIN, "mrope_section": [2, 1, 1], "mrope_interleaved": True}}
 QWEN3_5["rope_parameters"] |= {"partial_rotary_factor": 0.5}
@@ -366,7 +370,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "exaone4 without windows": ("exaone4", "exaone4", {"sliding_window": None, "layer_types": [FULL] * 2}),
     "gemma": ("gemma", "gemma", {}),
     "gemma2": ("gemma2", "gemma2", {"query_pre_attn_scalar": 16, "final_logit_softcapping": 20.0}),
-    "gemma3": ("gemma3", "gemma3_text", {"query_pre_attn_scalar": 16, "num_hidden_layers": 6, "layer_types": SIX}),
+    "gemma3": ("gemma3", "gemma3_text", GEMMA3),
     "glm4": ("glm4", "glm4", {"tie_word_embeddings": False}),
     "glm4moe": ("glm4moe", "glm4_moe", {"routed_scaling_factor": 1.5, "use_qk_norm": True, "attention_bias": True}),
     "gpt-oss": ("gpt-oss", "gpt_oss", {"rope_parameters": {**YARN, "beta_fast": 16.0, "truncate": False}}),
@@ -393,7 +397,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "phi": ("phi2", "phi", {"tie_word_embeddings": False}),
     "phi3": ("phi3", "phi3", {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}}),
     "phi3 without a window": ("phi3", "phi3", {"sliding_window": None}),
-    "qwen2, YaRN": ("qwen2", "qwen2", {**NO_WINDOW, "rope_parameters": YARN}),
+    "qwen2, YaRN": ("qwen2", "qwen2", {**NO_WINDOW, "rope_parameters": {**YARN, "attention_factor": 1.3}}),
     "qwen2moe": ("qwen2moe", "qwen2_moe", {**NO_WINDOW, "shared_expert_intermediate_size": 32}),
     "qwen3": ("qwen3", "qwen3", NO_WINDOW),
     "qwen3moe": ("qwen3moe", "qwen3_moe", {**NO_WINDOW, "norm_topk_prob": True}),

@@ -1,3 +1,4 @@
+import math
 import struct
 import subprocess
 import sys
@@ -206,6 +207,37 @@ def test_what_is_not_known_of_a_family_is_refused_in_one_line(
     with pytest.raises(CoreError, match=told) as caught:
         load_gguf(file, read_config(file), torch.float32, "eager")
     assert caught.value.hint and "\n" not in f"{caught.value}{caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("stated", "meant"),
+    [
+        ({"rope__scale_linear": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        ({"rope__scaling__factor": 8.0}, {"rope_type": "linear", "factor": 8.0}),
+        ({"rope__scaling__type": "none", "rope__scaling__factor": 8.0}, {"rope_type": "default"}),
+        (
+            {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__attn_factor": 1.5}
+            | {"rope__scaling__original_context_length": 64},
+            {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5 * (1 + 0.1 * math.log(4))},
+        ),
+    ],
+)
+def test_positions_as_older_files_state_them(tmp_path: Path, stated: dict[str, Any], meant: dict[str, Any]) -> None:
+    family, model = ggufs.case("qwen3")
+    file = tmp_path / "a.gguf"
+    ggufs.write(file, family, model, **stated)
+    rope: Any = read_config(file).rope_parameters
+    assert {name: rope[name] for name in meant} == meant
+
+
+def test_layers_that_guess_further_tokens_are_left_out(tmp_path: Path) -> None:
+    family, model = ggufs.case("glm4moe")
+    file = tmp_path / "a.gguf"
+    ggufs.write(
+        file, family, model, more={"blk.2.nextn.enorm.weight": torch.ones(64)}, block_count=3, nextn_predict_layers=1
+    )
+    loaded = load_gguf(file, read_config(file), torch.float32, "eager")
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("words", [63, 65])
