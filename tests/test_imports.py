@@ -26,7 +26,7 @@ MODULES = {
     for file in sorted((ROOT / package).rglob("*.py"))
 }
 
-BROUGHT = {"numpy", "jinja2", "packaging", "filelock"}  # by every version of torch and transformers
+BROUGHT = {"numpy", "jinja2", "packaging", "tokenizers", "filelock"}  # by every version of torch and transformers
 PEERS = {"openvino", "openvino_genai", "onnxruntime_genai", "llama_cpp"}  # each in its own environment
 OPTIONAL = {"llguidance", "bitsandbytes", "flash_attn"}
 

@@ -108,7 +108,7 @@ def test_what_cannot_be_compared_is_told_in_a_line(
 
 @pytest.mark.slow
 def test_a_gguf_file_in_processes_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
+    pytest.importorskip("gguf", reason="gguf is not installed")
     from tests.ggufs import write_pair
 
     file, _ = write_pair(tmp_path, "llama", "Q8_0")
