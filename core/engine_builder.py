@@ -17,6 +17,7 @@ from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import ModelEntry
 from core.models.hub.draft_selection import pair
 from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load_tokenizer, prepared, read_dims
+from core.models.loading import load_meter
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS, self_draft_of, too_old
@@ -109,6 +110,7 @@ class LoadedPair(LoadedModels):
         flush_denormals()
         dtype = plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
+        load_meter().expect(files.target.weight_bytes + (files.draft.weight_bytes if files.draft else 0))
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         kept = replace(files.target, kv_dtype=plan.kv.value)
         target = load_target(files.entry, kept, dtype, device, backend, config.bits)

@@ -5,10 +5,12 @@ alone has the same position in all three of their rotary dimensions.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
+import torch
 from safetensors import SafetensorError, safe_open
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
@@ -88,6 +90,30 @@ def text_bytes(files: Sequence[Path]) -> int:
         except (OSError, SafetensorError):  # loading says what is wrong
             total += file.stat().st_size
     return total
+
+
+def matrix_dtype(files: Sequence[Path], *, whole: bool) -> torch.dtype | None:
+    """The type of 16 bits that all matrices have; None: they have others or several, or it is not known.
+
+    Args:
+        whole: whether all weights are loaded, or those of the text part alone.
+    """
+    try:
+        stamps = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+        types = frozenset().union(*(_matrix_types(*stamp, whole) for stamp in stamps))
+    except (OSError, SafetensorError):  # of another format than safetensors, or damaged: loading says so
+        return None
+    return NARROW.get(next(iter(types))) if len(types) == 1 else None
+
+
+@lru_cache(maxsize=256)
+def _matrix_types(file: Path, _size: int, _changed: int, whole: bool) -> frozenset[str]:
+    with safe_open(file, "pt") as weights:
+        parts = [weights.get_slice(name) for name in weights.keys() if whole or _is_text(name)]  # noqa: SIM118
+        return frozenset(part.get_dtype() for part in parts if len(part.get_shape()) > 1)
+
+
+NARROW = MappingProxyType({"F16": torch.float16, "BF16": torch.bfloat16})
 
 
 def _is_text(name: str) -> bool:
