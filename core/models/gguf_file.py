@@ -1,30 +1,35 @@
-"""A model in one GGUF file, as llama.cpp's tools write it: what its header says, and its weights through transformers.
+"""A model in one GGUF file, as llama.cpp's tools write it: what its header says, and its weights, tensor by tensor.
 
-Only families are loaded for which a test compares text with the same weights as safetensors (TESTED). What transformers
-leaves out of a header is refused here, because the text would be another model's. Weights are unpacked to
-the type that is computed with. Needs the package of requirements-gguf.txt.
+What a family's files call its sizes and weights is in `core.models.gguf_families`. Needs the package of
+requirements-gguf.txt, which unpacks the weights. The header is read here: of a vocabulary of 150,000 tokens that
+package's reader makes 700 MB of objects in nine seconds.
 """
 
 import functools
+import math
+import mmap
 import struct
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from importlib import metadata
-from math import prod
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from packaging.version import Version
-from torch import nn
+from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+from transformers.initialization import no_init_weights
 
 from core.errors import DamagedAssets, IncompleteModel, UnsupportedModel
+from core.models.gguf_families import FAMILIES, Header, Part, Unknown, configuration, ends_of_text, parts_of
 from core.models.hub import store
 
 ENDING = store.GGUF
-TESTED = ("llama", "qwen2", "qwen3")  # general.architecture
 ROOT = Path(__file__).parents[2]
 PYTHON = str(Path(".venv", *(("Scripts",) if sys.platform == "win32" else ("bin",)), "python"))
 LEAST_TRANSFORMERS = Version("5.19.0")  # 5.17 reads their tokenizers wrong, as the comparison with it shows
@@ -32,7 +37,29 @@ INSTALL = f"{PYTHON if Path(sys.prefix) == ROOT / '.venv' else 'python'} -m pip 
 PARTS = {"clip": "the part of a model that sees pictures (mmproj)", "whisper": "a model that hears speech"}
 KINDS = {"mmproj": PARTS["clip"], "adapter": "an adapter, not a whole model", "imatrix": "a table for quantising"}
 SAFETENSORS = "Take the model's folder with safetensors instead."
+AGAIN = "Fetch the file again."
+FREQUENCIES = "rope_freqs.weight"  # what rotary frequencies are divided by, where positions are scaled as in Llama 3.1
+WORDS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
 UNREADABLE = (struct.error, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
+PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that hold numbers, not blocks
+AT_ONCE = 1 << 17  # numbers that are unpacked at once: more than the processor's caches hold take twice as long
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+FLOAT, STRING = 6, 8
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor lies in a file."""
+
+    shape: tuple[int, ...]  # the last one varies fastest
+    kind: str  # its GGML type
+    start: int
+    num_bytes: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The narrowest type that holds its numbers exactly."""
+        return PLAIN.get(self.kind, torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,92 +67,226 @@ class GgufFile:
     """What a file's header says."""
 
     path: Path
-    architecture: str
-    parameters: int
-    dtype: torch.dtype  # of the weights once they are unpacked, unless another one is computed with
-    fields: Mapping[str, Any]  # of the configuration, which transformers' loader does not set
+    header: Header
+    tensors: Mapping[str, StoredTensor]
 
     @classmethod
     def read(cls, path: Path) -> "GgufFile":
-        """Read the header, once for every state of the file; cost: a second for a vocabulary of 150,000 tokens.
+        """Read the header, once for every state of the file; 0.3 s for a vocabulary of 150,000 tokens.
 
         Raises:
-            UnsupportedModel: it holds something else, or a model that would not be loaded exactly.
+            UnsupportedModel: it holds something else, or a model that would not be loaded exactly; or a package is
+                missing.
             DamagedAssets, IncompleteModel: it cannot be read, or its end is missing.
         """
         status = path.stat()
         return _read(path, status.st_size, status.st_mtime_ns)
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in all tensors."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights once they are unpacked, unless another one is computed with."""
+        kinds = {tensor.kind for tensor in self.tensors.values()}
+        if not kinds <= set(PLAIN):
+            return torch.bfloat16
+        return next((PLAIN[kind] for kind in ("BF16", "F16") if kind in kinds), torch.float32)
+
+    def config(self) -> PreTrainedConfig:
+        """The configuration that the header stands for.
+
+        Raises:
+            UnsupportedModel: it states something that is not known of its family.
+            DamagedAssets: it states no model.
+        """
+        try:
+            divisors = self.tensors.get(FREQUENCIES)
+            return configuration(self.header, None if divisors is None else torch.cat(list(self.numbers(divisors))))
+        except Unknown as error:
+            raise self.refused(str(error)) from error
+        except UNREADABLE as error:
+            raise DamagedAssets(f"The header of {self.path.name} is damaged.", hint=AGAIN) from error
+
+    def refused(self, what: str) -> UnsupportedModel:
+        """That a part of the model would be left out."""
+        family = self.header.family
+        return UnsupportedModel(f"{self.path.name} has {what}, untested in files of {family!r}.", hint=SAFETENSORS)
+
+    def parts(self, name: str, config: PreTrainedConfig) -> list[Part]:
+        """The tensors that fill one of transformers' weights. Raises UnsupportedModel."""
+        try:
+            return parts_of(name, config, self.header, _names(self.header.family, config.num_hidden_layers)(name))
+        except Unknown as error:
+            raise self.refused(str(error)) from error
+
+    def numbers(self, tensor: StoredTensor, of: int = 1) -> Iterator[Tensor]:
+        """A tensor's numbers, unpacked some at a time, always a multiple of `of`."""
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+        from gguf.quants import dequantize
+
+        kind = GGMLQuantizationType[tensor.kind]
+        per_block, block_bytes = GGML_QUANT_SIZES[kind]
+        least = math.lcm(of, per_block)
+        step, left = least * max(1, AT_ONCE // least) // per_block * block_bytes, tensor.num_bytes
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(tensor.start)
+            while left:
+                read = bytearray(min(step, left))
+                if file.readinto(read) < len(read):
+                    raise OSError("a file that has become shorter")
+                left -= len(read)
+                if tensor.kind in PLAIN:
+                    yield torch.frombuffer(read, dtype=tensor.dtype)
+                    continue
+                with np.errstate(all="ignore"):  # a scale that is no number is unpacked as such
+                    found = dequantize(np.frombuffer(read, np.uint8)[None], kind)
+                yield torch.from_numpy(found)[0]
+
+
+class _Fields:
+    """Reads a header's fields, one after the other."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data, self.at = data, 0
+
+    def numbers(self, layout: str) -> tuple[Any, ...]:
+        found = struct.unpack_from(f"<{layout}", self.data, self.at)
+        self.at += struct.calcsize(f"<{layout}")
+        return found
+
+    def string(self) -> bytes:
+        (length,) = struct.unpack_from("<Q", self.data, self.at)
+        self.at += 8 + length
+        if self.at > len(self.data):
+            raise ValueError("a text beyond the end")
+        return self.data[self.at - length : self.at]
+
+    def value(self, kind: int) -> Any:
+        if kind == STRING:
+            return self.string().decode()
+        if kind == FLOAT:  # the shortest number that stands for it, as config.json has it: 1e-06
+            return float(str(np.float32(self.numbers("f")[0])))
+        if kind in NUMBERS:
+            return self.numbers(NUMBERS[kind])[0]
+        inner, count = self.numbers("IQ")
+        if inner in NUMBERS:
+            return self.numbers(f"{count}{NUMBERS[inner]}")
+        if inner != STRING:
+            raise ValueError("an array of arrays")
+        return tuple(self.string() for _ in range(count))
 
 
 @functools.lru_cache(maxsize=32)
 def _read(path: Path, size: int, _changed: int) -> GgufFile:
     with path.open("rb") as file:
         begins = file.read(4)
-    if begins != b"GGUF":
-        raise UnsupportedModel(f"{path.name} is no GGUF file.", hint="Choose another file, or a model's folder.")
+        if begins != b"GGUF":
+            raise UnsupportedModel(f"{path.name} is no GGUF file.", hint="Choose another file, or a model's folder.")
+        require_package()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                said, table, end = _header(_Fields(data))
+                family = str(said["general.architecture"])
+            except UNREADABLE as error:
+                raise DamagedAssets(f"The header of {path.name} is damaged.", hint=AGAIN) from error
+    refuse_others(path.name, said, family)
     try:
-        from transformers.integrations.gguf.reader import GgufHeader, read_gguf_metadata
-    except ImportError as error:
-        raise UnsupportedModel("GGUF files need a newer transformers.", hint=SAFETENSORS) from error
-    try:
-        said, names = read_gguf_metadata(str(path))
-        refuse_others(path.name, said, names)
-        header = GgufHeader.from_file(str(path))
-        end = max((header.data_start + one.offset + one.nbytes for one in header.tensors), default=0)
-        count = sum(prod(one.shape) for one in header.tensors)
-        fields = _fields(said, str(said["general.architecture"]))
+        tensors = _tensors(path.name, table, end, said.get("general.alignment", 32))
+        end = max((one.start + one.num_bytes for one in tensors.values()), default=size + 1)
+        if end > size:
+            raise IncompleteModel(
+                f"{path.name} is cut short: it has {size:,} of {end:,} bytes.",
+                hint="Finish its download, or fetch it again.",
+            )
+        rows, known = tensors["token_embd.weight"].shape[0], len(said["tokenizer.ggml.tokens"])
+        if rows != known:
+            raise DamagedAssets(f"{path.name} has {known:,} tokens, and weights for {rows:,}.", hint=AGAIN)
+        sizes = {name: value for name, value in said.items() if not name.startswith(WORDS)}
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        return GgufFile(path, Header(family, sizes, ends_of_text(said), shapes), tensors)
     except UNREADABLE as error:
-        if "not supported yet" in str(error):
-            problem = f"{path.name} has weights of a type that cannot be unpacked here."
-            raise UnsupportedModel(problem, hint=SAFETENSORS) from error
-        raise DamagedAssets(f"The header of {path.name} is damaged.", hint="Fetch the file again.") from error
-    if not header.tensors or end > size:
-        problem = f"{path.name} is cut short: it has {size:,} of {max(end, size + 1):,} bytes."
-        raise IncompleteModel(problem, hint="Finish its download, or fetch it again.")
-    return GgufFile(path, header.architecture, count, header.dtype or torch.bfloat16, fields)
+        raise DamagedAssets(f"The header of {path.name} is damaged.", hint=AGAIN) from error
 
 
-def refuse_others(name: str, said: Mapping[str, Any], tensors: tuple[str, ...]) -> None:
+def _tensors(
+    file: str, table: list[tuple[str, tuple[int, ...], int, int]], end: int, alignment: int
+) -> dict[str, StoredTensor]:
+    """Where each tensor lies in a file whose header ends at a byte."""
+    found = {}
+    for name, shape, number, offset in table:
+        if (kind := _kind(number)) is None:
+            raise UnsupportedModel(
+                f"{file} has weights of a type that cannot be unpacked here (number {number}).",
+                hint="Take a file with others, such as Q8_0 or Q4_K_M.",
+            )
+        if shape[-1] % kind[1]:
+            raise ValueError(f"{name} has part of a block")
+        start = -(-end // alignment) * alignment + offset
+        found[name] = StoredTensor(shape, kind[0], start, math.prod(shape) // kind[1] * kind[2])
+    return found
+
+
+def _header(fields: _Fields) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
+    """All fields; name, shape, number of the type and offset of each tensor; and where the header ends."""
+    _, version, tensors, count = fields.numbers("4sIQQ")
+    if version not in (2, 3):
+        raise ValueError(f"version {version}")
+    said = {}
+    for _ in range(count):
+        name = fields.string().decode()
+        said[name] = fields.value(fields.numbers("I")[0])
+    table = []
+    for _ in range(tensors):
+        name, (dimensions,) = fields.string().decode(), fields.numbers("I")
+        shape = fields.numbers(f"{dimensions}Q")
+        table.append((name, shape[::-1], *fields.numbers("IQ")))
+    return said, cast(Any, table), fields.at
+
+
+@functools.cache
+def _names(family: str, layers: int) -> Callable[[str], str | None]:
+    """gguf's own table: the tensor that holds one of transformers' weights."""
+    import gguf
+
+    numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(numbers[family], layers)
+    return lambda name: names.get_name(name, (".weight", ".bias"))
+
+
+@functools.cache
+def _kind(number: int) -> tuple[str, int, int] | None:
+    """The name of a type of weights, how many make a block, and its bytes; None: it cannot be unpacked."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    try:
+        kind = GGMLQuantizationType(number)
+        dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except (ValueError, NotImplementedError):
+        return None
+    return kind.name, *GGML_QUANT_SIZES[kind]
+
+
+def refuse_others(name: str, said: Mapping[str, Any], family: str) -> None:
     """Refuse what is no whole text model of a tested family.
 
     Raises:
         UnsupportedModel: says what it is.
     """
-    kind, family = str(said.get("general.type", "model")), str(said["general.architecture"])
-    if found := KINDS.get(kind) or PARTS.get(family):
+    if found := KINDS.get(str(said.get("general.type", "model"))) or PARTS.get(family):
         raise UnsupportedModel(f"{name} is {found}.", hint="Choose the file with the text model.")
     if (parts := said.get("split.count", 1)) > 1:
         raise UnsupportedModel(
             f"{name} is one of {parts} parts of a file.", hint="Join them first: llama-gguf-split --merge PART1 WHOLE"
         )
-    if family not in TESTED:
+    if family not in FAMILIES:
         raise UnsupportedModel(
-            f"{name} holds a model of the family {family!r}; of GGUF files {', '.join(TESTED)} are tested.",
+            f"{name} holds a model of the family {family!r}, whose GGUF files were not compared with folders.",
             hint=SAFETENSORS,
         )
-    scaled = said.get(f"{family}.rope.scaling.type", "none") != "none"
-    # Without a type the factor counts too, by today's name and the one of 2023
-    scaled |= any(said.get(f"{family}.rope.{name}", 1) not in (0, 1) for name in ("scaling.factor", "scale_linear"))
-    if scaled or any(tensor.startswith("rope_") for tensor in tensors):
-        raise UnsupportedModel(
-            f"{name} scales its positions, which is lost when a GGUF file is loaded (Llama 3.1 and later, YaRN).",
-            hint=SAFETENSORS,
-        )
-    heads = said.get(f"{family}.attention.head_count", 0) or 1
-    length = said.get(f"{family}.attention.key_length", said.get(f"{family}.embedding_length", 0) // heads)
-    if said.get(f"{family}.expert_count", 0) or said.get(f"{family}.rope.dimension_count", length) != length:
-        raise UnsupportedModel(
-            f"{name} is a variant of {family} that is not tested (experts, or positions in a part of each head).",
-            hint=SAFETENSORS,
-        )
-
-
-def _fields(said: Mapping[str, Any], family: str) -> dict[str, Any]:
-    ends = [said[key] for key in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id") if key in said]
-    found: dict[str, Any] = {"eos_token_id": tuple(sorted(set(ends))) or None, "_name_or_path": ""}
-    if (head := said.get(f"{family}.attention.key_length")) is not None:
-        found["head_dim"] = head
-    return found
 
 
 def require_package() -> None:
@@ -144,30 +305,76 @@ def require_package() -> None:
         )
 
 
-def load_gguf(path: Path, config: PreTrainedConfig, dtype: torch.dtype, attention: str) -> tuple[nn.Module, list[str]]:
-    """The model on the CPU, and the names of weights that the file lacks.
+def load_gguf(
+    path: Path,
+    config: PreTrainedConfig,
+    dtype: torch.dtype | None,
+    attention: str,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> nn.Module:
+    """The model on the CPU. Memory never holds more than its weights and some numbers that are being unpacked.
 
+    Args:
+        dtype: of the weights; None: each in the narrowest type that holds what the file has.
+        progress: gets the bytes of the file that were read, and all of them, after each tensor.
+        cancel: ends it before the next tensor.
     Raises:
-        ValueError, KeyError, RuntimeError: the weights do not fit the configuration.
+        UnsupportedModel: the file has tensors that transformers' model has not.
+        DamagedAssets: tensors are missing or of another size.
+        CancelledError: `cancel` was set.
     """
-    from transformers import modeling_gguf_pytorch_utils as unpacking  # not before a file needs it
-
-    cast(Any, unpacking).tqdm = functools.partial(
-        cast(Any, unpacking).tqdm, disable=True
-    )  # the commands show their own progress
-    family = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
-    with torch.device("meta"):
-        named = family(config)
-    held = cast(Any, unpacking).load_gguf_checkpoint(
-        str(path), return_tensors=True, model_to_load=named, torch_dtype=dtype
-    )
-    model, found = family.from_pretrained(
-        None,
-        config=config,
-        state_dict=held["tensors"],
-        dtype=dtype,
-        attn_implementation=attention,
-        output_loading_info=True,
-    )
+    file = GgufFile.read(path)
+    with no_init_weights():  # memory that nothing has written to is not taken
+        model = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])._from_config(
+            config, dtype=dtype or torch.float32, attn_implementation=attention
+        )
+    model.tie_weights()
+    wide = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    left, total, done = set(file.tensors) - {FREQUENCIES}, sum(one.num_bytes for one in file.tensors.values()), 0
+    for name, weight in _weights(model):
+        parts = file.parts(name, config)
+        left -= {part.tensor for part in parts}
+        kinds = {file.tensors[part.tensor].dtype for part in parts if part.tensor in file.tensors}
+        kept = dtype or (kinds.pop() if len(kinds) == 1 else torch.float32)
+        kept = torch.float32 if wide & set(name.split(".")) else kept
+        if kept != weight.dtype:
+            weight.data = torch.empty(weight.shape, dtype=kept)
+        for part in parts:
+            if cancel is not None and cancel.is_set():
+                raise CancelledError
+            view, tensor = part.view(weight.data) if part.view else weight.data, file.tensors.get(part.tensor)
+            if tensor is None or not _fits(view, tensor.shape, exactly=part.view is None):
+                problem = f"{part.tensor} is missing or of another size"
+                raise DamagedAssets(f"The weights in {path.name} do not fit its header: {problem}.", hint=AGAIN)
+            _fill(view, file.numbers(tensor, view[0].numel()), part.number)
+            done += tensor.num_bytes
+            if progress is not None:
+                progress(done, total)
+    if left:
+        raise file.refused(f"the tensor {min(left)}")
     model.config.name_or_path = str(path)
-    return cast(nn.Module, model), [*sorted(found["missing_keys"]), *map(str, found["mismatched_keys"])]
+    return cast(nn.Module, model)
+
+
+def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters, tied ones once, and the buffers that files hold."""
+    yield from model.named_parameters()
+    held = set(model.state_dict())
+    yield from ((name, buffer) for name, buffer in model.named_buffers() if name in held)
+
+
+def _fits(view: Tensor, shape: tuple[int, ...], *, exactly: bool) -> bool:
+    if exactly:
+        return [size for size in view.shape if size > 1] == [size for size in shape if size > 1]
+    return view.numel() == math.prod(shape) and (len(shape) == 1 or view.shape[-1] == shape[-1])
+
+
+def _fill(view: Tensor, numbers: Iterator[Tensor], change: Callable[[Tensor], Tensor] | None) -> None:
+    """Write numbers into a view of a weight, in its order."""
+    at = 0
+    for some in numbers:
+        rows = some.view(-1, *view.shape[1:])
+        view[at : at + len(rows)] = rows if change is None else change(rows.float())
+        at += len(rows)

@@ -1,7 +1,5 @@
 """Loads models with transformers and our attention function, and reads the sizes that caches need."""
 
-import copy
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +25,7 @@ from core.caches.base import KVShape
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
 from core.models.experts import Experts, experts_of
 from core.models.families import FAMILIES, WITH_SINKS, refusal
-from core.models.gguf_file import ENDING, GgufFile, load_gguf, require_package
+from core.models.gguf_file import ENDING, GgufFile, load_gguf
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import restore_hint
 from core.models.hub.store import name_of, weight_files
@@ -122,7 +120,7 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
         UnsupportedModel: transformers does not know this kind of model.
     """
     if folder.suffix == ENDING:
-        return _gguf_config(folder)
+        return GgufFile.read(folder).config()
     try:
         config = cast(PreTrainedConfig, AutoConfig.from_pretrained(folder, local_files_only=True, **overrides))
         part = text_part(config)
@@ -138,23 +136,6 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
         raise DamagedAssets(
             f"The model's {which}{name_of(folder)} is unreadable.", hint=restore_hint(folder)
         ) from error
-
-
-def _gguf_config(file: Path) -> PreTrainedConfig:
-    """The configuration that a file's header stands for. Raises as `GgufFile.read` and `require_package`."""
-    held = GgufFile.read(file)
-    require_package()
-    return copy.deepcopy(_gguf_parsed(file, tuple(held.fields.items()), file.stat().st_mtime_ns))
-
-
-@functools.lru_cache(maxsize=8)  # a vocabulary takes seconds
-def _gguf_parsed(file: Path, fields: tuple[tuple[str, Any], ...], _changed: int) -> PreTrainedConfig:
-    options = {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
-    try:
-        found = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **options)
-    except MISREAD as error:
-        raise DamagedAssets(f"The header of {file.name} is damaged.", hint="Fetch the file again.") from error
-    return cast(PreTrainedConfig, found)
 
 
 def _stated_kind(folder: Path) -> str | None:
@@ -297,7 +278,7 @@ def load_module(
     config, meter = read_config(folder, overrides), load_meter()
     try:
         if folder.suffix == ENDING:
-            model, lacking = load_gguf(folder, config, dtype, ATTENTION_NAME)
+            model, lacking = load_gguf(folder, config, dtype, ATTENTION_NAME), []
         else:
             family = _family(config)
             kept = family if narrow is None else _declaring(family, narrow)

@@ -11,6 +11,7 @@ from core.models.gguf_file import GgufFile
 from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer, read_config, read_dims
 
+gguf = pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
 BOOK = "Some book text, and the old light. " * 20
 
 
@@ -34,9 +35,8 @@ def a_header(folder: Path, *, tensors: int = 0, **fields: Any) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q8_0"])
-@pytest.mark.parametrize("family", gguf_file.TESTED)
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_a_file_writes_what_transformers_writes_with_its_weights(tmp_path: Path, family: str, kind: str) -> None:
-    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -58,7 +58,6 @@ def test_a_file_writes_what_transformers_writes_with_its_weights(tmp_path: Path,
 
 
 def test_sizes_come_from_the_header(tmp_path: Path) -> None:
-    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
     from tests.ggufs import write_pair
 
     file, whole = write_pair(tmp_path, "qwen3", "Q8_0")
@@ -75,7 +74,6 @@ def test_sizes_come_from_the_header(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
     from tests.ggufs import write_pair
 
     file, _ = write_pair(tmp_path, "llama", "F16")
@@ -94,16 +92,8 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
         ({"general__architecture": "llama", "general__type": "mmproj"}, "sees pictures"),
         ({"general__architecture": "llama", "general__type": "adapter"}, "an adapter"),
         ({"general__architecture": "whisper"}, "hears speech"),
-        ({"general__architecture": "gemma3"}, "family 'gemma3'"),
+        ({"general__architecture": "rwkv7"}, "family 'rwkv7'"),
         ({"general__architecture": "llama", "split__count": 3}, "one of 3 parts"),
-        ({"general__architecture": "qwen2", "qwen2__rope__scaling__type": "yarn"}, "scales its positions"),
-        ({"general__architecture": "llama", "llama__rope__scaling__factor": 8}, "scales its positions"),
-        ({"general__architecture": "llama", "llama__rope__scale_linear": 4}, "scales its positions"),
-        ({"general__architecture": "llama", "llama__expert_count": 8}, "variant of llama"),
-        (
-            {"general__architecture": "llama", "llama__attention__key_length": 16, "llama__rope__dimension_count": 8},
-            "variant of llama",
-        ),
         ({"general__name": "nothing"}, "damaged"),
     ],
 )
