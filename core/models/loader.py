@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from core.caches.base import KVShape
-from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
+from core.errors import DamagedAssets, LoadingStopped, NotEnoughMemory, UnsupportedModel
 from core.models.experts import Experts, experts_of
 from core.models.families import FAMILIES, WITH_SINKS, refusal
 from core.models.gguf_file import ENDING, GgufFile, load_gguf
@@ -35,13 +36,15 @@ from core.models.linear import PackedLinear, RowsInBits, pack, places, use_few_r
 from core.models.loading import load_meter
 from core.models.quantised import FORMATS, quantise
 from core.models.state_size import NO_STATE, StateSize, state_size
-from core.models.text_part import NAMES, WHOLES, matrix_dtype, text_bytes, text_part
+from core.models.text_part import NAMES, UNKNOWN, WHOLES, Stored, stored_weights, text_bytes, text_part
 from core.ops.backend import STOCK, Backend
+from core.ops.host_memory import trim_heap
 from core.ops.native import SmallRows
 from core.ops.reach import Reach
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 MISREAD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StrictDataclassError)
+UNPACKING = 0.9  # of the time that a GGUF file takes; the rest packs the weights for the kernel
 DECODERS = "Choose a decoder-only text model such as Llama, Mistral or Qwen."
 
 
@@ -58,7 +61,7 @@ class ModelDims:
     max_context: int
     weight_bytes: int  # on disk
     disk_dtype: torch.dtype
-    narrow: torch.dtype | None = None  # the 16 bits that all matrices of the files have
+    packed_bytes: int = 0  # of weights that a processor keeps in the bits of their file; 0: not known
     layerwise: bool = False  # whether its layers can be called one by one (`core.models.layerwise`)
     drafts: bool = True  # whether it can be a draft, whose keys must move (`core.models.rotary`)
     intermediate_size: int = 0  # of an MLP; 0: not known
@@ -158,13 +161,18 @@ def read_dims(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelDims
     if folder.suffix == ENDING:
         held = GgufFile.read(folder)
         dims = dims_of(config, folder.stem, weight_bytes=held.parameters * held.dtype.itemsize)
-        return replace(dims, disk_dtype=held.dtype)
+        return replace(dims, disk_dtype=held.dtype, packed_bytes=held.packed_bytes)
     files = weight_files(folder)
     alone = _stated_kind(folder) not in WHOLES
     size = sum(file.stat().st_size for file in files) if alone else text_bytes(files)
     dims = dims_of(config, name_of(folder), weight_bytes=size)
+    return replace(dims, packed_bytes=_stored(folder, config).packed_bytes)
+
+
+def _stored(folder: Path, config: PreTrainedConfig) -> Stored:
+    whole, tied = _stated_kind(folder) not in WHOLES, bool(getattr(config, "tie_word_embeddings", False))
     quantised = getattr(config, "quantization_config", None) is not None
-    return dims if quantised else replace(dims, narrow=matrix_dtype(files, whole=alone))
+    return UNKNOWN if quantised else stored_weights(weight_files(folder), whole=whole, tied=tied)
 
 
 def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> ModelDims:
@@ -257,18 +265,24 @@ def load_model(
         NotEnoughMemory: the device is full. LoadingStopped: the user has stopped it.
     """
     in_bits = device.type == "cpu" and dtype == torch.float32 and bits not in FORMATS and divide is None
-    module = load_module(folder, dtype, overrides, narrow=dims.narrow if in_bits else None)
-    share = 0.5 if folder.suffix == ENDING else 1.0  # the rest was unpacked
+    module = load_module(folder, dtype, overrides, in_bits=in_bits, file_bytes=dims.weight_bytes)
+    share = 1 - UNPACKING if folder.suffix == ENDING else 1.0
     return prepared(module, dims, dtype, device, backend, divide, bits, share=share)
 
 
 def load_module(
-    folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] = NOTHING, *, narrow: torch.dtype | None = None
+    folder: Path,
+    dtype: torch.dtype,
+    overrides: Mapping[str, Any] = NOTHING,
+    *,
+    in_bits: bool = False,
+    file_bytes: int = 0,
 ) -> nn.Module:
     """The model that transformers loads from a folder, on the CPU, with our attention function.
 
     Args:
-        narrow: the type that matrices of the files have; they keep it, and take no memory before they are used.
+        in_bits: matrices keep the 16 bits that the files have, and of a folder take no memory before they are used.
+        file_bytes: of all weights, for the progress of unpacking a GGUF file.
     Raises:
         DamagedAssets, UnsupportedModel, LoadingStopped: as `load_model`.
     """
@@ -278,9 +292,9 @@ def load_module(
     config, meter = read_config(folder, overrides), load_meter()
     try:
         if folder.suffix == ENDING:
-            model, lacking = load_gguf(folder, config, dtype, ATTENTION_NAME), []
+            model, lacking = _unpacked(folder, config, None if in_bits else dtype, file_bytes), []
         else:
-            family = _family(config)
+            family, narrow = _family(config), _stored(folder, config).narrow if in_bits else None
             kept = family if narrow is None else _declaring(family, narrow)
             with meter.stops_transformers():
                 model, found = kept.from_pretrained(
@@ -308,6 +322,20 @@ def load_module(
             hint=restore_hint(folder),
         )
     return model
+
+
+def _unpacked(file: Path, config: PreTrainedConfig, dtype: torch.dtype | None, file_bytes: int) -> nn.Module:
+    meter, before = load_meter(), 0.0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal before
+        meter.add((now := file_bytes * UNPACKING * done / total) - before)
+        before = now
+
+    try:
+        return load_gguf(file, config, dtype, ATTENTION_NAME, progress=tell, cancel=meter.cancel)
+    except CancelledError as error:
+        raise LoadingStopped from error
 
 
 def _family(config: PreTrainedConfig) -> Any:
@@ -385,6 +413,7 @@ def _place(
             pack(together, kernel)
         for parent, name in together:
             _place_part(getattr(parent, name), dtype, device)
+        trim_heap()
         meter.add(file_bytes * size / total)
     module.to(device)  # what the module itself holds
 
