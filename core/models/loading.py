@@ -4,24 +4,40 @@ A context variable carries the watcher, so that nothing between the page and a w
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
-
-from transformers.utils.logging import set_tqdm_hook
+from typing import Any, NamedTuple
 
 from core.errors import LoadingStopped
 
-Tell = Callable[[int, int], None]  # bytes done, bytes in all
+LEAST_SECONDS = 0.5  # before the rest is estimated
+
+
+class LoadProgress(NamedTuple):
+    """How far loading is."""
+
+    done_bytes: int
+    total_bytes: int
+    seconds_left: float | None = None  # None: too early to tell
+
+    @property
+    def share(self) -> float:
+        """Of all bytes."""
+        return self.done_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+NOTHING_LOADED = LoadProgress(0, 0)
+Tell = Callable[[LoadProgress], None]
 
 
 class LoadMeter:
     """Bytes of weights that are in place, of those of all models that are expected."""
 
-    def __init__(self, tell: Tell = lambda _done, _total: None, cancel: threading.Event | None = None) -> None:
+    def __init__(self, tell: Tell = lambda _: None, cancel: threading.Event | None = None) -> None:
         self._tell, self.cancel = tell, cancel or threading.Event()
-        self._total, self._done = 0, 0.0
+        self._total, self._done, self._began = 0, 0.0, time.perf_counter()
 
     def expect(self, num_bytes: int) -> None:
         """So many bytes come in addition."""
@@ -37,11 +53,15 @@ class LoadMeter:
         if self.cancel.is_set():
             raise LoadingStopped
         self._done += num_bytes
-        self._tell(min(self._total, round(self._done)), self._total)
+        done, seconds = min(self._total, round(self._done)), time.perf_counter() - self._began
+        left = seconds * (self._total - done) / done if done and seconds > LEAST_SECONDS else None
+        self._tell(LoadProgress(done, self._total, left))
 
     @contextmanager
     def stops_transformers(self) -> Iterator[None]:
         """Stop ends transformers' own loop over the weights of a checkpoint, at the next one."""
+
+        from transformers.utils.logging import set_tqdm_hook  # takes seconds: whoever loads has imported it
 
         def hook(_factory: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Stopping":
             return _Stopping(self, args[0] if args else kwargs.get("iterable", ()))

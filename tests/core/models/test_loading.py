@@ -16,7 +16,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from core.errors import LoadingStopped
 from core.models.linear import PackedLinear, RowsInBits, pack, places
 from core.models.loader import LoadedModel, load_model, load_module, prepared, read_dims
-from core.models.loading import load_meter, watched_loading
+from core.models.loading import LoadProgress, load_meter, watched_loading
 from core.ops.backend import STOCK, Backend
 from core.ops.kernel_build import NoKernel
 from core.ops.native import SmallRows, small_rows
@@ -205,20 +205,21 @@ def test_loading_tells_its_bytes_and_ends_when_it_is_stopped(tmp_path: Path, kin
         folder, _ = write_pair(tmp_path, "llama", "Q8_0")
     else:
         folder = saved(tmp_path, "untied", torch.bfloat16)
-    told: list[tuple[int, int]] = []
+    told: list[LoadProgress] = []
     stop = threading.Event()
 
-    def tell(done: int, total: int) -> None:
-        told.append((done, total))
+    def tell(now: LoadProgress) -> None:
+        told.append(now)
         if len(told) == 12:
             stop.set()
 
     size = read_dims(folder).weight_bytes
-    with watched_loading(lambda *now: told.append(now)):
+    with watched_loading(told.append):
         load_meter().expect(size)
         load(folder, STOCK)
-    assert told[0] == (0, size) and told[-1][0] == pytest.approx(size, abs=2) and told == sorted(told)
-    assert len(told) > 15
+    done = [now.done_bytes for now in told]
+    assert done[0] == 0 and done[-1] == pytest.approx(size, abs=2) and done == sorted(done) and len(set(done)) > 15
+    assert {now.total_bytes for now in told} == {size} and told[-1].share == pytest.approx(1)
     told.clear()
     with watched_loading(tell, stop), pytest.raises(LoadingStopped):
         load(folder, STOCK)

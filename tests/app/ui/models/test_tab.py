@@ -388,5 +388,5 @@ def test_readers_from_elsewhere_learn_no_path(
     state = running(disk)
     assert name in {row.name for row in model_rows(state, replace(source(), folders=ModelFolders()))}
     rows = model_rows(state, source())
-    assert name not in {row.name for row in rows} and str(disk) not in models(rows) + loading(name)
+    assert name not in {row.name for row in rows} and str(disk) not in models(rows) + loading(Loading(name))
     assert "one.gguf" in loading(name) and "Qwen/Qwen3-8B" in loading("Qwen/Qwen3-8B")
