@@ -98,7 +98,8 @@ class Basis:
 
     def prefill_chunk(self, *, offloaded: bool) -> Choice[int]:
         """Tokens to read in one pass."""
-        return choose_prefill_chunk(self.target, self.config, self.device.value, offloaded=offloaded)
+        cores = self.machine.num_cores
+        return choose_prefill_chunk(self.target, self.config, self.device.value, offloaded=offloaded, num_cores=cores)
 
     def fixed_rows(self, *, offloaded: bool) -> tuple[PlanRow, ...]:
         """What the device holds at every context.
