@@ -82,6 +82,11 @@ class PairFiles:
         entry = ModelEntry(name=name, target=Path(name), draft=None, description="", draft_because=because)
         return cls(entry, target, small)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Of both on disk."""
+        return self.target.weight_bytes + (self.draft.weight_bytes if self.draft else 0)
+
     def counted(self, config: EngineConfig) -> ModelSize | None:
         """The target's parameter counts where a plan needs them: if any of its weights are to be quantised."""
         return target_size(self.entry) if config.bits in FORMATS or config.self_draft_bits == BITS else None
@@ -105,12 +110,12 @@ class LoadedPair(LoadedModels):
         Args:
             device: the plan's, see `core.planning.hardware.resolve_device`.
         Raises:
-            InvalidSetting, UnsupportedModel, DamagedAssets, NotEnoughMemory: see `core.errors`.
+            InvalidSetting, UnsupportedModel, DamagedAssets, NotEnoughMemory, LoadingStopped: see `core.errors`.
         """
         flush_denormals()
         dtype = plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
-        load_meter().expect(files.target.weight_bytes + (files.draft.weight_bytes if files.draft else 0))
+        load_meter().expect(files.weight_bytes)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         kept = replace(files.target, kv_dtype=plan.kv.value)
         target = load_target(files.entry, kept, dtype, device, backend, config.bits)
@@ -138,6 +143,7 @@ class LoadedPair(LoadedModels):
         flush_denormals()
         dtype = plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
+        load_meter().expect(files.weight_bytes)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         ranks, target = load_shared(
             files.entry.target, files.target, config, plan, backend, plan.offload, files.entry.overrides
