@@ -7,6 +7,7 @@ are read, so a second question, an edit or a regenerate never reads the book aga
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -162,8 +163,12 @@ class Engine:
         """The tokens whose keys and values the full cache holds."""
         return self._seen[: self._levels.full.length]
 
-    def family(self, known: Path | None = None) -> Family:
-        """What the rows of the full cache depend on besides the text. `known`: a file that keeps digests of weights."""
+    def family(self, known: Path | None = None) -> "Future[Family]":
+        """What the rows of the full cache depend on besides the text, when the weights have been read aside.
+
+        Args:
+            known: a file that keeps digests of weights.
+        """
         target, config = self._models.target, self.config
         pieces = f"{self.plan.prefill_chunk.value} tokens a pass, {config.retrieval.chunk_size} a landmark"
         pieces += f", {self.info.weights} weights"

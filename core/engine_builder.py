@@ -17,6 +17,7 @@ from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import ModelEntry
 from core.models.hub.draft_selection import pair
 from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load_tokenizer, prepared, read_dims
+from core.models.loading import load_meter
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS, self_draft_of, too_old
@@ -81,6 +82,11 @@ class PairFiles:
         entry = ModelEntry(name=name, target=Path(name), draft=None, description="", draft_because=because)
         return cls(entry, target, small)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Of both on disk."""
+        return self.target.weight_bytes + (self.draft.weight_bytes if self.draft else 0)
+
     def counted(self, config: EngineConfig) -> ModelSize | None:
         """The target's parameter counts where a plan needs them: if any of its weights are to be quantised."""
         return target_size(self.entry) if config.bits in FORMATS or config.self_draft_bits == BITS else None
@@ -104,11 +110,12 @@ class LoadedPair(LoadedModels):
         Args:
             device: the plan's, see `core.planning.hardware.resolve_device`.
         Raises:
-            InvalidSetting, UnsupportedModel, DamagedAssets, NotEnoughMemory: see `core.errors`.
+            InvalidSetting, UnsupportedModel, DamagedAssets, NotEnoughMemory, LoadingStopped: see `core.errors`.
         """
         flush_denormals()
         dtype = plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
+        load_meter().expect(files.weight_bytes)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         kept = replace(files.target, kv_dtype=plan.kv.value)
         target = load_target(files.entry, kept, dtype, device, backend, config.bits)
@@ -136,6 +143,7 @@ class LoadedPair(LoadedModels):
         flush_denormals()
         dtype = plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
+        load_meter().expect(files.weight_bytes)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         ranks, target = load_shared(
             files.entry.target, files.target, config, plan, backend, plan.offload, files.entry.overrides

@@ -10,6 +10,7 @@ CoreError
 ├── ContextTooSmall        the text does not fit into the chosen or possible context
 │   └── ContextBeyondModel a longer context was asked for than the model's
 ├── NotEnoughMemory        weights or context do not fit on this machine
+├── LoadingStopped         the user has stopped the loading of a model
 ├── WorkerLost             a process that held a share of the model has ended
 ├── ModelNotHere           a known model whose files were not downloaded
 ├── IncompleteModel        some files of a model are missing
@@ -112,6 +113,13 @@ class NotEnoughMemory(CoreError):
     def __init__(self, problem: str, *, hint: str, largest_context: int | None = None) -> None:
         super().__init__(problem, hint=hint)
         self.largest_context = largest_context
+
+
+class LoadingStopped(CoreError):
+    """The user has stopped the loading of a model."""
+
+    def __init__(self) -> None:
+        super().__init__("The loading of the model was stopped.", hint="Choose a model to load it.")
 
 
 class WorkerLost(CoreError):

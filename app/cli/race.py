@@ -16,6 +16,7 @@ from app.cli.race_verify import run_verify
 from app.cli.reading import (
     check_folder,
     generation_config,
+    load_engine,
     open_conversation,
     print_json,
     read_documents,
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     check_report(args.report, sequential=args.sequential)
     check_folder(args)
     library = library_of(list(read_documents(args)), args)
-    engine = Engine.load(engine_config(args))
+    engine = load_engine(engine_config(args))
     if args.methods is None:
         configs = (configs[0], replace(configs[1], method=rival_of_plain(engine.info)))
     conversation = open_conversation(engine, library.text)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.parts import library_of
-from app.cli.reading import generation_config, open_conversation, print_json, read_documents
+from app.cli.reading import generation_config, load_engine, open_conversation, print_json, read_documents
 from app.cli.saved_books import open_text
 from app.context.samples import RACES_SUFFIX
 from app.runtime.options import engine_config
@@ -46,7 +46,7 @@ def run_verify(args: argparse.Namespace) -> int:
     file = Path(args.files[0])
     rows = questions_about(args.verify, file)
     library = library_of(list(read_documents(args)), args)
-    engine = Engine.load(engine_config(args))
+    engine = load_engine(engine_config(args))
     usable = [name for name in EXACT_METHODS if engine.info.has_draft or not METHODS[name].needs_draft]
     names = tuple(dict.fromkeys(args.methods or usable))
     configs = tuple(generation_config(args, check_method(name).name) for name in names)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,10 +15,11 @@ from app.context.domain_check import ON_COMMAND_LINE, reach_note
 from app.documents import Document, Extracting, extract_documents
 from app.documents.ocr import Ocr
 from app.documents.recognised import FOLDER, RecognisedPages
-from app.formats import duration
+from app.formats import duration, loading
 from app.runtime.data_folder import check_place, data_dir
 from app.runtime.options import engine_config, speculation_config
-from core.config import GenerationConfig, SamplingParams
+from app.runtime.throttle import INTERVAL_SECONDS
+from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.engine_api import TextEngine
 from core.engine_info import EngineInfo
@@ -25,6 +27,7 @@ from core.errors import NotPossibleHere
 from core.generation.events import Event, PrefillProgress
 from core.generation.session import Conversation
 from core.generation.text import check_thinking
+from core.models.loading import LoadProgress, watched_loading
 
 
 def usual_method(info: EngineInfo) -> str:
@@ -43,9 +46,19 @@ def open_engine(args: argparse.Namespace) -> TextEngine:
 
         engine = connector(args)()[0]
     else:
-        engine = Engine.load(engine_config(args))
+        engine = load_engine(engine_config(args))
     check_thinking(args.thinking, engine.info.capabilities.thinking)
     return engine
+
+
+def load_engine(config: EngineConfig) -> Engine:
+    """The engine of this machine; its loading is shown on stderr. Raises CoreError."""
+    line = ProgressLine(sys.stderr)
+    try:
+        with watched_loading(line.show_loading):
+            return Engine.load(config)
+    finally:
+        line.close()
 
 
 def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:
@@ -125,7 +138,7 @@ class ProgressLine:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._terminal = drawing(stream), stream.isatty()
-        self._open = False
+        self._open, self._next = False, 0.0
 
     def watch(self, events: Iterable[Event]) -> Iterator[Event]:
         """Yield the events, and show their progress."""
@@ -148,6 +161,15 @@ class ProgressLine:
             self._open = True
         elif event.done_tokens in (event.reused_tokens, event.total_tokens):
             self._stream.write(f"{line}\n")
+
+    def show_loading(self, progress: LoadProgress) -> None:
+        """Show how far the loading of a model is, on a terminal, once that can be told."""
+        if progress.seconds_left is None or not self._terminal or time.perf_counter() < self._next:
+            return
+        self._next = time.perf_counter() + INTERVAL_SECONDS
+        self._stream.write(f"\r{f'Loading: {loading(progress)}':<79}")
+        self._stream.flush()
+        self._open = True
 
     def show_recognition(self, step: Extracting) -> None:
         """Show how far text on pictures was recognised, on a terminal."""

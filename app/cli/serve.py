@@ -4,10 +4,10 @@ import argparse
 import os
 import sys
 
-from app.cli.reading import print_json
+from app.cli.reading import ProgressLine, print_json
 from app.remote.addresses import is_loopback
 from app.runtime.data_folder import data_dir, data_place
-from app.runtime.events import LoadFailed, Ready
+from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.options import engine_config
 from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
@@ -89,7 +89,12 @@ def loaded(worker: EngineWorker) -> Ready:
     Raises:
         CoreError: it cannot be loaded.
     """
-    *_, state = worker.states()
+    line = ProgressLine(sys.stderr)
+    for now in worker.states():
+        if isinstance(now, Loading):
+            line.show_loading(now.progress)
+    line.close()
+    state = worker.state
     if isinstance(state, LoadFailed):
         raise state.error
     assert isinstance(state, Ready), "closed while loading"

@@ -10,6 +10,7 @@ from app.documents.document import Extracting
 from app.runtime.trace import Race
 from core.errors import CoreError
 from core.generation.events import Event, LaneEvent
+from core.models.loading import NOTHING_LOADED, LoadProgress
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it while the page is already served
     from core.engine_info import EngineInfo
@@ -23,6 +24,7 @@ class Loading:
     """The model is being loaded."""
 
     model: str = ""  # its name, if it replaces another model
+    progress: LoadProgress = NOTHING_LOADED
 
 
 @dataclass(frozen=True, slots=True)

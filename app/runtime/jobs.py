@@ -12,6 +12,7 @@ from app.runtime.events import Kind, LoadFailed, Loading, ModelState, Pause, Rea
 from app.runtime.sessions import Session
 from app.runtime.throttle import INTERVAL_SECONDS
 from core.errors import CoreError
+from core.models.loading import LoadProgress
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it while the page is already served
     from core.engine_api import TextEngine
@@ -90,6 +91,7 @@ class JobQueue:
     def __init__(self) -> None:
         self.state: ModelState = Loading()
         self.closed = False
+        self.stop_loading = threading.Event()  # of the model that is being loaded
         self._jobs: list[Job] = []
         self._turn: Job | None = None  # the one that runs
         self._switch: Switch | None = None  # done before the next job
@@ -222,6 +224,7 @@ class JobQueue:
                 if job is self._turn or job.kind == "survey":
                     job.cancel.set()
             self.state, self._switch = Loading(model), Switch(load)
+            self.stop_loading.clear()
             self._changed.notify_all()
 
     def has_loaded(self, timeout_seconds: float) -> bool:
@@ -233,6 +236,7 @@ class JobQueue:
         """Cancel everything and start no further jobs. True: a model is being loaded."""
         with self._changed:
             self.closed = True
+            self.stop_loading.set()
             for job in self._jobs:
                 job.cancel.set()
             self._changed.notify_all()
@@ -296,6 +300,18 @@ class JobQueue:
         with self._changed:
             self.state = state
             self._changed.notify_all()
+
+    def loads_again(self) -> None:
+        """The model that another one was to replace is being loaded."""
+        if not self.closed:
+            self.stop_loading.clear()
+        self.has_become(Loading("the model before"))
+
+    def loads(self, progress: LoadProgress) -> None:
+        """How far loading is."""
+        with self._changed:
+            if isinstance(self.state, Loading):
+                self.state = replace(self.state, progress=progress)
 
     def end(self, job: Job, info: "EngineInfo | None") -> None:
         """End the job's turn. `info`: what the engine reports of itself now."""

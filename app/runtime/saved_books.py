@@ -66,6 +66,12 @@ class SavedBooks:
         """Forget the engine, and its texts in memory, before it is freed."""
         self._store = self._slots = None
 
+    def meet(self, engine: "TextEngine") -> None:
+        """An engine is there: if there are saved books, its weights are read aside, to know which of them are its."""
+        store = self._of(engine)
+        if store is not None and store.folder.books():
+            store.knows_family()
+
     @property
     def in_memory(self) -> tuple[int, int]:
         """How many texts are kept in memory, and their bytes."""
@@ -106,7 +112,7 @@ class SavedBooks:
 
         state = disk_state(session)
         try:
-            for event in store.fetch(prompt_ids, cancel):
+            for event in store.fetch(prompt_ids, cancel, waits=False):
                 if isinstance(event, Fetched):
                     state.num_fetched, state.fetch_seconds = event.num_tokens, event.elapsed_seconds
                     state.once_seconds = event.book.label.read_seconds

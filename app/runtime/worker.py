@@ -31,6 +31,7 @@ from app.runtime.sessions import NoBook, OtherBook, Session, Sessions
 from app.runtime.throttle import SIGN_OF_LIFE_SECONDS
 from core.config import GenerationConfig
 from core.errors import CoreError, EmptyQuestion, InvalidSetting, let_go
+from core.models.loading import watched_loading
 
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
     from core.engine_api import TextEngine
@@ -89,7 +90,7 @@ class EngineWorker:
         return self._thread.is_alive()
 
     def close(self, timeout_seconds: float = MOST_END_SECONDS) -> None:
-        """Cancel everything and let the thread end; loading cannot be cancelled, so close does not wait for it."""
+        """Cancel everything and let the thread end; what loading does beside weights is not waited for."""
         loading = self._jobs.close()
         if self._thread.is_alive():
             self._thread.join(min(timeout_seconds, SHORT_END_SECONDS) if loading else timeout_seconds)
@@ -102,16 +103,22 @@ class EngineWorker:
         return self._jobs.state
 
     def states(self) -> Iterator[ModelState | Pause]:
-        """Yield the model's state now, and again once loading has ended; until then a pause every second.
+        """Yield the model's state now, and again once loading has ended; every second until then how far it is.
 
-        Gradio notices a closed page, and frees its thread, only at a yield.
+        Where nothing has changed, a pause: Gradio notices a closed page, and frees its thread, only at a yield.
         """
-        first = self._jobs.state
-        yield first
-        if isinstance(first, Loading):  # even if loading has ended meanwhile
+        shown = self._jobs.state
+        yield shown
+        if isinstance(shown, Loading):  # even if loading has ended meanwhile
             while not self._jobs.has_loaded(SIGN_OF_LIFE_SECONDS):
-                yield Pause()
+                before, shown = shown, self._jobs.state
+                yield Pause() if shown == before or not isinstance(shown, Loading) else shown
             yield self._jobs.state
+
+    def stop_loading(self) -> None:
+        """End the loading of a model at its next weight; the model before it, if there was one, is loaded again."""
+        if isinstance(self._jobs.state, Loading):
+            self._jobs.stop_loading.set()
 
     def switch(self, load: Load, model: str) -> None:
         """Load another model in place of the present one; returns at once, `states` reports the rest.
@@ -337,8 +344,9 @@ class EngineWorker:
         state = self._loaded(load)
         if isinstance(state, Ready):
             self._load = load
-        elif had_one and isinstance(state, LoadFailed):
+        elif had_one and isinstance(state, LoadFailed) and not self._jobs.closed:
             self._free()
+            self._jobs.loads_again()
             again = self._loaded(self._load)
             return replace(again, refused=state.error) if isinstance(again, Ready) else again
         return state
@@ -358,7 +366,8 @@ class EngineWorker:
     def _loaded(self, load: Load) -> ModelState:
         started = time.perf_counter()
         try:
-            self._engine, machine = load()
+            with watched_loading(self._jobs.loads, self._jobs.stop_loading):
+                self._engine, machine = load()
         except CoreError as error:
             let_go(error)
             return LoadFailed(error)
@@ -367,6 +376,7 @@ class EngineWorker:
             let_go(error)
             return LoadFailed(EngineFault(error))
         log.info("model loaded in %.1f s", time.perf_counter() - started)
+        _surely(partial(self.saved_books.meet, self._engine))
         return Ready(self._engine.info, machine, self._engine.context)
 
     def _do(self, job: Job) -> None:

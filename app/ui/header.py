@@ -44,8 +44,8 @@ def masthead(state: ModelState) -> str:
     """The header for a model state."""
     match state:
         case Loading():
-            what = render.escape(state.model) or "the model"
-            chips = f'<span class="chip busy"><span class="spinner"></span>Loading {what}…</span>'
+            what, far = render.escape(state.model) or "the model", formats.loading(state.progress)
+            chips = f'<span class="chip busy"><span class="spinner"></span>Loading {what}… {far}</span>'
         case LoadFailed():
             chips = render.chip("No model", tone="bad")
         case Ready():

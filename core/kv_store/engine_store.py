@@ -7,6 +7,7 @@ chunks. Knows neither command line nor page; runs on one thread, the engine's.
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,7 @@ from core.ops.graphs import MOST_ROWS
 from core.planning.memory_plan import Plan
 
 LEAST_TOKENS = 64  # fewer are read as fast as a file is opened
+LOOK_SECONDS = 0.1  # between two looks whether the weights have been read
 WORTH_SECONDS = 5.0  # a shorter reading is not worth a file, nor a question whether to save it
 
 
@@ -93,7 +95,7 @@ class CacheOwner(TextEngine, Protocol):
     def refilled(self, token_ids: Sequence[int], *, logged: int) -> AbstractContextManager[FullCache]:
         """Its full cache, emptied, to be filled with the rows of these tokens."""
 
-    def family(self, digests: Path) -> Family:
+    def family(self, digests: Path) -> "Future[Family]":
         """What its keys and values depend on besides the text."""
 
 
@@ -124,23 +126,36 @@ class BookStore:
         self.folder = folder
 
     @cached_property
-    def family(self) -> Family:
-        """The engine's family. Cost: the first call reads the weights from disk."""
+    def _family(self) -> "Future[Family]":
         return self.engine.family(self.folder.path / DIGESTS)
+
+    @property
+    def family(self) -> Family:
+        """The engine's family. Cost: waits for the weights to be read, where this model is new to the folder."""
+        return self._family.result()
+
+    def knows_family(self) -> bool:
+        """Whether the engine's family is known; the first call lets the weights be read aside."""
+        return self._family.done()
 
     # -------------------- from the saved books
 
-    def fetch(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[Moving | Fetched]:
+    def fetch(
+        self, prompt_ids: Sequence[int], cancel: threading.Event | None = None, *, waits: bool = True
+    ) -> Iterator[Moving | Fetched]:
         """Load the saved part of a prompt into the engine, if it is more than the engine holds; `read` then continues.
 
         Yields Moving*, Fetched; nothing if there is no such book. A damaged book is removed; its intact beginning
         counts.
+
+        Args:
+            waits: for the weights of a model that is new to the folder to be read; else nothing is loaded until then.
         """
         engine, total = self.engine, len(prompt_ids) - 1
         held = engine.cached_prefix(prompt_ids)
         if total - held < LEAST_TOKENS or len(prompt_ids) + LONGEST_ROUND > engine.context:
             return
-        if not self.folder.books():
+        if not self.folder.books() or not (self.knows_family() or waits):
             return
         started = perf_counter()
         found = self.folder.find(self.family.digest, torch.tensor(prompt_ids[:total], dtype=torch.int32))
@@ -218,7 +233,8 @@ class BookStore:
     def is_saved(self, token_ids: Sequence[int]) -> bool:
         """Whether this text is among the saved books, or one that begins with it and ends a few tokens later."""
         wanted = torch.tensor(token_ids, dtype=torch.int32)
-        found = self.folder.find(self.family.digest, wanted) if self.folder.books() else None
+        known = bool(self.folder.books()) and self.knows_family()  # a model that is new to the folder has none
+        found = self.folder.find(self.family.digest, wanted) if known else None
         if found is None:
             return False
         return found.shared == len(token_ids) and self._usable(found, len(token_ids)) == len(token_ids)
@@ -238,6 +254,8 @@ class BookStore:
         started, cache, tokens = perf_counter(), self.engine.full_cache, book.tokens
         self.folder.room_for(book.size_bytes)
         shape, total = cache.shape, len(tokens)
+        while wait([self._family], LOOK_SECONDS).not_done:
+            yield Moving(0, total)
         label = Label(
             family=self.family.digest,
             identity=self.family.parts,

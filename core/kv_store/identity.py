@@ -1,16 +1,17 @@
 """What keys and values depend on besides the text: weights, configuration, tokenizer, template, number format.
 
 Two engines of the same family compute the same rows from the same token ids, so one may use what the other has read.
-Weights are identified by their content. Reading 13 GB for that takes a while, so digests are kept beside the saved
-books and reused while the files' names, sizes and times stay the same.
+Weights are identified by their content. Reading 13 GB for that takes a while, so it is done aside, and digests are kept
+beside the saved books and reused while the files' names, sizes and times stay the same.
 """
 
 import hashlib
 import json
 import os
 import secrets
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,8 +35,8 @@ class Family(NamedTuple):
     parts: dict[str, str]
 
 
-def family_of(module: nn.Module, shape: KVShape, text: str, *, pieces: str, known: Path | None) -> Family:
-    """The family of a loaded target.
+def family_of(module: nn.Module, shape: KVShape, text: str, *, pieces: str, known: Path | None) -> "Future[Family]":
+    """The family of a loaded target: at once, or when the files of its weights have been read by a thread.
 
     Args:
         module: as transformers loads it, with `config` and the folder it came from.
@@ -45,7 +46,6 @@ def family_of(module: nn.Module, shape: KVShape, text: str, *, pieces: str, know
     """
     parts = {
         "format": str(FORMAT),
-        "weights": weights_digest(module, known),
         "config": config_digest(module),
         "text": text,
         "dtype": str(shape.dtype).removeprefix("torch."),
@@ -55,7 +55,17 @@ def family_of(module: nn.Module, shape: KVShape, text: str, *, pieces: str, know
     }
     if shape.narrow is not None:
         parts["kept as"] = str(shape.narrow).removeprefix("torch.")
-    return Family(digest_of(json.dumps(parts, sort_keys=True).encode()), parts)
+    family: Future[Family] = Future()
+
+    def settle(weights: "Future[str]") -> None:
+        if (error := weights.exception()) is not None:
+            family.set_exception(error)
+            return
+        parts["weights"] = weights.result()
+        family.set_result(Family(digest_of(json.dumps(parts, sort_keys=True).encode()), parts))
+
+    weights_digest(module, known).add_done_callback(settle)
+    return family
 
 
 def digest_of(content: bytes) -> str:
@@ -71,20 +81,28 @@ def config_digest(module: nn.Module) -> str:
     return digest_of(json.dumps(kept, sort_keys=True, default=str).encode())
 
 
-def weights_digest(module: nn.Module, known: Path | None) -> str:
-    """Digest of the weights: of the files they were loaded from, else of the parameters themselves."""
-    folder = Path(str(getattr(module, "name_or_path", "") or "."))
+def weights_digest(module: nn.Module, known: Path | None) -> "Future[str]":
+    """Digest of the weights: of the files they were loaded from, read by a thread; else of the parameters, at once."""
+    folder, digest = Path(str(getattr(module, "name_or_path", "") or ".")), Future[str]()
     files = sorted(weight_files(folder)) if folder != Path(".") else []
     if not files:
-        return parameters_digest(module)
+        digest.set_result(parameters_digest(module))
+        return digest
     stamp = json.dumps([[str(file.resolve()), *_stamp(file)] for file in files])
-    kept = _kept(known)
-    if stamp not in kept:
-        with ThreadPoolExecutor(min(4, len(files))) as pool:
-            digests = list(pool.map(file_digest, files))
-        kept = {**kept, stamp: digest_of("".join(digests).encode())}
-        _keep(kept, known)
-    return kept[stamp]
+    if (kept := _kept(known).get(stamp)) is not None:
+        digest.set_result(kept)
+    else:  # a program that ends does not wait for it
+        threading.Thread(target=_read, args=(files, stamp, known, digest), name="weights", daemon=True).start()
+    return digest
+
+
+def _read(files: Sequence[Path], stamp: str, known: Path | None, digest: "Future[str]") -> None:
+    try:
+        found = digest_of("".join(map(file_digest, files)).encode())
+        _keep({**_kept(known), stamp: found}, known)
+        digest.set_result(found)
+    except OSError as error:
+        digest.set_exception(error)
 
 
 def _stamp(file: Path) -> tuple[int, int]:
@@ -93,7 +111,7 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 
 def file_digest(file: Path) -> str:
-    """SHA-256 of a file. Cost: reads it; threads can hash several files at a time."""
+    """SHA-256 of a file. Cost: reads it."""
     found, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
     with file.open("rb", buffering=0) as stream:
         while count := stream.readinto(piece):

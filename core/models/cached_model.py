@@ -138,7 +138,7 @@ class CachedModel:
         """`vocab`: size of distributions, if it is another model's vocabulary (padded otherwise)."""
         self.name, self.module, self.cache, self.device, self._graphed = name, module, cache, device, graphed
         self._lead = lead or (lambda *_: nullcontext())
-        rows = module.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator]
+        rows = module.get_input_embeddings().num_embeddings if vocab is not None else None  # type: ignore[operator]
         self._vocab, self._rows = (vocab, rows) if vocab != rows else (None, None)
         self.meter = PassMeter(device)
         self.short = short_pass_of(module) if device.type == "cpu" else None  # for passes of few tokens
@@ -151,6 +151,8 @@ class CachedModel:
     @property
     def dtype(self) -> torch.dtype:
         """The type of computation and of logits; weights may have fewer bits."""
+        if self.device.type == "cpu":
+            return torch.float32
         return next(weights.dtype for weights in self.module.parameters() if weights.is_floating_point())
 
     def record(self, sizes: Sequence[int], seen: int) -> None:

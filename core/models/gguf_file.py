@@ -105,6 +105,12 @@ class GgufFile:
             return torch.bfloat16
         return next((PLAIN[kind] for kind in ("BF16", "F16") if kind in kinds), torch.float32)
 
+    @property
+    def packed_bytes(self) -> int:
+        """Of the weights, matrices in the 16 bits of the file where it has such, and the rest in 32."""
+        held = (one for name, one in self.tensors.items() if name != FREQUENCIES)
+        return sum(math.prod(one.shape) * (one.dtype.itemsize if len(one.shape) == 2 else 4) for one in held)
+
     def config(self) -> PreTrainedConfig:
         """The configuration that the header stands for.
 

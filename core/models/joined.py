@@ -18,14 +18,14 @@ from core.caches.branch import BranchCache
 from core.caches.tokens import Context
 from core.models.cached_model import CachedModel
 from core.models.hf_attention import forward
-from core.models.linear import FewRowsNorm, PackedLinear
+from core.models.linear import FewRowsNorm, PackedLinear, RowsInBits
 from core.models.short_pass import FIXED_ROTATIONS
 from core.ops.native import MOST_TOKENS
 from core.ops.reach import Asked
 from core.ops.threads import process_threads
 
 MOST_JOINED = 256  # tokens of a joined pass: beyond it, computing takes as long as reading the weights again
-ALONE = (FewRowsNorm, PackedLinear, nn.Embedding)  # whose rows do not depend on each other
+ALONE = (FewRowsNorm, PackedLinear, RowsInBits, nn.Embedding)  # whose rows do not depend on each other
 
 _of_modules: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()  # whether all of their parts are `_is_alone`
 

@@ -1,4 +1,4 @@
-"""Layers that compute passes of few rows with our kernel: linear, norm, SiLU; the same weights, the same shapes.
+"""Layers that compute passes of few rows with our kernel: linear, norm, SiLU, and the look-up of their tokens' rows.
 
 Decoding multiplies every weight with one to some twenty rows. Stock matmuls take twice as long for four rows as for one
 and sum in another order, so that verified logits differ in their last bits from plain ones. The kernel avoids both.
@@ -7,7 +7,8 @@ torch's SiLU computes 32 numbers of a tensor at a time and the rest in another w
 wide, a row's last bits therefore depend on the rows beside it.
 """
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +20,14 @@ from core.ops.native import MOST_TOKENS, SmallRows, packed
 # 2 cores, all weights of the bundled target, stock / kernel ms: 1 row 2.1 / 0.9, 9 rows 4.8 / 2.0, 33 rows 7.9 / 7.2.
 MOST_ROWS = MOST_TOKENS
 KINDS = (torch.float32, torch.float16, torch.bfloat16)  # by their number in the kernel
+PIECE = 1 << 22  # weights looked at together
 
 
-def stored(weight: Tensor) -> Tensor:
-    """A float32 weight in the 16 bits that hold it exactly, if some do: as files store it, and half to read."""
-    for dtype in KINDS[1:]:
-        narrow = weight.to(dtype)
-        if torch.equal(narrow.float(), weight):
-            return narrow
-    return weight
+def stored_type(weight: Tensor) -> torch.dtype:
+    """The 16 bits that hold a float32 weight [O, I] exactly, if some do: as files store it, and half to read."""
+    pieces = torch.split(weight, max(1, PIECE // weight.shape[1]))  # none of a weight's size is made for it
+    exact = (dtype for dtype in KINDS[1:] if all(torch.equal(part.to(dtype).float(), part) for part in pieces))
+    return weight.dtype if weight.dtype != torch.float32 else next(exact, torch.float32)
 
 
 class PackedLinear(nn.Module):
@@ -41,7 +41,8 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features, self.bias = linear.in_features, linear.out_features, linear.bias
         self.kernel = kernel
-        panels = packed(stored(linear.weight.detach()), kernel.panel)
+        weight = linear.weight.detach()
+        panels = packed(weight, kernel.panel, stored_type(weight))
         self.packed = nn.Parameter(panels, requires_grad=False)
         self._bias = None if self.bias is None else self.bias.detach().contiguous()
         pointers = self.packed.data_ptr(), None if self._bias is None else self._bias.data_ptr()
@@ -59,12 +60,70 @@ class PackedLinear(nn.Module):
         return self.kernel.product(x, self.sizes)
 
 
-def use_packed_linear(module: nn.Module, kernel: SmallRows) -> None:
-    """Replace the linear layers of a float32 model on CPU, in place."""
-    for parent in list(module.modules()):
-        for name, part in list(parent.named_children()):
-            if type(part) is nn.Linear and part.weight.dtype == torch.float32:
-                setattr(parent, name, PackedLinear(part, kernel))
+class RowsInBits(nn.Module):
+    """`nn.Embedding` whose weights stay in the bits of the file; a row is widened to float32 when it is looked up.
+
+    Where the output layer has the same weights, rows come out of its panels, and there is no second copy.
+    """
+
+    def __init__(self, embedding: nn.Embedding, head: PackedLinear | None) -> None:
+        super().__init__()
+        self.num_embeddings, self.scale = embedding.num_embeddings, _scale(embedding)
+        weight = embedding.weight.detach()
+        self.rows = head.packed if head else nn.Parameter(weight.to(stored_type(weight), copy=True), False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens [...] to [..., D]."""
+        if self.rows.ndim == 2:
+            found = functional.embedding(tokens, self.rows).float()
+        else:
+            panel = self.rows.shape[2]
+            found = self.rows[tokens // panel, :, tokens % panel].float()
+        return found if self.scale is None else found * self.scale
+
+
+def _scale(embedding: nn.Embedding) -> Tensor | None:
+    return getattr(embedding, "embed_scale", None)
+
+
+def _looks_up(part: nn.Module) -> bool:
+    """Whether a module finds rows as `RowsInBits` does: families write their own, so each is tried (random weights)."""
+    if not isinstance(part, nn.Embedding) or part.max_norm is not None or part.weight.dtype not in KINDS:
+        return False
+    rows = torch.randn(4, part.embedding_dim, generator=torch.Generator().manual_seed(0))
+    tried, tokens, scale = copy.copy(part), torch.tensor([[2, 0, 3]]), _scale(part)
+    tried._parameters = {"weight": nn.Parameter(rows, False)}
+    with torch.inference_mode():
+        return torch.equal(tried(tokens), rows[tokens] if scale is None else rows[tokens] * scale)
+
+
+Place = tuple[nn.Module, str]  # a module's parent, and its name there
+
+
+def places(module: nn.Module) -> list[list[Place]]:
+    """Every part of a model that has parameters of its own; those with one weight in common are together.
+
+    No part is referred to, so that its memory is free as soon as it is replaced.
+    """
+    found: dict[int, list[Place]] = {}
+    for parent in module.modules():
+        for name, part in parent.named_children():
+            if any(own is not None for own in part._parameters.values()):
+                found.setdefault(id(part._parameters.get("weight", part)), []).append((parent, name))
+    return list(found.values())
+
+
+def pack(together: Sequence[Place], kernel: SmallRows) -> None:
+    """Replace the linear layers and embeddings among parts with one weight in common, of a float32 model on CPU."""
+    head: PackedLinear | None = None
+    for parent, name in together:
+        part = getattr(parent, name)
+        if type(part) is nn.Linear and part.weight.dtype in KINDS:
+            head = PackedLinear(part, kernel)
+            setattr(parent, name, head)
+    for parent, name in together:
+        if _looks_up(getattr(parent, name)):
+            setattr(parent, name, RowsInBits(getattr(parent, name), head))
 
 
 class FewRowsNorm(nn.Module):
@@ -90,8 +149,10 @@ def use_few_rows_norm(module: nn.Module, few_rows: Callable[[Tensor, Tensor, flo
     generator = torch.Generator().manual_seed(0)
     for parent in list(module.modules()):
         for name, part in list(parent.named_children()):
+            if not type(part).__name__.endswith("RMSNorm"):  # others may make their weights when asked for them
+                continue
             weight, eps = getattr(part, "weight", None), getattr(part, "variance_epsilon", None)
-            if not type(part).__name__.endswith("RMSNorm") or not isinstance(weight, nn.Parameter) or eps is None:
+            if not isinstance(weight, nn.Parameter) or eps is None:
                 continue
             if weight.ndim != 1 or weight.dtype != torch.float32 or not weight.is_contiguous():
                 continue

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,8 +14,8 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
@@ -22,7 +23,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from core.caches.base import KVShape
-from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
+from core.errors import DamagedAssets, LoadingStopped, NotEnoughMemory, UnsupportedModel
 from core.models.experts import Experts, experts_of
 from core.models.families import FAMILIES, WITH_SINKS, refusal
 from core.models.gguf_file import ENDING, GgufFile, load_gguf, load_gguf_words
@@ -31,15 +32,19 @@ from core.models.hub.catalog import restore_hint
 from core.models.hub.store import name_of, weight_files
 from core.models.layer_reach import attending_layers, layer_heads, reaches_of, read_again
 from core.models.layerwise import PLAIN_FAMILIES
-from core.models.linear import use_few_rows_norm, use_few_rows_silu, use_packed_linear
+from core.models.linear import PackedLinear, RowsInBits, pack, places, use_few_rows_norm, use_few_rows_silu
+from core.models.loading import load_meter
 from core.models.quantised import FORMATS, quantise
 from core.models.state_size import NO_STATE, StateSize, state_size
-from core.models.text_part import NAMES, WHOLES, text_bytes, text_part
+from core.models.text_part import NAMES, UNKNOWN, WHOLES, Stored, stored_weights, text_bytes, text_part
 from core.ops.backend import STOCK, Backend
+from core.ops.host_memory import trim_heap
+from core.ops.native import SmallRows
 from core.ops.reach import Reach
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 MISREAD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StrictDataclassError)
+UNPACKING = 0.9  # of the time that a GGUF file takes; the rest packs the weights for the kernel
 DECODERS = "Choose a decoder-only text model such as Llama, Mistral or Qwen."
 
 
@@ -56,6 +61,7 @@ class ModelDims:
     max_context: int
     weight_bytes: int  # on disk
     disk_dtype: torch.dtype
+    packed_bytes: int = 0  # of weights that a processor keeps in the bits of their file; 0: not known
     layerwise: bool = False  # whether its layers can be called one by one (`core.models.layerwise`)
     drafts: bool = True  # whether it can be a draft, whose keys must move (`core.models.rotary`)
     intermediate_size: int = 0  # of an MLP; 0: not known
@@ -155,11 +161,18 @@ def read_dims(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelDims
     if folder.suffix == ENDING:
         held = GgufFile.read(folder)
         dims = dims_of(config, folder.stem, weight_bytes=held.parameters * held.dtype.itemsize)
-        return replace(dims, disk_dtype=held.dtype)
+        return replace(dims, disk_dtype=held.dtype, packed_bytes=held.packed_bytes)
     files = weight_files(folder)
     alone = _stated_kind(folder) not in WHOLES
     size = sum(file.stat().st_size for file in files) if alone else text_bytes(files)
-    return dims_of(config, name_of(folder), weight_bytes=size)
+    dims = dims_of(config, name_of(folder), weight_bytes=size)
+    return replace(dims, packed_bytes=_stored(folder, config).packed_bytes)
+
+
+def _stored(folder: Path, config: PreTrainedConfig) -> Stored:
+    whole, tied = _stated_kind(folder) not in WHOLES, bool(getattr(config, "tie_word_embeddings", False))
+    quantised = getattr(config, "quantization_config", None) is not None
+    return UNKNOWN if quantised else stored_weights(weight_files(folder), whole=whole, tied=tied)
 
 
 def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> ModelDims:
@@ -249,34 +262,51 @@ def load_model(
     Raises:
         DamagedAssets: weights are missing, truncated or do not match the config.
         UnsupportedModel: transformers has no causal language model for it.
-        NotEnoughMemory: the device is full.
+        NotEnoughMemory: the device is full. LoadingStopped: the user has stopped it.
     """
-    return prepared(load_module(folder, dtype, overrides), dims, dtype, device, backend, divide, bits)
+    in_bits = device.type == "cpu" and dtype == torch.float32 and bits not in FORMATS and divide is None
+    module = load_module(folder, dtype, overrides, in_bits=in_bits, file_bytes=dims.weight_bytes)
+    share = 1 - UNPACKING if folder.suffix == ENDING else 1.0
+    return prepared(module, dims, dtype, device, backend, divide, bits, share=share)
 
 
-def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] = NOTHING) -> nn.Module:
+def load_module(
+    folder: Path,
+    dtype: torch.dtype,
+    overrides: Mapping[str, Any] = NOTHING,
+    *,
+    in_bits: bool = False,
+    file_bytes: int = 0,
+) -> nn.Module:
     """The model that transformers loads from a folder, on the CPU, with our attention function.
 
+    Args:
+        in_bits: matrices keep the 16 bits that the files have, and of a folder take no memory before they are used.
+        file_bytes: of all weights, for the progress of unpacking a GGUF file.
     Raises:
-        DamagedAssets, UnsupportedModel: as `load_model`.
+        DamagedAssets, UnsupportedModel, LoadingStopped: as `load_model`.
     """
     register()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the app and the commands show their own
     set_verbosity_error()  # type: ignore[no-untyped-call]  # errors in weights are reported below
-    config = read_config(folder, overrides)
+    config, meter = read_config(folder, overrides), load_meter()
     try:
         if folder.suffix == ENDING:
-            model, lacking = load_gguf(folder, config, dtype, ATTENTION_NAME), []
+            model, lacking = _unpacked(folder, config, None if in_bits else dtype, file_bytes), []
         else:
-            model, found = cast(Any, AutoModelForCausalLM).from_pretrained(
-                folder,
-                config=config,
-                dtype=dtype,
-                attn_implementation=ATTENTION_NAME,
-                local_files_only=True,
-                output_loading_info=True,
-                key_mapping=None if _stated_kind(folder) not in WHOLES else dict(NAMES),
-            )
+            family, narrow = _family(config), _stored(folder, config).narrow if in_bits else None
+            kept = family if narrow is None else _declaring(family, narrow)
+            with meter.stops_transformers():
+                model, found = kept.from_pretrained(
+                    folder,
+                    config=config,
+                    dtype=dtype,
+                    attn_implementation=ATTENTION_NAME,
+                    local_files_only=True,
+                    output_loading_info=True,
+                    key_mapping=None if _stated_kind(folder) not in WHOLES else dict(NAMES),
+                )
+            model.__class__ = family
             lacking = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
     except (OSError, KeyError, SafetensorError, RuntimeError) as error:
         raise DamagedAssets(
@@ -294,6 +324,44 @@ def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] =
     return model
 
 
+def _unpacked(file: Path, config: PreTrainedConfig, dtype: torch.dtype | None, file_bytes: int) -> nn.Module:
+    meter, before = load_meter(), 0.0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal before
+        meter.add((now := file_bytes * UNPACKING * done / total) - before)
+        before = now
+
+    try:
+        return load_gguf(file, config, dtype, ATTENTION_NAME, progress=tell, cancel=meter.cancel)
+    except CancelledError as error:
+        raise LoadingStopped from error
+
+
+def _family(config: PreTrainedConfig) -> Any:
+    """transformers' class of causal language models of a configuration."""
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ValueError(f"no causal language model for {type(config).__name__}")
+    found = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _declaring(family: Any, narrow: torch.dtype) -> Any:
+    """A class of the same name, whose models declare matrices in another type than their own.
+
+    transformers converts every weight of a checkpoint to the type that the model declares for it. So matrices stay as
+    they lie in the files (mapped, not read), while everything else is computed and converted in the model's type.
+    """
+
+    def declare(self: Any, *args: Any, **kwargs: Any) -> None:
+        family.__init__(self, *args, **kwargs)
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                parameter.data = parameter.data.to(narrow)
+
+    return type(family.__name__, (family,), {"__init__": declare, "__module__": family.__module__})
+
+
 def prepared(
     model: nn.Module,
     dims: ModelDims,
@@ -302,11 +370,15 @@ def prepared(
     backend: Backend = STOCK,
     divide: Callable[[nn.Module], None] | None = None,
     bits: int | None = None,
+    *,
+    share: float = 1.0,
 ) -> LoadedModel:
     """Prepare a module of transformers to compute on a device.
 
+    Args:
+        share: of all the loading that this is, for its progress.
     Raises:
-        NotEnoughMemory: the device is full.
+        NotEnoughMemory: the device is full. LoadingStopped.
     """
     module = model.eval().requires_grad_(False)
     if divide is not None:
@@ -314,30 +386,53 @@ def prepared(
     try:
         if bits in FORMATS:
             quantise(module, bits, device)
-        module.to(device)
+        _place(module, dtype, device, backend.kernel, dims.weight_bytes * share)
     except torch.OutOfMemoryError as error:
         raise NotEnoughMemory(
             "The weights do not fit into the memory that is free on the device.",
             hint="Close other programs that use it, or choose a smaller model.",
         ) from error
     if backend.kernel is not None:
-        use_packed_linear(module, backend.kernel)
         use_few_rows_norm(module, backend.kernel.norm)
         use_few_rows_silu(module, backend.kernel.silu)
-    elif device.type == "cpu":
-        _column_major(module)
     eos: Any = getattr(cast(Any, model).generation_config, "eos_token_id", None)
     eos = cast(Any, model).config.eos_token_id if eos is None else eos
     ids = frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])
     return LoadedModel(module, dims, dims.shape(dtype, device), ids)
 
 
-def _column_major(module: nn.Module) -> None:
-    """Lay linear weights out input by input. Passes of few rows get faster (2 cores, float32, the bundled output layer:
-    0.22 to 0.13 ms for 1 row, 0.37 to 0.24 ms for 3), long ones stay as fast; values and shapes stay the same."""
-    for part in module.modules():
-        if type(part) is nn.Linear:
-            part.weight.data = part.weight.data.t().contiguous().t()
+def _place(
+    module: nn.Module, dtype: torch.dtype, device: torch.device, kernel: SmallRows | None, file_bytes: float
+) -> None:
+    """Bring weights to their device, type and layout, part by part: none is there twice but those of one part."""
+    meter, total = load_meter(), sum(parameter.nbytes for parameter in module.parameters()) or 1
+    for together in places(module):
+        parent, name = together[0]
+        size = sum(own.nbytes for own in getattr(parent, name).parameters(recurse=False))
+        if kernel is not None:
+            pack(together, kernel)
+        for parent, name in together:
+            _place_part(getattr(parent, name), dtype, device)
+        trim_heap()
+        meter.add(file_bytes * size / total)
+    module.to(device)  # what the module itself holds
+
+
+def _place_part(part: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+    """As `_place`, of what the kernel has not packed.
+
+    On a processor linear weights lie input by input: passes of few rows get faster (2 cores, float32, the bundled
+    output layer: 0.22 to 0.13 ms for 1 row, 0.37 to 0.24 ms for 3), long ones stay as fast.
+    """
+    if device.type != "cpu":
+        part.to(device)
+    elif not isinstance(part, PackedLinear | RowsInBits):
+        for name, own in part.named_parameters(recurse=False):
+            here = dtype if own.is_floating_point() else own.dtype
+            if type(part) is nn.Linear and name == "weight":
+                own.data = torch.empty(own.T.shape, dtype=here).copy_(own.T).T
+            else:
+                own.data = torch.empty(own.shape, dtype=here).copy_(own)
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from core.caches.base import FixedRows, KVCache, RunningPass, too_large
 from core.models.hf_attention import forward
@@ -98,7 +97,7 @@ class ShortPass:
         count, dim = len(tokens), self._dim
         if count > len(self._memory[0]):
             self._make_room(count)
-        self._memory[0][:count] = functional.embedding(tokens, self._body.embed_tokens.weight)
+        self._memory[0][:count] = self._body.embed_tokens(tokens)
         cos, sin = self._rotation(positions.tolist())
         q, k, v = (
             own[: count * n * dim].view(1, n, count, dim) for own, n in zip(self._between, self._counts, strict=False)

@@ -5,10 +5,13 @@ alone has the same position in all three of their rotary dimensions.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import torch
 from safetensors import SafetensorError, safe_open
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
@@ -88,6 +91,49 @@ def text_bytes(files: Sequence[Path]) -> int:
         except (OSError, SafetensorError):  # loading says what is wrong
             total += file.stat().st_size
     return total
+
+
+class Stored(NamedTuple):
+    """How files store weights."""
+
+    narrow: torch.dtype | None  # the 16 bits that all matrices have; None: others, or several types
+    packed_bytes: int  # of all weights, matrices in their 16 bits and the rest in 32; 0: not known
+
+
+UNKNOWN = Stored(None, 0)
+
+
+def stored_weights(files: Sequence[Path], *, whole: bool, tied: bool) -> Stored:
+    """How the weights that are loaded are stored; unknown in files of another format than safetensors.
+
+    Args:
+        whole: whether all weights are loaded, or those of the text part alone.
+        tied: whether the output layer has the embeddings' weights, even if the files have others for it.
+    """
+    try:
+        stamps = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+        found = [weight for stamp in stamps for weight in _weights(*stamp)]
+    except (OSError, SafetensorError):  # damaged: loading says so
+        return UNKNOWN
+    loaded = [one for one in found if (whole or _is_text(one[0])) and not (tied and one[0].endswith("lm_head.weight"))]
+    types = {kind for _, kind, shape in loaded if len(shape) > 1}
+    size = sum(prod(shape) * (2 if _is_packed(*weight) else 4) for weight in loaded for shape in weight[2:])
+    return Stored(NARROW.get(next(iter(types))) if len(types) == 1 else None, size)
+
+
+def _is_packed(name: str, kind: str, shape: tuple[int, ...]) -> bool:
+    return kind in NARROW and len(shape) == 2 and "experts" not in name.split(".")
+
+
+@lru_cache(maxsize=256)
+def _weights(file: Path, _size: int, _changed: int) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    """Name, type and shape of the weights in a file."""
+    with safe_open(file, "pt") as weights:
+        parts = {name: weights.get_slice(name) for name in weights.keys()}  # noqa: SIM118
+        return tuple((name, part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items())
+
+
+NARROW = MappingProxyType({"F16": torch.float16, "BF16": torch.bfloat16})
 
 
 def _is_text(name: str) -> bool:

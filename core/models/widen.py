@@ -163,7 +163,8 @@ def target_dims(entry: ModelEntry) -> ModelDims:
         return small
     size = target_size(entry)
     weight_bytes = size.num_parameters * size.dims.disk_dtype.itemsize
-    return replace(size.dims, vocab_size=small.vocab_size, weight_bytes=weight_bytes)
+    packed = size.num_parameters * torch.float32.itemsize  # made in the type of computation
+    return replace(size.dims, vocab_size=small.vocab_size, weight_bytes=weight_bytes, packed_bytes=packed)
 
 
 def load_target(

@@ -294,10 +294,19 @@ def _cuts(kv_heads: int, rows: int, total: int, threads: int, *, whole: bool = F
     return 1, min(rows, groups * threads) if uneven else groups
 
 
-def packed(weight: Tensor, panel: int) -> Tensor:
-    """A weight [O, I] as the kernel multiplies by it, [panels, I, panel]: zeros beyond the last output."""
-    padded = nn.functional.pad(weight, (0, 0, 0, -weight.shape[0] % panel))
-    return padded.view(-1, panel, weight.shape[1]).transpose(1, 2).contiguous()
+def packed(weight: Tensor, panel: int, dtype: torch.dtype | None = None) -> Tensor:
+    """A weight [O, I] as the kernel multiplies by it, [panels, I, panel]: zeros beyond the last output.
+
+    Args:
+        dtype: of the result; None: the weight's.
+    """
+    outs, ins = weight.shape
+    whole = outs // panel * panel
+    panels = torch.empty(-(-outs // panel), ins, panel, dtype=dtype or weight.dtype)
+    panels[: whole // panel] = weight[:whole].view(-1, panel, ins).transpose(1, 2)
+    if whole < outs:
+        panels[-1] = nn.functional.pad(weight[whole:], (0, 0, 0, panel - outs + whole)).T
+    return panels
 
 
 def small_rows(cache: Path | None = None) -> SmallRows:

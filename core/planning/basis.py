@@ -91,9 +91,15 @@ class Basis:
 
     # -------------------- what lies beside the full cache
 
+    @property
+    def packs(self) -> bool:
+        """Whether the compiled kernel computes with the weights, in the bits of their file."""
+        return self.device.value == "cpu" and self.machine.compiles and self.config.attention != "torch"
+
     def prefill_chunk(self, *, offloaded: bool) -> Choice[int]:
         """Tokens to read in one pass."""
-        return choose_prefill_chunk(self.target, self.config, self.device.value, offloaded=offloaded)
+        cores = self.machine.num_cores
+        return choose_prefill_chunk(self.target, self.config, self.device.value, offloaded=offloaded, num_cores=cores)
 
     def fixed_rows(self, *, offloaded: bool) -> tuple[PlanRow, ...]:
         """What the device holds at every context.
@@ -105,13 +111,13 @@ class Basis:
         read = replace(self.config, prefill_chunk=self.prefill_chunk(offloaded=offloaded).value)
         rows = [
             PlanRow(RUNTIME, RUNTIME_BYTES),
-            PlanRow(TARGET_WEIGHTS, target_weight_bytes(dims, self.size, dtype, bits)),
+            PlanRow(TARGET_WEIGHTS, target_weight_bytes(dims, self.size, dtype, bits, packs=self.packs)),
             PlanRow(RETRIEVAL, retrieval_bytes(dims, self.config, dtype)),
             PlanRow("prefill buffers", prefill_bytes(dims, read, dtype, offloaded=offloaded)),
         ]
         rows += state_rows(dims, dtype, self.device.value)
         if self.draft is not None:
-            rows.append(PlanRow(DRAFT_WEIGHTS, weight_bytes(self.draft, dtype)))
+            rows.append(PlanRow(DRAFT_WEIGHTS, weight_bytes(self.draft, dtype, packs=self.packs)))
             rows.append(PlanRow(STREAMING, streaming_bytes(self.draft, self.config, dtype)))
         rows += graph_rows(dims, self.draft, self.config, self.device.value, self.config.num_gpus)
         if bits in FORMATS and self.size is not None:

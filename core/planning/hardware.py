@@ -1,12 +1,10 @@
 """The machine's processors, memory and devices. Reads, never decides."""
 
 import contextlib
-import ctypes
 import gc
 import os
 import platform
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from core.ops.host_memory import trim_heap
 from core.ops.kernel_build import can_compile
 from core.planning.nvidia import (
     REPAIR,
@@ -208,15 +207,9 @@ def cap_memory(device: torch.device, gib: float | None) -> None:
 
 
 def return_memory() -> None:
-    """Return unused memory to the system and to the devices. Cost: a full garbage collection.
-
-    glibc keeps freed blocks below 32 MB for itself: without this call it returned nothing of a model of 240 MB.
-    """
+    """Return unused memory to the system and to the devices. Cost: a full garbage collection."""
     gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # absent in other C libraries
-        if trim is not None:
-            trim(0)
+    trim_heap()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

@@ -95,19 +95,28 @@ def widened_row(size: ModelSize, dtype: torch.dtype) -> PlanRow:
     return PlanRow("one layer, widened", size.layer_parameters // size.dims.num_layers * dtype.itemsize)
 
 
-def weight_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
-    """Bytes of as many weights as there are on disk, in the type of computation."""
+def weight_bytes(dims: ModelDims, dtype: torch.dtype, *, packs: bool = False) -> int:
+    """Bytes of as many weights as there are on disk, in the type of computation.
+
+    Args:
+        packs: whether the compiled kernel computes with them: then matrices stay in the bits of their file.
+    """
+    if packs:
+        return dims.packed_bytes or dims.weight_bytes
     return dims.weight_bytes * dtype.itemsize // dims.disk_dtype.itemsize
 
 
-def target_weight_bytes(dims: ModelDims, size: ModelSize | None, dtype: torch.dtype, bits: int) -> int:
+def target_weight_bytes(
+    dims: ModelDims, size: ModelSize | None, dtype: torch.dtype, bits: int, *, packs: bool = False
+) -> int:
     """Bytes of the target's weights with so many bits.
 
     Args:
         size: its counted parameters; needed if `bits` is not the width of `dtype`.
+        packs: as in `weight_bytes`.
     """
     if bits == 8 * dtype.itemsize:
-        return weight_bytes(dims, dtype)
+        return weight_bytes(dims, dtype, packs=packs)
     assert size is not None, "quantised weights are planned from counted parameters"
     return size.quantised_bytes(bits, dtype) if bits in FORMATS else size.weight_bytes(bits)
 

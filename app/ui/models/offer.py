@@ -56,7 +56,7 @@ class ModelOffer:
         if source is None or source.unavailable:
             return _card(_warning(session))
         if isinstance(state, Loading) and state.model and state.model == self._wanted:
-            return _card(view.loading(state.model))
+            return _card(view.loading(state, stop=False))
         if not isinstance(state, Ready) or not (state.info.limits or _is_small(state)):
             return ""
         now = self._downloads.now

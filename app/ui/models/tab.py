@@ -49,7 +49,9 @@ class ModelHandlers:
         for state in self._worker.states():
             if isinstance(state, Pause):
                 yield {self._parts.listing: gr.skip()}
-            elif not isinstance(state, Loading):
+            elif isinstance(state, Loading):
+                yield {self._parts.doing: view.loading(state)}
+            else:
                 yield self.drawn()
         yield from self._follow()
 
@@ -69,6 +71,8 @@ class ModelHandlers:
             elif verb == "forget" and self._source.folders is not None:
                 self._source.folders.forget(name)
                 yield self.drawn()
+            elif verb == "halt":
+                self._worker.stop_loading()
             elif verb == "stop":
                 self._downloads.stop()
             elif verb == "dismiss":
@@ -95,7 +99,7 @@ class ModelHandlers:
             raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
         self._worker.switch(self._source.load(config_of(row, self._source)), name)
         self._downloads.dismiss()
-        return {self._parts.doing: view.loading(name), self._parts.listing: view.models(rows, loading=True)}
+        return {self._parts.doing: view.loading(Loading(name)), self._parts.listing: view.models(rows, loading=True)}
 
     def _follow(self, *, seen: bool = False) -> Iterator[Updates]:
         """Follow a download, then redraw the list; with `seen`, one that was already complete is not shown again."""
@@ -111,11 +115,11 @@ class ModelHandlers:
         state, now = self._worker.state, self._downloads.now
         if isinstance(state, Loading):
             if not state.model:
-                return {self._parts.listing: view.waits(), self._parts.doing: ""}
+                return {self._parts.listing: view.waits(), self._parts.doing: view.loading(state)}
             rows = [replace(row, fit=None) for row in self._rows()]  # free memory changes while a model is loaded
             return {
                 self._parts.listing: view.models(rows, loading=True),
-                self._parts.doing: view.loading(state.model),
+                self._parts.doing: view.loading(state),
             }
         refused = state.refused if isinstance(state, Ready) else None
         fetching = now.name if now is not None and not now.ended else ""

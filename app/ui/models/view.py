@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from app import formats
 from app.runtime.downloads import Fetch
 from app.runtime.error_text import problem_and_hint, without_paths
+from app.runtime.events import Loading
 from app.ui import render
 from app.ui.models.rows import Fit, ModelRow
 from app.ui.models.speeds import Speeds
@@ -152,10 +153,13 @@ def brought(row: "LocalModel") -> str:
 # -------------------- progress
 
 
-def loading(model: str) -> str:
-    """Another model is being loaded."""
-    name = render.escape(without_paths(model))
-    return f'<p class="going-on" role="status">Loading {name}. The one before is freed.</p>'
+def loading(state: Loading, *, stop: bool = True) -> str:
+    """A model is being loaded."""
+    name = render.escape(without_paths(state.model))
+    what = f"Loading {name}. The one before is freed." if name else "The model is being loaded."
+    far, bar = formats.loading(state.progress), render.bar(state.progress.share, f"Loading of {name or 'the model'}")
+    body = f"<p>{what}{f' · {far}' if far else ''}</p>{bar if far else ''}"
+    return _going_on(body, stop="halt" if stop else "")
 
 
 def not_loaded(error: CoreError) -> str:
@@ -181,13 +185,13 @@ def download(fetch: Fetch | None) -> str:
     if fetch.stage == "failed" and fetch.error is not None:
         return refused(fetch.error)
     if fetch.stage == "asking":
-        return _going_on(f"<p>Asking for the size of {name}…</p>", stop=True)
+        return _going_on(f"<p>Asking for the size of {name}…</p>", stop="stop")
     got, total = formats.disk_size(fetch.done_bytes), formats.disk_size(fetch.total_bytes)
     if fetch.stage == "stopped":
         kept = f"{got} of {total} are kept, and Go on fetches the rest." if fetch.done_bytes else "Nothing is kept."
         return f'<div class="going-on" role="status"><p>{name}: cancelled. {kept}</p>{_close()}</div>'
     if fetch.stage == "stopping":
-        return _going_on(f"<p>{name}: ending at {got} of {total}.</p>", stop=False)
+        return _going_on(f"<p>{name}: ending at {got} of {total}.</p>", stop="")
     share = fetch.done_bytes / fetch.total_bytes if fetch.total_bytes else 0.0
     file = (
         f"File {fetch.number} of {fetch.num_files}: {fetch.file}, "
@@ -197,7 +201,7 @@ def download(fetch: Fetch | None) -> str:
         f"<p>Downloading {name} · {got} of {total}{_pace(fetch)}</p>"
         f"{render.bar(share, f'Download of {fetch.name}')}"
         f'<p class="quiet">{render.escape(file)} · {formats.disk_size(fetch.free_bytes)} were free on the disk</p>',
-        stop=True,
+        stop="stop",
     )
 
 
@@ -208,8 +212,8 @@ def _pace(fetch: Fetch) -> str:
     return f" · {formats.disk_size(int(rate))}/s" + (f" · {formats.duration(left / rate)} left" if left else "")
 
 
-def _going_on(body: str, *, stop: bool) -> str:
-    cancel = '<button type="button" class="act" data-act="stop">Cancel</button>' if stop else ""
+def _going_on(body: str, *, stop: str) -> str:
+    cancel = f'<button type="button" class="act" data-act="{stop}">Cancel</button>' if stop else ""
     return f'<div class="going-on"><div role="status">{body}</div>{cancel}</div>'
 
 

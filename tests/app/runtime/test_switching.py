@@ -13,9 +13,11 @@ from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.jobs import ModelBusy
 from app.runtime.worker import EngineWorker
 from app.ui.header import masthead
+from app.ui.models import view
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN as PLAIN_LANE
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion, NotEnoughMemory
+from core.models.loading import load_meter
 from tests.app.fakes import HOLD, MACHINE, SECONDS, FakeEngine, FakeText, opened, write_book
 from tests.app.runtime.test_worker import in_thread, wait_for
 
@@ -244,3 +246,43 @@ def test_reading_is_ended_and_what_waits_is_done_with_the_new_model(begin: Begin
     waiting.join(SECONDS)
     thread.join(SECONDS)
     assert [one.model for one in session.exchanges] == ["other"]
+
+
+# -------------------- progress and Stop
+
+
+def half_loaded(then: threading.Event) -> FakeEngine:
+    """As a model that tells its weights: half of them, then waits."""
+    meter = load_meter()
+    meter.expect(2_000_000_000)
+    meter.add(1_000_000_000)
+    while not then.wait(0.01):
+        meter.add(0)
+    return other()
+
+
+def test_loading_tells_how_far_it_is_and_stop_brings_the_model_before_back(begin: Begin) -> None:
+    script = Script(FakeEngine, lambda: half_loaded(threading.Event()), FakeEngine)
+    worker = begin(script)
+    first = cast(Any, worker)._engine.info.model
+    worker.switch(cast(Any, script), "other")
+    states = worker.states()
+    far = next(one for one in states if isinstance(one, Loading) and one.progress.total_bytes)
+    assert "Loading other… 1.00 GB of 2.00 GB · 50%" in masthead(far)
+    assert 'data-act="halt"' in view.loading(far) and "50%" in view.loading(far)
+    worker.stop_loading()
+    state = list(states)[-1]
+    assert isinstance(state, Ready) and state.info.model == first and state.refused is not None
+    assert "was stopped" in state.refused.problem
+    worker.stop_loading()  # nothing is being loaded
+    script.steps.append(other)
+    worker.switch(cast(Any, script), "other")
+    assert isinstance(list(worker.states())[-1], Ready) and cast(Any, worker)._engine.info.model == "other"
+
+
+def test_a_closing_program_ends_the_loading() -> None:
+    worker = EngineWorker(cast(Any, Script(lambda: half_loaded(threading.Event()))))
+    worker.start()
+    wait_for(lambda: isinstance(worker.state, Loading) and worker.state.progress.total_bytes > 0)
+    worker.close(SECONDS)
+    wait_for(lambda: not worker.is_running)

@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.errors import BookFolderFull
 from core.generation.events import Finished, PrefillProgress
+from core.kv_store import identity
 from core.kv_store.engine_store import BookStore, Fetched, Kept, Moving, ReadBook
 from core.kv_store.folder import BookFolder, BookFolderSettings
 from tests.core.toys import random_prompt, tiny_engine
@@ -241,3 +243,34 @@ def test_progress_counts_tokens(folder: BookFolder) -> None:
     moves = [e for e in BookStore(engine, folder).keep(read_book(engine, folder)) if isinstance(e, Moving)]
     assert [move.done_tokens for move in moves] == [256, 512, 768, 900] and moves[-1].total_tokens == 900
     assert isinstance(next(iter(engine.read([*BOOK, 0]))), PrefillProgress)
+
+
+def test_weights_are_read_aside_and_nothing_waits_for_them_but_writing(
+    folder: BookFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def from_files(name: str) -> Engine:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"the same weights")
+        engine = tiny_engine()
+        cast(Any, engine._models.target.module).name_or_path = str(tmp_path / name)
+        return engine
+
+    gate = threading.Event()
+    monkeypatch.setattr(identity, "file_digest", lambda file: str(gate.wait(60) and file.read_bytes()))
+    engine, prompt = from_files("here"), [*BOOK, *QUESTION]
+    book, store = read_book(engine, folder), BookStore(engine, folder)
+    assert not store.is_saved(BOOK)
+    writing = store.keep(book)
+    assert next(writing) == Moving(0, len(BOOK)) and not store.knows_family()
+    gate.set()
+    assert isinstance(list(writing)[-1], Kept) and store.is_saved(BOOK)
+    assert fetch(from_files("copied"), folder, prompt) == len(BOOK)
+    gate.clear()
+    moved = from_files("moved")
+    other = BookStore(moved, folder)
+    assert list(other.fetch(prompt, waits=False)) == [] and not other.is_saved(BOOK)
+    gate.set()
+    assert fetch(moved, folder, prompt) == len(BOOK)
+    monkeypatch.setattr(identity, "file_digest", lambda _: pytest.fail("it is known from the folder"))
+    assert list(BookStore(engine, folder).fetch(prompt, waits=False)) == [], "the engine holds it"
+    assert BookStore(engine, folder).knows_family()

@@ -26,7 +26,7 @@ from core.generation.events import Finished
 from core.models import self_draft
 from core.models.cached_model import CachedModel
 from core.models.hub.catalog import ROOT
-from core.models.linear import PackedLinear, use_packed_linear
+from core.models.linear import PackedLinear, pack, places
 from core.models.self_draft import (
     COMPUTED,
     GROUP,
@@ -120,7 +120,8 @@ def test_layers_with_a_kernel_for_few_rows_get_a_twin_too() -> None:
         pytest.skip(f"no kernel here: {reason}")
     model = tiny_model(tiny_config(), 3)
     expected = self_draft_of(model, CPU)
-    use_packed_linear(model, kernel)
+    for together in places(model):
+        pack(together, kernel)
     twin = self_draft_of(model, CPU)
     assert self_draft_bytes(twin) == self_draft_bytes(expected)
     assert not any(isinstance(part, PackedLinear) for part in twin.modules())

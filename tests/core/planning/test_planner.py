@@ -11,12 +11,13 @@ from core.models.param_count import size_of
 from core.planning.hardware import Gpu, Machine
 from core.planning.memory_plan import placed
 from core.planning.planner import make_plan
-from core.planning.sizes import kv_bytes_per_token
+from core.planning.sizes import TARGET_WEIGHTS, kv_bytes_per_token
 
 GIB = 1 << 30
 LLAMA2_7B = ModelDims(32, 32, 32, 128, 4096, 32000, 131072, 13_476_839_424, torch.float16, intermediate_size=11008)
 SMALL = ModelDims(4, 4, 4, 64, 256, 2048, 131072, 8_528_432, torch.float16)
 LAPTOP = Machine("cpu", 2, 16 * GIB, 12 * GIB, ())
+HUGE = Gpu("H200", 300 * GIB, 299 * GIB)
 GAMER = Machine("cpu", 16, 128 * GIB, 120 * GIB, (Gpu("RTX 4090", 24 * GIB, 23 * GIB),))
 
 
@@ -89,6 +90,31 @@ def test_on_a_processor_only_a_limit_makes_two_memories_of_one() -> None:
     with pytest.raises(NotEnoughMemory, match=r"0\.4 GiB") as error:
         make_plan(SMALL, None, EngineConfig(gpu_memory_gib=0.5), LAPTOP)
     assert "--gpu-memory" in error.value.hint
+
+
+def test_with_the_kernel_weights_are_planned_in_the_bits_of_their_file() -> None:
+    """8 billion in 16 bits take 16 GB: a laptop of 32 GB reads with them."""
+    laptop = Machine("cpu", 8, 32 * GIB, 26 * GIB, (), compiles=True)
+    model = replace(LLAMA2_7B, weight_bytes=16_060_522_496, num_kv_heads=8, vocab_size=128_256)
+    for config, asked in ((EngineConfig(), replace(laptop, compiles=False)), (EngineConfig(attention="torch"), laptop)):
+        with pytest.raises(NotEnoughMemory, match="weights"):
+            make_plan(model, None, config, asked)
+    plan = make_plan(model, model, EngineConfig(context=8192), replace(laptop, free_ram_bytes=60 * GIB))
+    assert {row.size_bytes for row in plan.rows if row.name.endswith("weights")} == {model.weight_bytes}
+    counted = make_plan(replace(model, packed_bytes=16_100_000_000), None, EngineConfig(), laptop)
+    assert next(row for row in counted.rows if row.name == TARGET_WEIGHTS).size_bytes == 16_100_000_000
+
+
+@pytest.mark.parametrize(
+    ("parameters", "cores", "tokens"),
+    [(135e6, 2, 1024), (494e6, 2, 512), (1.54e9, 2, 128), (1.54e9, 8, 512), (8.03e9, 2, 64), (70e9, 1, 64)],
+)
+def test_a_processor_reads_in_pieces_that_take_a_second_or_two(parameters: float, cores: int, tokens: int) -> None:
+    model = replace(SMALL, weight_bytes=int(2 * parameters))
+    machine = replace(LAPTOP, num_cores=cores, free_ram_bytes=400 * GIB)
+    assert make_plan(model, None, EngineConfig(), machine).prefill_chunk.value == tokens
+    assert make_plan(model, None, EngineConfig(prefill_chunk=48), machine).prefill_chunk.value == 48
+    assert make_plan(model, None, EngineConfig(device="cuda"), replace(GAMER, gpus=(HUGE,))).prefill_chunk.value == 1024
 
 
 def test_a_plan_tells_what_it_became() -> None:

@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import constants
 
 from app.runtime.downloads import DownloadRuns, Downloads, Fetch
-from app.runtime.events import Ready
+from app.runtime.events import Loading, Ready
 from app.runtime.model_folders import ModelFolders
 from app.runtime.worker import EngineWorker
 from app.server import serve_page
@@ -404,5 +404,5 @@ def test_readers_from_elsewhere_learn_no_path(
     state = running(disk)
     assert name in {row.name for row in model_rows(state, replace(source(), folders=ModelFolders()))}
     rows = model_rows(state, source())
-    assert name not in {row.name for row in rows} and str(disk) not in models(rows) + loading(name)
-    assert "one.gguf" in loading(name) and "Qwen/Qwen3-8B" in loading("Qwen/Qwen3-8B")
+    assert name not in {row.name for row in rows} and str(disk) not in models(rows) + loading(Loading(name))
+    assert "one.gguf" in loading(Loading(name)) and "Qwen/Qwen3-8B" in loading(Loading("Qwen/Qwen3-8B"))

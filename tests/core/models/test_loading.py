@@ -1,0 +1,236 @@
+"""Weights while they are loaded: their bits, their memory, what the plan says of them, their progress, and Stop."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from core.errors import LoadingStopped
+from core.models.linear import PackedLinear, RowsInBits, pack, places
+from core.models.loader import LoadedModel, load_model, load_module, prepared, read_dims
+from core.models.loading import LoadProgress, load_meter, watched_loading
+from core.ops.backend import STOCK, Backend
+from core.ops.kernel_build import NoKernel
+from core.ops.native import SmallRows, small_rows
+from core.planning.sizes import weight_bytes
+from tests.core.toys import CPU
+
+SIZES = {
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "pad_token_id": 0,
+}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tied": ("llama", {"tie_word_embeddings": True}),
+    "untied": ("llama", {"tie_word_embeddings": False}),
+    "biases": ("qwen2", {"tie_word_embeddings": True}),
+    "scaled rows": ("gemma3_text", {}),
+    "experts": ("mixtral", EXPERTS),
+}
+
+
+@pytest.fixture(scope="module")
+def backend() -> Backend:
+    try:
+        kernel: SmallRows = small_rows()
+    except NoKernel as reason:
+        pytest.skip(f"no kernel here: {reason}")
+    return Backend("compiled", kernel, "test", kernel=kernel)
+
+
+def saved(folder: Path, named: str, dtype: torch.dtype, change: Callable[[Any], None] = lambda _: None) -> Path:
+    family, fields = CONFIGS[named]
+    torch.manual_seed(0)
+    model = cast(Any, AutoModelForCausalLM).from_config(CONFIG_MAPPING[family](**SIZES, **fields), dtype=dtype)
+    change(model)
+    model.save_pretrained(folder)
+    return folder
+
+
+def logits(loaded: LoadedModel, count: int) -> torch.Tensor:
+    module = cast(Any, loaded.module)
+    module.set_attn_implementation("eager")
+    with torch.inference_mode():
+        return cast(torch.Tensor, module(input_ids=torch.arange(3, 3 + count)[None], use_cache=False).logits)
+
+
+def load(folder: Path, backend: Backend) -> LoadedModel:
+    return load_model(folder, read_dims(folder), torch.float32, CPU, backend)
+
+
+def as_float32(folder: Path, backend: Backend = STOCK) -> LoadedModel:
+    return prepared(load_module(folder, torch.float32), read_dims(folder), torch.float32, CPU, backend)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("named", CONFIGS)
+def test_weights_in_the_bits_of_their_file_give_the_same_logits_to_the_last_bit(
+    tmp_path: Path, backend: Backend, named: str, dtype: torch.dtype
+) -> None:
+    folder = saved(tmp_path, named, dtype)
+    loaded, wide = load(folder, backend), as_float32(folder)
+    rows = cast(Any, loaded.module).get_input_embeddings()
+    tokens = torch.arange(0, 512, 3)[None]
+    assert isinstance(rows, RowsInBits)
+    assert torch.equal(rows(tokens), cast(Any, wide.module).get_input_embeddings()(tokens))
+    assert all(torch.equal(logits(loaded, n), logits(as_float32(folder, backend), n)) for n in (3, 40))
+    assert torch.allclose(logits(loaded, 3), logits(wide, 3), rtol=1e-3, atol=1e-4)
+    assert type(loaded.module) is type(wide.module)
+    kept = {part.packed.dtype for part in loaded.module.modules() if isinstance(part, PackedLinear)}
+    assert kept == {dtype}
+
+
+def test_a_file_with_some_wide_matrices_loses_no_bit(tmp_path: Path, backend: Backend) -> None:
+    def widen(model: Any) -> None:
+        part = model.model.layers[0].mlp.up_proj
+        part.weight.data = part.weight.data.float() * (1 + 2**-20)
+
+    folder = saved(tmp_path, "untied", torch.bfloat16, widen)
+    loaded, wide = load(folder, backend), as_float32(folder)
+    ours, theirs = (cast(Any, one.module).model.layers[0].mlp.up_proj.weight for one in (loaded, wide))
+    assert torch.equal(ours, theirs) and not torch.equal(theirs, theirs.bfloat16().float())
+
+
+def test_rows_of_a_tied_output_layer_are_not_kept_twice(tmp_path: Path, backend: Backend) -> None:
+    module = cast(Any, load(saved(tmp_path, "tied", torch.bfloat16), backend).module)
+    assert module.model.embed_tokens.rows is module.lm_head.packed
+
+
+def test_embeddings_that_compute_something_else_stay_as_they_are(backend: Backend) -> None:
+    class Doubled(nn.Embedding):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(input)
+
+    module = nn.ModuleDict({"rows": Doubled(8, 4)})
+    nn.init.zeros_(cast(Any, module["rows"]).weight)
+    for together in places(module):
+        assert backend.kernel is not None
+        pack(together, backend.kernel)
+    assert type(module["rows"]) is Doubled
+
+
+# -------------------- memory
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("named", CONFIGS)
+def test_the_plan_counts_what_stays(tmp_path: Path, backend: Backend, named: str, dtype: torch.dtype) -> None:
+    folder = saved(tmp_path, named, dtype)
+    dims = read_dims(folder)
+    assert weight_bytes(dims, torch.float32, packs=True) == pytest.approx(load(folder, backend).weight_bytes, rel=0.01)
+    alone = load(folder, STOCK).weight_bytes
+    assert weight_bytes(dims, torch.float32) == pytest.approx(alone, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
+def test_the_plan_counts_what_stays_of_a_gguf_file(tmp_path: Path, backend: Backend, kind: str) -> None:
+    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
+    from tests.ggufs import write_pair
+
+    file, _ = write_pair(tmp_path, "llama", kind)
+    loaded, dims = load(file, backend), read_dims(file)
+    packed = [part for part in loaded.module.modules() if isinstance(part, PackedLinear)]
+    padding = sum(part.packed.nbytes - part.in_features * part.out_features * part.packed.itemsize for part in packed)
+    assert weight_bytes(dims, torch.float32, packs=True) == pytest.approx(loaded.weight_bytes - padding, rel=0.05)
+    assert {part.packed.dtype for part in packed} == {torch.float16 if kind == "F16" else torch.float32}
+
+
+PEAK = """
+import json, re, sys, threading
+from pathlib import Path
+import torch
+from core.models.loader import load_model, read_dims
+from core.ops.backend import Backend
+from core.ops.native import small_rows
+
+def held():  # memory of its own; pages of the mapped file are the system's to take back
+    return 1024 * int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+kernel, found, ended = small_rows(), [], threading.Event()
+backend = Backend("", kernel, "", kernel=kernel)
+def load(folder):
+    return load_model(Path(folder), read_dims(Path(folder)), torch.float32, torch.device("cpu"), backend)
+
+load(sys.argv[1])  # whatever is made once
+before = held()
+def watch():
+    while not ended.wait(0.0005):
+        found.append(held())
+watcher = threading.Thread(target=watch)
+watcher.start()
+loaded = load(sys.argv[2])
+ended.set()
+watcher.join()
+print(json.dumps([max(found) - before, held() - before, loaded.weight_bytes]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted by Linux")
+@pytest.mark.usefixtures("backend")
+def test_loading_takes_little_more_memory_than_what_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = saved(tmp_path / "small", "tied", torch.bfloat16)
+    for name, size in (("vocab_size", 16_384), ("hidden_size", 768), ("intermediate_size", 4096)):
+        monkeypatch.setitem(SIZES, name, size)
+    folder = saved(tmp_path / "large", "tied", torch.bfloat16)
+    run = [sys.executable, "-c", PEAK, str(small), str(folder)]
+    ran = subprocess.run(run, capture_output=True, text=True, check=True)
+    peak, stays, weights = json.loads(ran.stdout.splitlines()[-1])
+    assert weights > 40_000_000 and stays == pytest.approx(weights, rel=0.1)
+    assert peak <= 1.3 * stays
+
+
+# -------------------- progress and Stop
+
+
+@pytest.mark.parametrize("kind", ["folder", "gguf"])
+def test_loading_tells_its_bytes_and_ends_when_it_is_stopped(tmp_path: Path, kind: str) -> None:
+    if kind == "gguf":
+        pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
+        from tests.ggufs import write_pair
+
+        folder, _ = write_pair(tmp_path, "llama", "Q8_0")
+    else:
+        folder = saved(tmp_path, "untied", torch.bfloat16)
+    told: list[LoadProgress] = []
+    stop = threading.Event()
+
+    def tell(now: LoadProgress) -> None:
+        told.append(now)
+        if len(told) == 12:
+            stop.set()
+
+    size = read_dims(folder).weight_bytes
+    with watched_loading(told.append):
+        load_meter().expect(size)
+        load(folder, STOCK)
+    done = [now.done_bytes for now in told]
+    assert done[0] == 0 and done[-1] == pytest.approx(size, abs=2) and done == sorted(done) and len(set(done)) > 15
+    assert {now.total_bytes for now in told} == {size} and told[-1].share == pytest.approx(1)
+    told.clear()
+    with watched_loading(tell, stop), pytest.raises(LoadingStopped):
+        load(folder, STOCK)
+    assert len(told) == 12
+    load(folder, STOCK)  # nobody watches
+
+
+def test_stop_ends_transformers_own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of weights that it converts, such as a mixture's experts."""
+    folder, stop = saved(tmp_path, "experts", torch.bfloat16), threading.Event()
+    stop.set()
+    monkeypatch.setattr("core.models.loader.prepared", lambda *_, **__: pytest.fail("it has loaded them all"))
+    with watched_loading(lambda *_: None, stop), pytest.raises(LoadingStopped):
+        load(folder, STOCK)
