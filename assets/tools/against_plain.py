@@ -18,7 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.cli.reading import open_conversation, whole_text
+from app.cli.reading import open_conversation
+from app.context.context_documents import Library
 from app.documents.bundle import read_documents
 from app.runtime.versions import versions
 from core.config import EngineConfig, GenerationConfig, SamplingParams
@@ -99,7 +100,7 @@ def main() -> int:
     parser.add_argument("--draft", default="none")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    text = whole_text(read_documents(args.text))
+    text = Library.of(read_documents(args.text)).text
     rows: list[dict[str, Any]] = []
     print("| model | tokens | answer | T | method | plain ms | ms | speedup | tokens a full pass | same text |")
     print("|---|---|---|---|---|---|---|---|---|---|")
