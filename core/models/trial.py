@@ -2,16 +2,19 @@
 
 The census (tests/core/models/census.py) compares families; this compares these weights with this transformers. What
 each layer's attention puts out is compared, not only the logits: sharp heads and many layers hide a fault from them.
-Keys and values are not rounded here: what that changes is another matter than whether the engine is right.
-One pass of transformers and one per piece through the cache. Models with recurrent layers are not tried: their modules
-keep what they saw. Nor are shares of a model, whose passes need all processes (`core.parallel`).
+Keys and values are not rounded here: what that costs is judged apart (`kv_type`), with the same tokens.
+One pass of transformers, one per piece through the cache, and one with rounded rows.
+
+Models with recurrent layers are not tried: their modules keep what they saw. Nor are shares of a model, whose passes
+need all processes (`core.parallel`).
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +23,7 @@ from torch.nn import functional
 from core.caches.full import FullCache
 from core.errors import UnsupportedModel
 from core.models.hf_attention import ATTENTION_NAME, forward
+from core.models.layerwise import DecoderLayers
 from core.models.linear import PackedLinear
 from core.models.loader import LoadedModel
 from core.ops.backend import STOCK, Backend
@@ -33,44 +37,57 @@ CAPACITY, CHUNK = 64, 8
 # tests/core/models/test_trial.py by 0.07 and more. Where rounding may send a token to other experts, most tokens count,
 # not the furthest; in 16 bits the same, of the logits alone.
 FURTHEST, FURTHEST_OF_MIXTURES, FURTHEST_IN_16_BITS = 0.01, 0.02, 0.45
+LOST = 10  # last places of the largest key by which, in these units, two orders of sums may differ
+SAFE = 8  # times the largest key or value of the trial: other texts have larger ones
+MOST_LOSS = 1e-3  # mean KL divergence, in nats, of next tokens' distributions that rounding may cost
 OTHER = "Choose a model of another family, such as Llama, Mistral or Qwen."
 
 
-def try_out(loaded: LoadedModel, name: str, dtype: torch.dtype, backend: Backend = STOCK) -> bool:
-    """Whether the model was tried; it then computes what transformers computes.
+class Trial(NamedTuple):
+    """What a model computed through a cache, in the type of computation."""
+
+    tokens: Tensor  # [T]
+    logits: Tensor  # [T, V]
+    largest: float  # of all keys and values
+
+
+def try_out(loaded: LoadedModel, name: str, dtype: torch.dtype, backend: Backend = STOCK) -> Trial | None:
+    """Try a model: it then computes what transformers computes. None: it could not be tried.
 
     Raises:
         UnsupportedModel: it computes something else, or nothing.
     """
     module = loaded.module
     if loaded.shape.recurrent or not hasattr(module, "set_attn_implementation"):
-        return False
+        return None
     total, vocab = PIECES[-1], loaded.dims.vocab_size
     tokens = torch.arange(1, total + 1, device=loaded.shape.device) * vocab // (total + 1)
     try:
         expected = _observed(module, lambda: _stock(module, tokens))
     except Exception as error:  # theirs: nothing to compare with
         log.info("%s was not tried: %s", name, type(error).__name__)
-        return False
+        return None
     if not all(torch.isfinite(numbers).all() for numbers in expected):
-        return False
+        return None
+    cache = _MeasuredCache(loaded.shape._replace(narrow=None), CAPACITY, CHUNK, backend=backend)
     try:
-        computed = _observed(module, lambda: _cached(loaded, tokens, backend))
+        computed = _observed(module, lambda: _cached(module, tokens, cache))
     except torch.OutOfMemoryError:
-        return False
+        return None
     except Exception as error:
         log.debug("the trial of %s", name, exc_info=True)
         raise UnsupportedModel(
             f"{name} does not run through the caches here ({type(error).__name__}).", hint=OTHER
         ) from error
     apart, allowed = _judged(computed, expected, dtype, mixed=loaded.experts is not None)
+    allowed += LOST * torch.finfo(torch.float32).eps * cache.largest
     if not apart <= allowed:
         raise UnsupportedModel(
             f"{name} computes something else here than in transformers: a trial of {total} tokens differs by "
             f"{apart:.2g} of what their numbers vary.",
             hint=OTHER,
         )
-    return True
+    return Trial(tokens, computed[-1], cache.largest)
 
 
 def _judged(computed: list[Tensor], expected: list[Tensor], dtype: torch.dtype, *, mixed: bool) -> tuple[float, float]:
@@ -137,12 +154,98 @@ def _stock(module: nn.Module, tokens: Tensor) -> Tensor:
     return cast(Tensor, logits)
 
 
-def _cached(loaded: LoadedModel, tokens: Tensor, backend: Backend) -> Tensor:
+def _cached(module: nn.Module, tokens: Tensor, cache: FullCache) -> Tensor:
     """The same through a cache, in pieces."""
-    cache = FullCache(loaded.shape._replace(narrow=None), CAPACITY, CHUNK, backend=backend)
     logits = []
     for start, stop in pairwise(PIECES):
         positions = cache.begin(start, stop - start)
-        logits.append(forward(loaded.module, tokens[start:stop], positions, cache, stop - start))
+        logits.append(forward(module, tokens[start:stop], positions, cache, stop - start))
         cache.commit(stop - start)
     return torch.cat(logits)
+
+
+class _MeasuredCache(FullCache):
+    """A cache that knows the largest number that it was given."""
+
+    largest = 0.0
+
+    def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self.largest = max(self.largest, float(k.abs().max()), float(v.abs().max()))
+        super().stage(layer, k, v)
+
+
+# -------------------- what keys and values are kept in
+
+
+class KeptAs(NamedTuple):
+    """The type of keys and values, and why."""
+
+    dtype: torch.dtype | None  # None: the type of computation
+    because: str
+
+
+def kv_type(loaded: LoadedModel, trial: Trial | None, backend: Backend = STOCK, *, asked: bool) -> KeptAs:
+    """The type that a float32 model's keys and values are kept in: 16 bits that hold them and cost next to nothing.
+
+    Float16 rounds eight times as finely as bfloat16, and ends at 65,504. For Llama-like models the weights bound every
+    key and value of every text; of others those of the trial are taken, and a cache refuses what is too large
+    (`KVShape.check`).
+
+    Args:
+        asked: whether 16 bits were asked for, whatever they cost.
+    """
+    bound = _bound(loaded.module)
+    if bound is not None:
+        most, whose = bound, "of any text"
+    else:
+        most, whose = SAFE * trial.largest if trial else 0.0, f"up to {SAFE} times as large as a trial's"
+    fits = most < torch.finfo(torch.float16).max
+    reasons = [f"keys and values {whose} {'are below' if fits else 'may reach'} {most:,.0f}; float16 holds 65,504"]
+    for dtype in (torch.float16, torch.bfloat16)[not fits :]:
+        loss = _loss(loaded, trial, dtype, backend) if trial else 0.0
+        name = str(dtype).removeprefix("torch.")
+        if asked or loss <= MOST_LOSS:
+            reasons.append(f"{name} costs {loss:.1g} nats a token" if trial else "the model could not be tried")
+            because = f"{'asked for; ' * asked}{'; '.join(reasons)}; half the memory, sums in float32"
+            return KeptAs(dtype, because)
+        reasons.append(f"{name} would cost {loss:.1g} nats a token")
+    return KeptAs(None, "; ".join(reasons))
+
+
+@torch.inference_mode()
+def _loss(loaded: LoadedModel, trial: Trial, dtype: torch.dtype, backend: Backend) -> float:
+    """Mean KL divergence of the next tokens' distributions if keys and values are rounded."""
+    cache = FullCache(loaded.shape._replace(narrow=dtype), CAPACITY, CHUNK, backend=backend)
+    total = len(trial.tokens)
+    logits = forward(loaded.module, trial.tokens, cache.begin(0, total), cache, total)
+    exact, rounded = (functional.log_softmax(numbers.float(), -1) for numbers in (trial.logits, logits))
+    return float((exact.exp() * (exact - rounded)).sum(-1).mean().clamp_min(0))
+
+
+def _bound(module: nn.Module) -> float | None:
+    """What no key and no value exceeds, whatever the text; None: the model is not one whose layers are known.
+
+    A normed hidden state x of H numbers has a length of at most sqrt(H), so w x + b is at most |w| sqrt(H) + |b|. Keys
+    are turned in pairs, which makes a number at most sqrt(2) times as large.
+    """
+    parts = DecoderLayers.of(module)
+    if parts is None:
+        return None
+    turned = math.sqrt(2) * float(getattr(parts.rotary, "attention_scaling", 1.0))
+    bounds = []
+    for layer in cast(Any, parts.layers):
+        attention, gain = layer.self_attn, layer.input_layernorm.weight
+        keys, values = (_largest(part, gain) for part in (attention.k_proj, attention.v_proj))
+        if (norm := getattr(attention, "k_norm", None)) is not None:
+            keys = float(norm.weight.abs().max()) * math.sqrt(len(norm.weight))
+        bounds += [turned * keys, values]
+    return max(bounds) if all(map(math.isfinite, bounds)) else None
+
+
+def _largest(linear: Any, gain: Tensor) -> float:
+    """The largest number that a linear layer gives for a normed hidden state; inf: its weights cannot be read."""
+    weight = linear.weight
+    if not weight.is_floating_point() or weight.shape[-1] != len(gain):
+        return math.inf
+    rows = (weight * gain).norm(dim=1) * math.sqrt(len(gain))
+    return float((rows if linear.bias is None else rows + linear.bias.abs()).max())

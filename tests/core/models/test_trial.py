@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from core.ops.backend import STOCK, Backend
 from core.ops.kernel_build import NoKernel
 from core.ops.native import small_rows
 from core.ops.reach import Asked, Reach
+from tests.core.models.tiny_families import tiny_family
 from tests.core.toys import tiny_config
 
 TINY: dict[str, dict[str, Any]] = {
@@ -132,8 +134,8 @@ def attending(
 def within(patch: Patch, kinds: str, change: Callable[[Any, Any, Tensor], Any]) -> None:
     """While the engine computes, modules whose name ends so put out what `change` of module, input and output gives."""
 
-    def cached(model: LoadedModel, *others: Any) -> Tensor:
-        parts = [part for name, part in model.module.named_modules() if name.endswith(kinds)]
+    def cached(module: nn.Module, *others: Any) -> Tensor:
+        parts = [part for name, part in module.named_modules() if name.endswith(kinds)]
         hooks = [
             part.register_forward_hook(
                 lambda part, given, named, out: change(part, (*given, *named.values()), out), with_kwargs=True
@@ -141,7 +143,7 @@ def within(patch: Patch, kinds: str, change: Callable[[Any, Any, Tensor], Any]) 
             for part in parts
         ]
         try:
-            return REAL_CACHED(model, *others)
+            return REAL_CACHED(module, *others)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -172,9 +174,9 @@ def positioned(patch: Patch, change: Callable[[Tensor], Tensor]) -> None:
 def reaching(patch: Patch, reach: Reach | None) -> None:
     """Layers with a window have another one."""
 
-    def cached(model: LoadedModel, *others: Any) -> Tensor:
-        reaches = tuple(old and reach for old in model.shape.reaches)
-        return REAL_CACHED(replace(model, shape=model.shape._replace(reaches=reaches)), *others)
+    def cached(module: nn.Module, tokens: Tensor, cache: FullCache) -> Tensor:
+        reaches = tuple(old and reach for old in cache.shape.reaches)
+        return REAL_CACHED(module, tokens, FullCache(cache.shape._replace(reaches=reaches), 64, 8))
 
     patch.setattr(trial, "_cached", cached)
     attending(patch, lambda q, scale, asked: (q, scale, asked and asked._replace(reach=asked.reach and reach)))
@@ -286,6 +288,59 @@ def test_a_wrong_engine_is_refused_whatever_the_keys(fault: str, name: str, monk
     WRONG[fault][0](monkeypatch)
     with pytest.raises(UnsupportedModel, match="toy computes something else here"):
         try_out(model, "toy", torch.float32)
+
+
+# -------------------- the type of keys and values
+
+
+@pytest.mark.parametrize("name", [*EVERY[:3], "qwen3"])
+def test_no_key_or_value_is_beyond_what_the_weights_say(name: str) -> None:
+    """And what they say is not far off: it would be no use."""
+    model = model_named(name)
+    tried = try_out(model, "toy", torch.float32)
+    bound = trial._bound(model.module)
+    assert tried is not None and bound is not None and tried.largest < bound < 12 * tried.largest
+    linear = nn.Linear(8, 3).requires_grad_(False)
+    gain = torch.rand(8) + 0.5
+    largest = trial._largest(linear, gain)
+    rows = linear.weight * gain
+    states = gain * math.sqrt(8) * rows / rows.norm(dim=1, keepdim=True)  # the worst that a norm lets through
+    worst = max(float(linear(side * states).abs().max()) for side in (-1, 1))
+    assert worst == pytest.approx(largest)
+
+
+def test_float16_is_for_keys_that_fit_and_for_these_only() -> None:
+    model = model_named("llama")
+    kept = trial.kv_type(model, try_out(model, "toy", torch.float32), asked=False)
+    assert kept.dtype == torch.float16 and "of any text are below" in kept.because
+    assert "half the memory, sums in float32" in kept.because
+
+    for layer in cast(Any, model.module).model.layers:  # large values, which bfloat16 rounds as it does small ones
+        for part, factor in (("v_proj", 1e5), ("o_proj", 1e-5), ("q_proj", 0.02)):
+            getattr(layer.self_attn, part).weight.data *= factor
+    kept = trial.kv_type(model, try_out(model, "toy", torch.float32), asked=False)
+    assert kept.dtype == torch.bfloat16 and "float16 holds 65,504" in kept.because and "nats" in kept.because
+
+
+def test_a_family_without_a_bound_is_measured_with_room_for_other_texts() -> None:
+    model = loaded(config=tiny_family("phi3"))
+    tried = try_out(model, "toy", torch.float32)
+    assert tried is not None and trial._bound(model.module) is None
+    kinds = {}
+    for largest in (65_504 / trial.SAFE - 1, 65_504 / trial.SAFE + 1):
+        kinds[largest] = trial.kv_type(model, tried._replace(largest=largest), asked=True)
+    assert [kept.dtype for kept in kinds.values()] == [torch.float16, torch.bfloat16]
+    assert all("as large as a trial's" in kept.because for kept in kinds.values())
+    assert trial.kv_type(model, None, asked=False).dtype == torch.float16
+
+
+def test_rounding_that_costs_too_much_leaves_32_bits_unless_asked_for(monkeypatch: Patch) -> None:
+    model = model_named("llama")
+    tried = try_out(model, "toy", torch.float32)
+    monkeypatch.setattr(trial, "MOST_LOSS", 0.0)
+    kept = trial.kv_type(model, tried, asked=False)
+    assert kept.dtype is None and "float16 would cost" in kept.because and "bfloat16 would cost" in kept.because
+    assert trial.kv_type(model, tried, asked=True).dtype == torch.float16
 
 
 def test_modules_of_programs_are_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
