@@ -322,10 +322,14 @@ def test_float16_is_for_keys_that_fit_and_for_these_only() -> None:
     assert kept.dtype == torch.bfloat16 and "float16 holds 65,504" in kept.because and "nats" in kept.because
 
 
-def test_a_family_without_a_bound_is_measured_with_room_for_other_texts() -> None:
+@pytest.mark.parametrize("bound", [None, 1e6])
+def test_without_a_bound_that_helps_the_trial_counts_with_room_for_other_texts(
+    bound: float | None, monkeypatch: Patch
+) -> None:
     model = loaded(config=tiny_family("phi3"))
     tried = try_out(model, "toy", torch.float32)
     assert tried is not None and trial._bound(model.module) is None
+    monkeypatch.setattr(trial, "_bound", lambda _: bound)
     kinds = {}
     for largest in (65_504 / trial.SAFE - 1, 65_504 / trial.SAFE + 1):
         kinds[largest] = trial.kv_type(model, tried._replace(largest=largest), asked=True)
