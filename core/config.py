@@ -127,9 +127,7 @@ class EngineConfig:
     model: str = "harbour"  # a name of the catalogue, a local folder or the hub id of a downloaded model
     draft_model: str = "auto"  # the same, "auto" (the draft that suits the target, if it is downloaded) or "none"
     bits: int | None = None  # of the target's weights: 8 or 4 are quantised; None: the type that is computed with
-    kv_bits: int | None = (
-        None  # of the target's keys and values: 16, 32; None: those of the model's file on a processor
-    )
+    kv_bits: int | None = None  # of the target's keys and values: 16, 32; None: on a processor 16 where they fit
     # Of the target's weights in passes over the retrieval cache: 4; 16: no separate weights; None: 4 where that pays
     self_draft_bits: int | None = None
     device: Device = "auto"

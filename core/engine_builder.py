@@ -21,15 +21,16 @@ from core.models.loading import load_meter
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS, self_draft_of, too_old
-from core.models.trial import try_out
+from core.models.trial import kv_type, try_out
 from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
 from core.ops.graphs import Graphs
 from core.parallel.rank_pool import load_shared
-from core.planning.choices import choose_device
+from core.planning.choices import KV_AS_COMPUTED, Choice, choose_device
 from core.planning.composition import Cast, compose_here, usual_acceptance
 from core.planning.hardware import Machine, cap_memory, resolve_device, this_machine
 from core.planning.memory_plan import Plan
+from core.planning.planner import make_plan
 from core.planning.tp_planning import for_one_rank, one_share
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class LoadedPair(LoadedModels):
 
     files: PairFiles
     tokenizer: PreTrainedTokenizerBase
+    kv: Choice[torch.dtype | None] = KV_AS_COMPUTED  # what the target's keys and values are kept in
 
     @classmethod
     def load(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":
@@ -119,9 +121,9 @@ class LoadedPair(LoadedModels):
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         kept = replace(files.target, kv_dtype=plan.kv.value)
         target = load_target(files.entry, kept, dtype, device, backend, config.bits)
-        try_out(target, files.entry.name, dtype, backend)
-        self_draft = _self_draft(target, config, plan, device)
-        return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, self_draft=self_draft)
+        target, kv = _tried(target, files.entry.name, config, plan, backend)
+        pair = cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, kv=kv)
+        return replace(pair, self_draft=_self_draft(target, config, plan, device))
 
     def recorder(self, config: EngineConfig) -> Graphs | None:
         """What records passes, where they can be recorded."""
@@ -177,9 +179,24 @@ class LoadedPair(LoadedModels):
             if module is not None and dims is not None:
                 module.set_attn_implementation(ATTENTION_NAME)
                 loaded.append(prepared(cast(nn.Module, module).to(dtype), dims, dtype, device, backend))
-        try_out(loaded[-1], files.entry.name, dtype, backend)
+        model_here, kv = _tried(loaded[-1], files.entry.name, config, plan, backend)
         small = loaded[0] if draft is not None else None
-        return cls(files=files, tokenizer=tokenizer, target=loaded[-1], draft=small, backend=backend)
+        return cls(files=files, tokenizer=tokenizer, target=model_here, draft=small, backend=backend, kv=kv)
+
+    def fitted(self, config: EngineConfig, plan: Plan, machine: Machine) -> Plan:
+        """The plan with keys and values in the type that the weights have shown; with 32 bits a context may be shorter.
+
+        Args:
+            machine: as it was before the weights were loaded.
+        Raises:
+            NotEnoughMemory, ContextTooSmall: the wanted context fits with 16 bits only.
+        """
+        if self.kv.value is None and plan.kv.value is not None:
+            wide, size = replace(config, kv_bits=32), self.files.counted(config)
+            composition = plan.composition
+            plan = make_plan(self.files.target, self.files.draft, wide, machine, size)
+            plan = replace(plan, composition=composition)
+        return replace(plan, kv=self.kv)
 
 
 def planned_pair(config: EngineConfig) -> tuple[LoadedPair, Plan]:
@@ -208,7 +225,8 @@ def planned_pair(config: EngineConfig) -> tuple[LoadedPair, Plan]:
     cap_memory(device, config.gpu_memory_gib)
     if config.num_gpus > 1:
         return LoadedPair.load_shared(replace(files, target=dims), config, plan, device), plan
-    return LoadedPair.load(files, config, plan, device), plan
+    loaded = LoadedPair.load(files, config, plan, device)
+    return loaded, loaded.fitted(config, plan, machine)
 
 
 def composed_plan(files: PairFiles, config: EngineConfig, machine: Machine) -> Plan:
@@ -232,6 +250,18 @@ def composed_plan(files: PairFiles, config: EngineConfig, machine: Machine) -> P
         no_self_draft=no_self_draft,
     )
     return compose_here(cast, machine).plan
+
+
+def _tried(
+    target: LoadedModel, name: str, config: EngineConfig, plan: Plan, backend: Backend
+) -> tuple[LoadedModel, Choice[torch.dtype | None]]:
+    """A target that was tried, with keys and values in the type that its weights fit, and why in this one."""
+    trial = try_out(target, name, plan.dtype.value, backend)
+    if plan.kv.value is None:
+        return target, plan.kv
+    kept = kv_type(target, trial, backend, asked=config.kv_bits is not None)
+    dims, shape = replace(target.dims, kv_dtype=kept.dtype), target.shape._replace(narrow=kept.dtype)
+    return replace(target, dims=dims, shape=shape), Choice(*kept)
 
 
 def _self_draft(target: LoadedModel, config: EngineConfig, plan: Plan, device: torch.device) -> nn.Module | None:

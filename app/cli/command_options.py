@@ -63,7 +63,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "of its weights; 8 and 4 are quantised (default: as computed)"
     options.add_argument("--bits", type=int, choices=(16, 8, 4), help=text)
-    text = "of its keys and values, on a processor (default: 16 where its file has 16)"
+    text = "of its keys and values, on a processor (default: 16 where they fit)"
     options.add_argument("--kv-bits", type=int, choices=(16, 32), help=text)
     options.add_argument(
         "--self-draft-bits",

@@ -95,9 +95,9 @@ def choose_kv(
 ) -> Choice[torch.dtype | None]:
     """The type that the target's keys and values are kept in; None: the type of computation.
 
-    On a processor they are kept in the 16 bits of the model's file, as other programs keep them: half the memory, and
-    half of what plain decoding reads. Where a context is short they are few, and without the compiled kernel it would
-    cost time: then only if asked for.
+    On a processor they are kept in float16: half the memory, and half of what plain decoding reads. Whether they fit is
+    seen when the weights are there (`core.models.trial.kv_type`). Where a context is short they are few, and without
+    the compiled kernel it would cost time: then only if asked for.
 
     Args:
         compiles: whether the compiled kernel can be had.
@@ -114,23 +114,14 @@ def choose_kv(
         return KV_AS_COMPUTED
     if config.kv_bits == width:
         return Choice(None, "asked for")
-    known = target.disk_dtype if target.disk_dtype in (torch.float16, torch.bfloat16) else None
-    if config.kv_bits is None and (why := _why_wide(config, target, known=known is not None, compiles=compiles)):
+    if config.kv_bits is None and (why := _why_wide(config, target, compiles=compiles)):
         return Choice(None, why)
-    kept = known or torch.float16
-    because = "asked for" if config.kv_bits is not None else "as the weights are stored"
-    name = str(kept).removeprefix("torch.")
-    return Choice(kept, f"{because}: half the memory, sums in float32; texts are exact for a {name} cache")
+    asked = "asked for; " if config.kv_bits is not None else ""
+    return Choice(torch.float16, f"{asked}half the memory, sums in float32; tried when the weights are loaded")
 
 
-def _why_wide(config: EngineConfig, target: ModelDims, *, known: bool, compiles: bool) -> str:
-    """Why keys and values stay as they are computed on a processor; "" where 16 bits are better.
-
-    Args:
-        known: whether the model's file has 16 bits.
-    """
-    if not known:
-        return "as the weights are stored"
+def _why_wide(config: EngineConfig, target: ModelDims, *, compiles: bool) -> str:
+    """Why keys and values stay as they are computed on a processor; "" where 16 bits are better."""
     if min(config.context or target.max_context, target.max_context) < LEAST_NARROW:
         return f"in a context of under {LEAST_NARROW:,} tokens they are few, and 16 bits would save little"
     if not compiles or config.attention == "torch":

@@ -1,12 +1,13 @@
 """Keys and values in float16, sums in float32: half the bytes, and every exact method writes plain decoding's text."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 
+from core import TriForce
 from core.caches.full import FullCache, Offload
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig, SpeculationConfig
@@ -15,31 +16,36 @@ from core.engine import Engine
 from core.errors import InvalidSetting, UnsupportedModel
 from core.generation.events import Finished
 from core.kv_store.folder import BookFolder
+from core.kv_store.identity import family_of
 from core.models.cached_model import CachedModel
-from core.models.loader import ModelDims, prepared
+from core.models.hub.catalog import find
+from core.models.loader import ModelDims, load_tokenizer, prepared
 from core.ops.backend import STOCK, Backend
 from core.ops.kernel_build import NoKernel
-from core.ops.native import small_rows
+from core.ops.native import SmallRows, small_rows
 from core.planning.choices import choose_dtype, choose_kv
 from core.planning.sizes import kv_bytes_per_token
 from tests.core.kv_store.test_engine_store import BOOK, fetch, keep
 from tests.core.kv_store.test_engine_store import answer as answer_of_a_book
-from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine
+from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 
 CPU, HALF = torch.device("cpu"), torch.float16
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 
 
-@pytest.fixture(params=["torch", "compiled"])
-def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    if request.param == "torch":
-        yield STOCK
-        return
+def kernel_or_skip() -> SmallRows:
     try:
-        kernel = small_rows()
+        return small_rows()
     except NoKernel as reason:
         pytest.skip(f"no kernel here: {reason}")
-    yield Backend("compiled", kernel, "test", kernel=kernel)
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    if request.param == "torch":
+        return STOCK
+    kernel = kernel_or_skip()
+    return Backend("compiled", kernel, "test", kernel=kernel)
 
 
 def answer(engine: Engine, prompt: list[int], method: str) -> Finished:
@@ -134,23 +140,21 @@ def test_what_cannot_be_kept_is_refused() -> None:
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_processor_keeps_the_16_bits_of_the_file_where_its_kernel_widens_them(stored: torch.dtype) -> None:
+def test_a_processor_keeps_float16_where_its_kernel_widens_it_whatever_the_file_has(stored: torch.dtype) -> None:
     target = replace(loaded(tiny_config(), 3).dims, disk_dtype=stored, max_context=131_072)
-    narrow = stored if stored != torch.float32 else None
 
     def kept(target: ModelDims = target, *, compiles: bool = True, **settings: int) -> torch.dtype | None:
         config = EngineConfig(**settings)  # type: ignore[arg-type]
         return choose_kv(config, target, "cpu", torch.float32, compiles=compiles).value
 
-    assert kept() == narrow
+    assert kept() == kept(kv_bits=16) == HALF
     assert kept(kv_bits=32) is None, "asked for"
-    assert kept(kv_bits=16) == (narrow or HALF)
     assert kept(compiles=False) is None, "stock operations would widen whole blocks"
-    assert kept(compiles=False, kv_bits=16) == (narrow or HALF), "but that was asked for"
+    assert kept(compiles=False, kv_bits=16) == HALF, "but that was asked for"
     assert kept(replace(target, plain=False)) is None, "windows and soft caps are not the kernel's"
     assert kept(num_gpus=2) is None
     assert kept(context=8191) is None and kept(replace(target, max_context=4096)) is None, "few rows cost little"
-    assert kept(context=8192) == narrow and kept(context=4096, kv_bits=16) == (narrow or HALF)
+    assert kept(context=8192) == kept(context=4096, kv_bits=16) == HALF
     assert choose_kv(EngineConfig(), target, "cuda", HALF, compiles=True).value is None
 
 
@@ -161,13 +165,10 @@ def test_the_reasons_are_those_of_what_was_chosen() -> None:
         config = EngineConfig(**settings)  # type: ignore[arg-type]
         return choose_kv(config, target, "cpu", torch.float32, compiles=compiles).because
 
-    assert (
-        reason() == "as the weights are stored: half the memory, sums in float32; texts are exact for a float16 cache"
-    )
-    assert reason(kv_bits=16).startswith("asked for: half") and reason(kv_bits=32) == "asked for"
+    assert reason() == "half the memory, sums in float32; tried when the weights are loaded"
+    assert reason(kv_bits=16).startswith("asked for; half") and reason(kv_bits=32) == "asked for"
     assert "under 8,192 tokens" in reason(context=4096) and "kernel" in reason(compiles=False)
     assert "windows" in reason(replace(target, plain=False)) and "processes" in reason(num_gpus=2)
-    assert reason(replace(target, disk_dtype=torch.float32)) == "as the weights are stored"
     assert "fastest" not in choose_dtype("cpu", target).because, "16 bits are kept because they are faster"
 
 
@@ -178,3 +179,52 @@ def test_numbers_too_large_for_16_bits_are_told_and_never_become_infinite() -> N
     for pair in ((k, 70_000 * k), (-70_000 * k, k)):
         with pytest.raises(UnsupportedModel, match="too large for 16 bits"):
             shape.check(*pair)
+
+
+# -------------------- what the weights show
+
+
+def with_keys_of(size: float, context: int, kv_bits: int | None = None) -> TriForce:
+    """An engine for a tiny qwen2 whose keys have a bias of this size in the pairs that hardly turn."""
+    tokenizer = load_tokenizer(find("harbour").target)
+    config = cast(Any, tiny_config("qwen2", kv_heads=2))
+    config.vocab_size, config.max_position_embeddings = len(tokenizer), 16384
+    config.rope_parameters = {"rope_type": "default", "rope_theta": 1e12}
+    model = cast(Any, tiny_model(config, 3, "eager"))
+    for layer in model.model.layers:
+        layer.self_attn.k_proj.bias.data.view(-1, 2, 8)[:, :, 5:] += size
+    return TriForce.from_modules(model, tokenizer, context=context, kv_bits=kv_bits, device="cpu")
+
+
+def test_keys_that_float16_does_not_hold_are_kept_in_32_bits_and_nothing_is_refused() -> None:
+    kernel_or_skip()
+    context = 8192
+    usual, large = with_keys_of(3.0, context), with_keys_of(1e5, context)
+    assert usual.engine.plan.kv.value == HALF and "float16 costs" in usual.engine.plan.kv.because
+    plan = large.engine.plan
+    assert plan.kv.value is None and large.engine.full_cache.shape.narrow is None
+    assert "float16 holds 65,504" in plan.kv.because and "bfloat16 would cost" in plan.kv.because
+    assert plan.cache_sizes.row_bytes == 2 * usual.engine.plan.cache_sizes.row_bytes, "planned anew"
+    assert plan.composition == usual.engine.plan.composition and plan.precision == "float32"
+    wide = with_keys_of(1e5, context, kv_bits=32)
+    prompt = random_prompt(300)
+    assert (
+        answer(large.engine, prompt, "retrieval").token_ids == answer(wide.engine, prompt, "autoregressive").token_ids
+    )
+
+
+def test_16_bits_that_were_asked_for_are_those_that_hold_the_keys() -> None:
+    large = with_keys_of(1e5, 2048, kv_bits=16)
+    assert large.engine.plan.kv.value == torch.bfloat16 and large.engine.plan.precision == "float32, bfloat16 cache"
+    assert large.engine.plan.kv.because.startswith("asked for; ")
+    prompt = random_prompt(300)
+    assert answer(large.engine, prompt, "lookup").token_ids == answer(large.engine, prompt, "autoregressive").token_ids
+    assert large.engine.full_cache.rows(0, 0, 8)[0].dtype == torch.bfloat16
+
+
+def test_books_of_every_type_of_keys_are_of_another_family() -> None:
+    model = loaded(tiny_config(), 3)
+    shapes = [model.shape._replace(narrow=narrow) for narrow in (None, HALF, torch.bfloat16)]
+    families = [family_of(model.module, shape, "letters", pieces="8", known=None) for shape in shapes]
+    assert len({family.digest for family in families}) == 3
+    assert [family.parts.get("kept as") for family in families] == [None, "float16", "bfloat16"]
