@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from core.caches.policies import check_policy
 from core.config import EngineConfig
-from core.errors import InvalidSetting, NotEnoughMemory, UnsupportedModel
+from core.errors import InvalidSetting, UnsupportedModel
 from core.generation.loaded import LoadedModels
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import ModelEntry
@@ -19,14 +19,13 @@ from core.models.hub.draft_selection import pair
 from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load_tokenizer, prepared, read_dims
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
-from core.models.self_draft import BITS, self_draft_of, too_old
+from core.models.self_draft import BITS, self_draft_of
 from core.models.trial import try_out
 from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
 from core.ops.graphs import Graphs
 from core.parallel.rank_pool import load_shared
-from core.planning.choices import choose_device
-from core.planning.composition import Cast, compose_here, usual_acceptance
+from core.planning.composition import compose_here
 from core.planning.hardware import Machine, cap_memory, resolve_device, this_machine
 from core.planning.memory_plan import Plan
 from core.planning.tp_planning import for_one_rank, one_share
@@ -113,7 +112,7 @@ class LoadedPair(LoadedModels):
         kept = replace(files.target, kv_dtype=plan.kv.value)
         target = load_target(files.entry, kept, dtype, device, backend, config.bits)
         try_out(target, files.entry.name, dtype, backend)
-        self_draft = _self_draft(target, config, plan, device)
+        self_draft = self_draft_of(target.module, device) if config.self_draft_bits == BITS else None
         return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, self_draft=self_draft)
 
     def recorder(self, config: EngineConfig) -> Graphs | None:
@@ -204,40 +203,13 @@ def planned_pair(config: EngineConfig) -> tuple[LoadedPair, Plan]:
 
 
 def composed_plan(files: PairFiles, config: EngineConfig, machine: Machine) -> Plan:
-    """The plan of the composition that the model of costs chooses, within the settings.
+    """The plan with the draft where that is sure to cost nothing else, within the settings.
 
     Raises:
         InvalidSetting, NotEnoughMemory, ContextTooSmall: as `make_plan`.
     """
-    device, no_self_draft = choose_device(config, machine).value, ""
     size = target_size(files.entry) if config.num_gpus == 1 else None
-    if device == "cuda" and config.self_draft_bits is None:
-        no_self_draft = too_old(resolve_device(device))
-    cast = Cast(
-        target=files.target,
-        draft=files.draft,
-        size=size,
-        config=config,
-        bits=config.bits,
-        num_gpus=config.num_gpus,
-        acceptance=usual_acceptance(files.entry.acceptance, files.draft),
-        no_self_draft=no_self_draft,
-    )
-    return compose_here(cast, machine).plan
-
-
-def _self_draft(target: LoadedModel, config: EngineConfig, plan: Plan, device: torch.device) -> nn.Module | None:
-    """The copy in 4 bits that was asked for, or that the plan chose; a chosen one that cannot be made is left out."""
-    chosen = plan.composition.value.self_draft_bits if plan.composition else 16
-    if (config.self_draft_bits or chosen) != BITS:
-        return None
-    try:
-        return self_draft_of(target.module, device)
-    except (InvalidSetting, UnsupportedModel, NotEnoughMemory) as error:
-        if config.self_draft_bits is not None:
-            raise
-        log.warning("%s Guesses are made with the model's own weights.", error.problem)
-        return None
+    return compose_here(files.target, files.draft, config, machine, size)
 
 
 def _dims_in_memory(model: PreTrainedModel) -> ModelDims:

@@ -34,7 +34,7 @@ from core.ops.graphs import Graphs
 from core.parallel.leader_caches import LedFullCache, LedRetrievalCache
 from core.planning.cache_sizes import CacheSizes
 from core.planning.choices import choose_cpu_attention
-from core.planning.cost_model import PassReads, pass_cost
+from core.planning.cost_model import PassReads, heads_of, pass_cost
 from core.planning.hardware import free_memory_bytes
 from core.planning.memory_plan import Plan
 
@@ -270,15 +270,16 @@ class Levels:
         """The plan's cost of a pass: where the plan is the same, a seed draws the same text.
 
         So the host's share of attention is that of the settings, not a measured one. When a layer had to move, the plan
-        has changed and counts from the next round on; the failed round's draws are lost.
+        has changed and counts from the next round on; the failed round's draws are lost. Of a copy in 4 bits no gain is
+        counted on a processor (`core.models.self_draft`).
         """
         models, plan = self._models, self._plan_now()
         loaded = models.draft if model is self.parts.draft else models.target
         assert loaded is not None
         weight_bytes, device = self._weights_read.get(model.name), plan.device.value
         if weight_bytes is None:  # counted once, because counting takes longer than choosing a round's length
-            weight_bytes = loaded.weight_bytes
-            if model is self.parts.retrieval and device == "cuda":  # a processor gains nothing from 4 bits
+            weight_bytes = loaded.pass_bytes
+            if model is self.parts.retrieval and model.module is not loaded.module and device == "cuda":
                 weight_bytes = sum(parameter.nbytes for parameter in model.module.parameters())
             self._weights_read[model.name] = weight_bytes
         layers, away = loaded.dims.num_layers, model is self.parts.full
@@ -299,5 +300,6 @@ class Levels:
             windows=windows,
             experts=experts.parameters * plan.dtype.value.itemsize if experts else 0,
             used=experts.used if experts else 1.0,
+            heads=heads_of(loaded.shape),
         )
         return pass_cost(device, reads, plan.nominal)
