@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from core.caches.policies import check_policy
 from core.config import EngineConfig
-from core.errors import InvalidSetting, NotEnoughMemory, UnsupportedModel
+from core.errors import InvalidSetting, UnsupportedModel
 from core.generation.loaded import LoadedModels
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import ModelEntry
@@ -20,14 +20,14 @@ from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load
 from core.models.loading import load_meter
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
-from core.models.self_draft import BITS, self_draft_of, too_old
+from core.models.self_draft import BITS, self_draft_of
 from core.models.trial import kv_type, try_out
 from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
 from core.ops.graphs import Graphs
 from core.parallel.rank_pool import load_shared
-from core.planning.choices import KV_AS_COMPUTED, Choice, choose_device
-from core.planning.composition import Cast, compose_here, usual_acceptance
+from core.planning.choices import KV_AS_COMPUTED, Choice
+from core.planning.composition import compose_here
 from core.planning.hardware import Machine, cap_memory, resolve_device, this_machine
 from core.planning.memory_plan import Plan
 from core.planning.planner import make_plan
@@ -122,8 +122,10 @@ class LoadedPair(LoadedModels):
         kept = replace(files.target, kv_dtype=plan.kv.value)
         target = load_target(files.entry, kept, dtype, device, backend, config.bits)
         target, kv = _tried(target, files.entry.name, config, plan, backend)
-        pair = cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, kv=kv)
-        return replace(pair, self_draft=_self_draft(target, config, plan, device))
+        self_draft = self_draft_of(target.module, device) if config.self_draft_bits == BITS else None
+        return cls(
+            files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, kv=kv, self_draft=self_draft
+        )
 
     def recorder(self, config: EngineConfig) -> Graphs | None:
         """What records passes, where they can be recorded."""
@@ -230,26 +232,13 @@ def planned_pair(config: EngineConfig) -> tuple[LoadedPair, Plan]:
 
 
 def composed_plan(files: PairFiles, config: EngineConfig, machine: Machine) -> Plan:
-    """The plan of the composition that the model of costs chooses, within the settings.
+    """The plan with the draft where that is sure to cost nothing else, within the settings.
 
     Raises:
         InvalidSetting, NotEnoughMemory, ContextTooSmall: as `make_plan`.
     """
-    device, no_self_draft = choose_device(config, machine).value, ""
     size = target_size(files.entry) if config.num_gpus == 1 else None
-    if device == "cuda" and config.self_draft_bits is None:
-        no_self_draft = too_old(resolve_device(device))
-    cast = Cast(
-        target=files.target,
-        draft=files.draft,
-        size=size,
-        config=config,
-        bits=config.bits,
-        num_gpus=config.num_gpus,
-        acceptance=usual_acceptance(files.entry.acceptance, files.draft),
-        no_self_draft=no_self_draft,
-    )
-    return compose_here(cast, machine).plan
+    return compose_here(files.target, files.draft, config, machine, size)
 
 
 def _tried(
@@ -262,20 +251,6 @@ def _tried(
     kept = kv_type(target, trial, backend, asked=config.kv_bits is not None)
     dims, shape = replace(target.dims, kv_dtype=kept.dtype), target.shape._replace(narrow=kept.dtype)
     return replace(target, dims=dims, shape=shape), Choice(*kept)
-
-
-def _self_draft(target: LoadedModel, config: EngineConfig, plan: Plan, device: torch.device) -> nn.Module | None:
-    """The copy in 4 bits that was asked for, or that the plan chose; a chosen one that cannot be made is left out."""
-    chosen = plan.composition.value.self_draft_bits if plan.composition else 16
-    if (config.self_draft_bits or chosen) != BITS:
-        return None
-    try:
-        return self_draft_of(target.module, device)
-    except (InvalidSetting, UnsupportedModel, NotEnoughMemory) as error:
-        if config.self_draft_bits is not None:
-            raise
-        log.warning("%s Guesses are made with the model's own weights.", error.problem)
-        return None
 
 
 def _dims_in_memory(model: PreTrainedModel) -> ModelDims:

@@ -46,6 +46,7 @@ class EngineInfo:
     kv_bytes_per_token: int
     target_weight_bytes: int
     draft_weight_bytes: int
+    pass_bytes: tuple[int, int]  # of the target's and the draft's weights, what a pass of each reads
     target_layers: int
     draft_layers: int  # 0: there is no draft
     host_memory: Choice[str] | None  # "pinned" or "pageable"; None: the whole full cache is resident
@@ -115,6 +116,7 @@ def engine_info(
         kv_bytes_per_token=target.shape.bytes_per_token,
         target_weight_bytes=target.weight_bytes,
         draft_weight_bytes=draft.weight_bytes if draft else 0,
+        pass_bytes=(target.pass_bytes, draft.pass_bytes if draft else 0),
         target_layers=target.dims.num_layers,
         draft_layers=draft.dims.num_layers if draft else 0,
         host_memory=None,

@@ -8,7 +8,6 @@ from app.cli.argument_types import (
     book_file,
     book_length,
     float_list,
-    int_list,
     name_list,
     page_range,
     port_number,
@@ -260,11 +259,6 @@ def add_doctor_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--acceptance", type=float_list, metavar="A1,A2", help="of both levels (default: measured, else published)"
     )
-    table = parser.add_argument_group("who should guess, of several models on several machines")
-    table.add_argument("--table", action="store_true", help="predicted ms a token of each composition, and the choice")
-    table.add_argument("--models", type=name_list, metavar="A,B")
-    table.add_argument("--machines", type=name_list, metavar="A,B", help="as --assume takes them, or laptop")
-    table.add_argument("--contexts", type=int_list, metavar="N,M", help="(default: 8192,32768,131072)")
 
 
 def add_models_options(parser: argparse.ArgumentParser) -> None:

@@ -11,29 +11,36 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.cli.compositions import composition_lines, composition_report, run_table
-from app.cli.further import further, further_lines, of_another
+from app.cli.further import further, further_lines
 from app.cli.reading import print_json
 from app.runtime.options import engine_config
 from app.runtime.versions import versions
 from core.config import EngineConfig
+from core.decoding.registry import METHODS
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.models.hub.catalog import find, is_here
 from core.models.hub.draft_selection import AUTO, NONE, pair
 from core.models.hub.shapes import find_shape
 from core.models.hub.store import weight_files
-from core.models.loader import read_config, read_dims
+from core.models.loader import read_config
 from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
-from core.models.self_draft import BITS as DRAFTING_BITS
 from core.models.widen import target_size
-from core.planning.composition import usual_acceptance, with_copy
+from core.planning.composition import usual_acceptance
 from core.planning.hardware import this_machine
 from core.planning.machine_spec import Rig, described_gpu, make_rig
 from core.planning.memory_plan import Plan
 from core.planning.rig_plan import RigPlan, compose_rig
 from core.planning.sizes import kv_bytes_per_token
-from core.planning.speed_model import PUBLISHED, PUBLISHED_BUDGET, Acceptance, Prediction, bandwidths, predict
-from core.planning.tp_planning import share_of
+from core.planning.speed_model import (
+    PUBLISHED,
+    PUBLISHED_BUDGET,
+    Acceptance,
+    Prediction,
+    bandwidths,
+    lengths_below,
+    of_another,
+    predict,
+)
 
 GIB = float(1 << 30)
 APPLE_GPU = "none with CUDA: Apple's shares the memory of the processor and is not used"
@@ -57,8 +64,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: the model or the machine is unknown, or it does not fit (with alternatives).
     """
-    if args.table:
-        return run_table(args)
     config = engine_config(args)
     subject = find_subject(config.model, args.acceptance, config.draft_model)
     rig = make_rig(
@@ -71,28 +76,30 @@ def run(args: argparse.Namespace) -> int:
     )
     config, target = with_budget(config, args.budget, subject, rig), subject.target
     try:
-        told, composed = compose_rig(target, subject.draft, config, rig, subject.acceptance, args.bits)
+        told = compose_rig(target, subject.draft, config, rig, args.bits)
     except NotEnoughMemory as error:
         if not rig.machine.gpus or not rig.assumed or args.host_memory is not None:
             raise
         here = f"{error.hint.removesuffix('.')}, or tell that machine's --host-memory: it was taken to be as here."
         raise NotEnoughMemory(error.problem, hint=here, largest_context=error.largest_context) from None
-    acceptance, draft = subject.acceptance, subject.draft if composed.loaded.has_draft else None
+    chosen = told.plan.composition
+    acceptance, draft = subject.acceptance, subject.draft if chosen and chosen.value.has_draft else None
     if PUBLISHED.because in acceptance.because and config.retrieval.budget != PUBLISHED_BUDGET:
         acceptance = replace(
             acceptance,
             because=f"{acceptance.because}; this plan's budget is {config.retrieval.budget:,}, so it differs",
         )
     acceptance = of_another(acceptance, subject.name)
-    if composed.loaded.self_draft_bits == DRAFTING_BITS and args.acceptance is None:
-        acceptance = with_copy(acceptance)
-    prediction = predict(target, draft, config, told.plan, bandwidths(told.plan, rig), acceptance)
+    rates, planned = bandwidths(told.plan, rig), told.plan.context.value
+    expected = [
+        predict(target, draft, config, told.plan, rates, acceptance, length)
+        for length in (*lengths_below(planned), planned)
+    ]
     more = further(subject, rig, told, config, args.bits)
     if args.json:
-        print_json({**report(subject, rig, told, prediction), **composition_report(composed), **asdict(more)})
+        print_json({**report(subject, rig, told, expected), **asdict(more)})
     else:
-        shown = [*lines(subject, rig, told, prediction), *further_lines(more), "", *composition_lines(composed)]
-        print("\n".join(shown))
+        print("\n".join([*lines(subject, rig, told, expected), *further_lines(more)]))
     return 0
 
 
@@ -128,7 +135,7 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None, draft: st
             description=shape.description,
             target=size_of(shape.config, shape.name),
             draft=drafting,
-            acceptance=given or usual_acceptance(None, share_of(drafting, 1).dims if drafting else None),
+            acceptance=given or PUBLISHED,
             has_files=False,
         )
     entry = find(name)
@@ -139,7 +146,7 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None, draft: st
         description=entry.description,
         target=target_size(entry),
         draft=size_in(entry.draft) if entry.draft else None,
-        acceptance=given or usual_acceptance(entry.acceptance, read_dims(entry.draft) if entry.draft else None),
+        acceptance=given or usual_acceptance(entry.acceptance),
         has_files=has_files,
     )
 
@@ -158,8 +165,12 @@ def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig:
     return replace(config, retrieval=replace(config.retrieval, budget=budget))
 
 
-def report(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> dict[str, Any]:
-    """The JSON of doctor."""
+def report(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Prediction]) -> dict[str, Any]:
+    """The JSON of doctor.
+
+    Args:
+        expected: by length of text, that at the planned context last.
+    """
     plan = told.plan
     memory: dict[str, int] = {}
     for tier in told.tiers:
@@ -206,7 +217,18 @@ def report(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) ->
             ],
             "runs_in_this_version": asdict(told.runs),
         },
-        "prediction": asdict(prediction),
+        "composition": asdict(plan.composition) if plan.composition else None,
+        "prediction": asdict(expected[-1])
+        | {
+            "by_length": [
+                {
+                    "tokens": one.context,
+                    "plain_ms_per_token": one.plain_ms_per_token,
+                    "triforce_ms_per_token": one.triforce_ms_per_token,
+                }
+                for one in expected
+            ]
+        },
     }
 
 
@@ -215,9 +237,9 @@ def dtype_name(plan: Plan) -> str:
     return plan.precision
 
 
-def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> list[str]:
+def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Prediction]) -> list[str]:
     """The lines of doctor for people."""
-    machine, target, plan = rig.machine, subject.target, told.plan
+    machine, target, plan, chosen = rig.machine, subject.target, told.plan, told.plan.composition
     gpus = [
         f"GPU        {gpu.name}, {gpu.free_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB free"
         for gpu in machine.gpus
@@ -244,6 +266,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> 
         f"Cache      {str(plan.kv.value or plan.dtype.value).removeprefix('torch.')}: {plan.kv.because}",
         f"Weights    {plan.bits.value} bits: {plan.bits.because}",
         f"Self-draft {told.self_draft_bits.value} bits: {told.self_draft_bits.because}",
+        *([f"Decodes by {METHODS[chosen.value.method].label}: {chosen.because}"] if chosen else []),
         f"Placement  {plan.placement.value}: {plan.placement.because}",
         *host_lines(told),
         f"Context    {plan.context.value:,} tokens: {plan.context.because}",
@@ -257,7 +280,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> 
             f"{tier.name}: {tier.used_bytes / GIB:.2f} GiB of {tier.usable_bytes / GIB:.1f} that can be used",
             *(f"  {row.size_bytes / GIB:7.2f} GiB  {row.name}" for row in tier.rows),
         ]
-    return [*shown, "", *speed_lines(prediction), *([] if told.runs.value else ["", f"Note: {told.runs.because}."])]
+    return [*shown, "", *speed_lines(expected), *([] if told.runs.value else ["", f"Note: {told.runs.because}."])]
 
 
 def host_lines(told: RigPlan) -> list[str]:
@@ -270,17 +293,19 @@ def host_lines(told: RigPlan) -> list[str]:
     return [f"Host       attends to {share:.0%} of what waits there: {because}"]
 
 
-def speed_lines(prediction: Prediction) -> list[str]:
-    """The expected speed, and what the estimate rests on."""
+def speed_lines(expected: Sequence[Prediction]) -> list[str]:
+    """The expected speed by length of text, and what the estimate rests on."""
+    prediction = expected[-1]
     level1 = "" if prediction.acceptance1 is None else f"{prediction.acceptance1:.2f} / "
-    shown = [
-        f"Predicted at {prediction.context:,} tokens:",
-        f"  plain decoding {prediction.plain_ms_per_token:.1f} ms/token, "
-        f"{prediction.plain_tokens_per_second:.3g} tokens/s",
-        f"  TriForce       {prediction.triforce_ms_per_token:.1f} ms/token, "
-        f"{prediction.triforce_tokens_per_second:.3g} tokens/s",
-        f"  memory {prediction.bandwidth_bytes_per_second / 1e9:.1f} GB/s, {prediction.bandwidth_because}",
-    ]
+    shown = ["Predicted, modelled and not measured:"]
+    for one in expected:
+        plain, fast = (
+            f"{ms:.1f} ms/token, {1e3 / ms:.3g} tokens/s" for ms in (one.plain_ms_per_token, one.triforce_ms_per_token)
+        )
+        where = ", the planned context" if one is prediction else ""
+        guessed = f"with guesses {fast}" if one.gamma2 else "no guess pays"
+        shown.append(f"  {one.context:,} tokens{where}: plain decoding {plain}; {guessed}")
+    shown.append(f"  memory {prediction.bandwidth_bytes_per_second / 1e9:.1f} GB/s, {prediction.bandwidth_because}")
     if prediction.link_bytes_per_second is not None:
         shown.append(
             f"  link {prediction.link_bytes_per_second / 1e9:.1f} GB/s, {prediction.link_because}; "
@@ -291,4 +316,5 @@ def speed_lines(prediction: Prediction) -> list[str]:
             f"  host {prediction.host_bytes_per_second / 1e9:.1f} GB/s, {prediction.host_because}; it attends to "
             f"{prediction.host_bytes_per_full_pass / 1e9:.1f} GB where they lie"
         )
-    return [*shown, f"  acceptance {level1}{prediction.acceptance2:.2f}, {prediction.acceptance_because}"]
+    told = f"  guesses are accepted {level1}{prediction.acceptance2:.2f}, {prediction.acceptance_because}"
+    return [*shown, f"{told}; not counted: what lookups find"]

@@ -7,17 +7,13 @@ from app.formats import duration
 from core.config import EngineConfig
 from core.errors import CoreError
 from core.planning.basis import MOST_CONTEXT
-from core.planning.cost_model import measure_flops
-from core.planning.hardware import resolve_device
+from core.planning.cost_model import PROCESSOR
 from core.planning.machine_spec import PRODUCTS_SHARE, Rig, kind_of, nominal_flops
 from core.planning.rig_plan import RigPlan, compose_rig
-from core.planning.speed_model import Acceptance, reading_seconds
+from core.planning.speed_model import reading_seconds
 
 if TYPE_CHECKING:
     from app.cli.doctor import Subject
-
-PUBLISHED_WITH = "llama2-7b-128k"
-OF_ANOTHER = "measured with another model, not with this one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +24,6 @@ class Further:
     reading_seconds: float | None  # None: the GPU's computing rate is not known
     reading_because: str
     proposal: str  # "": none
-
-
-def of_another(acceptance: Acceptance, name: str) -> Acceptance:
-    """An acceptance, marked where another model was measured."""
-    if not acceptance.because.startswith("published") or name == PUBLISHED_WITH:
-        return acceptance
-    return replace(acceptance, because=f"{acceptance.because}; {OF_ANOTHER}")
 
 
 def further(subject: "Subject", rig: Rig, told: RigPlan, config: EngineConfig, bits: int | None) -> Further:
@@ -61,7 +50,7 @@ def products(rig: Rig, told: RigPlan) -> tuple[float | None, str]:
     if told.plan.device.value == "cpu":
         if rig.assumed:
             return None, "not known of a processor that is described"
-        return measure_flops(resolve_device("cpu")), "by products that were measured here"
+        return PROCESSOR.flops(), "by products that were measured here"
     gpu, several = rig.machine.gpus[0], f" x {told.num_gpus}" if told.num_gpus > 1 else ""
     if rig.kind is not None and rig.kind.described:
         if rig.kind.tflops is None:
@@ -85,7 +74,7 @@ def narrower(subject: "Subject", rig: Rig, told: RigPlan, config: EngineConfig) 
         if bits >= plan.bits.value or told.num_gpus > 1:  # which share no quantised weights
             return ""
         try:
-            other, _ = compose_rig(subject.target, subject.draft, asked, rig, subject.acceptance, bits)
+            other = compose_rig(subject.target, subject.draft, asked, rig, bits)
         except CoreError:
             continue
         if other.plan.placement.value == "resident" and plan.placement.value != "resident":

@@ -113,6 +113,7 @@ def info_of(
         kv_bytes_per_token=0,
         target_weight_bytes=0,
         draft_weight_bytes=0,
+        pass_bytes=(0, 0),
         target_layers=0,
         draft_layers=0,
         draft_because="as the server chooses",

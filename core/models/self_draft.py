@@ -10,7 +10,10 @@ A group of GROUP weights of a row shares a scale and an offset, w = (level - 8) 
 (asymmetric rounding to nearest, as in QuantSpec). The kernels are torch's own and get bfloat16: CUDA's supports no
 other type, and a processor's is a plain loop for others. So activations are converted there and back: the range of
 float16 fits, and the lost bits of precision are worth less than a step of the weights. Rows and columns are padded with
-zeros to the multiples of the kernels. Weights outside linear layers (experts kept as one tensor) stay as they are.
+zeros to the multiples of the kernels. On a processor a row through a layer of 1536 x 8960 takes 0.52 ms, 1.10 through
+the 16-bit weights (nine rows 2.2 and 2.9; two cores of an AMD EPYC, 2026-11-26); layers that fit its caches, as those
+of the bundled pair do, take longer than in 16 bits. Weights outside linear layers (experts kept as one tensor) stay as
+they are.
 """
 
 import copy

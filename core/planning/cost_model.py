@@ -1,31 +1,44 @@
-"""What a pass should cost, from bytes and bandwidth: `doctor` shows it, and benchmarks are compared with it.
+"""What a pass should cost, from bytes, rates and rows: `doctor` shows it, and benchmarks are compared with it.
 
-A pass reads its weights and its keys and values once and pays a fixed overhead per layer. These are predictions, never
-results; the same function also shapes the rounds of sampled texts. The speed of the link and of the host's attention
-beside it are measured, and the host's share follows from both.
+A pass reads its weights and its keys and values once, computes for each row, and pays a fixed overhead per layer. These
+are predictions, never results; the same function, with nominal rates, also shapes the rounds of sampled texts. What
+products and attention reach on this processor, the speed of the link and of the host's attention beside it are
+measured, and the host's share follows from both.
 """
 
+import math
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from core.caches.base import KVShape
 from core.config import MOST_CPU_SHARE, MOST_GUESSES
 from core.decoding.adaptive import PassCost
+from core.ops.attention import attend
 from core.ops.host_attention import HostAttention
+from core.ops.kernel_build import NoKernel
+from core.ops.kernel_structs import LinearSizes
 from core.ops.link import LINK_BYTES, link_rate
+from core.ops.native import KEPT_AS, SmallRows, small_rows
 from core.ops.transfer import HostRows
 from core.planning.choices import Choice
-from core.planning.machine_spec import Bandwidths
+from core.planning.machine_spec import Bandwidths, RowCosts
 
-# Fixed cost of a layer in a pass, in seconds: module calls and small kernels. CPU: 2.4 ms for 6 layers, measured on
-# two server cores; CUDA: eager launches.
-LAYER_OVERHEAD = {"cpu": 4e-4, "cuda": 2.5e-4}
-# Relative cost of each further row in a pass over the cache. CPU: 12 rows cost 1.6 times one; CUDA: the paper's A100.
-ROW_SLOPE = {"cpu": 0.05, "cuda": 0.003}
+# Fixed cost of a layer in a pass, in seconds: norms, rotations, small products, calls. CPU: what SmolLM2 and
+# Qwen2.5-Coder-0.5B take beyond their bytes on two server cores; CUDA: eager launches.
+LAYER_OVERHEAD = {"cpu": 1e-4, "cuda": 2.5e-4}
+# What is measured of a processor: products with weights of so many bytes, and attention to so many numbers, more than
+# its caches hold; of one row and of several
+PROBED_BYTES, PROBED_WIDTH, PROBED_NUMBERS, PROBED_KV_HEADS, PROBED_DIM = 128 << 20, 1024, 24 << 20, 2, 128
+PROBED_ROWS, PROBED_GROUP, PROBES = 9, 4, 3
+AGAIN_SECONDS = 60.0
 SHARING_BYTES = 128 << 20  # of blocks, more than processor caches hold
 SHARING_ROWS = MOST_GUESSES + 1  # of a round's verification: rounds are long where the link limits a pass
 LEAST_GAIN = 0.1  # of the link's time: a smaller gain is not worth a thread
@@ -37,11 +50,14 @@ class PassReads:
     """Bytes that a pass through one model reads, by place."""
 
     layers: int
-    here: int  # weights, keys and values in the computing device's memory
+    weights: int
+    kv: int  # keys and values in the computing device's memory
     link: int = 0  # keys and values that come from host memory
     host: int = 0  # keys and values that the host attends to in place
-    experts: int = 0  # all experts of a mixture, not among `here`
+    experts: int = 0  # all experts of a mixture, not among `weights`
     used: float = 1.0  # share of them that one row needs
+    number_bytes: int = 2  # of a number among keys and values
+    group: int = 1  # query heads of a KV head: so many rows attend to its keys for one token
 
     @classmethod
     def of(
@@ -56,6 +72,7 @@ class PassReads:
         windows: int = 0,
         experts: int = 0,
         used: float = 1.0,
+        heads: tuple[int, int] = (2, 1),
     ) -> "PassReads":
         """The reads for a cache of `kv` bytes.
 
@@ -64,31 +81,114 @@ class PassReads:
             attended: share of the other layers' bytes that the host attends to.
             windowed: number of layers with a window, which are always on the device; `windows`: their bytes.
             experts: bytes among `weights` of which a row needs the share `used`.
+            heads: `number_bytes` and `group`, see `heads_of`.
         """
         away = 0 if resident is None or layers == windowed else kv - kv * resident // (layers - windowed)
         host = round(attended * away)
-        return cls(layers, weights - experts + windows + kv - away, away - host, host, experts, used)
+        return cls(layers, weights - experts, windows + kv - away, away - host, host, experts, used, *heads)
+
+
+def heads_of(shape: KVShape) -> tuple[int, int]:
+    """Bytes of a number among keys and values, and query heads of a KV head."""
+    return shape.kv_dtype.itemsize, max(1, shape.num_heads // max(1, shape.num_kv_heads))
 
 
 def fixed_seconds(device: str, num_layers: int) -> float:
-    """Seconds of a pass that do not depend on what it reads."""
+    """Seconds of a pass that depend neither on what it reads nor on its rows."""
     return LAYER_OVERHEAD[device] * num_layers
 
 
 def pass_cost(device: str, reads: PassReads, rates: Bandwidths) -> PassCost:
     """Fixed cost, plus the slowest of three that run in parallel: device, link and host.
 
-    Further rows make the device's part longer; the link carries the same bytes for one row and for many. Without a link
-    (a processor has only one memory) everything is read here.
+    Further rows make the device's part longer: products by a share of their weights, attention by the work of their
+    query heads. The link carries the same bytes for one row and for many. Without a link (a processor has only one
+    memory) everything is read here.
     """
-    fixed, here = fixed_seconds(device, reads.layers), reads.here
-    here += 0 if rates.link else reads.link
-    here += 0 if rates.host else reads.host
+    fixed, weights = fixed_seconds(device, reads.layers), reads.weights / rates.memory.value
+    kv = reads.kv + (0 if rates.link else reads.link) + (0 if rates.host else reads.host)
+    numbers = kv / reads.number_bytes
+    attending = numbers * rates.rows.attended * reads.group
+    base = fixed + weights + kv / rates.memory.value + numbers * rates.rows.number + attending
+    further = rates.rows.product * weights + attending
     carried = reads.link / rates.link.value if rates.link else 0.0
     attended = reads.host / rates.host.value if rates.host else 0.0
     beside = fixed + max(carried, attended) if max(carried, attended) else 0.0
-    experts = reads.experts / rates.memory.value
-    return PassCost(fixed + here / rates.memory.value, ROW_SLOPE[device], beside, experts, reads.used)
+    return PassCost(base, further / base, beside, reads.experts / rates.memory.value, reads.used)
+
+
+# -------------------- measuring the processor
+
+
+class Processor:
+    """What products and attention of passes reach on this processor, measured as passes compute them.
+
+    Of each measurement the least time counts that was ever seen, because other work only makes it longer.
+    """
+
+    def __init__(self) -> None:
+        self._least: dict[str, float] = {}
+        self._measured, self._flops, self._lock = -math.inf, 0.0, threading.Lock()
+
+    def rates(self) -> Bandwidths:
+        """Its rates. Cost: a third of a second at first, then again at most once a minute."""
+        with self._lock:
+            self._look()
+            return rates_from(self._least, self._number_bytes)
+
+    def flops(self) -> float:
+        """Operations per second of square products in float32. Cost: as `rates`, together with it."""
+        with self._lock:
+            self._look()
+            return self._flops
+
+    def _look(self) -> None:
+        if time.monotonic() - self._measured > AGAIN_SECONDS:
+            self._measure()
+            self._flops = max(self._flops, measure_flops(torch.device("cpu")))
+            self._measured = time.monotonic()
+
+    def _measure(self) -> None:
+        try:
+            kernel: SmallRows | None = small_rows()
+        except NoKernel:
+            kernel = None
+        heads, dim, kept = PROBED_KV_HEADS, PROBED_DIM, torch.float32 if kernel is None else torch.float16
+        self._number_bytes = kept.itemsize
+        k, v = torch.full((2, 1, heads, PROBED_NUMBERS // (2 * heads * dim), dim), 0.01, dtype=kept)
+        if kernel is None:
+            weights = torch.full((PROBED_BYTES // 4 // PROBED_WIDTH, PROBED_WIDTH), 0.01)
+            product, attention = partial(functional.linear, weight=weights), cast(Any, attend)
+        else:
+            outs = PROBED_BYTES // 2 // PROBED_WIDTH
+            panels = torch.full((outs // kernel.panel, PROBED_WIDTH, kernel.panel), 0.01, dtype=torch.bfloat16)
+            layer = LinearSizes(panels.data_ptr(), None, PROBED_WIDTH, outs, KEPT_AS.index(torch.bfloat16))
+            product, attention = partial(kernel.product, layer=layer), kernel
+        for rows in (1, PROBED_ROWS):
+            x, q = torch.full((rows, PROBED_WIDTH), 0.01), torch.full((1, heads * PROBED_GROUP, rows, dim), 0.01)
+            with torch.inference_mode():
+                self._probe(f"product {rows}", partial(product, x))
+                self._probe(f"attention {rows}", partial(attention, q, k, v, dim**-0.5))
+
+    def _probe(self, name: str, run: Callable[[], object]) -> None:
+        for _ in range(PROBES):
+            started = time.perf_counter()
+            run()
+            self._least[name] = min(self._least.get(name, math.inf), time.perf_counter() - started)
+
+
+def rates_from(seconds: Mapping[str, float], number_bytes: int) -> Bandwidths:
+    """The rates of a processor by what `Processor` measures."""
+    product, products = seconds["product 1"], seconds[f"product {PROBED_ROWS}"]
+    memory, further = PROBED_BYTES / product, PROBED_ROWS - 1
+    one, several = (seconds[f"attention {rows}"] / PROBED_NUMBERS for rows in (1, PROBED_ROWS))
+    attended = max(0.0, several - one) / (further * PROBED_GROUP)
+    number = max(0.0, one - number_bytes / memory - attended * PROBED_GROUP)
+    rows = RowCosts(max(0.0, products / product - 1) / further, number, attended)
+    return Bandwidths(Choice(memory, "measured on this processor"), None, rows=rows)
+
+
+PROCESSOR = Processor()
 
 
 def measure_bandwidth(device: torch.device, size_bytes: int = 256 << 20) -> float:

@@ -14,11 +14,35 @@ from core.planning.hardware import Gpu, Machine, gpus_in_words
 DEVICES_FILE = Path(__file__).with_name("devices.json")
 PRODUCTS_SHARE = 0.5  # of the data sheet's rate that long prompts reach in practice: an assumption
 LIKE = "4090"  # a GPU given only by its memory, or with an unknown name, gets this one's nominal bandwidths
-HOST_BANDWIDTH = 12e9  # nominal, of the memory of two server cores, bytes per second
+HOST_BANDWIDTH = 12e9  # nominal, at which two server cores attend to rows in host memory, bytes per second
 HOST_BECAUSE = "nominal, as of two server cores"
+PROCESSOR_BANDWIDTH = 40e9  # nominal, of two channels of memory, bytes per second
 GIB = 1 << 30
 APPLE = re.compile(r"(?:\d+x)?(?:m[1-9](?:[- ]?(?:pro|max|ultra))?(?:[- ].*)?|i?mac.*|apple.*)")
 OTHER_MAKERS = re.compile(r".*(?:\b(?:amd|intel|arc|radeon|instinct)\b|\brx ?\d{4}|\bmi\d{2,3}).*")
+
+
+@dataclass(frozen=True, slots=True)
+class RowCosts:
+    """What the rows of a pass cost beside the reading of its bytes."""
+
+    product: float  # of one more row: share of the time for which a product of one row reads its weights
+    number: float = 0.0  # seconds for each number of keys and values, whatever the rows
+    attended: float = 0.0  # seconds for each number and each row that attends to it: one for each query head of a group
+
+
+ON_GPU = RowCosts(0.003)  # of the paper's A100
+ON_PROCESSOR = RowCosts(0.1, 40e-12, 10e-12)  # the compiled kernel on two cores of an AMD EPYC, 2026-11-26
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidths:
+    """Bytes per second of memories and links, and what rows cost."""
+
+    memory: Choice[float]  # of the memory that the device computes from
+    link: Choice[float] | None  # from host memory to a GPU; None on the processor
+    host: Choice[float] | None = None  # of host memory where the host attends; None: it does not
+    rows: RowCosts = ON_GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +58,7 @@ class GpuKind:
     described: bool = False  # by the user
 
     @property
-    def bandwidths(self) -> "Bandwidths":
+    def bandwidths(self) -> Bandwidths:
         """Its nominal bandwidths, and those of a host."""
         because = f"as described, {self.name}" if self.described else f"nominal, as of an {self.name}"
         memory, link = 1e9 * self.memory_gb_per_second, 1e9 * self.link_gb_per_second
@@ -68,15 +92,6 @@ def kind_of(name: str) -> GpuKind | None:
     return next(found, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Bandwidths:
-    """Bytes per second of memories and links."""
-
-    memory: Choice[float]  # of the memory that the device computes from
-    link: Choice[float] | None  # from host memory to a GPU; None on the processor
-    host: Choice[float] | None = None  # of host memory where the host attends; None: it does not
-
-
 def nominal_flops(gpu: str) -> Choice[float]:
     """Operations per second of a GPU with this name in large products."""
     known = kind_of(gpu)
@@ -88,9 +103,10 @@ def nominal_flops(gpu: str) -> Choice[float]:
 
 def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
     """Bandwidths of a GPU with this name, or of the processor, from data sheets: nothing is measured."""
-    host = Choice(HOST_BANDWIDTH, HOST_BECAUSE)
     if device != "cuda":
-        return Bandwidths(host, None)
+        memory = Choice(PROCESSOR_BANDWIDTH, "nominal, as of two channels of memory; products as on two server cores")
+        return Bandwidths(memory, None, rows=ON_PROCESSOR)
+    host = Choice(HOST_BANDWIDTH, HOST_BECAUSE)
     known = kind_of(gpu)
     if known or not gpu:
         return (known or gpu_kinds()[LIKE]).bandwidths

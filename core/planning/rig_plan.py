@@ -15,9 +15,9 @@ from core.models.self_draft import BITS as DRAFTING_BITS
 from core.models.self_draft import LEAVE_OUT
 from core.planning.basis import Basis
 from core.planning.choices import Choice, choose_device, choose_dtype
-from core.planning.composition import Cast, Composed, compose
+from core.planning.composition import compose
 from core.planning.hardware import Machine
-from core.planning.machine_spec import Bandwidths, Rig, nominal_bandwidths
+from core.planning.machine_spec import Rig, nominal_bandwidths
 from core.planning.memory_plan import Placement, Plan
 from core.planning.planner import plan_from
 from core.planning.sizes import (
@@ -31,7 +31,6 @@ from core.planning.sizes import (
     PlanRow,
     gib,
 )
-from core.planning.speed_model import Acceptance
 from core.planning.tp_planning import ON_WINDOWS, check_heads, machine_share, share_of
 
 DRAFTS = (DRAFT_WEIGHTS, STREAMING, GRAPHS)  # rows that only the first of several ranks has
@@ -109,46 +108,21 @@ def plan_rig(
 
 
 def compose_rig(
-    target: ModelSize,
-    draft: ModelSize | None,
-    config: EngineConfig,
-    rig: Rig,
-    acceptance: Acceptance,
-    bits: int | None = None,
-    nominal: Bandwidths | None = None,
-) -> tuple[RigPlan, Composed]:
-    """The plan of the composition that loading would choose on a machine, and all that were compared.
+    target: ModelSize, draft: ModelSize | None, config: EngineConfig, rig: Rig, bits: int | None = None
+) -> RigPlan:
+    """The plan with which loading would begin on a machine.
 
-    Args:
-        nominal: replaces the plan's bandwidths.
     Raises:
         NotEnoughMemory, ContextTooSmall, InvalidSetting: as `plan_rig`.
     """
-    made: dict[tuple[int | None, bool], RigPlan] = {}
+    made: list[RigPlan] = []
 
     def plan(one: EngineConfig, has_draft: bool) -> Plan:
-        found = plan_rig(target, draft if has_draft else None, one, rig, bits)
-        if nominal is not None:
-            found = replace(found, plan=replace(found.plan, nominal=nominal))
-        made[one.self_draft_bits, has_draft] = found
-        return found.plan
+        made.append(plan_rig(target, draft if has_draft else None, one, rig, bits))
+        return made[-1].plan
 
-    computes = choose_device(config, rig.machine).value
-    cast = Cast(
-        target=target.dims,
-        draft=share_of(draft, 1).dims if draft is not None else None,
-        size=target,
-        config=config,
-        bits=bits,
-        num_gpus=len(rig.machine.gpus) if computes == "cuda" else 1,
-        acceptance=acceptance,
-    )
-    composed = compose(cast, plan)
-    found = made[composed.loaded.self_draft_bits, composed.loaded.has_draft]
-    self_draft = found.self_draft_bits
-    if self_draft.value == DRAFTING_BITS and config.self_draft_bits is None:
-        self_draft = Choice(DRAFTING_BITS, "chosen: a second copy of the linear weights, used for guesses only")
-    return replace(found, plan=composed.plan, self_draft_bits=self_draft), composed
+    found = compose(config, plan, has_draft=draft is not None)
+    return replace(next(one for one in made if one.plan.rows == found.rows), plan=found)
 
 
 def _tiers(plan: Plan, machine: Machine, num_gpus: int) -> tuple[Tier, ...]:

@@ -1,27 +1,37 @@
-"""How fast a planned machine should decode, from bytes, bandwidths and acceptance. Predictions, never results.
+"""How fast a planned machine should decode, from bytes, rates and acceptance. Predictions, never results.
 
-A pass over the full cache takes as long as the slowest of three that run in parallel: the GPU reading its own memory,
-the link carrying the offloaded layers, the host reading what it attends to. TriForce's round is modelled as in arXiv
-2211.17192 with the best round shape. Every number has its source: measured here, nominal, published, or seen.
+A pass over the full cache takes as long as the slowest of three that run in parallel: the device reading its own memory
+and computing, the link carrying the offloaded layers, the host reading what it attends to. TriForce's round is modelled
+as in arXiv 2211.17192 with the best round shape. Every number has its source: measured here, nominal, published, or
+seen. Nothing is chosen by it: what decodes fastest is measured while it decodes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from core.config import EngineConfig, SpeculationConfig
 from core.decoding.adaptive import best_gamma, cost_per_token
-from core.models.experts import Experts
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.planning.choices import Choice, choose_most_guesses
-from core.planning.cost_model import PassReads, fixed_seconds, measure_bandwidth, measure_link, pass_cost
+from core.planning.cost_model import (
+    PROCESSOR,
+    PassReads,
+    fixed_seconds,
+    heads_of,
+    measure_bandwidth,
+    measure_link,
+    pass_cost,
+)
 from core.planning.hardware import resolve_device
-from core.planning.machine_spec import Bandwidths, Rig
+from core.planning.machine_spec import Bandwidths, Rig, RowCosts
 from core.planning.memory_plan import Plan
 from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, streaming_bytes
 
 META = torch.device("meta")
+TOLD_LENGTHS = (2_000, 8_000, 32_000)  # tokens of text
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +50,20 @@ PUBLISHED = Acceptance(
 )
 
 
+PUBLISHED_WITH = "llama2-7b-128k"
+OF_ANOTHER = "measured with another model, not with this one"
+
+
+def of_another(acceptance: Acceptance, name: str) -> Acceptance:
+    """An acceptance, marked where another model was measured."""
+    if not acceptance.because.startswith("published") or name == PUBLISHED_WITH:
+        return acceptance
+    return replace(acceptance, because=f"{acceptance.because}; {OF_ANOTHER}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Modelled decoding at the planned context."""
+    """Modelled decoding behind a text."""
 
     context: int
     bandwidth_bytes_per_second: float
@@ -65,9 +86,11 @@ class Prediction:
 
 
 def bandwidths(plan: Plan, rig: Rig) -> Bandwidths:
-    """Measured bandwidths if the machine is this one, nominal ones if it is described."""
+    """Measured rates if the machine is this one, nominal ones if it is described."""
     if plan.device.value == "cpu":
-        return Bandwidths(Choice(measure_bandwidth(torch.device("cpu")), "measured on this processor"), None)
+        rates = PROCESSOR.rates()
+        other = "; the machine that is described may differ" if rig.assumed else ""
+        return replace(rates, memory=Choice(rates.memory.value, rates.memory.because + other))
     host = plan.nominal.host if plan.cpu_attention.value else None
     if host and not rig.assumed:
         host = Choice(measure_bandwidth(torch.device("cpu")), "measured on this processor, in 32 bit")
@@ -93,67 +116,68 @@ def predict(
     plan: Plan,
     rates: Bandwidths,
     acceptance: Acceptance,
+    context: int | None = None,
 ) -> Prediction:
-    """Model plain decoding and TriForce at the planned context.
+    """Model plain decoding and TriForce behind a text.
 
     Args:
         plan: of one device, or of the rank with the draft if several share the target.
+        context: tokens of the text; None: as many as the planned context has.
     """
-    guessing, small = self_draft_reads(plan, target), draft.dims if draft else None
-    reads = planned_reads(plan, target.dims, small, config, guessing, target.experts)
-    return predict_reads(plan.device.value, plan.context.value, reads, rates, acceptance)
+    context = plan.context.value if context is None else context
+    reads = planned_reads(plan, target, draft, config, context)
+    return predict_reads(plan.device.value, context, reads, rates, acceptance)
 
 
-def self_draft_reads(plan: Plan, target: ModelSize | None) -> int | None:
-    """Bytes of the weights that retrieval passes read from a 4-bit copy; None: the target's own."""
+def lengths_below(context: int) -> Sequence[int]:
+    """Lengths of text for which speeds are told beside the planned context."""
+    return [length for length in TOLD_LENGTHS if length < context]
+
+
+def self_draft_reads(plan: Plan, target: ModelSize) -> int | None:
+    """Bytes of the weights that retrieval passes read from a 4-bit copy; None: the target's own are counted.
+
+    On a processor too, where a copy gains more or less by its size (`core.models.self_draft`).
+    """
     copied = plan.bytes_of(DRAFTING_WEIGHTS)
-    if not copied or target is None or plan.device.value != "cuda":  # a processor gains nothing
+    if not copied or plan.device.value != "cuda":
         return None
     return copied + target.self_draft_pass_bytes - target.self_draft_bytes
 
 
-def planned_reads(
-    plan: Plan,
-    target: ModelDims,
-    draft: ModelDims | None,
-    config: EngineConfig,
-    guessing: int | None = None,
-    experts: Experts | None = None,
-) -> Reads:
-    """What passes read by a plan.
+def planned_reads(plan: Plan, target: ModelSize, draft: ModelSize | None, config: EngineConfig, context: int) -> Reads:
+    """What passes behind `context` tokens read by a plan.
 
-    Args:
-        guessing: bytes of the weights that retrieval passes read; None: the target's.
-        experts: of a target that is a mixture. They are never quantised, and a self-draft shares them.
+    A mixture's experts are never quantised, and a self-draft shares them.
     """
-    context, layers, shape = plan.context.value, target.num_layers, target.shape(plan.dtype.value, META)
-    kv = shape.full_reads * plan.cache_sizes.row_bytes
-    windows = shape.window_bytes(context) + target.state.nbytes(plan.dtype.value)
-    windowed = layers - plan.num_layers
-    weights = plan.bytes_of(TARGET_WEIGHTS)
+    dims, dtype = replace(target.dims, kv_dtype=plan.kv.value), plan.dtype.value
+    layers, shape, state = dims.num_layers, dims.shape(dtype, META), dims.state.nbytes(dtype)
+    heads, kv = heads_of(shape), shape.full_reads * plan.cache_sizes.row_bytes
+    windows = shape.window_bytes(context) + state
+    weights = int(plan.bytes_of(TARGET_WEIGHTS) * target.pass_share)
+    guessing = self_draft_reads(plan, target)
     guessing = weights if guessing is None else guessing
-    kept, used = (experts.parameters * plan.dtype.value.itemsize, experts.used) if experts else (0, 1.0)
+    kept, used = (target.experts.parameters * dtype.itemsize, target.experts.used) if target.experts else (0, 1.0)
     kept = min(kept, weights, guessing)
-    reads = Reads(
-        full=PassReads.of(
-            layers,
-            weights,
-            kv * context,
-            plan.resident_layers,
-            plan.cpu_attention.value or 0.0,
-            windowed=windowed,
-            windows=windows,
-            experts=kept,
-            used=used,
-        ),
-        retrieval=PassReads.of(
-            layers, guessing, kv * min(context, config.retrieval.budget) + windows, experts=kept, used=used
-        ),
+    away = (plan.resident_layers, plan.cpu_attention.value or 0.0)
+    full = PassReads.of(
+        layers,
+        weights,
+        kv * context,
+        *away,
+        windowed=layers - plan.num_layers,
+        windows=windows,
+        experts=kept,
+        used=used,
+        heads=heads,
     )
+    held = kv * min(context, config.retrieval.budget) + windows
+    reads = Reads(full=full, retrieval=PassReads.of(layers, guessing, held, experts=kept, used=used, heads=heads))
     if draft is None:
         return reads
-    window = streaming_bytes(draft, config, plan.dtype.value)
-    return replace(reads, draft=PassReads.of(draft.num_layers, plan.bytes_of(DRAFT_WEIGHTS), window))
+    small, window = int(plan.bytes_of(DRAFT_WEIGHTS) * draft.pass_share), streaming_bytes(draft.dims, config, dtype)
+    kept_heads = heads_of(draft.dims.shape(dtype, META))
+    return replace(reads, draft=PassReads.of(draft.dims.num_layers, small, window, heads=kept_heads))
 
 
 def reading_seconds(num_tokens: int, target: ModelDims, num_parameters: int, flops: float) -> float:
@@ -203,7 +227,16 @@ def predict_reads(device: str, context: int, reads: Reads, rates: Bandwidths, ac
     )
 
 
-def bandwidth_of(device: str, num_layers: int, num_passes: int, bytes_read: int, seconds: float) -> float | None:
-    """Bytes per second that passes of one row read, without their fixed cost; None if it cannot be computed."""
-    reading = seconds - num_passes * fixed_seconds(device, num_layers)
+def bandwidth_of(
+    device: str, each: PassReads, rows: RowCosts, num_passes: int, bytes_read: int, seconds: float
+) -> float | None:
+    """Bytes per second that passes of one row read, without their other costs; None if it cannot be computed.
+
+    Args:
+        each: what one pass reads, without keys and values.
+        bytes_read: by all passes.
+    """
+    numbers = max(0, bytes_read - num_passes * (each.weights + round(each.experts * each.used))) / each.number_bytes
+    computing = numbers * (rows.number + rows.attended * each.group)
+    reading = seconds - num_passes * fixed_seconds(device, each.layers) - computing
     return bytes_read / reading if num_passes and reading > 0 else None

@@ -164,6 +164,7 @@ class FakeEngine:
             target_weight_bytes=300 << 20,
             draft_weight_bytes=10 << 20 if has_draft else 0,
             self_draft_weight_bytes=0,
+            pass_bytes=(300 << 20, 10 << 20 if has_draft else 0),
             target_layers=4,
             draft_layers=2 if has_draft else 0,
             host_memory=None,

@@ -193,21 +193,13 @@ def _known_sizes(name: str) -> _Sizes:
 
 def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "Machine", source: ModelSource) -> Fit:
     """Plan a model as loading would; distinguishes weights that do not fit a machine from a context that does not."""
-    from core.planning.composition import Cast, compose_here, usual_acceptance
+    from core.planning.composition import compose_here, usual_acceptance
+    from core.planning.speed_model import of_another
 
     config, again = source.config(name), partial(fit_of, name, target, draft, machine)
-    known = catalog.entries().get(name)
+    draft, known = None if config.draft_model == "none" else draft, catalog.entries().get(name)
     try:
-        cast = Cast(
-            target=target,
-            draft=None if config.draft_model == "none" else draft,
-            size=_counted(name),
-            config=config,
-            bits=config.bits,
-            num_gpus=config.num_gpus,
-            acceptance=usual_acceptance(known.acceptance if known else None, draft),
-        )
-        composed = compose_here(cast, machine)
+        plan = compose_here(target, draft, config, machine, _counted(name))
     except ContextTooSmall as error:
         return _shorter(Fit(context=error.possible, context_refused=error.problem), again, source)
     except NotEnoughMemory as error:
@@ -219,7 +211,9 @@ def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "
         return Fit(weights_refused=str(error))
     except Exception as error:  # an odd configuration on this disk must not hide all other models
         return Fit(weights_refused=f"Its configuration makes no model ({type(error).__name__}).")
-    plan, speeds = composed.plan, expected_speeds(composed, cast)
+    acceptance = of_another(usual_acceptance(known.acceptance if known else None), name)
+    small = _counted(known.draft) if draft and known and known.draft else None
+    speeds = expected_speeds(plan, _counted(name), small, config, acceptance)
     return Fit(context=plan.context.value, placement=plan.placement.value, speeds=speeds)
 
 

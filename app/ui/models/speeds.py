@@ -1,7 +1,5 @@
 """How fast a model that is not loaded should read and answer on this machine."""
 
-import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,9 +7,11 @@ from app.ui.header import PAGE_TOKENS
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
     from app.runtime.events import Ready
-    from core.planning.composition import Cast, Composed
+    from core.config import EngineConfig
+    from core.models.param_count import ModelSize
+    from core.planning.memory_plan import Plan
+    from core.planning.speed_model import Acceptance
 
-AGAIN_SECONDS = 60.0
 PAGES = 100
 
 
@@ -20,37 +20,31 @@ class Speeds:
     """Modelled at the planned context; never results."""
 
     plain: float  # tokens per second
-    triforce: float  # by the composition that the plan chooses
-    by: str  # its name
+    triforce: float  # with guesses, if they are accepted as `because` says
+    because: str  # what acceptance that rests on
     reading_seconds: float  # of `pages`
     pages: int  # PAGES, or as many as the context holds
 
 
-def expected_speeds(composed: "Composed", cast: "Cast") -> Speeds:
-    """The model of `doctor`: nominal rates of GPUs, a processor's best rates that were measured here."""
-    from core.decoding.registry import PLAIN
-    from core.planning.choices import Choice, Composition
-    from core.planning.composition import forecast, words
-    from core.planning.machine_spec import Bandwidths, nominal_flops
-    from core.planning.speed_model import reading_seconds
+def expected_speeds(
+    plan: "Plan", target: "ModelSize", draft: "ModelSize | None", config: "EngineConfig", acceptance: "Acceptance"
+) -> Speeds:
+    """The model of `doctor`: nominal rates of GPUs, rates of a processor that were measured here."""
+    from core.planning.cost_model import PROCESSOR
+    from core.planning.machine_spec import nominal_flops
+    from core.planning.speed_model import predict, reading_seconds
 
-    plan, target = composed.plan, cast.target
-    device, gpu = plan.device.value, plan.nominal.memory.because
-    rates, flops = plan.nominal, nominal_flops(gpu).value
-    if device == "cpu":
-        bandwidth, flops = PROCESSOR.rates()
-        rates = Bandwidths(Choice(bandwidth, "measured on this processor"), None)
-    plain = forecast(Composition(PLAIN), cast, plan, rates)
-    fast = forecast(composed.chosen.composition, cast, plan, rates)
+    rates, flops = plan.nominal, nominal_flops(plan.nominal.memory.because).value
+    if plan.device.value == "cpu":
+        rates, flops = PROCESSOR.rates(), PROCESSOR.flops()
+    drafting = draft if plan.composition is not None and plan.composition.value.has_draft else None
+    found = predict(target, drafting, config, plan, rates, acceptance)
     pages = min(PAGES, plan.context.value // PAGE_TOKENS)
-    experts = cast.size.experts if cast.size else None
-    parameters = target.weight_bytes // target.disk_dtype.itemsize
-    parameters -= experts.parameters - experts.active if experts else 0
     return Speeds(
-        plain=1e3 / plain.ms_per_token,
-        triforce=1e3 / fast.ms_per_token,
-        by=words(composed.chosen.composition),
-        reading_seconds=reading_seconds(pages * PAGE_TOKENS, target, parameters, flops),
+        plain=found.plain_tokens_per_second,
+        triforce=found.triforce_tokens_per_second,
+        because=found.acceptance_because,
+        reading_seconds=reading_seconds(pages * PAGE_TOKENS, target.dims, target.active_parameters, flops),
         pages=pages,
     )
 
@@ -60,6 +54,7 @@ def reading_time(ready: "Ready", num_tokens: int) -> float | None:
 
     By what it has read since it was loaded, else by the model of `expected_speeds`.
     """
+    from core.planning.cost_model import PROCESSOR
     from core.planning.machine_spec import nominal_flops
     from core.planning.speed_model import reading_seconds
 
@@ -68,32 +63,7 @@ def reading_time(ready: "Ready", num_tokens: int) -> float | None:
     if measured is not None or target is None:
         return measured
     on_cpu = info.plan.device.value == "cpu"
-    flops = PROCESSOR.rates()[1] if on_cpu else nominal_flops(info.plan.nominal.memory.because).value
+    flops = PROCESSOR.flops() if on_cpu else nominal_flops(info.plan.nominal.memory.because).value
     parameters = target.weight_bytes // target.disk_dtype.itemsize
     parameters -= info.experts.parameters - info.experts.active if info.experts else 0
     return reading_seconds(num_tokens, target, parameters, flops)
-
-
-class Processor:
-    """The processor's rates: the best that were seen, because other work only makes a measurement slower."""
-
-    def __init__(self) -> None:
-        self._best, self._measured = (0.0, 0.0), -float("inf")
-        self._lock = threading.Lock()
-
-    def rates(self) -> tuple[float, float]:
-        """Bytes and operations per second. Cost: a third of a second, at most once a minute."""
-        import torch
-
-        from core.planning.cost_model import measure_bandwidth, measure_flops
-
-        with self._lock:
-            if time.monotonic() - self._measured > AGAIN_SECONDS:
-                device = torch.device("cpu")
-                bandwidth, flops = self._best
-                self._best = max(bandwidth, measure_bandwidth(device)), max(flops, measure_flops(device))
-                self._measured = time.monotonic()
-            return self._best
-
-
-PROCESSOR = Processor()

@@ -112,8 +112,10 @@ def speed_words(speeds: Speeds | None) -> str:
         return ""
     read = f"{formats.plural(speeds.pages, 'page')} read in {formats.duration(speeds.reading_seconds)}"
     plain, fast = formats.figure(speeds.plain), formats.figure(speeds.triforce)
-    by = f", {fast} by {speeds.by}" if speeds.triforce > speeds.plain else ": no guess pays"
-    return f". Expected at its full context: {plain} tokens/s plain{by}; {read}"
+    by = (
+        f", {fast} if guesses are accepted as {speeds.because}" if speeds.triforce > speeds.plain else ": no guess pays"
+    )
+    return f". Expected at its full context: {read}, {plain} tokens/s plain{by}"
 
 
 def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:

@@ -335,10 +335,13 @@ def expected_facts(found: "Prediction") -> list[Fact]:
     def speed(tokens: float, milliseconds: float) -> str:
         return f"{formats.figure(tokens)} tokens/s, {formats.figure(milliseconds)} ms a token"
 
+    guessed = "no guess pays"
+    if found.gamma2:
+        guessed = speed(found.triforce_tokens_per_second, found.triforce_ms_per_token)
     return [
         Fact("At", f"{found.context:,} tokens", "the whole context; modelled, not measured"),
         Fact("Plain decoding", speed(found.plain_tokens_per_second, found.plain_ms_per_token)),
-        Fact("TriForce", speed(found.triforce_tokens_per_second, found.triforce_ms_per_token)),
+        Fact("TriForce", guessed),
         Fact("Memory", f"{found.bandwidth_bytes_per_second / 1e9:.1f} GB/s", found.bandwidth_because),
         Fact("Acceptance", f"{level1}{formats.percent(found.acceptance2)}", found.acceptance_because),
     ]

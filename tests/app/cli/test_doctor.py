@@ -11,15 +11,19 @@ import pytest
 import launch as launcher
 from app.cli import doctor
 from core.planning import machine_spec
+from core.planning.choices import Choice
+from core.planning.cost_model import Processor
+from core.planning.machine_spec import ON_PROCESSOR, Bandwidths
 from core.planning.speed_model import PUBLISHED
 from tests.app.fakes import MACHINE, UNUSED_GPU
 
 
 @pytest.fixture(autouse=True)
 def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bandwidth is measured over 256 MiB, which other work on these cores need not wait for."""
-    monkeypatch.setattr("core.planning.speed_model.measure_bandwidth", lambda device: 10e9)
-    monkeypatch.setattr("app.cli.further.measure_flops", lambda device: 1e11)
+    """The processor is measured for a third of a second, which other work on these cores need not wait for."""
+    memory = Choice(10e9, "measured on this processor")
+    monkeypatch.setattr(Processor, "rates", lambda self: Bandwidths(memory, None, rows=ON_PROCESSOR))
+    monkeypatch.setattr(Processor, "flops", lambda self: 1e11)
 
 
 def told(capsys: pytest.CaptureFixture[str], *options: object) -> Any:

@@ -11,6 +11,7 @@ from app.runtime.events import Ready
 from app.runtime.worker import EngineWorker
 from app.ui.model_watch import ModelWatch
 from core.generation.reading_pace import work_of
+from core.planning.cost_model import Processor
 from tests.app.fakes import FakeEngine
 from tests.core.toys import tiny_engine
 
@@ -33,9 +34,9 @@ def test_samples_tell_the_time_by_what_was_read_here_else_by_the_model_of_the_ma
     assert labels(worker, 131_072) == ["PDF, 25 pages", "EPUB, 89 pages", "TXT, 313 pages"], "nothing is known"
     engine.info.target_dims, engine.info.limits = tiny_engine().info.target_dims, "Samples only"
     assert engine.info.target_dims is not None
-    monkeypatch.setattr("app.ui.models.speeds.PROCESSOR", SimpleNamespace(rates=lambda: (1e10, 1e8)))
+    monkeypatch.setattr(Processor, "flops", lambda self: 1e8)
     slow = labels(worker, 131_072)
-    monkeypatch.setattr("app.ui.models.speeds.PROCESSOR", SimpleNamespace(rates=lambda: (1e10, 1e12)))
+    monkeypatch.setattr(Processor, "flops", lambda self: 1e12)
     fast = labels(worker, 131_072)
     assert all(", read in " in one for one in slow + fast) and slow[2] != fast[2], "it is this machine's time"
     engine.info.pace.remaining(work_of(0), work_of(8192), work_of(8192), 20.0)

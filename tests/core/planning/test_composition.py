@@ -1,40 +1,31 @@
-"""Who guesses for a target: forecasts of machines that are not here, and what loading does with the choice."""
+"""Who guesses for a target: what is sure on machines that are not here, and what loading does with the choice."""
 
 from dataclasses import replace
 from functools import cache
 
 import pytest
-import torch
 
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig
 from core.decoding.adaptive import PassCost
-from core.decoding.registry import FASTEST, PLAIN
+from core.decoding.registry import PLAIN, default_method
 from core.engine import Engine
 from core.engine_builder import LoadedPair, PairFiles, composed_plan
-from core.errors import InvalidSetting
+from core.errors import NotEnoughMemory
 from core.generation.events import Finished
 from core.models.hub.shapes import find_shape
 from core.models.param_count import ModelSize, size_of
 from core.planning.choices import Choice, Composition
-from core.planning.composition import (
-    COMPOSITIONS,
-    SELF_DRAFT_OVERLAP,
-    Composed,
-    Forecast,
-    usual_acceptance,
-    with_copy,
-)
-from core.planning.hardware import Machine
+from core.planning.composition import usual_acceptance
+from core.planning.cost_model import pass_cost
+from core.planning.hardware import Machine, resolve_device
 from core.planning.machine_spec import make_rig
 from core.planning.rig_plan import RigPlan, compose_rig
 from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS
-from core.planning.speed_model import PUBLISHED, reading_seconds
-from core.planning.tp_planning import share_of
+from core.planning.speed_model import PUBLISHED, planned_reads, predict, reading_seconds
 
 GIB = 1 << 30
 HOST = Machine("cpu", 16, 256 * GIB, 256 * GIB, ())
 AS_IT_IS = EngineConfig()
-COPY = Composition(FASTEST, has_draft=True, self_draft_bits=4)
 
 
 @cache
@@ -46,96 +37,80 @@ def sizes(model: str) -> tuple[ModelSize, ModelSize | None]:
 
 def composed(
     model: str, machine: str, context: int | None, config: EngineConfig = AS_IT_IS, *, draft: bool = True
-) -> tuple[RigPlan, Composed]:
+) -> RigPlan:
     target, small = sizes(model)
     config = replace(config, context=context, retrieval=RetrievalConfig(budget=4096))
-    small = small if draft else None
-    acceptance = usual_acceptance(None, share_of(small, 1).dims if small else None)
-    return compose_rig(target, small, config, make_rig(HOST, assume=machine, host_gib=256), acceptance)
+    return compose_rig(target, small if draft else None, config, make_rig(HOST, assume=machine, host_gib=256))
 
 
-def of(found: Composed, method: str, bits: int = 16) -> Forecast:
-    named = [
-        one for one in found.forecasts if (one.composition.method, one.composition.self_draft_bits) == (method, bits)
-    ]
-    return named[0]
+def chosen(told: RigPlan) -> tuple[Composition, str]:
+    assert told.plan.composition is not None
+    return told.plan.composition.value, told.plan.composition.because
 
 
 @pytest.mark.parametrize(
-    ("model", "machine", "context", "chosen"),
+    ("model", "machine", "context", "has_draft"),
     [
-        ("llama-3.1-8b", "1xh100", 8192, Composition("draft", has_draft=True)),
-        ("llama-3.1-8b", "1x4090", 32768, Composition("lookup")),
-        ("llama-3.1-8b", "1x4090", 131072, Composition(FASTEST, has_draft=True)),
-        ("llama2-7b-128k", "1x4090", 131072, Composition(FASTEST, has_draft=True)),
-        ("qwen3-30b-a3b-2507", "1xh100", 131072, Composition("lookup")),
+        ("llama-3.1-8b", "1xh100", 8192, True),  # all of it fits
+        ("llama-3.1-8b", "1x4090", 32768, False),  # fits without the draft alone
+        ("llama-3.1-8b", "1x4090", 131072, True),  # waits in host memory either way
+        ("llama2-7b-128k", "1x4090", 131072, True),
+        ("qwen3-4b-2507", "cpu", 8192, True),
     ],
 )
-def test_the_choice_follows_weights_and_keys_and_values(
-    model: str, machine: str, context: int, chosen: Composition
+def test_a_draft_is_loaded_unless_it_alone_moves_the_cache_away(
+    model: str, machine: str, context: int, has_draft: bool
 ) -> None:
-    told, found = composed(model, machine, context)
-    assert found.loaded == chosen == found.chosen.composition and found.plan.composition is not None
-    assert f"{found.chosen.ms_per_token:.3g} ms" in found.because and "plain decoding" in found.because
-    least = min(one.ms_per_token for one in found.forecasts if not one.refused)
-    assert found.chosen.ms_per_token * 0.97 <= least, "hardly slower than the fastest"
-    assert bool(told.plan.bytes_of(DRAFT_WEIGHTS)) is chosen.has_draft, "its memory is planned, or it is not loaded"
+    told = composed(model, machine, context)
+    assert chosen(told)[0] == Composition(default_method(has_draft=has_draft), has_draft)
+    assert bool(told.plan.bytes_of(DRAFT_WEIGHTS)) is has_draft, "its memory is planned, or it is not loaded"
 
 
-def test_a_draft_that_pushes_the_cache_off_the_card_is_left_out() -> None:
-    _, found = composed("llama-3.1-8b", "1x4090", 32768)
-    with_draft, without = of(found, FASTEST).plan, of(found, "lookup").plan
-    assert with_draft and without and with_draft.resident_layers < without.resident_layers == 32
-    assert of(found, FASTEST).ms_per_token > of(found, PLAIN).ms_per_token
-    _, asked = composed("llama-3.1-8b", "1x4090", 32768, EngineConfig(draft_model="llama-3.2-1b"))
-    assert asked.loaded.has_draft, "--draft overrides it"
+def test_a_draft_that_pushes_the_cache_off_the_card_is_left_out_unless_it_was_asked_for() -> None:
+    told = composed("llama-3.1-8b", "1x4090", 32768)
+    assert "of 32 layers of the full cache would wait" in chosen(told)[1] and told.plan.resident_layers == 32
+    asked = composed("llama-3.1-8b", "1x4090", 32768, EngineConfig(draft_model="llama-3.2-1b"))
+    assert chosen(asked)[0].has_draft and asked.plan.resident_layers < 32, "--draft overrides it"
+    assert chosen(composed("llama-3.1-8b", "1xh100", 8192, draft=False)) == (
+        Composition("lookup"),
+        "there is no draft with its tokens",
+    )
 
 
-def test_without_a_draft_a_copy_in_four_bits_guesses_where_there_is_room() -> None:
-    told, found = composed("llama-3.1-8b", "1xh100", 32768, draft=False)
-    assert found.loaded == Composition("lookup", self_draft_bits=4) and told.self_draft_bits.value == 4
-    assert told.plan.bytes_of(DRAFTING_WEIGHTS) == sizes("llama-3.1-8b")[0].self_draft_bytes, "its memory is planned"
-    assert of(found, FASTEST).refused == "there is no draft with its tokens"
-    _, found = composed("llama-3.1-8b", "1x4090", 131072, draft=False)
-    assert found.loaded.self_draft_bits == 16 and "does not" in of(found, "lookup", 4).refused
-    told, fixed = composed("llama-3.1-8b", "1xh100", 32768, EngineConfig(self_draft_bits=16), draft=False)
-    assert fixed.loaded.self_draft_bits == 16 and not told.plan.bytes_of(DRAFTING_WEIGHTS), "--self-draft-bits 16"
-
-
-@pytest.mark.parametrize(
-    ("machine", "bits", "words"),
-    [("cpu", None, "a processor is not faster"), ("2x4090", None, "not shared"), ("1xh100", 8, "quantised already")],
-)
-def test_why_there_is_no_copy_is_told(machine: str, bits: int | None, words: str) -> None:
-    target, draft = sizes("llama-3.1-8b")
+def test_a_draft_whose_weights_do_not_fit_is_left_out_with_the_reason() -> None:
+    target, small = sizes("llama-3.1-8b")
     config = EngineConfig(context=8192)
-    _, found = compose_rig(target, draft, config, make_rig(HOST, assume=machine, host_gib=256), PUBLISHED, bits)
-    assert words in of(found, FASTEST, 4).refused and found.loaded.self_draft_bits == 16
+    for gib in range(17, 24):  # a card that holds the target alone
+        rig = make_rig(HOST, gpu_gib=gib, host_gib=1)
+        try:
+            compose_rig(target, None, config, rig)
+        except NotEnoughMemory:
+            continue
+        told = compose_rig(target, small, config, rig)
+        break
+    assert not chosen(told)[0].has_draft and chosen(told)[1].startswith("with the draft: ")
+    with pytest.raises(NotEnoughMemory):
+        compose_rig(target, small, replace(config, draft_model="llama-3.2-1b"), rig)
+
+
+def test_a_copy_in_four_bits_is_loaded_where_it_was_asked_for_alone() -> None:
+    told = composed("llama-3.1-8b", "1xh100", 32768, draft=False)
+    assert told.self_draft_bits.value == 16 and not told.plan.bytes_of(DRAFTING_WEIGHTS)
+    told = composed("llama-3.1-8b", "1xh100", 32768, EngineConfig(self_draft_bits=4), draft=False)
+    assert chosen(told)[0] == Composition("lookup", self_draft_bits=4) and told.self_draft_bits.value == 4
+    assert told.plan.bytes_of(DRAFTING_WEIGHTS) == sizes("llama-3.1-8b")[0].self_draft_bytes, "its memory is planned"
 
 
 def test_a_method_that_was_asked_for_gets_its_models() -> None:
     for methods, has_draft in ((("triforce",), True), (("lookup",), False), ((PLAIN, "triforce-lookup"), True)):
-        _, found = composed("llama-3.1-8b", "1x4090", 32768, EngineConfig(methods=methods))
-        assert found.loaded.has_draft is has_draft, methods
-    _, found = composed("llama-3.1-8b", "1xh100", 8192, EngineConfig(methods=("triforce",)))
-    assert found.loaded == COPY and found.because.startswith("asked for"), "of its two kinds the faster"
+        for machine in ("1x4090", "1xh100"):
+            told = composed("llama-3.1-8b", machine, 32768, EngineConfig(methods=methods))
+            assert chosen(told)[0].has_draft is has_draft, methods
 
 
-def test_the_context_is_not_shortened_for_guesses() -> None:
-    """Without a wish the context is what fits with the draft in 16 bits; all are compared there."""
-    _, found = composed("llama-3.1-8b", "1xh100", None)
-    contexts = {one.plan.context.value for one in found.forecasts if one.plan}
-    assert contexts == {131072} and found.plan.context.because == "all that the model can read"
-
-
-def test_of_a_copy_less_is_accepted() -> None:
-    seen = with_copy(PUBLISHED)
-    assert (seen.level1, seen.level2) == (PUBLISHED.level1, PUBLISHED.level2 * SELF_DRAFT_OVERLAP)
-    small = sizes("llama2-7b-128k")[1]
-    assert small is not None and usual_acceptance(None, share_of(small, 1).dims) is PUBLISHED
-    large = sizes("llama-3.1-8b")[1]
-    assert large is not None and usual_acceptance(None, share_of(large, 1).dims).level1 == 0.7
-    assert usual_acceptance((0.6, 0.93), None).level1 == 0.6
+def test_acceptance_is_the_pair_s_own_or_the_published_one() -> None:
+    assert usual_acceptance(None) is PUBLISHED
+    assert usual_acceptance((0.6, 0.93)).level1 == 0.6 and "this pair" in usual_acceptance((0.6, 0.93)).because
 
 
 # -------------------- mixtures
@@ -148,12 +123,11 @@ def test_a_token_of_a_mixture_reads_the_experts_that_it_uses() -> None:
     assert size.active_parameters == size.num_parameters - size.experts.parameters * 120 // 128
     assert 3.3e9 < size.active_parameters < 3.4e9, "as its name says"
     assert sizes("llama-3.1-8b")[0].experts is None
-    _, found = composed("qwen3-30b-a3b-2507", "1xh100", 8192)
-    # 3.4e9 parameters less embeddings that it does not have apart, in 16 bits, and 0.8 GB of keys and values at
-    # 3350 GB/s, and 48 layers of 0.25 ms
-    assert of(found, PLAIN).ms_per_token == pytest.approx(
-        1e3 * (2 * size.active_parameters + 0.8e9) / 3350e9 + 12, rel=0.02
-    )
+    plan = composed("qwen3-30b-a3b-2507", "1xh100", 8192).plan
+    found = predict(size, None, AS_IT_IS, plan, plan.nominal, PUBLISHED)
+    # 3.4e9 parameters less embeddings, in 16 bits, and 0.8 GB of keys and values at 3350 GB/s, and 48 layers of 0.25 ms
+    read = 2 * (size.active_parameters - 151_936 * 2048) + 0.8e9
+    assert found.plain_ms_per_token == pytest.approx(1e3 * read / 3350e9 + 12, rel=0.01)
 
 
 def test_verifying_many_guesses_reads_more_experts() -> None:
@@ -161,10 +135,12 @@ def test_verifying_many_guesses_reads_more_experts() -> None:
     cost = PassCost(0.0, 0.0, experts=1.0, used=8 / 128)
     assert cost.of(0) == pytest.approx(8 / 128) and cost.of(8) == pytest.approx(1 - (120 / 128) ** 9)
     assert cost.of(8) == pytest.approx(0.44, abs=0.01) and PassCost(1.0, 0.0).of(8) == 1.0
-    _, dense = composed("qwen3-8b-yarn", "1xh100", 8192)
-    _, mixture = composed("qwen3-30b-a3b-2507", "1xh100", 8192)
-    gains = [of(found, "draft").ms_per_token / of(found, PLAIN).ms_per_token for found in (dense, mixture)]
-    assert gains[0] < gains[1] and of(mixture, FASTEST).gamma2 == 0
+    further = []
+    for model in ("qwen3-8b-yarn", "qwen3-30b-a3b-2507"):
+        plan = composed(model, "1xh100", 8192).plan
+        full = pass_cost("cuda", planned_reads(plan, sizes(model)[0], None, AS_IT_IS, 8192).full, plan.nominal)
+        further.append(full.of(8) / full.of(0))
+    assert further[0] < 1.05 and further[1] > 1.3
 
 
 def test_reading_computes_with_the_active_parameters() -> None:
@@ -179,19 +155,20 @@ def test_reading_computes_with_the_active_parameters() -> None:
 def test_what_is_chosen_is_loaded_and_told() -> None:
     engine = Engine.load(EngineConfig(device="cpu", context=4096))
     chosen = engine.info.plan.composition
-    assert chosen == Choice(Composition(FASTEST, has_draft=True), chosen.because if chosen else "")
-    assert engine.info.has_draft and engine.info.usual_method == FASTEST and "4,096 tokens" in chosen.because
+    usual = default_method(has_draft=True)
+    assert chosen == Choice(Composition(usual, has_draft=True), chosen.because if chosen else "")
+    assert engine.info.has_draft and engine.info.usual_method == usual and "measured in each answer" in chosen.because
     files = replace(PairFiles.find("harbour", "auto"), draft=None)
     alone = composed_plan(files, EngineConfig(device="cpu"), HOST).composition
-    assert alone is not None and alone.value == Composition("lookup")
+    assert alone is not None and alone.value == Composition(default_method(has_draft=False))
 
 
-def test_a_copy_that_was_chosen_guesses_and_the_text_stays() -> None:
-    """As on a GPU: the plan chose 4 bits, no option did; the text is that of plain decoding."""
+def test_a_copy_that_was_asked_for_guesses_and_the_text_stays() -> None:
     files = PairFiles.find("harbour", "auto")
-    config = EngineConfig(device="cpu", context=1024, retrieval=RetrievalConfig(budget=256, local_window=64))
-    plan = replace(composed_plan(files, config, HOST), composition=Choice(COPY, "as on a GPU"))
-    pair = LoadedPair.load(files, config, plan, torch.device("cpu"))
+    retrieval = RetrievalConfig(budget=256, local_window=64)
+    config = EngineConfig(device="cpu", context=1024, retrieval=retrieval, self_draft_bits=4)
+    plan = composed_plan(files, config, HOST)
+    pair = LoadedPair.load(files, config, plan, resolve_device("cpu"))
     assert pair.self_draft is not None and pair.looking is pair.self_draft
     engine = Engine.of(pair, config, plan)
     assert engine.info.self_draft_weight_bytes > 0
@@ -202,22 +179,3 @@ def test_a_copy_that_was_chosen_guesses_and_the_text_stays() -> None:
         assert isinstance(done, Finished)
         texts.append(done.token_ids)
     assert texts[0] == texts[1]
-
-
-def test_a_copy_that_cannot_be_made_is_left_out_unless_it_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuses(*_: object) -> None:
-        raise InvalidSetting("This GPU is too old.", hint="Leave it out.")
-
-    monkeypatch.setattr("core.engine_builder.self_draft_of", refuses)
-    files, config = PairFiles.find("harbour", "auto"), EngineConfig(device="cpu", context=512)
-    plan = replace(composed_plan(files, config, HOST), composition=Choice(COPY, "as on a GPU"))
-    assert LoadedPair.load(files, config, plan, torch.device("cpu")).self_draft is None
-    assert "This GPU is too old." in caplog.text
-    with pytest.raises(InvalidSetting, match="too old"):
-        LoadedPair.load(files, replace(config, self_draft_bits=4), plan, torch.device("cpu"))
-
-
-def test_every_composition_has_a_method_that_can_be_told() -> None:
-    assert len({(one.method, one.self_draft_bits) for one in COMPOSITIONS}) == len(COMPOSITIONS)

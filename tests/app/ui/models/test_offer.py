@@ -31,7 +31,7 @@ ROW = ModelRow(name="m", description="d", family="Llama", context=4096, is_here=
 
 
 def fits(triforce: float, *, context: int = 131_072, reading: float = 60.0) -> Fit:
-    speeds = Speeds(plain=triforce / 2, triforce=triforce, by="TriForce", reading_seconds=reading, pages=100)
+    speeds = Speeds(plain=triforce / 2, triforce=triforce, because="seen", reading_seconds=reading, pages=100)
     return Fit(context=context, speeds=speeds)
 
 

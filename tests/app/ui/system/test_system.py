@@ -27,8 +27,10 @@ from core.engine import Engine
 from core.errors import NotEnoughMemory
 from core.models.hub.catalog import find
 from core.models.loader import read_dims
+from core.planning.choices import Choice
+from core.planning.cost_model import Processor
 from core.planning.hardware import Gpu, Machine
-from core.planning.machine_spec import HOST_BANDWIDTH
+from core.planning.machine_spec import Bandwidths, RowCosts
 from core.planning.planner import make_plan
 from core.planning.sizes import DRAFTING_WEIGHTS
 from core.planning.speed_model import PUBLISHED
@@ -197,19 +199,28 @@ def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
     assert "folder:            chosen by the user" in told
 
 
-def test_speed_is_expected_from_plain_decoding_seen_here_else_from_nominal_figures(ready: Ready) -> None:
-    nominal = expect(ready, [], (None, None))
-    assert "nominal" in nominal.bandwidth_because and nominal.acceptance_because == PUBLISHED.because
-    assert nominal.bandwidth_bytes_per_second == HOST_BANDWIDTH and nominal.context == 4096
+def test_speed_is_expected_from_plain_decoding_seen_here_else_from_what_was_measured(
+    ready: Ready, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = Bandwidths(Choice(10e9, "measured on this processor"), None, rows=RowCosts(0.1, 1e-9, 1e-9))
+    monkeypatch.setattr(Processor, "rates", lambda self: rates)
+    measured = expect(ready, [], (None, None))
+    assert "measured on this processor" in measured.bandwidth_because and measured.context == 4096
+    assert PUBLISHED.because in measured.acceptance_because and "another model" in measured.acceptance_because
+    assert measured.bandwidth_bytes_per_second == 10e9
     plain = [("autoregressive", lane_stats(tokens, "autoregressive")) for tokens in (3, 5)]
     found = expect(ready, [*plain, ("triforce", lane_stats(9, "triforce"))], (None, 0.9))
-    # a pass took 80 ms, 4 layers of 0.4 ms of it fixed, and read 300 MiB of weights and 16 MiB of cache
-    rate = (316 << 20) / (0.08 - 0.0016)
+    # a pass took 80 ms, 4 layers of 0.1 ms of it fixed, read 300 MiB of weights and 16 MiB of cache, and computed with
+    # 4 Mi numbers of it for 2 ns each
+    rate = (316 << 20) / (0.08 - 0.0004 - (4 << 20) * 2e-9)
     assert found.bandwidth_bytes_per_second == pytest.approx(rate) and "over 8 passes" in found.bandwidth_because
     # at 4,096 tokens of 2 KiB it reads 308 MiB
-    assert found.plain_ms_per_token == pytest.approx(1e3 * (0.0016 + (308 << 20) / rate))
+    assert found.plain_ms_per_token == pytest.approx(1e3 * (0.0004 + (308 << 20) / rate + (2 << 20) * 2e-9))
     assert (found.acceptance1, found.acceptance2) == (PUBLISHED.level1, 0.9) and "seen" in found.acceptance_because
-    assert found.triforce_ms_per_token < found.plain_ms_per_token
+    assert found.gamma2 == 0 and found.triforce_ms_per_token == found.plain_ms_per_token, (
+        "weights are all that it reads"
+    )
+    assert "TriForce no guess pays" in text_of(system(shot(ready, expected=found)))
 
 
 def test_plain_decoding_that_was_too_quick_to_tell_a_bandwidth_is_not_said_to_be_missing(ready: Ready) -> None:
@@ -230,7 +241,7 @@ def test_the_pair_that_comes_along_is_expected_to_accept_what_was_measured(ready
     assert (found.acceptance1, found.acceptance2) == find("harbour").acceptance
     html = text_of(system(shot(ready, expected=found)))
     assert "At 4,096 tokens" in html and "Acceptance 60% / 93% measured with this pair" in html
-    assert f"Memory {found.bandwidth_bytes_per_second / 1e9:.1f} GB/s nominal" in html
+    assert f"Memory {found.bandwidth_bytes_per_second / 1e9:.1f} GB/s measured on this processor" in html
     assert "Expected" in report(shot(ready, expected=found))
 
 
