@@ -36,7 +36,7 @@ QUESTIONS = (
     "Quote one sentence of the text word for word.",
     "What does the last part of the text say?",
 )
-PIECE, ANSWER = 256, 48  # tokens of a pass, and of an answer
+PIECE, ANSWER = 256, 64  # tokens of a pass, and of an answer
 
 
 def prompt(tokenizer: Any, text: str, question: str) -> list[int]:
