@@ -5,16 +5,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TextIO, cast
 
 import pytest
 
 from app.cli import terminal
 from app.cli.models import DownloadLine
-from app.cli.reading import ProgressLine
+from app.cli.reading import ProgressLine, load_engine
 from app.cli.scoreboard import Scoreboard
 from app.cli.terminal import PlainTerminal, drawing, filter_terminals, plain
+from core.config import EngineConfig
+from core.engine import Engine
+from core.errors import LoadingStopped
 from core.models.hub.download import DownloadProgress
+from core.models.loading import load_meter
 from tests.app.remote.fake_server import DONE, fake_server, says, stream, used
 
 pty = pytest.importorskip("pty", reason="terminals of POSIX systems")
@@ -87,3 +92,26 @@ def test_an_answer_gives_no_orders_to_a_real_terminal(piped: bool, tmp_path: Pat
                 pass
             assert process.wait() == 0, shown
     assert b"It fell." in shown and (TITLE.encode() in shown) is piped
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
+def test_a_terminal_shows_how_far_loading_is_and_a_file_does_not(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+
+    def load(_config: object) -> Engine:
+        meter = load_meter()
+        meter.expect(3_000_000_000)
+        clock[0] = 5.0
+        meter.add(1_000_000_000)
+        raise LoadingStopped
+
+    monkeypatch.setattr("core.models.loading.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(Engine, "load", load)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with pytest.raises(LoadingStopped):
+        load_engine(EngineConfig())
+    told = stream.getvalue()
+    assert ("Loading: 1.00 GB of 3.00 GB · 33% · 10 s left" in told) == stream.isatty(), told
+    assert told.endswith("\r") or not told
