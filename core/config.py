@@ -139,7 +139,7 @@ class EngineConfig:
     retrieval: RetrievalConfig = RetrievalConfig()
     draft: DraftConfig = DraftConfig()
     layerwise: bool = True  # read long prompts layer by layer where layers lie in host memory
-    methods: Sequence[str] = ()  # that have to be usable; (): those that are fastest by the model of costs
+    methods: Sequence[str] = ()  # that have to be usable; (): the usual one of the models that fit
     attention: AttentionWish = "auto"  # the code that computes attention; "auto": the fastest that needs no compiling
     graphs: bool = True  # record passes as CUDA graphs where there is CUDA
     cpu_attention_share: float | None = None  # of the blocks in host memory; None: from a calibration

@@ -68,7 +68,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "--self-draft-bits",
         type=int,
         choices=(16, 4),
-        help="bits of its weights while it guesses from the retrieval cache (default: 4 where it should pay)",
+        help="bits of its weights while it guesses from the retrieval cache (default: 16)",
     )
     options.add_argument("--device", choices=("auto", "cpu", "cuda"))
     options.add_argument("--gpus", type=int, metavar="N", help="GPUs that share the model (default: 1)")

@@ -33,7 +33,7 @@ from core.planning.machine_spec import Bandwidths, RowCosts
 
 # Fixed cost of a layer in a pass, in seconds: norms, rotations, small products, calls. CPU: what SmolLM2 and
 # Qwen2.5-Coder-0.5B take beyond their bytes on two server cores; CUDA: eager launches.
-LAYER_OVERHEAD = {"cpu": 1e-4, "cuda": 2.5e-4}
+LAYER_OVERHEAD = {"cpu": 2e-4, "cuda": 2.5e-4}
 # What is measured of a processor: products with weights of so many bytes, and attention to so many numbers, more than
 # its caches hold; of one row and of several
 PROBED_BYTES, PROBED_WIDTH, PROBED_NUMBERS, PROBED_KV_HEADS, PROBED_DIM = 128 << 20, 1024, 24 << 20, 2, 128
