@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 PIECES = (0, 9, 19, 20)  # where passes begin and end: a prompt, a round of guesses, a token; most are behind others
 CAPACITY, CHUNK = 64, 8
 # How far a token's numbers may lie from transformers', in units of how far tokens lie from their mean. Two orders of
-# float32 sums differ by up to 1e-4 (real models of 0.1B to 1.5B, tiny ones of all families), the wrong engines of
+# float32 sums differ by up to 1e-4 (real models of 0.1B and 0.5B, tiny ones of all families), the wrong engines of
 # tests/core/models/test_trial.py by 0.07 and more. Where rounding may send a token to other experts, most tokens count,
 # not the furthest; in 16 bits the same, of the logits alone.
 FURTHEST, FURTHEST_OF_MIXTURES, FURTHEST_IN_16_BITS = 0.01, 0.02, 0.45
