@@ -8,6 +8,7 @@ package's reader makes 700 MB of objects in nine seconds.
 import functools
 import math
 import mmap
+import re
 import struct
 import sys
 import threading
@@ -366,7 +367,7 @@ def load_gguf(
             config, dtype=dtype or torch.float32, attn_implementation=attention
         )
     model.tie_weights()
-    wide = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    wide = [re.compile(rf"(?:^|\.){re.escape(part)}(?:\.|$)") for part in model._keep_in_fp32_modules_strict or ()]
     weights = [(name, weight, file.parts(name, config)) for name, weight in _weights(model)]
     used = {part.tensor for _, _, parts in weights for part in parts}
     if left := set(file.tensors) - used - unused(file.header, config):
@@ -375,8 +376,9 @@ def load_gguf(
     for name, weight, parts in weights:
         kinds = {file.tensors[part.tensor].dtype for part in parts if part.tensor in file.tensors}
         kept = dtype or (kinds.pop() if len(kinds) == 1 else torch.float32)
-        kept = torch.float32 if wide & set(name.split(".")) else kept
-        if kept != weight.dtype:
+        if any(pattern.search(name) for pattern in wide):
+            kept = torch.float32
+        if kept != weight.dtype and isinstance(weight, nn.Parameter):  # buffers have a type of their own
             weight.data = torch.empty(weight.shape, dtype=kept)
         for part in parts:
             view, tensor = part.view(weight.data) if part.view else weight.data, file.tensors.get(part.tensor)

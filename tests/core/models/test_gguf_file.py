@@ -139,6 +139,19 @@ def test_sixteen_bits_stay_where_the_file_has_them(tmp_path: Path) -> None:
     assert all(torch.equal(value.float(), wide[name]) for name, value in loaded.state_dict().items())
 
 
+@pytest.mark.parametrize("name", ["glm4moe", "lfm2moe", "qwen35"])
+def test_in_sixteen_bits_the_same_weights_stay_wide_as_of_a_folder(tmp_path: Path, name: str) -> None:
+    family, model = ggufs.case(name)
+    file = tmp_path / "a.gguf"
+    ggufs.write(file, family, model)
+    model.save_pretrained(tmp_path)
+    stock = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    loaded = load_gguf(file, read_config(file), torch.bfloat16, "eager").state_dict()
+    assert {name: value.dtype for name, value in stock.state_dict().items()} == {
+        name: value.dtype for name, value in loaded.items()
+    }
+
+
 def test_memory_holds_the_weights_and_little_more(tmp_path: Path) -> None:
     """Of a process of its own: its most memory, against what stays."""
     sizes = {"hidden_size": 512, "intermediate_size": 4096, "vocab_size": 16_384, "initializer_range": 0.0}
