@@ -34,7 +34,7 @@ from core.planning.tp_planning import one_share
 from tests.core.toys import tiny_engine
 
 GIB = 1 << 30
-HOST = Machine("cpu", 16, 256 * GIB, 256 * GIB, (), compiles=True)
+HOST = Machine("cpu", 16, 256 * GIB, 256 * GIB, ())
 BUDGET = 4096
 GOLDENS: dict[str, Any] = json.loads(Path(__file__).with_name("goldens.json").read_text(encoding="utf-8"))
 SHARE = 1.5  # a forecast is at most so many times what was measured, and at least one part in so many
