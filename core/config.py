@@ -91,7 +91,7 @@ class DraftConfig:
     """The draft's streaming window, in tokens."""
 
     num_sink: int = 4  # arXiv 2309.17453: four initial tokens recover most of the sink effect
-    window: int = 256  # sink included
+    window: int = 256  # sink included; larger where the draft's weights allow, see `planning.sizes.grown_window`
 
     def __post_init__(self) -> None:
         _require(

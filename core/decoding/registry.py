@@ -66,7 +66,7 @@ METHODS = {
             "triforce-lookup",
             "TriForce with lookup",
             "TriForce + lookup",
-            "as triforce; the draft is asked only where earlier text does not tell how it goes on",
+            "as lookup; where earlier text does not tell how it goes on, the draft is asked, if that pays",
             ("draft", "retrieval", "full"),
             "lookup",
             lookup_at_least=5,
@@ -83,7 +83,8 @@ METHODS = {
             "lookup",
             "Lookup speculation",
             "Lookup",
-            "as triforce; what followed the same words earlier in book or conversation stands in for the draft",
+            "what followed the same words earlier in book or conversation proposes, target + full cache verifies; "
+            "target + retrieval cache proposes, too, where that pays",
             ("retrieval", "full"),
             "good",
             lookup_at_least=3,

@@ -36,6 +36,7 @@ from core.parallel.leader_caches import LedFullCache, LedRetrievalCache
 from core.planning.cache_sizes import CacheSizes
 from core.planning.hardware import cpu_name, free_memory_bytes
 from core.planning.memory_plan import Plan
+from core.planning.sizes import grown_window
 
 
 class Levels:
@@ -123,7 +124,8 @@ class Levels:
 
     def _draft_model(self, draft: LoadedModel) -> CachedModel:
         shift, backend = KeyShift.of(draft.module, draft.shape), self._models.backend
-        streaming = StreamingCache(draft.shape, self._config.draft, shift, backend=backend)
+        window = grown_window(self._config.draft, draft.dims, draft.shape.dtype)
+        streaming = StreamingCache(draft.shape, window, shift, backend=backend)
         passes, target = self._passes("draft", draft.module, streaming), self._models.target
         vocab = target.dims.vocab_size
         return CachedModel("draft", draft.module, streaming, target.shape.device, vocab=vocab, graphed=passes)

@@ -1,6 +1,6 @@
 """The size in bytes of everything that a plan counts, except the full cache, which is in `cache_sizes`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -8,7 +8,7 @@ from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
 from core.caches.retrieval import GROWTH
 from core.caches.running_state import MOST_INPUTS, MOST_STATE_MARKS, STATE_COPIES
 from core.caches.window_layer import SHORT, window_rows
-from core.config import EngineConfig
+from core.config import DraftConfig, EngineConfig
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
@@ -20,6 +20,7 @@ GIB = 1 << 30
 RUNTIME_BYTES = 600 << 20
 # Part of the free memory that a plan may use: the rest is for the system and unforeseen needs.
 USABLE_SHARE = 0.9
+WINDOW_SHARE, MOST_WINDOW = 1 / 16, 1024  # of a draft's weights, in bytes; tokens
 USUAL_MLP = 4  # times as wide as hidden states, if the configuration does not say
 RUNTIME, TARGET_WEIGHTS, RETRIEVAL = "runtime", "target weights", "retrieval cache"
 DRAFT_WEIGHTS, STREAMING, GRAPHS = "draft weights", "streaming cache", "CUDA graphs"
@@ -70,7 +71,15 @@ def state_rows(target: ModelDims, dtype: torch.dtype, device: str) -> tuple[Plan
 def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
     """All rows of the streaming cache."""
     shape = draft.shape(dtype, torch.device("meta"))
-    return (config.draft.window | 1) * shape.num_layers * shape.layer_bytes
+    return (grown_window(config.draft, draft, dtype).window | 1) * shape.num_layers * shape.layer_bytes
+
+
+def grown_window(config: DraftConfig, draft: ModelDims, dtype: torch.dtype) -> DraftConfig:
+    """The draft's window, as large as its passes hardly notice: keys and values of WINDOW_SHARE of its weights."""
+    shape = draft.shape(dtype, torch.device("meta"))
+    rows = int(WINDOW_SHARE * draft.weight_bytes) // (shape.num_layers * shape.layer_bytes)
+    most = min(MOST_WINDOW, draft.max_context // 2, rows // 64 * 64)
+    return replace(config, window=max(config.window, most))
 
 
 def prefill_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype, *, offloaded: bool) -> int:

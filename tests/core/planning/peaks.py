@@ -36,7 +36,7 @@ from core.planning.cache_sizes import CacheSizes
 from core.planning.hardware import Gpu, Machine, this_machine
 from core.planning.memory_plan import Plan
 from core.planning.planner import make_plan
-from core.planning.sizes import retrieval_bytes, streaming_bytes
+from core.planning.sizes import grown_window, retrieval_bytes, streaming_bytes
 from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu
 from tests.core.toys import Letters, loaded, random_prompt
 
@@ -165,7 +165,7 @@ def other_peaks(gpu: PretendedGpu, sizes: CacheSizes, dims: ModelDims, context: 
         ),
         "streaming cache": (
             streaming_bytes(dims, own, HALF),
-            lambda: StreamingCache(shape, own.draft, lambda keys, _: keys),
+            lambda: StreamingCache(shape, grown_window(own.draft, dims, HALF), lambda keys, _: keys),
         ),
     }
     return [Peak(name, planned, kept_of(gpu, make)) for name, (planned, make) in makers.items()]

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from core.config import EngineConfig, PlacementWish
+from core.config import DraftConfig, EngineConfig, PlacementWish
 from core.errors import ContextTooSmall, NotEnoughMemory
 from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims
@@ -11,7 +11,7 @@ from core.models.param_count import size_of
 from core.planning.hardware import Gpu, Machine
 from core.planning.memory_plan import placed
 from core.planning.planner import make_plan
-from core.planning.sizes import TARGET_WEIGHTS, kv_bytes_per_token
+from core.planning.sizes import TARGET_WEIGHTS, grown_window, kv_bytes_per_token
 
 GIB = 1 << 30
 LLAMA2_7B = ModelDims(32, 32, 32, 128, 4096, 32000, 131072, 13_476_839_424, torch.float16, intermediate_size=11008)
@@ -154,3 +154,13 @@ def test_drafting_weights_are_counted_and_refused_where_they_do_not_fit() -> Non
     with pytest.raises(NotEnoughMemory, match="weights and what lies beside them") as refused:
         make_plan(LLAMA2_7B, None, config, tight, size)
     assert refused.value.hint == "Leave out --self-draft-bits."
+
+
+def test_a_draft_s_window_grows_with_its_weights() -> None:
+    def window(weight_bytes: int, max_context: int = 32768) -> int:
+        qwen = ModelDims(24, 14, 2, 64, 896, 151936, max_context, weight_bytes, torch.bfloat16)
+        return grown_window(DraftConfig(), qwen, torch.float32).window
+
+    assert window(1 << 30) == 1024 and window(1 << 20) == 256
+    assert 256 < window(256 << 20) < 1024 and window(256 << 20) % 64 == 0
+    assert window(1 << 30, max_context=1024) == 512
