@@ -41,7 +41,7 @@ from core.ops.threads import process_threads
 
 PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.6, 0.9  # initial acceptance for adaptation; a few rounds override it
 LOOKUP_AT_MOST = 12  # tokens proposed at once
-MEASURED_ROWS, TRIES = (1, 3, 9), 2  # passes that are timed before an answer, where their costs are not known
+MEASURED_ROWS, TRIES = (1, 3, 9), 3  # passes that are timed before an answer, where their costs are not known
 MOST_LAG = 2  # tokens that a smaller cache reads by itself: with more it takes over what the full cache has read
 LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it chunks are chosen again at once
 
@@ -192,7 +192,8 @@ class Decoder:
         rows: tuple[int, ...] = MEASURED_ROWS
         if sampled.model.graphs is not None:  # those that are recorded
             rows = (1, 1 + self.levels[-1].gamma) if sampled.model is self.verifier else (1,)
-        return {count: min(sampled.time(count) for _ in range(TRIES)) for count in rows}
+        tries = [[sampled.time(count) for count in rows] for _ in range(TRIES)]  # in turns: other work disturbs all
+        return dict(zip(rows, map(min, zip(*tries, strict=True)), strict=True))
 
     def _measure_selection(self) -> Seconds:
         started = time.perf_counter()

@@ -56,7 +56,7 @@ class ModelOffer:
         if source is None or source.unavailable:
             return _card(_warning(session))
         if isinstance(state, Loading) and state.model and state.model == self._wanted:
-            return _card(view.loading(state, stop=False))
+            return _card(view.loading(state))
         if not isinstance(state, Ready) or not (state.info.limits or _is_small(state)):
             return ""
         now = self._downloads.now
@@ -92,6 +92,8 @@ class ModelOffer:
             elif verb == "stop":
                 self._to_use = ""
                 self._downloads.stop()
+            elif verb == "halt":
+                self._worker.stop_loading()
             elif verb == "dismiss":
                 self._downloads.dismiss()
                 self._wanted = ""

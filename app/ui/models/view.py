@@ -155,13 +155,13 @@ def brought(row: "LocalModel") -> str:
 # -------------------- progress
 
 
-def loading(state: Loading, *, stop: bool = True) -> str:
+def loading(state: Loading) -> str:
     """A model is being loaded."""
     name = render.escape(without_paths(state.model))
     what = f"Loading {name}. The one before is freed." if name else "The model is being loaded."
     far, bar = formats.loading(state.progress), render.bar(state.progress.share, f"Loading of {name or 'the model'}")
     body = f"<p>{what}{f' · {far}' if far else ''}</p>{bar if far else ''}"
-    return _going_on(body, stop="halt" if stop else "")
+    return _going_on(body, stop="halt")
 
 
 def not_loaded(error: CoreError) -> str:
