@@ -7,7 +7,7 @@ from app import formats
 from app.remote.names import EXACTNESS_NOT_SEEN, NOT_SEEN, NOT_TOLD, TOLD, capabilities_of, method_label
 from app.runtime.events import AnswerBegun, Waiting, WorkerEvent
 from app.ui import render
-from core.decoding.registry import PLAIN
+from core.decoding.registry import METHODS, PLAIN
 from core.decoding.stats import DecodeStats, LevelStats
 from core.generation.events import Finished, PrefillProgress, RoundDone, StopReason
 
@@ -143,13 +143,19 @@ class LiveStrip:
             f'{bar}<div class="tiles">{tiles}</div></section>'
         )
 
+    @property
+    def _guesser(self) -> str:
+        """Who guesses at level 1."""
+        method = METHODS.get(self._method)
+        return "draft" if method is None or method.needs_draft else "lookups"
+
     def _brief(self) -> str:
         """Speed and acceptance in a few words, for the folded strip."""
         stats, told = self._stats, ""
         if stats.tokens_per_second is not None:
             speed = formats.figure(stats.tokens_per_second)
             told = f'<span title="{EXPLAINED["speed"]}"><b>{speed}</b> tokens/s</span>'
-        levels = {"draft": _acceptance(stats.level1), "retrieval": _acceptance(stats.level2)}
+        levels = {self._guesser: _acceptance(stats.level1), "retrieval": _acceptance(stats.level2)}
         shares = {level: f"<b>{formats.percent(share)}</b>" for level, share in levels.items() if share is not None}
         if shares:
             one_level = len(shares) == 1
@@ -172,8 +178,15 @@ class LiveStrip:
         passes = formats.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
         return [
             Tile("speed", "Speed", formats.figure(stats.tokens_per_second), "tokens/s", ms),
-            Tile("level1", "Accepted, level 1", formats.percent(level1), "", unused or "draft → retrieval", level1),
-            Tile("level2", "Accepted, level 2", formats.percent(level2), "", unused or "retrieval → book", level2),
+            Tile(
+                "level1",
+                "Accepted, level 1",
+                formats.percent(level1),
+                "",
+                unused or f"{self._guesser} → retrieval",
+                level1,
+            ),
+            Tile("level2", "Accepted, level 2", formats.percent(level2), "", unused or "guesses → book", level2),
             Tile("passes", "Tokens per full pass", passes, "", "plain decoding: 1"),
             Tile("reread", "Re-read", reread, "", book),
         ]
