@@ -5,8 +5,9 @@ costs g proposals and one pass of the verifier. Any rule that depends only on th
 unchanged.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 PRIOR_TESTS = 4.0  # weight of the prior acceptance, in tests
@@ -44,11 +45,11 @@ class PassCost:
 class TableCost:
     """Measured cost of passes by their rows: interpolated between them, beyond the last as steep as before."""
 
-    by_rows: Mapping[int, float]
+    by_rows: Mapping[int, float]  # in rising order
 
     def of(self, num_guesses: int) -> float:
         """Cost of verifying this many guesses."""
-        rows, known = num_guesses + 1, sorted(self.by_rows)
+        rows, known = num_guesses + 1, list(self.by_rows)
         if len(known) == 1:
             return self.by_rows[known[0]]
         above = next((at for at in range(1, len(known)) if known[at] >= rows), len(known) - 1)
@@ -111,16 +112,8 @@ class RecentAcceptance:
 
 
 def best_gamma(acceptance: float, guess_cost: float, verifying: RoundCost, max_gamma: int) -> int:
-    """The number of guesses with the most tokens per unit of cost; 0 where a verifier alone is best."""
-
-    def rate(num_guesses: int) -> float:
-        return expected_tokens(acceptance, num_guesses) / (num_guesses * guess_cost + verifying.of(num_guesses))
-
-    return _argmax(rate, max_gamma)
-
-
-def _argmax(rate: Callable[[int], float], most: int) -> int:
-    return max(range(most + 1), key=rate)
+    """The number of guesses with the least cost of a token; 0 where a verifier alone is best."""
+    return min(range(max_gamma + 1), key=partial(cost_per_token, acceptance, guess_cost, verifying))
 
 
 def cost_per_token(acceptance: float, guess_cost: float, verifying: RoundCost, num_guesses: int) -> float:

@@ -5,11 +5,11 @@ lost again. Times are those of the clock, or, where a seed must draw the same te
 """
 
 from collections import deque
-from statistics import median
+from statistics import median_low
 
 MOST_LOSS = 0.03  # of the time that plain decoding takes for an answer of at least SHORTEST tokens
 SHORTEST = 128
-PLAIN_EVERY = 64  # tokens between two plain rounds that are timed
+LEAST_TIMED, PLAIN_EVERY = 2, 64  # plain rounds before any guess; tokens between two later ones
 LEAST_GAIN = 0.05  # guessing that is not faster by as much is not worth a trial
 TRIED = 16  # tokens that a trial takes, unless it loses STOP_LOSS tokens' time before
 STOP_LOSS = 2.0
@@ -34,7 +34,7 @@ class Ledger:
     @property
     def plain(self) -> float:
         """Seconds of a token without guesses."""
-        return median(self._plain) if self._plain else self._earlier
+        return median_low(self._plain) if self._plain else self._earlier
 
     @property
     def room(self) -> float:
@@ -44,12 +44,11 @@ class Ledger:
     @property
     def plain_is_due(self) -> bool:
         """Whether the next round should be a plain one, to be timed."""
-        return self._timed and self._tokens >= self._next_plain
+        return self._timed and (len(self._plain) < LEAST_TIMED or self._tokens >= self._next_plain)
 
     def forget_times(self) -> None:
         """Time plain rounds anew, because what they take has changed."""
         self._plain.clear()
-        self._next_plain = self._tokens
 
     def add(self, tokens: int, seconds: float, *, guessed: bool) -> None:
         """Add a round."""
@@ -86,11 +85,11 @@ class Trial:
         if lost < STOP_LOSS and self._tokens < TRIED:
             return
         if lost > -LEAST_GAIN * self._tokens:
-            self.rest()
+            self.rest(lost=True)
         else:
             self._tokens, self._seconds, self._lost_trials = 0, 0.0, 0
 
-    def rest(self) -> None:
-        """End a trial that has lost, or would."""
+    def rest(self, *, lost: bool = False) -> None:
+        """Wait: a trial has lost, or would by what is known now."""
         self._rest = WAITS[min(self._lost_trials, len(WAITS) - 1)]
-        self._tokens, self._seconds, self._lost_trials = 0, 0.0, self._lost_trials + 1
+        self._tokens, self._seconds, self._lost_trials = 0, 0.0, self._lost_trials + lost

@@ -39,9 +39,10 @@ from core.errors import UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.ops.threads import process_threads
 
-PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.6, 0.9  # initial acceptance for adaptation; a few rounds override it
+PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.7, 0.9  # initial acceptance for adaptation; a few rounds override it
 LOOKUP_AT_MOST = 12  # tokens proposed at once
-MEASURED_ROWS, TRIES = (1, 3, 9), 3  # passes that are timed before an answer, where their costs are not known
+# Passes that are timed before an answer, where their costs are not known; how often, and seconds after which that ends
+MEASURED_ROWS, TRIES, MOST_MEASURING = (1, 3, 9), 3, 1.0
 MOST_LAG = 2  # tokens that a smaller cache reads by itself: with more it takes over what the full cache has read
 LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it chunks are chosen again at once
 
@@ -93,12 +94,12 @@ class Decoder:
         verifiers = self._sampled if stands_in else self._sampled[1:]
         gammas, priors = (speculation.gamma1, speculation.gamma2), (PRIOR_LEVEL1, PRIOR_LEVEL2)
         for number, sampled in enumerate(verifiers, 2 - len(verifiers)):
-            alone = stands_in and not self.levels
+            lowest = stands_in and not self.levels
             lookup = self._make_lookup(method, sampled) if method.lookup_at_least else None
             self._top = Speculative(
-                NoProposer() if alone else self._top,
+                NoProposer() if lowest else self._top,
                 sampled,
-                0 if alone else gammas[number],
+                0 if lowest else gammas[number],
                 lookup=lookup,
                 prior=priors[number],
             )
@@ -122,7 +123,15 @@ class Decoder:
             worth = self._worth if sampled is self._sampled[-1] else partial(self._worth_below, sampled.model)
         elif self.levels:
             return None
-        return make_lookup(method, self._parts, worth, certain=self._sampling.greedy)
+        return Lookup(
+            self._parts.index,
+            self._parts.vocab,
+            self.verifier.device,
+            at_least=method.lookup_at_least,
+            at_most=LOOKUP_AT_MOST,
+            worth=worth,
+            certain=self._sampling.greedy,
+        )
 
     @property
     def verifier(self) -> CachedModel:
@@ -169,8 +178,7 @@ class Decoder:
         self._ledger = Ledger(self._costs[self.verifier.name].of(0), timed=self._sampling.greedy)
         self._shape(lag=0.0)
         if self._best < math.inf and self.levels[0].gamma and self.models[0] is self._parts.draft:
-            for span in self.models[0].cache.unseen_spans(len(context) - 1):
-                self.models[0].feed(context, span, 1)
+            self._feed_unseen(self.models[0], context)
         self.reset_meters()
 
     @property
@@ -192,15 +200,20 @@ class Decoder:
         rows: tuple[int, ...] = MEASURED_ROWS
         if sampled.model.graphs is not None:  # those that are recorded
             rows = (1, 1 + self.levels[-1].gamma) if sampled.model is self.verifier else (1,)
-        tries = [[sampled.time(count) for count in rows] for _ in range(TRIES)]  # in turns: other work disturbs all
+        tries: list[list[float]] = []
+        while len(tries) < TRIES and sum(map(sum, tries)) < MOST_MEASURING:
+            tries.append([sampled.time(count) for count in rows])  # in turns: other work disturbs all
         return dict(zip(rows, map(min, zip(*tries, strict=True)), strict=True))
 
     def _measure_selection(self) -> Seconds:
-        started = time.perf_counter()
-        for model in self.models:
-            if isinstance(model.cache, RetrievalCache):
-                model.cache.select()
-        return {1: time.perf_counter() - started}
+        took = []
+        for _ in range(TRIES):
+            started = time.perf_counter()
+            for model in self.models:
+                if isinstance(model.cache, RetrievalCache):
+                    model.cache.select()
+            took.append(time.perf_counter() - started)
+        return {1: min(took)}
 
     def _record(self) -> None:
         """Record what the first rounds replay, before the answer's clock runs. Caches keep their contents."""
@@ -253,9 +266,12 @@ class Decoder:
             model.cache.truncate(0)
             if isinstance(model.cache, RetrievalCache):
                 model.cache.select()
-            for span in model.cache.unseen_spans(len(context) - 1):
-                if span:
-                    model.feed(context, span, 1)
+            self._feed_unseen(model, context)
+
+    def _feed_unseen(self, model: CachedModel, context: Context) -> None:
+        for span in model.cache.unseen_spans(len(context) - 1):
+            if span:
+                model.feed(context, span, 1)
 
     def forget(self) -> None:
         """After `start` failed: drop what it chose so far."""
@@ -280,16 +296,15 @@ class Decoder:
         if self._index is not None:
             self._follow(self._index, context)
         self._look_again()
-        top = self.levels[-1]
+        top, began, passing, modelled = self.levels[-1], self._own_clock(), self._pass_seconds(), self._modelled()
         if self._adapts:
             self._choose_shape(context)
         retrieves = top.gamma > 0 and any(isinstance(model.cache, RetrievalCache) for model in self.models[:-1])
         self._parts.count_votes(retrieves)
-        began, passing, modelled = self._own_clock(), self._pass_seconds(), self._modelled()
         if retrieves and self._adapts:
             self._catch_up(len(context) - 1)
         verdict = yield from self._top.round(context, sampler)
-        if retrieves:
+        if retrieves and (top.proposed or not self._adapts):
             self._reselect(verdict)
         if self._adapts:
             seconds = self._own_clock() - began
@@ -345,16 +360,22 @@ class Decoder:
         them (not its distribution, but which sample a seed gives), so there costs are those measured once and kept.
         """
         top, ledger = self.levels[-1], self._ledger
-        draft = self.models[0] if self.models[0] is self._parts.draft else None
-        lag = len(context) - draft.cache.length if draft else 0
-        self._shape(self._pass_cost(draft).of(lag - 1) if draft and lag > MOST_LAG else 0.0)
         if ledger.plain_is_due:
             top.gamma, self._best = 0, 0.0
         elif self._trial.resting:
             top.gamma, self._best = 0, ledger.plain
-        elif self._best >= ledger.plain:
-            top.gamma, self._best = 0, ledger.plain
-            self._trial.rest()
+        else:
+            self._shape(self._lag(context))
+            if self._best >= ledger.plain:
+                top.gamma, self._best = 0, ledger.plain
+                self._trial.rest()
+
+    def _lag(self, context: Context) -> float:
+        """Seconds that the draft needs to read what it has not seen."""
+        if self.models[0] is not self._parts.draft:
+            return 0.0
+        unseen = sum(map(len, self.models[0].cache.unseen_spans(len(context))))
+        return self._pass_cost(self.models[0]).of(unseen - 1) if unseen > MOST_LAG else 0.0
 
     def _shape(self, lag: float) -> None:
         """Set the gammas with the most tokens a second, within what may be lost.
@@ -365,7 +386,8 @@ class Decoder:
         models = self.models[-len(self.levels) :]
         guess = None if len(models) == len(self.models) else self._pass_cost(self.models[0]).of(0)
         for level, model in zip(self.levels, models, strict=True):
-            cost, top = self._pass_cost(model), level is self.levels[-1]
+            top = level is self.levels[-1]
+            cost = self._pass_cost(model, overhead=self._overhead if top else 0.0)
             if guess is None:  # only lookups, which are free: the proposer is never asked
                 guess = cost.of(0)
                 continue
@@ -373,6 +395,7 @@ class Decoder:
             if top:
                 if self._index is not None and self._sampling.greedy:  # lookups below: what a guess really takes
                     guess = level.seconds_per_guess or guess
+                lag = lag if level is self.levels[0] or self.levels[0].gamma else 0.0  # else the draft is not asked
                 most = self._affordable(guess, self._speculation.max_gamma2 or self._parts.most_guesses(), lag)
             level.gamma = best_gamma(level.recent.value, guess, cost, most)
             guess = cost_per_token(level.recent.value, guess, cost, level.gamma)
@@ -382,7 +405,7 @@ class Decoder:
     def _affordable(self, guess: float, most: int, lag: float = 0.0) -> int:
         """The longest round that loses no more than it may, if all of its guesses are rejected."""
         cost, room = self._pass_cost(self.verifier), self._ledger.room + self._ledger.plain - lag
-        return max((gamma for gamma in range(1, most + 1) if gamma * guess + cost.of(gamma) <= room), default=0)
+        return next((gamma for gamma in range(most, 0, -1) if gamma * guess + cost.of(gamma) <= room), 0)
 
     def _worth(self, acceptance: float) -> int:
         """How many tokens of a lookup the last verifier should see."""
@@ -395,20 +418,19 @@ class Decoder:
         """How many tokens of a lookup a verifier below should see."""
         return best_gamma(acceptance, 0.0, self._pass_cost(model), LOOKUP_AT_MOST)
 
-    def _pass_cost(self, model: CachedModel) -> RoundCost:
-        overhead = self._overhead if model is self.verifier else 0.0
+    def _pass_cost(self, model: CachedModel, overhead: float = 0.0) -> RoundCost:
         now = model.meter.seconds_by_rows if self._sampling.greedy else {}
         return MeasuredCost(now, self._costs[model.name], overhead)
 
     def _account(self, verdict: Verdict, wall: float, overhead: float, modelled: float) -> None:
         """Enter a round into the ledger and, if the proposer was asked, into its trial."""
-        tokens, guessed = len(verdict.tokens), len(verdict.q_of_guesses) > 0
-        seconds = wall
+        tokens, proposed = len(verdict.tokens), self.levels[-1].proposed
+        guessed, seconds = len(verdict.q_of_guesses) > 0, wall
         if not self._sampling.greedy:
-            seconds = modelled + (self._overhead if guessed else 0.0)
-        elif guessed:
+            seconds = modelled + (self._overhead if proposed else 0.0)
+        elif proposed:
             self._overhead = 0.8 * (self._overhead or overhead) + 0.2 * overhead
-        if self.levels[-1].proposed:
+        if proposed:
             self._trial.add(tokens, seconds, self._ledger.plain)
         elif self._trial.rested(tokens):
             self.levels[-1].recent.doubt()
@@ -416,7 +438,7 @@ class Decoder:
 
     def _look_again(self) -> None:
         """Measure rounds anew when their number of threads has changed; passes do so themselves (`PassMeter`)."""
-        if self._threads == process_threads().changes:
+        if self._threads == process_threads().changes or not self._sampling.greedy:
             return
         self._threads, self._overhead = process_threads().changes, 0.0
         self._ledger.forget_times()
@@ -446,13 +468,3 @@ def models_of(name: str, parts: Parts) -> list[CachedModel]:
         hint = f"Use --method {default_method(has_draft=False)} instead."
         raise UnsupportedModel(f"The method {name!r} needs a draft model.", hint=hint)
     return found
-
-
-def make_lookup(
-    method: Method, parts: Parts, worth: Callable[[float], int] | None = None, *, certain: bool = False
-) -> Lookup:
-    """The n-gram lookup that proposes for a method, see `Lookup`."""
-    device, at_least = parts.full.device, method.lookup_at_least
-    return Lookup(
-        parts.index, parts.vocab, device, at_least=at_least, at_most=LOOKUP_AT_MOST, worth=worth, certain=certain
-    )

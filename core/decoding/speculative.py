@@ -119,10 +119,11 @@ class SampledModel:
     def time(self, rows: int) -> float:
         """Seconds of a pass over so many tokens behind what the cache holds, which it forgets again."""
         length, started = self.model.cache.length, time.perf_counter()
-        self._distributions(self.model.feed_tokens([0] * rows, length, rows))[..., -1].tolist()  # waits for it
-        seconds = time.perf_counter() - started
-        self.model.cache.truncate(length)
-        return seconds
+        try:
+            self._distributions(self.model.feed_tokens([0] * rows, length, rows))[..., -1].tolist()  # waits for it
+            return time.perf_counter() - started
+        finally:
+            self.model.cache.truncate(length)
 
     def record(self, num_guesses: int, most_unseen: int, vocab: int, seen: int) -> None:
         """Record the passes for the first distributions behind `seen` tokens, if anything is recorded.

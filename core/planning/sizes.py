@@ -75,7 +75,12 @@ def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) 
 
 
 def grown_window(config: DraftConfig, draft: ModelDims, dtype: torch.dtype) -> DraftConfig:
-    """The draft's window, as large as its passes hardly notice: keys and values of WINDOW_SHARE of its weights."""
+    """The draft's window, as large as its passes hardly notice: keys and values of WINDOW_SHARE of its weights.
+
+    On a processor, which computes in 32 bits, it stays: reading a longer one for every answer takes more than it saves.
+    """
+    if dtype.itemsize == torch.float32.itemsize:
+        return config
     shape = draft.shape(dtype, torch.device("meta"))
     rows = int(WINDOW_SHARE * draft.weight_bytes) // (shape.num_layers * shape.layer_bytes)
     most = min(MOST_WINDOW, draft.max_context // 2, rows // 64 * 64)

@@ -146,7 +146,7 @@ class LiveStrip:
     @property
     def _guesser(self) -> str:
         """Who guesses at level 1."""
-        method = METHODS.get(self._method)
+        method = METHODS.get(self._method or "")
         return "draft" if method is None or method.needs_draft else "lookups"
 
     def _brief(self) -> str:

@@ -176,7 +176,7 @@ def test_the_ledger_holds_even_where_nothing_is_learnt(monkeypatch: pytest.Monke
         ("lookup", "quote", (0.27, 0.75), 0.3),  # straight to the target: a retrieval pass would not pay
         ("triforce-lookup", "quote", (0.27, 0.75), 0.3),
         ("lookup", "mixed", (0.27, 0.75), 0.6),
-        ("triforce", "new", (0.05, 0.3), 0.55),
+        ("triforce", "new", (0.05, 0.3), 0.65),
         ("retrieval", "new", (0.05, 0.3), 0.6),
         ("draft", "new", (0.05, 0.3), 0.4),
     ],

@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 
+from core.config import SamplingParams
 from core.decoding import methods
 from core.decoding.ledger import Ledger
 from core.models import cached_model
@@ -198,7 +199,7 @@ def test_a_speculation_that_did_not_pay_beside_others_is_tried_again_when_thread
     decoder = object.__new__(methods.Decoder)
     level = SimpleNamespace(seconds_per_guess=9.0)
     decoder._threads, decoder._overhead, decoder.levels = chosen.changes, 0.4, [cast(Any, level)]
-    decoder._ledger = Ledger(1.0, timed=True)
+    decoder._ledger, decoder._sampling = Ledger(1.0, timed=True), SamplingParams()
     decoder._ledger.add(1, 9.0, guessed=False)
     machine.passes(LOOK_SECONDS, others=3.0, own=1.0)
     chosen.now()

@@ -159,7 +159,7 @@ def test_drafting_weights_are_counted_and_refused_where_they_do_not_fit() -> Non
 def test_a_draft_s_window_grows_with_its_weights() -> None:
     def window(weight_bytes: int, max_context: int = 32768) -> int:
         qwen = ModelDims(24, 14, 2, 64, 896, 151936, max_context, weight_bytes, torch.bfloat16)
-        return grown_window(DraftConfig(), qwen, torch.float32).window
+        return grown_window(DraftConfig(), qwen, torch.bfloat16).window
 
     assert window(1 << 30) == 1024 and window(1 << 20) == 256
     assert 256 < window(256 << 20) < 1024 and window(256 << 20) % 64 == 0
