@@ -14,10 +14,20 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from core.ops.kernel_build import cache_folder
+
 STEPS_AN_OCTAVE = 4  # lengths of context with measurements of their own: a pass costs up to a fifth more at the next
 Seconds = dict[int, float]  # by rows of a pass
 
 _known: dict[Path, dict[str, Seconds]] = {}  # of this process, also where nothing can be written
+
+
+def costs_folder() -> Path:
+    """Where they are kept; without a home, a place where nothing can be written."""
+    try:
+        return cache_folder("pass-costs")
+    except RuntimeError:
+        return Path(os.devnull) / "pass-costs"
 
 
 def kept_costs(

@@ -35,14 +35,15 @@ def _nucleus(probs: Tensor, top_p: float) -> Tensor:
     Of equally likely tokens those with the least ids stay. A whole vocabulary is sorted only where MOST_SORTED tokens
     do not hold the mass.
     """
-    ordered = probs.topk(min(MOST_SORTED, probs.shape[-1]), -1).values
+    waits = probs.device.type != "cpu"  # to ask would: all of that is quick there
+    ordered = probs.topk(probs.shape[-1] if waits else min(MOST_SORTED, probs.shape[-1]), -1).values
     if ordered.shape[-1] < probs.shape[-1] and bool((ordered.sum(-1) < top_p).any()):
         ordered = probs.sort(-1, descending=True).values
     inside = (ordered.cumsum(-1) - ordered < top_p).sum(-1, keepdim=True)  # the mass before them is not yet enough
     least = ordered.gather(-1, inside - 1)
     kept, tied = probs > least, probs == least
     room = inside - kept.sum(-1, keepdim=True)
-    if bool((tied.sum(-1, keepdim=True) > room).any()):
+    if waits or bool((tied.sum(-1, keepdim=True) > room).any()):
         tied &= tied.cumsum(-1) <= room
     probs = probs.masked_fill(~(kept | tied), 0.0)
     return probs / probs.sum(-1, keepdim=True)

@@ -21,6 +21,7 @@ from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, Parts
 from core.decoding.ngram_lookup import TokenIndex
+from core.decoding.pass_costs import costs_folder
 from core.errors import NotEnoughMemory, NotPossibleHere
 from core.generation.json_grammar import grammar_of
 from core.generation.loaded import LoadedModels
@@ -30,7 +31,6 @@ from core.models.graphed import GraphedPasses
 from core.models.loader import LoadedModel
 from core.models.rotary import KeyShift
 from core.ops.graphs import Graphs
-from core.ops.kernel_build import cache_folder
 from core.ops.threads import most_threads
 from core.parallel.leader_caches import LedFullCache, LedRetrievalCache
 from core.planning.cache_sizes import CacheSizes
@@ -112,7 +112,7 @@ class Levels:
             evicting=self._evicting_model,
             config=self._config.retrieval,
             costs_about=self._costs_about,
-            costs_folder=cache_folder("pass-costs"),
+            costs_folder=costs_folder(),
             count_votes=self._count_votes,
             most_guesses=lambda: self._plan_now().most_guesses.value,
         )

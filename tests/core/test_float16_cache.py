@@ -225,6 +225,6 @@ def test_16_bits_that_were_asked_for_are_those_that_hold_the_keys() -> None:
 def test_books_of_every_type_of_keys_are_of_another_family() -> None:
     model = loaded(tiny_config(), 3)
     shapes = [model.shape._replace(narrow=narrow) for narrow in (None, HALF, torch.bfloat16)]
-    families = [family_of(model.module, shape, "letters", pieces="8", known=None) for shape in shapes]
+    families = [family_of(model.module, shape, "letters", pieces="8", known=None).result() for shape in shapes]
     assert len({family.digest for family in families}) == 3
     assert [family.parts.get("kept as") for family in families] == [None, "float16", "bfloat16"]

@@ -99,6 +99,8 @@ RESIDENT = {
     "choosing chunks": 3,  # which chunks come, which slots they take, and both on the host
     OUTSIDE: 4,  # the newest pass of each model, whose time is asked for, and the chances of the tokens for display
 }
+# Tokens that are certain come in one copy, and their chances are known
+CERTAIN = {"a round verified by retrieval": 1, "a round verified by full": 1, OUTSIDE: 3}
 LAYERS = 2
 # Beside that what was stored must be there, and in each layer a buffer must be free for keys and one for values
 OFFLOADED = {**RESIDENT, "choosing chunks": 3 + 1 + 2 * LAYERS}

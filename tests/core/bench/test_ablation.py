@@ -69,7 +69,8 @@ def test_rows_come_variant_by_variant_with_plain_decoding_first(monkeypatch: pyt
     plain, *others = rows
     assert plain.speedup_vs_autoregressive == 1.0 and plain.acceptance_level2 is None
     assert all(row.identical_to_autoregressive and row.new_tokens == plain.new_tokens for row in others)
-    assert all(row.acceptance_level2 is not None and row.ms_per_token > 0 for row in others)
+    assert all(row.ms_per_token > 0 for row in others)
+    assert [row.acceptance_level2 for row in others if row.part == "rounds"] != [None], "rounds of a fixed shape guess"
     assert said == ["Not measured: local window 2000. It does not go with the other settings."]
     assert float(torch.tensor(1e-38) * 0.1) == 0.0, "numbers that slow a processor down are zero, as in every suite"
 
