@@ -400,7 +400,12 @@ class Decoder:
             level.gamma = best_gamma(level.recent.value, guess, cost, most)
             guess = cost_per_token(level.recent.value, guess, cost, level.gamma)
             if top:
-                self._best = guess if level.gamma and guess < (1 - LEAST_GAIN) * self._ledger.plain else math.inf
+                self._best = guess if level.gamma and guess < self._bar else math.inf
+
+    @property
+    def _bar(self) -> float:
+        """Seconds of a token below which guessing is worth it: kept times, which no clock corrects, need more room."""
+        return (1 - LEAST_GAIN * (1 if self._sampling.greedy else 2)) * self._ledger.plain
 
     def _affordable(self, guess: float, most: int, lag: float = 0.0) -> int:
         """The longest round that loses no more than it may, if all of its guesses are rejected."""
@@ -412,7 +417,7 @@ class Decoder:
         cost = self._pass_cost(self.verifier)
         gamma = best_gamma(acceptance, 0.0, cost, self._affordable(0.0, LOOKUP_AT_MOST))
         seconds = cost_per_token(acceptance, 0.0, cost, gamma)
-        return gamma if seconds < min((1 - LEAST_GAIN) * self._ledger.plain, self._best) else 0
+        return gamma if seconds < min(self._bar, self._best) else 0
 
     def _worth_below(self, model: CachedModel, acceptance: float) -> int:
         """How many tokens of a lookup a verifier below should see."""
