@@ -106,5 +106,5 @@ def _explain(package: str, log: str) -> CoreError:
     reason = next((line for line in reversed(log.splitlines()) if line.startswith("ERROR: ")), "ERROR: no reason given")
     return HubRefused(
         f"pip cannot fetch {package}: {reason.removeprefix('ERROR: ').rstrip('.')}.",
-        hint="See to the index that pip uses (pip config list); the public one, pypi.org, has it.",
+        hint="See to the index that pip uses (pip config list); the public one has it.",
     )
