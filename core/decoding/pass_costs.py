@@ -43,10 +43,10 @@ def kept_costs(
         _known[file] = _read(file)
     key = f"{model} {round(STEPS_AN_OCTAVE * math.log2(max(length, 1)))}"
     if key not in _known[file]:
-        _known[file].update(_read(file))  # another process may have measured it
-    if key not in _known[file]:
-        _known[file][key] = _rising(measure())
-        _write(file, _known[file])
+        measured = {key: _rising(measure())} if key not in _read(file) else {}
+        _known[file] = {**measured, **_read(file), **_known[file]}  # another process may have measured it meanwhile
+        if measured:
+            _write(file, _known[file])
     return _known[file][key]
 
 

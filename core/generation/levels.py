@@ -31,7 +31,7 @@ from core.models.graphed import GraphedPasses
 from core.models.loader import LoadedModel
 from core.models.rotary import KeyShift
 from core.ops.graphs import Graphs
-from core.ops.threads import most_threads
+from core.ops.threads import THREADS_AT_START
 from core.parallel.leader_caches import LedFullCache, LedRetrievalCache
 from core.planning.cache_sizes import CacheSizes
 from core.planning.hardware import cpu_name, free_memory_bytes
@@ -268,7 +268,9 @@ class Levels:
         """What the costs of passes depend on, besides their rows and the context's length."""
         models, plan, device = self._models, self._plan_now(), self.full.shape.device
         on = (
-            torch.cuda.get_device_properties(device).name if device.type == "cuda" else f"{cpu_name()} {most_threads()}"
+            torch.cuda.get_device_properties(device).name
+            if device.type == "cuda"
+            else f"{cpu_name()} {THREADS_AT_START}"
         )
         parts = [
             on,

@@ -71,6 +71,7 @@ class _Lent(NamedTuple):
     most: int
 
 
+THREADS_AT_START = torch.get_num_threads()  # as the process began, before any was lent
 _lent = _Lent(0, 0)  # of the process: a thread that begins meanwhile takes the lower number for its own
 
 
