@@ -91,7 +91,7 @@ STEPS = (
     Step("load", 1.0, "the bundled pair answers on the GPU as on the processor", "texts"),
     Step("suite", 2.5, "the tests that are marked gpu", "machine"),
     Step("graphs", 1.0, "what recording costs, and what it leaves behind", "passes"),
-    Step("big", 6.0, "Llama2-7B's shape with its cache in host memory, 64K and 128K", "shapes"),
+    Step("big", 6.0, "Llama2-7B's shape with its cache in host memory, 128K and 64K", "shapes"),
     Step("resident", 2.5, "the same shape at 32K on the device, recorded against recorded", "shapes"),
     Step("attention", 1.5, "few rows against many keys: time, bandwidth, kernels", "kernels"),
     Step("pinning", 2.0, "pinning gigabytes, and what the link carries from there", "kernels"),

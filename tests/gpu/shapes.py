@@ -51,9 +51,9 @@ def _clear() -> None:
 
 
 def big(here: Here) -> None:
-    """Offloaded at 64K and 128K: what prefill peaks at, what the link carries, plain against TriForce."""
+    """Offloaded at 128K and 64K: what prefill peaks at, what the link carries, plain against TriForce."""
     model = here.sized(MODEL, TINY_MODEL)
-    for tokens in here.sized((61440, 122880), (1024, 1536)):
+    for tokens in here.sized((122880, 61440), (1536, 1024)):
         config = EngineConfig(
             methods=("triforce",),
             model=model,

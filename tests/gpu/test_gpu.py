@@ -228,7 +228,7 @@ def writes_alike_recorded(engine: Engine) -> None:
 
 
 def test_a_widened_model_in_half_precision_runs_recorded() -> None:
-    config = EngineConfig(methods=("triforce",), model="widened:768x5", device="cuda", context=4096)
+    config = EngineConfig(methods=("triforce",), model="widened:1024x5", device="cuda", context=4096)
     engine = Engine.load(config)
     writes_alike_recorded(engine)
 
@@ -266,7 +266,7 @@ def test_drafting_with_four_bits_on_the_device_writes_what_the_cpu_writes(record
 
 def test_a_widened_model_in_half_precision_drafts_with_four_bits() -> None:
     engine = Engine.load(
-        EngineConfig(methods=("triforce",), model="widened:768x5", device="cuda", context=4096, self_draft_bits=4)
+        EngineConfig(methods=("triforce",), model="widened:1024x5", device="cuda", context=4096, self_draft_bits=4)
     )
     planned = {row.name: row.size_bytes for row in engine.plan.rows}
     assert planned["self-draft weights, 4 bit"] == pytest.approx(engine.info.self_draft_weight_bytes, rel=0.1)
