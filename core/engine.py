@@ -236,7 +236,7 @@ class Engine:
         context, boundary = Context(list(prompt_ids)), min(boundary, total) or self._levels.likely_boundary(total)
         reused = self.rewind(min(self.cached_prefix(prompt_ids), total))
         voting = max(0, total - self._levels.chunks.query_window)  # queries from here on choose the chunks
-        if reused > voting and self._levels.full.queries_start() > voting:  # those queries are gone: compute them again
+        if reused > voting and not self._levels.full.can_choose(voting):  # those queries are gone: compute them again
             reused = self.rewind(voting)
         if reused and reused in (boundary, total):
             self._levels.full.remember_queries(self._levels.chunks.query_window)

@@ -151,11 +151,12 @@ def add_part(found: Partial, part: Partial) -> Partial:
 
 
 def union(parts: Sequence[Partial]) -> Partial:
-    """The union of disjoint parts, the first of them in float32. Takes a few kernel launches however many there are.
+    """The union of disjoint parts, each of one or several in its batch, the first of them in float32.
 
+    Takes a few kernel launches however many there are.
     All steps are elementwise: a row's sums do not depend on the number of rows.
     """
-    if len(parts) <= 2:
+    if len(parts) <= 2 and all(len(part.lse) == 1 for part in parts):
         return parts[0] if len(parts) == 1 else add_part(*parts)
     lses = torch.cat([part.lse for part in parts])  # [P, H, T]
     most = lses.amax(0, keepdim=True)
