@@ -110,7 +110,7 @@ class Basis:
         dims, dtype, bits = self.target, self.dtype.value, self.bits.value
         read = replace(self.config, prefill_chunk=self.prefill_chunk(offloaded=offloaded).value)
         rows = [
-            PlanRow(RUNTIME, RUNTIME_BYTES),
+            *([] if self.device.value == "cuda" else [PlanRow(RUNTIME, RUNTIME_BYTES)]),
             PlanRow(TARGET_WEIGHTS, target_weight_bytes(dims, self.size, dtype, bits, packs=self.packs)),
             PlanRow(RETRIEVAL, retrieval_bytes(dims, self.config, dtype)),
             PlanRow("prefill buffers", prefill_bytes(dims, read, dtype, offloaded=offloaded)),

@@ -25,6 +25,8 @@ from core.planning.nvidia import (
     installed_torch,
 )
 
+# Of a GPU, with the first call to it; until then the driver calls it free (NVIDIA H200, 2026-11-26)
+CONTEXT_BYTES = 550_000_000
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -67,13 +69,13 @@ def _gpus() -> tuple[tuple[Gpu, ...], UnusedGpu | None]:
     # If CUDA is not ready, the count may come from the driver alone, even if that is too old to compute
     count, gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0, []
     answer = ask_driver() if count > 1 else DriverAnswer()
-    free = {gpu.uuid: gpu.free_bytes for gpu in answer.gpus}
+    free = {gpu.uuid: gpu.free_bytes and max(0, gpu.free_bytes - CONTEXT_BYTES) for gpu in answer.gpus}
     for index in range(count):
         properties = torch.cuda.get_device_properties(index)
         if not has_kernels((properties.major, properties.minor), torch.cuda.get_arch_list()):
             break
         told = free.get(str(properties.uuid)) if index != torch.cuda.current_device() else None
-        if told is None:  # asking CUDA itself takes some 0.5 GB of that GPU for as long as this process lives
+        if told is None:  # asking CUDA itself would take CONTEXT_BYTES for as long as this process lives
             told, _ = torch.cuda.mem_get_info(index)
         gpus.append(Gpu(properties.name, properties.total_memory, told))
     return tuple(gpus), None if gpus else _unused(found=count > 0)

@@ -9,7 +9,7 @@ from core.caches.full_parts import Offload
 from core.planning.cache_sizes import PREFILL_BLOCK, CacheSizes
 from core.planning.choices import KV_AS_COMPUTED, NO_BLOCK, NOTHING_SHARED, Choice, Composition, choose_most_guesses
 from core.planning.machine_spec import Bandwidths, nominal_bandwidths
-from core.planning.sizes import RETRIEVAL, USABLE_SHARE, PlanRow
+from core.planning.sizes import RETRIEVAL, PlanRow, usable_bytes
 
 Placement = Literal["resident", "split", "offloaded"]
 NOMINAL_CPU = nominal_bandwidths("cpu")
@@ -67,8 +67,8 @@ class Plan:
 
     @property
     def usable_bytes(self) -> int:
-        """What rows on the device may take: the rest is for kernels, the CUDA context and the allocator."""
-        return int(self.available_bytes * USABLE_SHARE)
+        """What rows on the device may take: the rest is for what no plan counts."""
+        return usable_bytes(self.device.value, self.available_bytes)
 
     @property
     def host_bytes(self) -> int:

@@ -12,7 +12,7 @@ from core.config import EngineConfig
 from core.planning.cache_sizes import CacheSizes
 from core.planning.choices import NO_BLOCK, Choice
 from core.planning.hardware import Machine
-from core.planning.sizes import GIB, RUNTIME_BYTES, USABLE_SHARE
+from core.planning.sizes import GIB, RUNTIME_BYTES, usable_bytes
 
 STEP = 64  # tokens: contexts limited by memory are multiples of it
 # Reading layer by layer in n blocks brings a text (n - 1) / 2 times over the link; chunk by chunk the same holds with n
@@ -41,8 +41,8 @@ class Usable:
         # On a processor RAM beyond the limit counts as host memory; without a limit there is none.
         host_available = machine.free_ram_bytes if on_gpu else machine.free_ram_bytes - available
         return cls(
-            device=int(available * USABLE_SHARE),
-            host=max(0, int(host_available * USABLE_SHARE) - (RUNTIME_BYTES if on_gpu else 0)),
+            device=usable_bytes(device, available),
+            host=max(0, usable_bytes("cpu", host_available) - (RUNTIME_BYTES if on_gpu else 0)),
             available=available,
             host_available=host_available,
             limit=limit,

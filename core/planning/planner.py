@@ -138,7 +138,7 @@ class LoadingWords:
         needed = basis.fixed_bytes(offloaded=False) + sizes.device_bytes(context, sizes.layers)
         what, beside = f"needs {gib(needed)}", f", {gib(host)} in host memory" if host else ""
         if host and buffers > basis.usable.device:
-            what, beside = f"needs {gib(buffers)} for weights, landmarks and buffers alone", ""
+            what, beside = f"needs {gib(buffers)} for weights and buffers alone", ""
         return NotEnoughMemory(
             f"A context of {context:,} tokens {what}, {room} can be used on the {basis.device.value} device{beside}.",
             hint=f"Use --context {most} or less.",

@@ -27,9 +27,9 @@ from core.planning.sizes import (
     RUNTIME,
     RUNTIME_BYTES,
     STREAMING,
-    USABLE_SHARE,
     PlanRow,
     gib,
+    usable_bytes,
 )
 from core.planning.tp_planning import ON_WINDOWS, check_heads, machine_share, share_of
 
@@ -44,11 +44,12 @@ class Tier:
     total_bytes: int
     free_bytes: int
     rows: tuple[PlanRow, ...]
+    device: str = "cpu"
 
     @property
     def usable_bytes(self) -> int:
         """Bytes that a plan may use."""
-        return int(self.free_bytes * USABLE_SHARE)
+        return usable_bytes(self.device, self.free_bytes)
 
     @property
     def used_bytes(self) -> int:
@@ -130,7 +131,7 @@ def _tiers(plan: Plan, machine: Machine, num_gpus: int) -> tuple[Tier, ...]:
         return (Tier("memory", machine.ram_bytes, machine.free_ram_bytes, plan.rows),)
     others = tuple(row for row in plan.rows if row.name not in DRAFTS)
     gpus = [
-        Tier(f"GPU {number}: {gpu.name}", gpu.total_bytes, gpu.free_bytes, others if number else plan.rows)
+        Tier(f"GPU {number}: {gpu.name}", gpu.total_bytes, gpu.free_bytes, others if number else plan.rows, "cuda")
         for number, gpu in enumerate(machine.gpus)
     ]
     of_one = (PlanRow(RUNTIME, RUNTIME_BYTES), *plan.host_rows)
@@ -236,7 +237,7 @@ class _Asked:
         what, memories, buffers = "it needs", "beside the weights", sizes.device_bytes(context, 0)
         if self.num_gpus and buffers > rooms.offloaded:
             needed, left = buffers, max(0, rooms.offloaded)
-            what, memories = "its landmarks and buffers need", "on the GPU"
+            what, memories = "its buffers need", "on the GPU"
         elif self.num_gpus:  # whole layers: what is left of a GPU holds no part of one
             here = max(layer for layer in range(sizes.layers) if sizes.device_bytes(context, layer) <= rooms.offloaded)
             each = "each GPU" if ranks > 1 else "the GPU"
@@ -273,6 +274,6 @@ class _Asked:
         crossing = f"{away} wait in host memory and cross the link for every pass over the full cache"
         free = gib(max(0, basis.rooms.offloaded))
         if resident == 0:
-            because = f"landmarks and buffers leave no room for a layer in the {free} on {each}; {crossing}"
+            because = f"buffers leave no room for a layer in the {free} on {each}; {crossing}"
             return Choice("offloaded", because)
         return Choice("split", f"{resident} of {layers} layers fit into the {free} left on {each}; {crossing}")

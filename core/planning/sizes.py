@@ -16,10 +16,16 @@ from core.models.self_draft import BITS as DRAFTING_BITS
 from core.ops.graphs import graph_bytes
 
 GIB = 1 << 30
-# torch, transformers and Python themselves, measured: 0.55 GB on CPU (a CUDA context takes about as much on the GPU)
+# torch, transformers and Python themselves in a process's RAM: 0.55 GB measured. What CUDA tells as a GPU's free memory
+# is left beside the context of this process: no runtime is counted there.
 RUNTIME_BYTES = 600 << 20
-# Part of the free memory that a plan may use: the rest is for the system and unforeseen needs.
+# Part of free RAM that a plan may use: the rest is for the system and unforeseen needs.
 USABLE_SHARE = 0.9
+# Free memory of a GPU that a plan leaves: for kernels, which load when they are first used (0.2 to 0.3 GiB of torch's
+# and cuBLAS's), page tables of pinned host memory (0.12 GiB for 64 GiB), the allocator's gaps, NCCL's buffers, and what a
+# desktop takes meanwhile. An estimate: the plan's own rows were 1% above the allocator's peak, which has cuBLAS's
+# workspaces in it (NVIDIA H200, 2026-11-26).
+GPU_MARGIN = 800 << 20
 WINDOW_SHARE, MOST_WINDOW = 1 / 16, 1024  # of a draft's weights, in bytes; tokens
 USUAL_MLP = 4  # times as wide as hidden states, if the configuration does not say
 RUNTIME, TARGET_WEIGHTS, RETRIEVAL = "runtime", "target weights", "retrieval cache"
@@ -34,6 +40,11 @@ class PlanRow:
 
     name: str
     size_bytes: int
+
+
+def usable_bytes(device: str, free_bytes: int) -> int:
+    """Bytes of free memory that a plan may use on a device, or in host memory ("cpu")."""
+    return max(0, free_bytes - GPU_MARGIN) if device == "cuda" else int(free_bytes * USABLE_SHARE)
 
 
 def graph_rows(

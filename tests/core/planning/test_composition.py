@@ -18,9 +18,9 @@ from core.planning.choices import Choice, Composition
 from core.planning.composition import usual_acceptance
 from core.planning.cost_model import pass_cost
 from core.planning.hardware import Machine, resolve_device
-from core.planning.machine_spec import make_rig
+from core.planning.machine_spec import described_gpu, make_rig
 from core.planning.rig_plan import RigPlan, compose_rig
-from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS
+from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, GPU_MARGIN, RUNTIME
 from core.planning.speed_model import PUBLISHED, planned_reads, predict, reading_seconds
 
 GIB = 1 << 30
@@ -52,7 +52,7 @@ def chosen(told: RigPlan) -> tuple[Composition, str]:
     ("model", "machine", "context", "has_draft"),
     [
         ("llama-3.1-8b", "1xh100", 8192, True),  # all of it fits
-        ("llama-3.1-8b", "1x4090", 32768, False),  # fits without the draft alone
+        ("llama-3.1-8b", "1x4090", 49152, False),  # fits without the draft alone
         ("llama-3.1-8b", "1x4090", 131072, True),  # waits in host memory either way
         ("llama2-7b-128k", "1x4090", 131072, True),
         ("qwen3-4b-2507", "cpu", 8192, True),
@@ -67,9 +67,9 @@ def test_a_draft_is_loaded_unless_it_alone_moves_the_cache_away(
 
 
 def test_a_draft_that_pushes_the_cache_off_the_card_is_left_out_unless_it_was_asked_for() -> None:
-    told = composed("llama-3.1-8b", "1x4090", 32768)
+    told = composed("llama-3.1-8b", "1x4090", 49152)
     assert "of 32 layers of the full cache would wait" in chosen(told)[1] and told.plan.resident_layers == 32
-    asked = composed("llama-3.1-8b", "1x4090", 32768, EngineConfig(draft_model="llama-3.2-1b"))
+    asked = composed("llama-3.1-8b", "1x4090", 49152, EngineConfig(draft_model="llama-3.2-1b"))
     assert chosen(asked)[0].has_draft and asked.plan.resident_layers < 32, "--draft overrides it"
     assert chosen(composed("llama-3.1-8b", "1xh100", 8192, draft=False)) == (
         Composition("lookup"),
@@ -179,3 +179,19 @@ def test_a_copy_that_was_asked_for_guesses_and_the_text_stays() -> None:
         assert isinstance(done, Finished)
         texts.append(done.token_ids)
     assert texts[0] == texts[1]
+
+
+# -------------------- the card as it really is
+
+
+@pytest.mark.parametrize("gib", [23.2, 22.5, 22.0])
+def test_a_real_4090_plans_the_published_case_and_keeps_the_draft(gib: float) -> None:
+    """A 4090 of 24 GB tells 23.2 GiB free beside the context, under a desktop 22.0 to 22.5."""
+    target, small = sizes("llama2-7b-128k")
+    rig = make_rig(HOST, gpu=described_gpu(f"RTX 4090,{gib},1008,25"), host_gib=128)
+    for budget in (4096, 8192):
+        config = EngineConfig(context=122880, retrieval=RetrievalConfig(budget=budget))
+        told = compose_rig(target, small, config, rig)
+        assert chosen(told)[0].has_draft and told.plan.bytes_of(DRAFT_WEIGHTS) and told.plan.context.value == 122880
+        assert told.plan.prefill_block.value, "read layer by layer"
+        assert told.tiers[0].used_bytes <= gib * GIB - GPU_MARGIN and not told.plan.bytes_of(RUNTIME)

@@ -259,9 +259,10 @@ def test_a_pass_that_waits_for_the_link_takes_as_long_as_the_link(tmp_path: Path
     """The story: costs left the link out, a pass that brings 64 GiB counted as 0.1 s instead of 2.8."""
     case = CASES[0]
     plan = case.plan(tmp_path)
-    assert plan.resident_layers == 0
+    away = 1 - plan.resident_layers / 32
+    assert away > 0.9
     full = pass_cost("cuda", planned_reads(plan, *case.sizes, case.config, case.context).full, plan.nominal)
-    assert full.of(0) == full.of(24) == pytest.approx(64 * GIB / 25e9 + fixed_seconds("cuda", 32), rel=1e-6)
+    assert full.of(0) == full.of(24) == pytest.approx(away * 64 * GIB / 25e9 + fixed_seconds("cuda", 32), rel=1e-6)
 
 
 @pytest.mark.parametrize(
