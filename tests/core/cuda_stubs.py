@@ -295,10 +295,17 @@ def int4pack_mm(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor
     return (x.float() @ (levels * scale + offset).T).to(torch.bfloat16)
 
 
+def mm_as(x: Tensor, y: Tensor, out_dtype: torch.dtype) -> Tensor:
+    assert x.dim() == y.dim() == 2 and x.dtype == y.dtype, f"{x.shape}, {y.shape}, {x.dtype}, {y.dtype}"
+    assert out_dtype == torch.float32 and x.dtype in (torch.float16, torch.bfloat16), f"{x.dtype} to {out_dtype}"
+    return x.float() @ y.float()
+
+
 REPLACED: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention: flash,
     aten._scaled_dot_product_efficient_attention: efficient,
     aten._convert_weight_to_int4pack: int4pack,
+    aten.mm: lambda x, y, *out_dtype: mm_as(x, y, *out_dtype) if out_dtype else aten.mm(x, y),
     aten._weight_int4pack_mm: int4pack_mm,
 }
 
@@ -584,6 +591,7 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         "_cuda_setStream": set_stream,
         "_cuda_synchronize": synchronize,
         "_cuda_emptyCache": lambda: None,
+        "_is_flash_attention_available": lambda: True,
         "_host_emptyCache": lambda: None,
         "_cuda_setMemoryFraction": set_fraction,
         "_cuda_getMemoryFraction": lambda device: gpu.fraction,
