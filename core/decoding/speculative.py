@@ -156,6 +156,7 @@ class AutoregressiveProposer:
         probs: list[Tensor] = []
         for _ in range(num_tokens):
             p = (yield Pass(self._model, context, 1))[0]
+            p = p.cpu() if certain(p) else p
             token = int(p) if certain(p) else sampler.draw(p)
             tokens.append(token)
             probs.append(p)

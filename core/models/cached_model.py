@@ -190,9 +190,10 @@ class CachedModel:
         """One pass over tokens that begin at `start`, where the cache ends; logits [keep, V]."""
         if self.device.type == "cpu":
             process_threads().lend()
-        tokens = to_device(self.known(token_ids), self.device)
-        positions = self.cache.begin(start, len(token_ids))
+        tokens, positions = self.known(token_ids), self.cache.begin(start, len(token_ids))
         replay = self._graphed.prepare(tokens, positions, keep) if self._graphed else None
+        if replay is None:
+            tokens, positions = to_device(tokens, self.device), to_device(positions, self.device)
         measured = self.meter.measure(len(token_ids), self.cache.nbytes, self.cache.link_bytes)
         with self._lead(self.name, start, token_ids), measured:
             if replay is not None:
@@ -205,7 +206,7 @@ class CachedModel:
         return self.widened(logits)
 
     def known(self, token_ids: Sequence[int]) -> Tensor:
-        """The tokens as the model takes them, [T] int64 on the processor."""
+        """The tokens as the model takes them, [T] int64 in host memory."""
         tokens = torch.tensor(token_ids)
         if self._rows is not None:
             tokens = tokens.clamp_max(self._rows - 1)  # padding ids that no tokenizer produces

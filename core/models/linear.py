@@ -41,7 +41,7 @@ class OutputLinear(nn.Linear):
         if x.dtype.itemsize > 2:
             return super().forward(x)
         if x.device.type == "cuda":
-            rows = torch.mm(x.flatten(0, -2), self.weight.t(), out_dtype=torch.float32).unflatten(0, x.shape[:-1])
+            rows = torch.mm(x.flatten(0, -2), self.weight.t(), out_dtype=torch.float32).view(*x.shape[:-1], -1)
         else:  # which has no such product: the slow twin
             rows = functional.linear(x.float(), self.weight.float())
         return rows if self.bias is None else rows + self.bias

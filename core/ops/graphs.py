@@ -95,6 +95,7 @@ class Graphs:
 
         Args:
             key: must identify function, and the shapes of inputs.
+            inputs: on the device, or pinned in host memory.
             function: reads and writes only tensors that stay where they are, and does not wait for the device.
                 Calling it twice must have the same effect as once.
         """
@@ -106,7 +107,8 @@ class Graphs:
                 torch.cuda.synchronize(self._device)  # so that earlier work does not count as recording
             started = time.perf_counter()
             try:
-                kept = _Recorded(function, [x.clone() for x in inputs], self._stream, self._pool)
+                fixed = [x.to(self._device, copy=True) for x in inputs]
+                kept = _Recorded(function, fixed, self._stream, self._pool)
             except RuntimeError as error:  # includes out of memory
                 self.failure = f"recording failed: {str(error).splitlines()[0]}"
                 self._for_memory = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
@@ -152,7 +154,7 @@ class _Recorded:
         """Copy in other values of the same shapes."""
         for fixed, given in zip(self._inputs, inputs, strict=True):
             assert fixed.shape == given.shape, f"recorded for {tuple(fixed.shape)}, given {tuple(given.shape)}"
-            fixed.copy_(given)
+            fixed.copy_(given, non_blocking=True)
 
     def __call__(self) -> Tensor:
         """Replay. Graphs share their memory, so the result is copied before another one runs."""
