@@ -352,7 +352,7 @@ class Engine:
         length = min(self._levels.full.length, len(tokens) - 1)
         self._seen = tokens[:length]
         self.rewind(length)
-        if self._graphs and self._graphs.failure:
+        if self._graphs:
             self._tell_graphs(self._graphs)
 
     def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:

@@ -167,7 +167,7 @@ class FullCache:
             if help is not None:
                 self._ring.settle()
             self._ring.begin([piece for layer in self._in_order_of_reading() for piece in layer.pieces()])
-        return torch.arange(start, start + num_new, device=self.shape.device)
+        return torch.arange(start, start + num_new)
 
     def _in_order_of_reading(self) -> list[LayerStore]:
         return [*self._layers, *(self._layers[layer] for layer in self.shape.again)]
