@@ -23,7 +23,7 @@ def products(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
     """
     if queries.dtype == keys.dtype and queries.dtype.itemsize > 2:
         return (queries @ keys.transpose(-1, -2)).float() * scaling
-    if queries.dtype == keys.dtype and queries.is_cuda:
+    if queries.dtype == keys.dtype and queries.device.type == "cuda":
         return torch.bmm(queries, keys.transpose(-1, -2), out_dtype=torch.float32).mul_(scaling)
     wide = queries.float() * scaling
     found = torch.empty(*queries.shape[:2], keys.shape[1], device=queries.device)

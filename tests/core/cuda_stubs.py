@@ -307,7 +307,7 @@ def int4pack_mm(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor
 
 
 def mm_as(x: Tensor, y: Tensor, out_dtype: torch.dtype) -> Tensor:
-    assert x.dim() == y.dim() == 2 and x.dtype == y.dtype, f"{x.shape}, {y.shape}, {x.dtype}, {y.dtype}"
+    assert x.dim() == y.dim() and x.dtype == y.dtype, f"{x.shape}, {y.shape}, {x.dtype}, {y.dtype}"
     assert out_dtype == torch.float32 and x.dtype in (torch.float16, torch.bfloat16), f"{x.dtype} to {out_dtype}"
     return x.float() @ y.float()
 
@@ -317,6 +317,7 @@ REPLACED: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_efficient_attention: efficient,
     aten._convert_weight_to_int4pack: int4pack,
     aten.mm: lambda x, y, *out_dtype: mm_as(x, y, *out_dtype) if out_dtype else aten.mm(x, y),
+    aten.bmm: lambda x, y, *out_dtype: mm_as(x, y, *out_dtype) if out_dtype else aten.bmm(x, y),
     aten._weight_int4pack_mm: int4pack_mm,
 }
 

@@ -164,9 +164,8 @@ def test_some_layers_stay_where_there_is_room_for_them(size: Write) -> None:
     assert rows[f"full cache, {32 - here} of 32 layers, host"] == 2 * (32 - here) * GIB
     config = EngineConfig(context=131072, retrieval=RetrievalConfig(budget=4096), graphs=False)
     unrecorded = plan_rig(size("llama2-7b"), None, config, make_rig(HOST, gpu_gib=32.2, host_gib=128))
-    assert unrecorded.plan.total_bytes - told.plan.total_bytes in (-(512 << 20), (2155 - 512) << 20), (
-        "maybe a layer more"
-    )
+    assert unrecorded.plan.resident_layers - told.plan.resident_layers in (0, 1)
+    assert "CUDA graphs" not in {row.name for row in unrecorded.plan.rows}
 
 
 def test_a_card_with_no_room_for_buffers_takes_a_shorter_context(size: Write) -> None:
