@@ -250,7 +250,7 @@ class OffloadedLayer:
         partial, causal_partial = partials_as(asked)
         helper = self._helper if self._helped else None
         if helper is not None:
-            helper.ask(q, self._host[: self._helped], scaling)
+            helper.ask(q, self._host[: self._helped], scaling, asked.softcap if asked else None)
         at, end = start - self._offloaded, start - self._offloaded + q.shape[2]
         k, v = self._new or (self._k[:, :, at:end], self._v[:, :, at:end])
         found = causal_partial(q, k, v, scaling)

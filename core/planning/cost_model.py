@@ -265,7 +265,7 @@ def measure_sharing(piece: Sequence[int], num_heads: int, dtype: torch.dtype, de
     size_bytes = dtype.itemsize * torch.Size(piece).numel()
     memory = HostRows((max(1, SHARING_BYTES // size_bytes), *piece), dtype, device)
     blocks, slot = memory.rows.fill_(0.01), torch.empty(tuple(piece), dtype=dtype, device=device)
-    helper = HostAttention(num_heads, piece[-1], SHARING_ROWS, dtype, device)
+    helper = HostAttention(num_heads, piece[-1], SHARING_ROWS, device)
     q = torch.full((1, num_heads, SHARING_ROWS, piece[-1]), 0.01, dtype=dtype, device=device)
     beside = _beside_on_cuda if device.type == "cuda" else _one_after_the_other
     taken = [beside(blocks, slot, helper, q) for _ in range(4)]

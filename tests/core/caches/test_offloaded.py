@@ -238,14 +238,14 @@ def test_a_lost_part_of_the_host_would_be_noticed(fault: str, monkeypatch: pytes
 
         monkeypatch.setattr(host_attention.HostAttention, "answer", unheard)
     else:
-        real = host_attention.attend_blocks
+        real = host_attention.HostAttention.ask
         first = 1 if fault == "a block less" else 0
         moved = 3 if fault == "a block of another place" else 0
 
-        def wrong(q: Tensor, blocks: Tensor, scaling: float) -> object:
-            return real(q, torch.cat((blocks[first:], blocks[:moved])), scaling)
+        def wrong(self: host_attention.HostAttention, q: Tensor, blocks: Tensor, *how: Any) -> None:
+            real(self, q, torch.cat((blocks[first:], blocks[:moved])), *how)
 
-        monkeypatch.setattr(host_attention, "attend_blocks", wrong)
+        monkeypatch.setattr(host_attention.HostAttention, "ask", wrong)
     attention = run_pass(caches, 3, 1)[0]
     assert not torch.allclose(attention[0], attention[1], atol=1e-3)
 
@@ -261,7 +261,7 @@ def test_an_error_of_the_host_s_thread_comes_up_in_the_pass_and_the_next_one_is_
         raise ArithmeticError("injected")
 
     with monkeypatch.context() as patch:
-        patch.setattr(host_attention, "attend_blocks", broken)
+        patch.setattr(host_attention.HostAttention, "_attend", broken)
         with pytest.raises(ArithmeticError, match="injected"):
             run_pass((caches[1],), 3, 1)
     for attention in run_pass(caches, 3, 1):
