@@ -30,7 +30,7 @@ def attend_blocks(q: Tensor, blocks: Tensor, scaling: float, softcap: float | No
         out [1, H, T, D] and lse [1, H, T], both float32.
     """
     partial, _ = partials_as(Asked(softcap=softcap))
-    return union([partial(q, *block.float().unsqueeze(1), scaling) for block in blocks])
+    return union([partial(q, k[None].float(), v[None].float(), scaling) for k, v in blocks])
 
 
 @cache
