@@ -19,6 +19,7 @@ from core.config import GenerationConfig, SpeculationConfig
 from core.generation.events import Finished
 from core.ops import host_attention
 from core.ops.attention import Partial, partial, partial_reference, union
+from core.ops.reach import Asked
 from core.ops.transfer import PrefetchRing
 from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
 
@@ -36,7 +37,7 @@ def few_kept_rows() -> Iterator[None]:
         yield
 
 
-def run_pass(caches: tuple[FullCache, ...], count: int, seed: int) -> list[Tensor]:
+def run_pass(caches: tuple[FullCache, ...], count: int, seed: int, asked: Asked | None = None) -> list[Tensor]:
     """The same pass through all caches; their attention, layer by layer."""
     generator = torch.Generator().manual_seed(seed)
     shape, starts = caches[0].shape, {cache.length for cache in caches}
@@ -49,7 +50,7 @@ def run_pass(caches: tuple[FullCache, ...], count: int, seed: int) -> list[Tenso
         q = torch.randn(1, shape.num_heads, count, shape.head_dim, generator=generator)
         for cache in caches:
             cache.stage(layer, k, v)
-        seen.append(torch.stack([cache.attend(layer, q, 0.4) for cache in caches]))
+        seen.append(torch.stack([cache.attend(layer, q, 0.4, asked) for cache in caches]))
     for cache in caches:
         cache.commit(count)
     return seen
@@ -170,6 +171,18 @@ def test_a_share_left_to_the_host_equals_bringing_everything(
         for cache in caches:
             cache.truncate(max(1, cache.length - rejected))
         assert_alike(resident, helped)
+
+
+@pytest.mark.parametrize(
+    "asked", [Asked(softcap=0.5), Asked(sinks=torch.tensor([2.0, -1.0, 0.0, 3.0]))], ids=["soft cap", "sinks"]
+)
+def test_the_host_attends_as_the_layer_asks(asked: Asked) -> None:
+    caches = FullCache(SHAPE, 600, CHUNK), FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
+    caches[1].let_host_attend(0.5)
+    run_pass(caches, 200, 0, asked)
+    for count in (1, 9):
+        for attention in run_pass(caches, count, count, asked):
+            assert torch.allclose(attention[0], attention[1], atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 9, layer_storage.SHORT_PASS])
