@@ -157,12 +157,10 @@ def test_who_attends_is_told_before_anything_is_loaded() -> None:
     assert choose_cpu_attention(asked, "cuda", away=False).value == 0
     assert choose_cpu_attention(EngineConfig(), "cuda", away=True).value is None
     assert choose_cpu_attention(EngineConfig(), "cpu", away=True) == Choice(0.0, "the processor is the device itself")
-    assert choose_cpu_attention(EngineConfig(num_gpus=2), "cuda", away=True).value == 0
+    assert choose_cpu_attention(EngineConfig(num_gpus=2), "cuda", away=True).value is None
     for share in (-0.1, 0.95, float("nan")):
         with pytest.raises(InvalidSetting, match="--cpu-attention-share"):
             EngineConfig(cpu_attention_share=share)
-    with pytest.raises(InvalidSetting, match="several processes"):
-        EngineConfig(cpu_attention_share=0.5, num_gpus=2)
 
 
 def test_layers_that_move_at_work_find_the_host_ready(monkeypatch: pytest.MonkeyPatch) -> None:
