@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from core.config import GenerationConfig
+from tests.core.toys import random_prompt
 from tests.gpu import checklist
 from tests.gpu.checklist import STEPS, Here, Options, Report, Step, main, read_json, run_all, run_step, spawn
+from tests.gpu.passes import FIXED, differing, everything, offloads, toy
 from tests.gpu.texts import pair_in
 from tests.gpu.traces import busy
 
@@ -98,6 +101,18 @@ def test_a_target_and_its_draft_are_found_by_size(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x" * size * 10_000)
     assert pair_in(str(tmp_path)) == (str(tmp_path / "large"), str(tmp_path / "small.gguf"))
     assert pair_in(str(tmp_path / "large")) == (str(tmp_path / "large"), "auto")
+
+
+def test_one_wrong_row_or_bit_of_a_logit_is_noticed() -> None:
+    engine = toy(torch.device("cpu"), *offloads()[0])
+    config = GenerationConfig(method="triforce", max_new_tokens=6, speculation=FIXED)
+    first, again = (everything(engine, random_prompt(150), config) for _ in range(2))
+    assert (
+        differing(first, again) == [] and len(first[1]) >= 6 and first[2].shape[0] == engine.full_cache.shape.num_layers
+    )
+    first[2][-1, 0, 0, 7, 3] += 1
+    first[1][0, 0] = first[1][0, 0].nextafter(torch.tensor(9e9))
+    assert differing(first, again) == ["logits", "rows"]
 
 
 def test_a_trace_says_how_busy_the_link_is() -> None:
