@@ -121,7 +121,7 @@ class Basis:
             rows.append(PlanRow(STREAMING, streaming_bytes(self.draft, self.config, dtype)))
         rows += graph_rows(dims, self.draft, self.config, self.device.value, self.config.num_gpus)
         if bits in FORMATS and self.size is not None:
-            rows.append(widened_row(self.size, dtype))
+            rows.append(widened_row(self.size, dtype, bits))
         if self.drafts_apart:
             assert self.size is not None, "self-draft weights are planned from counted parameters"
             rows.append(PlanRow(DRAFTING_WEIGHTS, self.size.self_draft_bytes))

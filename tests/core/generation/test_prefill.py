@@ -310,7 +310,7 @@ def test_the_plan_has_room_for_a_layer_and_a_block_beside_what_the_retrieval_cac
     config = EngineConfig(context=65536)
     plan = make_plan(LLAMA2_7B, None, config, GAMER)
     # What is left beside buffers of 32 offloaded layers (see test_planner); a layer that stays takes 1003 MiB of it.
-    # The least block, 65536 / 8 in chunks of 3968, takes a layer's rows 1024 + hidden states 93 - retrieval cache 613.4.
+    # The least block, 65536 / 8 in chunks of 3968, takes 1024 of a layer + 93 of hidden states - retrieval cache 613.4.
     left = 7622.2 - plan.cache_sizes.beside_bytes(65536) / (1 << 20)
     assert plan.resident_layers == (left - 503.6) // 1003 >= 4
     (row,) = (row for row in plan.rows if row.name == PREFILL_BLOCK)
