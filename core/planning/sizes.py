@@ -31,6 +31,7 @@ USUAL_MLP = 4  # times as wide as hidden states, if the configuration does not s
 RUNTIME, TARGET_WEIGHTS, RETRIEVAL = "runtime", "target weights", "retrieval cache"
 DRAFT_WEIGHTS, STREAMING, GRAPHS = "draft weights", "streaming cache", "CUDA graphs"
 STATES = "running states"
+WIDENED, WIDENED_BITS = "a matrix, widened", {"cpu": (8, 4), "cuda": (8,)}  # a GPU multiplies with 4 bits as they are
 DRAFTING_WEIGHTS = f"self-draft weights, {DRAFTING_BITS} bit"
 
 
@@ -123,7 +124,7 @@ def widened_row(size: ModelSize, dtype: torch.dtype, bits: int) -> PlanRow:
     layer = (
         size.layer_parameters // dims.num_layers * dtype.itemsize
     )  # more only where a matrix is larger than all usual ones
-    return PlanRow("a matrix, widened", min(layer, copies * wide * dims.hidden_size * dtype.itemsize))
+    return PlanRow(WIDENED, min(layer, copies * wide * dims.hidden_size * dtype.itemsize))
 
 
 def weight_bytes(dims: ModelDims, dtype: torch.dtype, *, packs: bool = False) -> int:

@@ -28,7 +28,7 @@ from core.planning.cost_model import (
 from core.planning.hardware import resolve_device
 from core.planning.machine_spec import Bandwidths, Rig, RowCosts
 from core.planning.memory_plan import Plan
-from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, streaming_bytes
+from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, WIDENED, streaming_bytes
 
 META = torch.device("meta")
 TOLD_LENGTHS = (2_000, 8_000, 32_000)  # tokens of text
@@ -178,6 +178,8 @@ def planned_reads(plan: Plan, target: ModelSize, draft: ModelSize | None, config
     heads, kv = heads_of(shape), shape.full_reads * plan.cache_sizes.row_bytes
     windows = shape.window_bytes(context) + state
     weights = int(plan.bytes_of(TARGET_WEIGHTS) * target.pass_share)
+    if plan.bytes_of(WIDENED):  # in each pass every matrix is written in the type of computation, and read
+        weights += 2 * dtype.itemsize * target.layer_parameters
     guessing = self_draft_reads(plan, target)
     guessing = weights if guessing is None else guessing
     kept, used = (target.experts.parameters * dtype.itemsize, target.experts.used) if target.experts else (0, 1.0)
