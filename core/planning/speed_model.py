@@ -31,6 +31,10 @@ from core.planning.memory_plan import Plan
 from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, WIDENED, streaming_bytes
 
 META = torch.device("meta")
+# Choosing chunks once a round where layers wait in host memory: scores and waits, and rows of the retrieval cache that
+# are not there yet, which the host gathers. Estimates: no GPU has timed it with votes (with landmarks 0.45 s a choice,
+# NVIDIA H200, 2026-11-26).
+CHOOSING_SECONDS, NEW_SHARE, GATHERED = 0.03, 0.2, 7.3e9
 TOLD_LENGTHS = (2_000, 8_000, 32_000)  # tokens of text
 
 
@@ -219,6 +223,14 @@ def reading_seconds(num_tokens: int, target: ModelDims, num_parameters: int, flo
     return (2 * num_parameters * num_tokens + 4 * target.num_heads * target.head_dim * pairs) / flops
 
 
+def choosing_seconds(reads: Reads) -> float:
+    """Modelled time of choosing chunks in a round."""
+    away = reads.full.link + reads.full.host
+    if not away:
+        return 0.0
+    return CHOOSING_SECONDS + NEW_SHARE * reads.retrieval.kv * away / (away + reads.full.kv) / GATHERED
+
+
 def predict_reads(device: str, context: int, reads: Reads, rates: Bandwidths, acceptance: Acceptance) -> Prediction:
     """Model plain decoding and TriForce from the reads of their passes."""
     full, retrieval = (pass_cost(device, part, rates) for part in (reads.full, reads.retrieval))
@@ -229,7 +241,9 @@ def predict_reads(device: str, context: int, reads: Reads, rates: Bandwidths, ac
         guess = cost_per_token(acceptance.level1, guess, retrieval, gamma1)
     most = choose_most_guesses(device, away=bool(reads.full.link or reads.full.host)).value
     gamma2 = best_gamma(acceptance.level2, guess, full, most)
-    plain, fast = full.of(0), cost_per_token(acceptance.level2, guess, full, gamma2)
+    plain, choosing = full.of(0), choosing_seconds(reads)
+    verified = replace(full, base=full.base + choosing, beside=full.beside + choosing)
+    fast = cost_per_token(acceptance.level2, guess, verified, gamma2) if gamma2 else plain
     return Prediction(
         context=context,
         bandwidth_bytes_per_second=rates.memory.value,
