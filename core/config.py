@@ -56,6 +56,7 @@ class RetrievalConfig:
     query_window: int = 8  # newest queries that vote for chunks (SnapKV pools 32, arXiv 2404.14469)
     neighbor_bonus: float = 0.5  # a chunk's score is at least this share of the score of the chunk before it
     reselect_interval: int = 8  # committed tokens after which chunks are chosen again during an answer
+    grows: bool = False  # whether a plan may choose another budget where layers wait in host memory
     policy: str = "verification"  # how chunks are chosen: a name of `core.caches.policies.SELECTION_POLICIES`
 
     def __post_init__(self) -> None:

@@ -63,6 +63,7 @@ class Engine:
         offload: Offload | None = None,
         graphs: Graphs | None = None,
     ) -> None:
+        config = plan.settled(config)
         self.config, self.text, self._models, self._graphs = config, text, models, graphs
         layers = DecoderLayers.of(models.target.module) if models.ranks is None else None
         told = plan

@@ -217,6 +217,7 @@ def planned_pair(config: EngineConfig) -> tuple[LoadedPair, Plan]:
             raise InvalidSetting("Widened models are not shared between GPUs.", hint="Leave out --gpus.")
         dims, machine = one_share(entry.target, dims, config, machine)
     plan = composed_plan(replace(files, target=dims), config, machine)
+    config = plan.settled(config)
     if files.draft and plan.composition is not None and not plan.composition.value.has_draft:
         files = files.without_draft(f"left out: {plan.composition.because}")
     unused = machine.unused_gpu

@@ -11,9 +11,9 @@ from core.generation.loaded import LoadedModels
 from core.generation.reading_pace import ReadingPace
 from core.models.experts import Experts
 from core.models.hub.catalog import ModelEntry
-from core.models.loader import ModelDims
+from core.models.loader import LoadedModel, ModelDims
 from core.models.quantised import FORMATS
-from core.models.self_draft import self_draft_bytes
+from core.models.self_draft import is_int4, self_draft_bytes
 from core.ops.graphs import MOST_ROWS, Graphs
 from core.planning.choices import Choice
 from core.planning.memory_plan import Plan
@@ -38,7 +38,7 @@ class EngineInfo:
     has_draft: bool
     draft_because: str  # why this draft, or why none; empty: not known
     plan: Plan  # where several ranks share the target, one rank's plan; all sizes here are one rank's
-    weights: str  # type of the target's weights: one that is computed with, or a quantised format (int8, nf4)
+    weights: str  # type of the target's weights: one that is computed with, or a quantised format (int8, nf4, int4)
     quantised: bool
     attention: str  # the code that computes attention
     attention_because: str
@@ -96,6 +96,11 @@ class Equality:
         return cls("identical", None, None) if {shared} == {*lengths} else cls("mismatch", shared, None)
 
 
+def _format(plan: Plan, target: LoadedModel) -> str:
+    kept = FORMATS.get(plan.bits.value, str(plan.dtype.value).removeprefix("torch."))
+    return "int4" if plan.bits.value in FORMATS and is_int4(target.module) else kept
+
+
 def engine_info(
     plan: Plan, models: LoadedModels, about: ModelEntry | None, capabilities: EngineCapabilities = ALL
 ) -> EngineInfo:
@@ -108,7 +113,7 @@ def engine_info(
         has_draft=draft is not None,
         draft_because=about.draft_because if about else "",
         plan=plan,
-        weights=FORMATS.get(plan.bits.value, str(plan.dtype.value).removeprefix("torch.")),
+        weights=_format(plan, target),
         quantised=plan.bits.value in FORMATS,
         attention=models.backend.name,
         attention_because=models.backend.because,

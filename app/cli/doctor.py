@@ -40,6 +40,7 @@ from core.planning.speed_model import (
     lengths_below,
     of_another,
     predict,
+    published_at,
 )
 
 GIB = float(1 << 30)
@@ -84,15 +85,13 @@ def run(args: argparse.Namespace) -> int:
         raise NotEnoughMemory(error.problem, hint=here, largest_context=error.largest_context) from None
     chosen = told.plan.composition
     acceptance, draft = subject.acceptance, subject.draft if chosen and chosen.value.has_draft else None
-    if PUBLISHED.because in acceptance.because and config.retrieval.budget != PUBLISHED_BUDGET:
-        acceptance = replace(
-            acceptance,
-            because=f"{acceptance.because}; this plan's budget is {config.retrieval.budget:,}, so it differs",
-        )
+    settled = told.plan.settled(config)
+    if PUBLISHED.because in acceptance.because:
+        acceptance = published_at(settled.retrieval.budget)
     acceptance = of_another(acceptance, subject.name)
     rates, planned = bandwidths(told.plan, rig), told.plan.context.value
     expected = [
-        predict(target, draft, config, told.plan, rates, acceptance, length)
+        predict(target, draft, settled, told.plan, rates, acceptance, length)
         for length in (*lengths_below(planned), planned)
     ]
     more = further(subject, rig, told, config, args.bits)
@@ -158,11 +157,11 @@ def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig:
         InvalidSetting: an invalid budget.
     """
     imagined = bool(rig.assumed) or not subject.has_files
-    if budget is None and imagined and PUBLISHED.because in subject.acceptance.because:
-        budget = PUBLISHED_BUDGET
-    if budget is None:
-        return config
-    return replace(config, retrieval=replace(config.retrieval, budget=budget))
+    if budget is not None:
+        return replace(config, retrieval=replace(config.retrieval, budget=budget, grows=False))
+    if imagined and PUBLISHED.because in subject.acceptance.because:
+        return replace(config, retrieval=replace(config.retrieval, budget=PUBLISHED_BUDGET))
+    return config
 
 
 def report(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Prediction]) -> dict[str, Any]:
@@ -199,6 +198,7 @@ def report(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predict
             "placement": asdict(plan.placement),
             "resident_layers": plan.resident_layers,
             "cpu_attention": asdict(plan.cpu_attention),
+            "budget": asdict(plan.budget) if plan.budget else None,
             "context": asdict(plan.context),
             "most_context": plan.most_context,
             "most_context_resident": told.most_resident,
@@ -267,6 +267,11 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predicti
         f"Weights    {plan.bits.value} bits: {plan.bits.because}",
         f"Self-draft {told.self_draft_bits.value} bits: {told.self_draft_bits.because}",
         *([f"Decodes by {METHODS[chosen.value.method].label}: {chosen.because}"] if chosen else []),
+        *(
+            [f"Budget     {plan.budget.value:,} tokens in the retrieval cache: {plan.budget.because}"]
+            if plan.budget
+            else []
+        ),
         f"Placement  {plan.placement.value}: {plan.placement.because}",
         *host_lines(told),
         f"Context    {plan.context.value:,} tokens: {plan.context.because}",

@@ -7,7 +7,7 @@ from core.models.hub.catalog import recommended
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """The settings from the common options, with the catalogue's recommended budget for the model."""
+    """The settings from the common options, with the catalogue's budget for the model, which a plan may change."""
     name = args.model or EngineConfig().model
     advice = recommended(name)
     return EngineConfig(
@@ -25,7 +25,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         gpu_memory_gib=args.gpu_memory,
         num_gpus=1 if args.gpus is None else args.gpus,
         methods=tuple(getattr(args, "methods", None) or filter(None, [getattr(args, "method", None)])),
-        retrieval=RetrievalConfig(budget=advice.budget) if advice else RetrievalConfig(),
+        retrieval=RetrievalConfig(budget=advice.budget, grows=True) if advice else RetrievalConfig(),
     )
 
 

@@ -43,6 +43,7 @@ from core.models.linear import (
 )
 from core.models.loading import load_meter
 from core.models.quantised import FORMATS, quantise
+from core.models.self_draft import quantised_linear
 from core.models.state_size import NO_STATE, StateSize, state_size
 from core.models.text_part import NAMES, UNKNOWN, WHOLES, Stored, stored_weights, text_bytes, text_part
 from core.ops.backend import STOCK, Backend
@@ -398,8 +399,8 @@ def prepared(
     if divide is not None:
         divide(module)
     try:
-        if bits in FORMATS:
-            quantise(module, bits, device)
+        if bits is not None and bits in FORMATS:
+            quantise(module, quantised_linear(bits, device))
         _place(module, dtype, device, backend.kernel, dims.weight_bytes * share)
     except torch.OutOfMemoryError as error:
         raise NotEnoughMemory(

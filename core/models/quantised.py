@@ -1,12 +1,16 @@
-"""Linear layers whose weights are kept in 8 or 4 bits (bitsandbytes) and widened for each multiplication.
+"""Linear layers whose weights are kept in 8 or 4 bits.
+
+By bitsandbytes they are widened for each multiplication; on a GPU with torch's own kernel for 4 bits they are not
+(`core.models.self_draft.SelfDraftLinear`, groups of 64 with a scale and an offset instead of NF4).
 
 Only weights are quantised: a row's result does not depend on the rows beside it, so that verifying many tokens at
 once and decoding one by one follow the same distribution, and texts are exact for the quantised model. (LLM.int8()
 picks outlier columns from all rows of a pass together, arXiv 2208.07339, and so has no distribution of its own.) This
-saves memory, not time: every pass widens every layer.
+saves memory; time only where nothing is widened.
 """
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -65,10 +69,10 @@ class QuantisedLinear(nn.Module):
         return functional.linear(x, self.weight_as(x.dtype), self.bias)
 
 
-def quantise(module: nn.Module, bits: int, device: torch.device) -> None:
-    """Replace the linear layers of a model in place, except the output layer, one by one on `device`."""
+def quantise(module: nn.Module, quantised: Callable[[nn.Linear], nn.Module]) -> None:
+    """Replace the linear layers of a model in place, except the output layer, one by one."""
     output = module.get_output_embeddings()  # type: ignore[operator]
     for parent in list(module.modules()):
         for name, part in list(parent.named_children()):
             if type(part) is nn.Linear and part is not output:
-                setattr(parent, name, QuantisedLinear(part, bits, device))
+                setattr(parent, name, quantised(part))

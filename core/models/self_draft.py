@@ -1,4 +1,4 @@
-"""The target's second set of linear weights, in 4 bits, for passes over the retrieval cache.
+"""The target's second set of linear weights, in 4 bits, for passes over the retrieval cache; or its own (`--bits 4`).
 
 Those passes only guess for the full one, so rounded weights cost acceptance and never exactness: level 2 verifies with
 the distribution that the guesses were really drawn from (self-speculation with quantised weights: QuantSpec, arXiv
@@ -17,6 +17,7 @@ they are.
 """
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -119,6 +120,31 @@ class SelfDraftLinear(nn.Module):
         out: Tensor = multiply(rows, self.packed, GROUP, self.scales)
         out = out[:, : self.out_features].to(x.dtype).reshape(*x.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias
+
+
+def quantised_linear(bits: int, device: torch.device) -> Callable[[nn.Linear], nn.Module]:
+    """What a linear layer of a quantised model becomes: 4 bits by torch's own kernel on a GPU that has it."""
+    if bits == BITS and _multiplies(device):
+        return lambda part: SelfDraftLinear(part.weight, part.bias, device)
+    return lambda part: QuantisedLinear(part, bits, device)
+
+
+def _multiplies(device: torch.device) -> bool:
+    """Whether this is a GPU with a kernel for 4 bits, in this build of torch."""
+    if device.type != "cuda" or too_old(device):
+        return False
+    try:
+        SelfDraftLinear(torch.ones(ROW_MULTIPLE, GROUP, device=device), None, device)(
+            torch.ones(1, GROUP, device=device)
+        )
+    except RuntimeError:
+        return False
+    return True
+
+
+def is_int4(module: nn.Module) -> bool:
+    """Whether a model's own linear layers have 4 bits of this format."""
+    return any(isinstance(part, SelfDraftLinear) for part in module.modules())
 
 
 def too_old(device: torch.device) -> str:

@@ -8,7 +8,6 @@ import torch
 from core.config import EngineConfig
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
-from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
 from core.planning.cache_sizes import CacheSizes
 from core.planning.choices import Choice, choose_bits, choose_device, choose_dtype, choose_kv, choose_prefill_chunk
@@ -22,6 +21,7 @@ from core.planning.sizes import (
     RUNTIME_BYTES,
     STREAMING,
     TARGET_WEIGHTS,
+    WIDENED_BITS,
     PlanRow,
     graph_rows,
     prefill_bytes,
@@ -120,8 +120,8 @@ class Basis:
             rows.append(PlanRow(DRAFT_WEIGHTS, weight_bytes(self.draft, dtype, packs=self.packs)))
             rows.append(PlanRow(STREAMING, streaming_bytes(self.draft, self.config, dtype)))
         rows += graph_rows(dims, self.draft, self.config, self.device.value, self.config.num_gpus)
-        if bits in FORMATS and self.size is not None:
-            rows.append(widened_row(self.size, dtype))
+        if bits in WIDENED_BITS[self.device.value] and self.size is not None:
+            rows.append(widened_row(self.size, dtype, bits))
         if self.drafts_apart:
             assert self.size is not None, "self-draft weights are planned from counted parameters"
             rows.append(PlanRow(DRAFTING_WEIGHTS, self.size.self_draft_bytes))

@@ -84,7 +84,7 @@ def choose_bits(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice
             f"Weights of {config.bits} bits are not used on the {device} device, which computes in {width}.",
             hint="Leave out --bits, or use 8 or 4.",
         )
-    return Choice(config.bits, f"asked for: {FORMATS[config.bits]}, so texts are exact for the quantised model")
+    return Choice(config.bits, "asked for: texts are exact for the quantised model")
 
 
 LEAST_NARROW = 8192  # tokens of context: below, keys and values are few, and 32 bits cost little

@@ -11,19 +11,73 @@ from dataclasses import replace
 
 from core.config import EngineConfig
 from core.decoding.registry import METHODS, default_method
-from core.errors import ContextTooSmall, NotEnoughMemory
+from core.errors import ContextTooSmall, CoreError, NotEnoughMemory
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.planning.choices import Choice, Composition
 from core.planning.hardware import Machine
 from core.planning.memory_plan import Plan
 from core.planning.planner import make_plan
-from core.planning.speed_model import PUBLISHED, Acceptance
+from core.planning.speed_model import PUBLISHED, Acceptance, outline
 
+LARGER = (2, 3)  # times the usual budget: 8,192 and 12,288, as published for offloading on one and on two GPUs
 Planner = Callable[[EngineConfig, bool], Plan]  # plans by settings, with the draft or without
 
 
 def compose(config: EngineConfig, plan_of: Planner, *, has_draft: bool) -> Plan:
+    """The plan with the retrieval budget that suits its memory, as far as the settings leave that open.
+
+    Args:
+        has_draft: whether there is a draft with the target's tokens.
+    Raises:
+        CoreError: as `plan_of`.
+    """
+    if not config.retrieval.grows:
+        return with_guesser(config, plan_of, has_draft=has_draft)
+    usual = config.retrieval.budget
+    try:
+        found = with_guesser(config, plan_of, has_draft=has_draft)
+    except NotEnoughMemory:
+        try:
+            fewer = with_guesser(_budgeted(config, usual // 2), plan_of, has_draft=has_draft)
+        except CoreError:
+            fewer = None
+        if fewer is None:
+            raise
+        return replace(fewer, budget=Choice(usual // 2, f"there is no room for the usual {usual:,} tokens"))
+    found = replace(found, budget=Choice(usual, "as usual for the model"))
+    return _roomier(config, found, plan_of)
+
+
+def _budgeted(config: EngineConfig, budget: int) -> EngineConfig:
+    return replace(config, retrieval=replace(config.retrieval, budget=budget))
+
+
+def _roomier(config: EngineConfig, found: Plan, plan_of: Planner) -> Plan:
+    """The plan with the larger budget that is forecast to decode fastest, where a GPU's passes wait for the link."""
+    if found.device.value != "cuda" or found.resident_layers == found.num_layers or found.composition is None:
+        return found
+    usual, has_draft = config.retrieval.budget, found.composition.value.has_draft
+    alone, least, best = outline(found, usual), outline(found, usual), found
+    for budget in (times * usual for times in LARGER):
+        wanted = replace(_budgeted(config, budget), context=found.context.value)
+        try:
+            plan = plan_of(wanted, has_draft)
+        except (NotEnoughMemory, ContextTooSmall):
+            break
+        if (ms := outline(plan, budget)) < least:
+            because = (
+                f"more guesses are right, and passes over the full cache wait for the link: forecast {ms:.0f} ms a "
+            )
+            because += f"token instead of {alone:.0f} with {usual:,}"
+            least, best = (
+                ms,
+                replace(plan, budget=Choice(budget, because), context=found.context, composition=found.composition),
+            )
+    return best
+
+
+def with_guesser(config: EngineConfig, plan_of: Planner, *, has_draft: bool) -> Plan:
     """The plan with the draft unless that alone would move a part of the full cache away; it names the composition.
 
     Args:

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 
 from core.caches.full_parts import Offload
+from core.config import EngineConfig
 from core.planning.cache_sizes import PREFILL_BLOCK, CacheSizes
 from core.planning.choices import KV_AS_COMPUTED, NO_BLOCK, NOTHING_SHARED, Choice, Composition, choose_most_guesses
 from core.planning.machine_spec import Bandwidths, nominal_bandwidths
@@ -34,11 +35,18 @@ class Plan:
     available_bytes: int  # free on the device, or what it may hold
     cache_sizes: CacheSizes
     resident_layers: int
+    budget: Choice[int] | None = None  # of the retrieval cache; None: as it was set
     offload: Offload | None = None  # None: the full cache is resident
     host_rows: tuple[PlanRow, ...] = ()
     host_available_bytes: int = 0
     composition: Choice[Composition] | None = None  # who guesses; None: nobody compared (`core.planning.composition`)
     nominal: Bandwidths = NOMINAL_CPU  # shapes rounds where measured values may not be used
+
+    def settled(self, config: EngineConfig) -> EngineConfig:
+        """The settings with the retrieval budget of this plan."""
+        if self.budget is None:
+            return config
+        return replace(config, retrieval=replace(config.retrieval, budget=self.budget.value, grows=False))
 
     @property
     def precision(self) -> str:

@@ -22,16 +22,17 @@ GIB = 1 << 30
 RUNTIME_BYTES = 600 << 20
 # Part of free RAM that a plan may use: the rest is for the system and unforeseen needs.
 USABLE_SHARE = 0.9
-# Free memory of a GPU that a plan leaves: for kernels, which load when they are first used (0.2 to 0.3 GiB of
-# torch's and cuBLAS's), page tables of pinned host memory (0.12 GiB for 64 GiB), the allocator's gaps, NCCL's buffers,
-# and what a desktop takes meanwhile. An estimate: the plan's own rows were 1% above the allocator's peak, which has
-# cuBLAS's workspaces in it (NVIDIA H200, 2026-11-26).
+# Free memory of a GPU that a plan leaves: for kernels, which load when they are first used (0.2 to 0.3 GiB of torch's
+# and cuBLAS's), page tables of pinned host memory (0.12 GiB for 64 GiB), the allocator's gaps, NCCL's buffers, and what
+# a desktop takes meanwhile. An estimate: the plan's own rows were 1% above the allocator's peak, which has cuBLAS's
+# workspaces in it (NVIDIA H200, 2026-11-26).
 GPU_MARGIN = 800 << 20
 WINDOW_SHARE, MOST_WINDOW = 1 / 16, 1024  # of a draft's weights, in bytes; tokens
 USUAL_MLP = 4  # times as wide as hidden states, if the configuration does not say
 RUNTIME, TARGET_WEIGHTS, RETRIEVAL = "runtime", "target weights", "retrieval cache"
 DRAFT_WEIGHTS, STREAMING, GRAPHS = "draft weights", "streaming cache", "CUDA graphs"
 STATES = "running states"
+WIDENED, WIDENED_BITS = "a matrix, widened", {"cpu": (8, 4), "cuda": (8,)}  # a GPU multiplies with 4 bits as they are
 DRAFTING_WEIGHTS = f"self-draft weights, {DRAFTING_BITS} bit"
 
 
@@ -116,9 +117,15 @@ def prefill_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype, *
     return config.prefill_chunk * (max(mlp, merging) + rotary)
 
 
-def widened_row(size: ModelSize, dtype: torch.dtype) -> PlanRow:
-    """Room for the quantised weights of one layer, widened to the type of computation."""
-    return PlanRow("one layer, widened", size.layer_parameters // size.dims.num_layers * dtype.itemsize)
+def widened_row(size: ModelSize, dtype: torch.dtype, bits: int) -> PlanRow:
+    """Room for quantised weights widened to the type of computation: one matrix at a time, and again in recordings."""
+    dims = size.dims
+    wide = max(dims.intermediate_size or USUAL_MLP * dims.hidden_size, dims.num_heads * dims.head_dim)
+    copies = 2 if bits == 4 else 4  # of 8 bits before and after they are scaled
+    layer = (
+        size.layer_parameters // dims.num_layers * dtype.itemsize
+    )  # more only where a matrix is larger than all usual ones
+    return PlanRow(WIDENED, min(layer, copies * wide * dims.hidden_size * dtype.itemsize))
 
 
 def weight_bytes(dims: ModelDims, dtype: torch.dtype, *, packs: bool = False) -> int:

@@ -28,9 +28,13 @@ from core.planning.cost_model import (
 from core.planning.hardware import resolve_device
 from core.planning.machine_spec import Bandwidths, Rig, RowCosts
 from core.planning.memory_plan import Plan
-from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, streaming_bytes
+from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, WIDENED, streaming_bytes
 
 META = torch.device("meta")
+# Choosing chunks once a round where layers wait in host memory: scores and waits, and rows of the retrieval cache that
+# are not there yet, which the host gathers. Estimates: no GPU has timed it with votes (with landmarks 0.45 s a choice,
+# NVIDIA H200, 2026-11-26).
+CHOOSING_SECONDS, NEW_SHARE, GATHERED = 0.03, 0.2, 7.3e9
 TOLD_LENGTHS = (2_000, 8_000, 32_000)  # tokens of text
 
 
@@ -48,6 +52,19 @@ PUBLISHED_BUDGET = 4096
 PUBLISHED = Acceptance(
     0.3, 0.923, f"published for Llama2-7B-128K with a budget of {PUBLISHED_BUDGET:,} tokens (arXiv 2404.11912)"
 )
+
+# Rejections of level 2 fall with this power of the budget: to 0.06 with the 12,288 tokens of published offloading on
+# two RTX 4090, by its times (108 ms a token where plain decoding takes 840, 16 guesses a round).
+BUDGET_POWER = 0.227
+
+
+def published_at(budget: int) -> Acceptance:
+    """The published acceptance with another budget."""
+    if budget == PUBLISHED_BUDGET:
+        return PUBLISHED
+    level2 = 1 - (1 - PUBLISHED.level2) * (budget / PUBLISHED_BUDGET) ** -BUDGET_POWER
+    because = f"{PUBLISHED.because}; this plan's budget is {budget:,}: inferred from the published times with 12,288"
+    return Acceptance(PUBLISHED.level1, level2, because)
 
 
 PUBLISHED_WITH = "llama2-7b-128k"
@@ -131,6 +148,16 @@ def predict(
     return predict_reads(plan.device.value, context, reads, rates, acceptance)
 
 
+def outline(plan: Plan, budget: int) -> float:
+    """Milliseconds of a token behind the full context, by what a plan alone tells: to compare plans of one model."""
+    sizes, weights, context = plan.cache_sizes, plan.bytes_of(TARGET_WEIGHTS), plan.context.value
+    row, share = sizes.layers * sizes.row_bytes, plan.cpu_attention.value or 0.0
+    full = PassReads.of(sizes.layers, weights, row * context, plan.resident_layers, share)
+    reads = Reads(full=full, retrieval=PassReads.of(sizes.layers, weights, row * min(context, budget)))
+    found = predict_reads(plan.device.value, context, reads, plan.nominal, published_at(budget))
+    return found.triforce_ms_per_token
+
+
 def lengths_below(context: int) -> Sequence[int]:
     """Lengths of text for which speeds are told beside the planned context."""
     return [length for length in TOLD_LENGTHS if length < context]
@@ -157,6 +184,8 @@ def planned_reads(plan: Plan, target: ModelSize, draft: ModelSize | None, config
     heads, kv = heads_of(shape), shape.full_reads * plan.cache_sizes.row_bytes
     windows = shape.window_bytes(context) + state
     weights = int(plan.bytes_of(TARGET_WEIGHTS) * target.pass_share)
+    if plan.bytes_of(WIDENED):  # in each pass every matrix is written in the type of computation, and read
+        weights += 2 * dtype.itemsize * target.layer_parameters
     guessing = self_draft_reads(plan, target)
     guessing = weights if guessing is None else guessing
     kept, used = (target.experts.parameters * dtype.itemsize, target.experts.used) if target.experts else (0, 1.0)
@@ -196,6 +225,14 @@ def reading_seconds(num_tokens: int, target: ModelDims, num_parameters: int, flo
     return (2 * num_parameters * num_tokens + 4 * target.num_heads * target.head_dim * pairs) / flops
 
 
+def choosing_seconds(reads: Reads) -> float:
+    """Modelled time of choosing chunks in a round."""
+    away = reads.full.link + reads.full.host
+    if not away:
+        return 0.0
+    return CHOOSING_SECONDS + NEW_SHARE * reads.retrieval.kv * away / (away + reads.full.kv) / GATHERED
+
+
 def predict_reads(device: str, context: int, reads: Reads, rates: Bandwidths, acceptance: Acceptance) -> Prediction:
     """Model plain decoding and TriForce from the reads of their passes."""
     full, retrieval = (pass_cost(device, part, rates) for part in (reads.full, reads.retrieval))
@@ -206,7 +243,9 @@ def predict_reads(device: str, context: int, reads: Reads, rates: Bandwidths, ac
         guess = cost_per_token(acceptance.level1, guess, retrieval, gamma1)
     most = choose_most_guesses(device, away=bool(reads.full.link or reads.full.host)).value
     gamma2 = best_gamma(acceptance.level2, guess, full, most)
-    plain, fast = full.of(0), cost_per_token(acceptance.level2, guess, full, gamma2)
+    plain, choosing = full.of(0), choosing_seconds(reads)
+    verified = replace(full, base=full.base + choosing, beside=full.beside + choosing)
+    fast = cost_per_token(acceptance.level2, guess, verified, gamma2) if gamma2 else plain
     return Prediction(
         context=context,
         bandwidth_bytes_per_second=rates.memory.value,

@@ -15,7 +15,7 @@ from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel, prepared
-from core.models.self_draft import self_draft_of
+from core.models.self_draft import SelfDraftLinear, is_int4, self_draft_of
 from core.ops import attention
 from core.ops.attention import attend, attend_reference, partial
 from core.ops.backend import STOCK, _seconds
@@ -119,6 +119,22 @@ def assert_parts_were_used(
 @pytest.fixture(scope="module")
 def expected() -> tuple[int, ...]:
     return written(engine_on("cpu"), "autoregressive")
+
+
+def test_weights_of_four_bits_are_multiplied_as_they_are_and_methods_agree(gpu: PretendedGpu) -> None:
+    """`--bits 4` on a GPU needs no bitsandbytes, widens nothing, and is exact for its own weights."""
+    target = loaded(tiny_config(kv_heads=2), 3)
+    own = prepared(target.module, target.dims, torch.float32, CUDA, bits=4)
+    kinds = {name: type(part) for name, part in own.module.named_modules()}
+    assert is_int4(own.module) and kinds["model.layers.0.self_attn.q_proj"] is SelfDraftLinear
+    assert not issubclass(kinds["lm_head"], SelfDraftLinear), "logits keep their precision"
+    config = EngineConfig(context=512, prefill_chunk=64, bits=4, retrieval=RetrievalConfig(budget=96, local_window=32))
+    plan = make_plan(own.dims, None, replace(config, bits=None), MACHINE)
+    plan = replace(plan, device=Choice("cuda", "test"), dtype=Choice(torch.float32, "test"), bits=Choice(4, "test"))
+    for offload in (None, Offload(block_rows=64, num_slots=2)):
+        engine = Engine(config, plan, Letters(), LoadedModels(target=own, draft=None), offload=offload)
+        assert engine.info.weights == "int4" and engine.info.quantised
+        assert written(engine, "retrieval") == written(engine, "autoregressive")
 
 
 # -------------------- what the stubs notice: without these, nothing below means anything

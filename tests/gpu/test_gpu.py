@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from core.caches.full_parts import Offload
-from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
+from core.config import (
+    DraftConfig,
+    EngineConfig,
+    GenerationConfig,
+    PlacementWish,
+    RetrievalConfig,
+    SamplingParams,
+    SpeculationConfig,
+)
 from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
@@ -271,6 +279,23 @@ def test_weights_of_four_bits_multiply_on_the_device_as_the_slow_twin_does(
         assert (found.float() - expected).norm() < 0.01 * expected.norm()
         shifted = expected.roll(1, -1)
         assert (found.float() - shifted).norm() > 0.1 * expected.norm(), "a wrong order must be noticed"
+
+
+def test_a_row_through_four_bits_does_not_depend_on_its_company() -> None:
+    """Else verifying many tokens at once would follow another law than decoding one by one (`--bits 4`)."""
+    layer = SelfDraftLinear(torch.randn(512, 1024, device=CUDA, dtype=torch.bfloat16), None, CUDA)
+    x = torch.randn(1000, 1024, device=CUDA, dtype=torch.bfloat16)
+    together = layer(x)
+    for rows in (1, 2, 9, 17, 33, 65):
+        assert torch.equal(layer(x[:rows]), together[:rows]), rows
+
+
+@pytest.mark.parametrize("placement", ["resident", "offloaded"])
+def test_a_model_of_four_bits_is_read_offloaded_recorded_and_exact(placement: PlacementWish) -> None:
+    config = EngineConfig(model="widened:1024x5", device="cuda", context=4096, bits=4, placement=placement)
+    engine = Engine.load(config)
+    assert engine.info.weights == "int4" and engine.info.graphs.value
+    assert written(engine, "retrieval") == written(engine, "autoregressive")
 
 
 @pytest.mark.parametrize("recorded", [False, True])

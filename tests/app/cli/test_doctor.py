@@ -42,7 +42,8 @@ def test_a_machine_that_is_not_there_is_planned_and_named_as_assumed(capsys: pyt
     assert plan["runs_in_this_version"]["value"] is True and "--gpus 2" in plan["runs_in_this_version"]["because"]
     assert report["sizes"]["weight_bytes"]["16"] == 13_476_831_232
     assert "nominal" in report["prediction"]["bandwidth_because"]
-    assert report["prediction"]["acceptance_because"] == PUBLISHED.because, "no budget given: that of the figures"
+    assert report["prediction"]["acceptance_because"].startswith(PUBLISHED.because)
+    assert plan["budget"]["value"] >= 4096, "none given: that of the figures, or more where there is room"
     assumed = told(capsys, "--model", "llama2-7b-128k", "--assume", "2x4090", "--host-memory", 128, "--context", 131072)
     assert assumed["prediction"] == {
         **report["prediction"],
@@ -76,7 +77,7 @@ def test_a_config_file_is_enough(capsys: pytest.CaptureFixture[str], tmp_path: P
         assert report["prediction"]["acceptance2"] == 0.9 and report["prediction"]["acceptance_because"] == "as given"
     folder = told(capsys, "--model", tmp_path, "--context", 1024, "--budget", 512)
     assert folder["sizes"] == report["sizes"]
-    assert "512, so it differs" in folder["prediction"]["acceptance_because"]
+    assert "this plan's budget is 512" in folder["prediction"]["acceptance_because"]
 
 
 def test_people_are_told_the_same(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from core.errors import InvalidSetting, UnsupportedModel
 from core.generation.events import Finished
 from core.models import quantised
 from core.models.quantised import FORMATS, QuantisedLinear, quantise
+from core.models.self_draft import quantised_linear
 from tests.core.models.hub.test_catalog import save
 from tests.core.toys import CPU, tiny_config, tiny_model
 
@@ -71,7 +72,7 @@ def test_llm_int8_would_depend_on_it() -> None:
 def test_the_output_layer_is_left_alone_and_the_rest_shrinks(bits: int) -> None:
     model = tiny_model(tiny_config(), 3)
     before = sum(p.numel() * p.element_size() for p in model.parameters())
-    quantise(model, bits, CPU)
+    quantise(model, quantised_linear(bits, CPU))
     kinds = {name: type(part) for name, part in model.named_modules()}
     assert kinds["lm_head"] is nn.Linear and kinds["model.layers.0.self_attn.q_proj"] is QuantisedLinear
     assert sum(p.numel() * p.element_size() for p in model.parameters()) < (0.5 if bits == 8 else 0.35) * before

@@ -20,8 +20,8 @@ from core.planning.cost_model import pass_cost
 from core.planning.hardware import Machine, resolve_device
 from core.planning.machine_spec import described_gpu, make_rig
 from core.planning.rig_plan import RigPlan, compose_rig
-from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, GPU_MARGIN, RUNTIME
-from core.planning.speed_model import PUBLISHED, planned_reads, predict, reading_seconds
+from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, GPU_MARGIN, RETRIEVAL, RUNTIME
+from core.planning.speed_model import PUBLISHED, planned_reads, predict, published_at, reading_seconds
 
 GIB = 1 << 30
 HOST = Machine("cpu", 16, 256 * GIB, 256 * GIB, ())
@@ -195,3 +195,47 @@ def test_a_real_4090_plans_the_published_case_and_keeps_the_draft(gib: float) ->
         assert chosen(told)[0].has_draft and told.plan.bytes_of(DRAFT_WEIGHTS) and told.plan.context.value == 122880
         assert told.plan.prefill_block.value, "read layer by layer"
         assert told.tiers[0].used_bytes <= gib * GIB - GPU_MARGIN and not told.plan.bytes_of(RUNTIME)
+
+
+def settled(machine: str, config: EngineConfig, model: str = "llama2-7b-128k", count: int = 1) -> RigPlan:
+    target, small = sizes(model)
+    return compose_rig(target, small, config, make_rig(HOST, gpu=described_gpu(machine), num_gpus=count, host_gib=128))
+
+
+GROWING = EngineConfig(context=122880, retrieval=RetrievalConfig(budget=4096, grows=True))
+
+
+@pytest.mark.parametrize(("machine", "count", "budgets"), [
+    ("RTX 4090,23.2,1008,25", 1, (8192, 12288)),
+    ("RTX 4090,23.2,1008,25", 2, (8192, 12288)),
+    ("H200,141,4800,50", 1, (4096,)),  # nothing waits for the link
+])  # fmt: skip
+def test_where_passes_wait_for_the_link_the_budget_grows_with_the_room(
+    machine: str, count: int, budgets: tuple[int, ...]
+) -> None:
+    plan = settled(machine, GROWING, count=count).plan
+    assert plan.budget is not None and plan.budget.value in budgets
+    assert ("forecast" in plan.budget.because) is (plan.budget.value > 4096)
+    assert plan.composition is not None and plan.composition.value.has_draft and plan.context.value == 122880
+    kept = plan.settled(GROWING).retrieval
+    assert kept == RetrievalConfig(budget=plan.budget.value), "the caches are as large as planned"
+    alone = settled(machine, GROWING, count=count).plan
+    assert alone.bytes_of(RETRIEVAL) == plan.bytes_of(RETRIEVAL)
+
+
+def test_a_budget_that_was_asked_for_stays_and_one_without_room_falls_back() -> None:
+    asked = settled("RTX 4090,23.2,1008,25", replace(GROWING, retrieval=RetrievalConfig(budget=4096))).plan
+    assert asked.budget is None and asked.settled(GROWING) is GROWING
+    tight = settled("RTX 4090,19,1008,25", replace(GROWING, context=65536)).plan
+    assert tight.budget == Choice(4096, "as usual for the model"), "8,192 do not fit"
+    small = settled("RTX 4090,16.9,1008,25", replace(GROWING, context=16384)).plan
+    assert small.budget is not None and small.budget.value == 2048 and "no room" in small.budget.because
+    with pytest.raises(NotEnoughMemory, match="weights do not fit"):
+        settled("RTX 4090,12,1008,25", GROWING)
+
+
+def test_fewer_guesses_are_rejected_with_a_larger_budget() -> None:
+    assert published_at(4096) is PUBLISHED
+    accepted = [published_at(budget).level2 for budget in (1024, 4096, 8192, 12288)]
+    assert accepted == sorted(accepted) and accepted[-1] == pytest.approx(0.94, abs=1e-3)
+    assert "inferred" in published_at(8192).because and published_at(8192).because.startswith("published")
