@@ -237,7 +237,7 @@ class Engine:
         context, boundary = Context(list(prompt_ids)), min(boundary, total) or self._levels.likely_boundary(total)
         reused = self.rewind(min(self.cached_prefix(prompt_ids), total))
         voting = max(0, total - self._levels.chunks.query_window)  # queries from here on choose the chunks
-        if reused > voting and self._levels.full.queries_start() > voting:  # those queries are gone: compute them again
+        if reused > voting and not self._levels.full.can_choose(voting):  # those queries are gone: compute them again
             reused = self.rewind(voting)
         if reused and reused in (boundary, total):
             self._levels.full.remember_queries(self._levels.chunks.query_window)
@@ -353,7 +353,7 @@ class Engine:
         length = min(self._levels.full.length, len(tokens) - 1)
         self._seen = tokens[:length]
         self.rewind(length)
-        if self._graphs and self._graphs.failure:
+        if self._graphs:
             self._tell_graphs(self._graphs)
 
     def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:

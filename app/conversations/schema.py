@@ -215,6 +215,7 @@ def _stats(data: Mapping[str, Any]) -> DecodeStats:
         reselections=_whole(data, "reselections"),
         thought_tokens=_whole(data, "thought_tokens") if "thought_tokens" in data else 0,
         thought_seconds=_number(data, "thought_seconds") if "thought_seconds" in data else 0.0,
+        recording_seconds=_number(data, "recording_seconds") if "recording_seconds" in data else 0.0,
     )
 
 

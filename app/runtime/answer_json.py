@@ -21,6 +21,7 @@ def answer_report(finished: Finished, *, knows_ids: bool = True) -> dict[str, An
         "new_tokens": stats.new_tokens,
         **(thought_report(finished) if finished.thought or stats.thought_tokens else {}),
         "decode_seconds": round(stats.decode_seconds, 4),
+        "recording_seconds": round(stats.recording_seconds, 4),
         "ms_per_token": rounded(stats.ms_per_token, 3),
         "tokens_per_second": rounded(stats.tokens_per_second, 2),
         "stop_reason": finished.stop_reason,

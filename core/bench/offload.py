@@ -58,6 +58,7 @@ class OffloadRow:
     prefill_link_bytes: int  # link traffic of reading the prompt
     new_tokens: int
     ms_per_token: float  # median of the repeats
+    recording_seconds: float  # beside these times, in the run with most of it
     speedup_vs_autoregressive: float  # relative to the same placement
     acceptance_level1: float | None
     acceptance_level2: float | None
@@ -190,6 +191,7 @@ def _row(
         prefill_link_bytes=brought,
         new_tokens=stats.new_tokens,
         ms_per_token=_ms(runs[method]),
+        recording_seconds=max(run.stats.recording_seconds for run in runs[method]),
         speedup_vs_autoregressive=_ms(runs[PLAIN]) / _ms(runs[method]),
         acceptance_level1=stats.level1.acceptance if stats.level1 else None,
         acceptance_level2=stats.level2.acceptance if stats.level2 else None,

@@ -39,6 +39,7 @@ class SpeedRow:
     new_tokens: int  # total of all books
     ms_per_token: float  # median of the books, each the median of its repeats
     ms_per_token_by_book: tuple[float, ...]
+    recording_seconds: float  # beside these times, in the run with most of it
     speedup_vs_autoregressive: float  # median of the books
     speedup_by_book: tuple[float, ...]
     acceptance_level1: float | None
@@ -172,6 +173,7 @@ def _row(context: int, method: str, read: Sequence[_Read], kv_bytes_per_token: i
         new_tokens=tokens,
         ms_per_token=statistics.median(medians),
         ms_per_token_by_book=tuple(medians),
+        recording_seconds=max(run.stats.recording_seconds for book in read for run in book.runs[method]),
         speedup_vs_autoregressive=statistics.median(speedups),
         speedup_by_book=tuple(speedups),
         acceptance_level1=level1.acceptance if level1 else None,

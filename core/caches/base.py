@@ -220,7 +220,7 @@ class KVCache(RunningPass, Protocol):
         """Which of the first `total` tokens to feed, in order, so that the cache has seen them all. May forget rows."""
 
     def begin(self, start: int, num_new: int) -> Tensor:
-        """Make room for tokens [start, start + num_new) and return their RoPE positions, [T] int64.
+        """Make room for tokens [start, start + num_new) and return their RoPE positions, [T] int64 in host memory.
 
         Raises:
             ContextTooSmall: the tokens do not fit (caches that drop old rows never raise).

@@ -16,6 +16,7 @@ from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import CpuShare, LayerStore, ResidentLayer
 from core.caches.query_log import QUERY_LOG
+from core.caches.votes import Counted
 from core.ops.native import KEYS_OF_A_SHARE
 from core.ops.reach import Asked
 
@@ -58,9 +59,11 @@ class BranchLayer:
     def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         return self.laid(start + q.shape[2]).attend(start, q, scaling, asked)
 
-    def attend_counting(self, start: int, q: Tensor, scaling: float, chunk_size: int) -> tuple[Tensor, Tensor | None]:
-        """As `attend`, and votes as `SmallRows.with_votes` gives them."""
-        return self.laid(start + q.shape[2]).attend_counting(start, q, scaling, chunk_size)
+    def attend_counting(
+        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None
+    ) -> tuple[Tensor, Counted | None]:
+        """As `ResidentLayer.attend_counting`."""
+        return self.laid(start + q.shape[2]).attend_counting(start, q, scaling, chunk_size, asked)
 
     def commit(self, length: int) -> None:
         """Rows stay in place."""

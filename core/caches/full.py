@@ -1,7 +1,8 @@
 """The full cache: every key and value of the conversation, layer by layer on the device or in host memory.
 
-Beside the keys it keeps what selection needs, written as a by-product of each pass: landmarks (the mean key of each
-complete chunk) and a log of queries. It does not know how chunks are selected.
+Beside the keys it keeps what selection needs, written as a by-product of each pass: landmarks of layers on the device
+(the mean key of each complete chunk), what the newest pass attended to, and a log of queries. It does not know how
+chunks are selected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +17,14 @@ from core.caches.layer_storage import SHORT_PASS, CountingStore, CpuShare, Layer
 from core.caches.layerwise import LayerwisePass
 from core.caches.query_log import QUERY_LOG, QueryLog, SavedQueries
 from core.caches.running_state import RunningState
-from core.caches.votes import Votes
+from core.caches.votes import Counted, Votes
 from core.caches.window_layer import FORGETTABLE, WindowLayer
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
 from core.ops.host_attention import HostAttention
+from core.ops.native import VOTERS
 from core.ops.reach import Asked, Reach
+from core.ops.scores import Tally
 from core.ops.streams import to_device
 from core.ops.transfer import HostRows, PrefetchRing
 
@@ -34,8 +37,11 @@ MOST_ATTACHED = 256  # rows that `attach` writes at a time
 class FullCache:
     """Keys and values of one conversation. Rows [0, length) are valid, rows beyond are scratch.
 
-    Memory: capacity x bytes_per_token, touched as it fills; landmarks 1 / (2 chunk_size) of it, query samples 1/128 of
-    it for MHA.
+    Memory: capacity x bytes_per_token, touched as it fills; landmarks 1 / (2 chunk_size) of the part on the device,
+    query samples 1/128 of all for MHA.
+
+    Args:
+        landmarks: also of layers in host memory.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class FullCache:
         possible: int | None = None,
         backend: Backend = STOCK,
         offload: Offload | None = None,
+        landmarks: bool = False,
     ) -> None:
         self.shape, self.capacity, self.chunk_size, self.backend = shape, capacity, chunk_size, backend
         self._possible = possible or capacity
@@ -54,10 +61,12 @@ class FullCache:
         self._ring = offload.ring(shape) if offload else None
         self._help: CpuShare | None = None
         self._layers = [self._store(number, offload) for number in range(shape.num_layers)]
-        chunks = capacity // chunk_size
-        full_layers = set(shape.full_layers)
         self._landmarks = [  # each [H_kv, C, D]; none of windowed layers
-            shape.allocate(chunks if layer in full_layers else 0, shape.dtype)[0] for layer in range(shape.num_layers)
+            shape.allocate(capacity // chunk_size if wanted else 0, shape.dtype)[0]
+            for wanted in (
+                shape.reach(layer) is None and (landmarks or not isinstance(store, OffloadedLayer))
+                for layer, store in enumerate(self._layers)
+            )
         ]
         self._num_landmarks = 0
         self._queries = QueryLog(shape, capacity)
@@ -130,7 +139,7 @@ class FullCache:
             store.put_back(*saved)
             raise
         moved.put_back(*saved)
-        self._layers[number] = moved
+        self._layers[number], self._landmarks[number] = moved, self._landmarks[number][:, :0].clone()
 
     def fixed(self) -> FixedRows | None:
         """The rows, for recorded passes; None if some lie in host memory."""
@@ -158,7 +167,7 @@ class FullCache:
             if help is not None:
                 self._ring.settle()
             self._ring.begin([piece for layer in self._in_order_of_reading() for piece in layer.pieces()])
-        return torch.arange(start, start + num_new, device=self.shape.device)
+        return torch.arange(start, start + num_new)
 
     def _in_order_of_reading(self) -> list[LayerStore]:
         return [*self._layers, *(self._layers[layer] for layer in self.shape.again)]
@@ -171,7 +180,7 @@ class FullCache:
         """As `stage`, for tokens from `start` on, into the store that now has the layer's rows [0, start)."""
         k, v = self.shape.of(layer).check(k, v)
         first, last = max(self._num_landmarks, start // self.chunk_size), (start + k.shape[2]) // self.chunk_size
-        if last > first and self.shape.reach(layer) is None:
+        if last > first and self.has_landmarks(layer):
             begun, _ = store.rows(first * self.chunk_size, start)
             self._mark(layer, first, last, torch.cat((begun, k[0]), 1) if begun.shape[1] else k[0])
         self._staged = True
@@ -179,9 +188,12 @@ class FullCache:
 
     def _mark(self, layer: int, first: int, last: int, keys: Tensor) -> None:
         """Compute the landmarks of chunks [first, last) from the keys [H_kv, n, D] that begin there."""
-        chunks = keys[:, : (last - first) * self.chunk_size]
-        chunks = chunks.reshape(-1, last - first, self.chunk_size, self.shape.head_dim)
-        torch.mean(chunks.to(self.shape.dtype), 2, out=self._landmarks[layer][:, first:last])
+        self._landmarks[layer][:, first:last] = self._means(keys[:, : (last - first) * self.chunk_size])
+
+    def _means(self, keys: Tensor) -> Tensor:
+        """Mean keys [H_kv, C, D] of whole chunks of keys [H_kv, n, D]."""
+        chunks = keys.reshape(len(keys), -1, self.chunk_size, keys.shape[2])
+        return chunks.to(self.shape.dtype).mean(2)
 
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Exact causal attention to all rows; also logs the queries."""
@@ -193,12 +205,18 @@ class FullCache:
         """As `attend`, for tokens from `start` on, in the store that now has the layer's rows."""
         if self.shape.reach(layer) is None:
             self._queries.write(layer, start, q)
-        if self.votes.wanted and asked is None and isinstance(store, CountingStore):
-            out, votes = store.attend_counting(start, q, scaling, self.chunk_size)
-            if votes is not None:
-                self.votes.put(layer, votes)
+        if isinstance(store, CountingStore) and (self.votes.wanted or not self.has_landmarks(layer)):
+            out, counted = store.attend_counting(start, q, scaling, self.chunk_size, asked)
+            if counted is not None:
+                self.votes.put(layer, counted)
             return out
         return store.attend(start, q, scaling, asked)
+
+    def count_newest(self, layer: int, keys: Tensor, q: Tensor, scaling: float, asked: Asked | None) -> None:
+        """Count what the last tokens of q [1, H, T, D] attend to among the keys [H_kv, S, D], which end with theirs."""
+        newest = q[:, :, -VOTERS:]
+        tally = Tally(newest, self.shape.num_kv_heads, scaling, self.chunk_size, asked.softcap if asked else None)
+        self.votes.put(layer, Counted(keys.shape[1] - tally.tokens, tally.group, tally.finish(keys).votes))
 
     def workspace(self, num_rows: int) -> ResidentLayer | None:
         """Device memory for rows [0, num_rows) of one layer; None if every layer is resident."""
@@ -237,8 +255,13 @@ class FullCache:
         host = torch.device("cpu")
         windows = [store.saved(reach.first(self._length), host) for _, reach, store in self._windows()]
         queries = torch.stack(newest).cpu() if newest else torch.empty(0, 0, 0, 0)
-        self._marks[self._length] = Mark(queries, windows)
+        self._marks[self._length] = Mark(queries, windows, self.votes.at(self._length))
         self.state.remember()
+
+    def can_choose(self, first: int) -> bool:
+        """Whether chunks can be chosen by the queries from token `first` on; where there are no landmarks, by votes."""
+        counted = (self.votes.newest(n, self._length, 0) for n in self.shape.full_layers if not self.has_landmarks(n))
+        return self.queries_start() <= first and all(votes is not None for votes in counted)
 
     def queries_start(self) -> int:
         """The first token whose query is known, as are all up to `length`; `recent_queries` returns no others.
@@ -259,7 +282,7 @@ class FullCache:
         self._length += num_new
         first, last = self._num_landmarks, self._length // self.chunk_size
         if last > first and not self._staged:  # a recorded pass wrote the rows itself
-            for layer in self.shape.full_layers:
+            for layer in filter(self.has_landmarks, self.shape.full_layers):
                 self._mark(layer, first, last, self.rows(layer, first * self.chunk_size, last * self.chunk_size)[0])
         self._num_landmarks, self._staged = max(first, last), False  # in `refilled` all landmarks are there already
         for store in self._layers:
@@ -287,6 +310,8 @@ class FullCache:
         self._queries.truncate(self._length)
         for mark in [mark for mark in self._marks if mark > self._length]:
             del self._marks[mark]  # other tokens will stand there
+        if known is not None and known.votes and not self.votes.at(length):
+            self.votes.restore(length, known.votes, self.shape.device)
         if known is not None and self._queries.first > self._length - known.queries.shape[2]:
             self._queries.put(self._length - known.queries.shape[2], known.queries.to(self.shape.device))
 
@@ -347,7 +372,8 @@ class FullCache:
         """The data beside the first `length` rows of a layer, to be saved or filled in: views.
 
         Returns:
-            landmarks [H_kv, C, D], the newest queries [H, QUERY_LOG, D] in ring order, sampled ones [H, N, D].
+            landmarks [H_kv, C, D] (C = 0: there are none), the newest queries [H, QUERY_LOG, D] in ring order, sampled
+            ones [H, N, D].
         """
         landmarks = self._landmarks[layer][:, : length // self.chunk_size]
         return landmarks, *self._queries.views(layer, length)
@@ -367,10 +393,23 @@ class FullCache:
         finally:
             self.truncate(self._length)
 
+    def has_landmarks(self, layer: int) -> bool:
+        """Whether a layer has landmarks; else every pass counts what it attends to there."""
+        return self._landmarks[layer].shape[1] > 0
+
     def landmarks(self, layer: int, num_chunks: int) -> Tensor:
-        """Mean keys of the first complete chunks, [H_kv, num_chunks, D]."""
+        """Mean keys of the first complete chunks, [H_kv, num_chunks, D], of a layer that has them."""
         assert num_chunks <= self._num_landmarks, f"{num_chunks} of {self._num_landmarks} landmarks"
         return self._landmarks[layer][:, :num_chunks]
+
+    def landmarks_to_save(self, layer: int, length: int) -> Tensor:
+        """Landmarks of the first `length` tokens, [H_kv, C, D], also of a layer in host memory."""
+        chunks, step = length // self.chunk_size, MOST_ATTACHED * self.chunk_size
+        if self.has_landmarks(layer) or not chunks or self.shape.reach(layer) is not None:
+            return self._landmarks[layer][:, :chunks]
+        spans = (range(at, min(at + step, chunks * self.chunk_size)) for at in range(0, chunks * self.chunk_size, step))
+        keys = (self.rows(layer, span.start, span.stop)[0] for span in spans)
+        return torch.cat([self._means(own).cpu() for own in keys], 1)
 
     def recent_queries(self, layer: int, num_queries: int) -> Tensor:
         """The newest known queries of committed tokens, [H, W, D], W <= num_queries."""

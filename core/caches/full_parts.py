@@ -18,12 +18,14 @@ class Offload:
     """Which layers lie in host memory, and the size of the blocks that cross the link."""
 
     num_resident: int = 0  # the first of the layers that attend to all tokens; windowed ones always are
-    block_rows: int = 4096  # keys and values that cross the link at a time; a multiple of the chunk size
+    block_rows: int = 4096  # keys and values that move to the host at a time; a multiple of the chunk size
+    group: int = 1  # blocks that cross the link to the device at a time
     num_slots: int = 3  # buffers of the ring
 
     def ring(self, shape: KVShape) -> PrefetchRing:
         """The ring that all offloaded layers share."""
-        return PrefetchRing(piece_shape(shape, self.block_rows), shape.kv_dtype, shape.device, self.num_slots)
+        piece = piece_shape(shape, self.block_rows)
+        return PrefetchRing(piece, shape.kv_dtype, shape.device, self.num_slots, self.group)
 
 
 class Gathered(NamedTuple):
@@ -51,3 +53,4 @@ class Mark(NamedTuple):
 
     queries: Tensor  # the newest ones [L, H, W, D] of the layers that attend to all tokens
     windows: list[WindowRows]  # what later tokens attend to, of each windowed layer
+    votes: dict[int, Tensor]  # of the newest tokens, by layer: [H_kv, C]

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from core.caches.base import KVShape
+from core.caches.votes import Counted
 from core.ops.attention import Partial, add_part, union
 from core.ops.backend import Backend
 from core.ops.host_attention import HostAttention
+from core.ops.native import VOTERS
 from core.ops.reach import Asked, attend_as, partials_as, with_sinks
+from core.ops.scores import Tally
 from core.ops.transfer import HostRows, PrefetchRing
 
 # Newest rows that stay on the device when a block goes to the host: more than a round's guesses, so that forgetting
@@ -56,7 +59,7 @@ class LayerStore(Protocol):
         """Begin a pass in which the host attends to a share of its blocks; None: the pass brings all of them."""
 
     def pieces(self) -> Sequence[Tensor]:
-        """The blocks that the pass must bring from the host, in order."""
+        """The blocks that the pass must bring from the host, in order, in groups."""
 
     @property
     def link_bytes(self) -> int:
@@ -95,8 +98,10 @@ class LayerStore(Protocol):
 class CountingStore(Protocol):
     """A store that can count what it attends to."""
 
-    def attend_counting(self, start: int, q: Tensor, scaling: float, chunk_size: int) -> tuple[Tensor, Tensor | None]:
-        """As `attend`, and votes as `SmallRows.with_votes` gives them."""
+    def attend_counting(
+        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None
+    ) -> tuple[Tensor, Counted | None]:
+        """As `attend`, and what was attended to; None: that is not known."""
 
 
 class ResidentLayer:
@@ -145,13 +150,15 @@ class ResidentLayer:
             return attend_as(q, k, v, scaling, asked, self._backend)
         return self._backend.attend(q, k, v, scaling)
 
-    def attend_counting(self, start: int, q: Tensor, scaling: float, chunk_size: int) -> tuple[Tensor, Tensor | None]:
-        """As `attend`, and votes as `SmallRows.with_votes` gives them."""
+    def attend_counting(
+        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None
+    ) -> tuple[Tensor, Counted | None]:
+        """As `attend`, and what was attended to, if the compiled kernel attends to few rows."""
+        if (kernel := self._backend.kernel) is None or asked is not None:
+            return self.attend(start, q, scaling, asked), None
         end = start + q.shape[2]
-        k, v = self._k[:, :, :end], self._v[:, :, :end]
-        if (kernel := self._backend.kernel) is None:
-            return self._backend.attend(q, k, v, scaling), None
-        return kernel.with_votes(q, k, v, scaling, chunk_size)
+        out, votes = kernel.with_votes(q, self._k[:, :, :end], self._v[:, :, :end], scaling, chunk_size)
+        return out, None if votes is None else Counted(start, VOTERS, votes)
 
     def commit(self, length: int) -> None:
         """Rows stay in place."""
@@ -223,7 +230,9 @@ class OffloadedLayer:
 
     def pieces(self) -> Sequence[Tensor]:
         """Every block with rows, except those that the host attends to."""
-        return list(self._carried)
+        return [
+            self._carried[first : first + self._ring.group] for first in range(0, len(self._carried), self._ring.group)
+        ]
 
     @property
     def _carried(self) -> Tensor:
@@ -246,28 +255,50 @@ class OffloadedLayer:
         self._v[:, :, at : at + count] = v
 
     def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
-        """Attend to the rows on the device, to each block as it arrives, then merge the host's result."""
+        """Attend to the rows on the device, to each group of blocks as it arrives, then merge the host's result."""
+        return self._attended(start, q, scaling, asked, None)
+
+    def attend_counting(
+        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None
+    ) -> tuple[Tensor, Counted | None]:
+        """As `attend`, and what all rows of a short pass attended to, or the last ones of a long pass."""
+        voters = q if q.shape[2] <= SHORT_PASS else q[:, :, -VOTERS:]
+        tally = Tally(voters, self._shape.num_kv_heads, scaling, chunk_size, asked.softcap if asked else None)
+        out = self._attended(start, q, scaling, asked, tally)
+        return out, Counted(start + q.shape[2] - tally.tokens, tally.group, tally.votes)
+
+    def _attended(self, start: int, q: Tensor, scaling: float, asked: Asked | None, tally: Tally | None) -> Tensor:
         partial, causal_partial = partials_as(asked)
         helper = self._helper if self._helped else None
         if helper is not None:
             helper.ask(q, self._host[: self._helped], scaling)
-        at, end = start - self._offloaded, start - self._offloaded + q.shape[2]
-        k, v = self._new or (self._k[:, :, at:end], self._v[:, :, at:end])
-        found = causal_partial(q, k, v, scaling)
+        at, end, short = start - self._offloaded, start - self._offloaded + q.shape[2], q.shape[2] <= SHORT_PASS
+        new_k, new_v = self._new or (self._k[:, :, at:end], self._v[:, :, at:end])
+        found = causal_partial(q, new_k, new_v, scaling)
         found = Partial(found.out.float(), found.lse)
         if at:
             found = add_part(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
-        parts, together = [found], MERGED_TOGETHER if q.shape[2] <= SHORT_PASS else 2
+        parts, together = [found], MERGED_TOGETHER if short else 2
         del found  # large in a long pass
-        for _ in range(len(self._carried)):
-            k, v = self._ring.take()
-            parts.append(partial(q, k[None], v[None], scaling))
+        for _ in self.pieces():
+            group = self._ring.take()
+            for blocks in (
+                (group,) if short else torch.tensor_split(group, len(group))
+            ):  # a part of a long pass is large
+                k, v = blocks[:, 0], blocks[:, 1]  # [P, H_kv, block_rows, D]
+                part = partial(q.expand(len(blocks), -1, -1, -1), k, v, scaling)
+                parts.append(part)
+                if tally is not None:
+                    tally.add(k, part.lse[:, :, -tally.tokens :])
+                if sum(len(own.lse) for own in parts) >= together:
+                    parts = [union(parts)]
             self._ring.release()
-            if len(parts) == together:
-                parts = [union(parts)]
         if helper is not None:
             parts.append(helper.answer())
         found = union(parts)
+        if tally is not None:  # of what the host attends to nothing is known
+            new = new_k[0] if at == 0 else torch.cat((self._k[0, :, :at], new_k[0].to(self._k.dtype)), 1)
+            tally.finish(new, found.lse[:, :, -tally.tokens :])
         self._unread -= 1
         self._send_away()
         if asked is not None and asked.sinks is not None:
@@ -314,9 +345,12 @@ class OffloadedLayer:
         self._left, self._sent = None, 0
         assert not self._helped, f"{self._helped} blocks were left to the host"
         k, v = (rows[0] for rows in into.buffers)
-        for number in range(self._offloaded // self._block):
-            rows = slice(number * self._block, (number + 1) * self._block)
-            k[:, rows], v[:, rows] = self._ring.take()
+        first = 0
+        for _ in self.pieces():
+            blocks = self._ring.take()
+            rows = slice(first, first + len(blocks) * self._block)
+            k[:, rows], v[:, rows] = blocks.permute(1, 2, 0, 3, 4).flatten(2, 3)
+            first = rows.stop
             self._ring.release()
         for whole, newest in ((k, self._k), (v, self._v)):
             whole[:, self._offloaded : length] = newest[0, :, : length - self._offloaded]

@@ -75,6 +75,8 @@ class LayerwisePass:
         if isinstance(store, OffloadedLayer):
             assert self._work is not None, f"layer {layer} lies in host memory and has no workspace"
             store.keep(self._work, self._at + q.shape[2], self._stop)  # beside the layer's further work
+            if self._at + q.shape[2] == self._stop:
+                self._full.count_newest(layer, self._work.rows(0, self._stop)[0], q, scaling, asked)
         return found
 
     def _place(self, layer: int) -> LayerStore:

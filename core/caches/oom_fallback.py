@@ -7,6 +7,7 @@ cache as it was. Knows nothing about the work itself.
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -32,16 +33,18 @@ def make_full_cache(
     backend: Backend,
     offload: Offload | None,
     block_rows: int,
-    kind: type[FullCache] | None = None,
+    kind: type[FullCache] = FullCache,
+    landmarks: bool = False,
 ) -> FullCache:
     """A full cache with as many resident layers as `offload` says (None: all), or as the device really has room for.
 
     Raises:
         NotEnoughMemory: not even with all layers on the host.
     """
+    make = partial(kind, shape, capacity, chunk_size, possible=possible, backend=backend, landmarks=landmarks)
     while True:
         try:
-            return (kind or FullCache)(shape, capacity, chunk_size, possible=possible, backend=backend, offload=offload)
+            return make(offload=offload)
         except torch.OutOfMemoryError:
             offload = offload or Offload(num_resident=len(shape.full_layers), block_rows=block_rows)
         if offload.num_resident == 0:

@@ -15,8 +15,8 @@ from core.caches.full import FullCache
 from core.config import RetrievalConfig
 from core.errors import InvalidSetting
 from core.ops.native import MOST_DIM
+from core.ops.scores import products
 
-WIDENED_BYTES = 16 << 20  # 16-bit keys widened to float32 at a time; at least one head
 RANKED_BYTES = 16 << 20  # scores ranked at a time; ranking temporarily takes four times as much
 
 
@@ -35,24 +35,7 @@ def landmark_scores(
     folded = queries.reshape(kv_heads, -1, queries.shape[-1])  # [H_kv, G * W, D]
     if votes is not None and landmarks.shape[1] and landmarks.shape[2] % 8 == 0 and landmarks.shape[2] <= MOST_DIM:
         return votes(folded, landmarks, scaling)
-    return torch.softmax(_products(folded, landmarks, scaling), -1).sum(1)
-
-
-def _products(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
-    """Scaled scores of queries [H_kv, R, D] and keys [H_kv, C, D], [H_kv, R, C] float32.
-
-    Products of 16-bit tensors are never rounded to 16 bits: the bundled target's reach 15,000, where float16 has
-    steps of 8 and bfloat16 of 64, and more than 65,504 would be infinite.
-    """
-    if queries.dtype == keys.dtype and queries.dtype.itemsize > 2:
-        return (queries @ keys.transpose(-1, -2)).float() * scaling
-    wide = queries.float() * scaling
-    found = torch.empty(*queries.shape[:2], keys.shape[1], device=queries.device)
-    together = max(1, WIDENED_BYTES // (keys[0].numel() * found.itemsize or 1))
-    for first in range(0, len(keys), together):
-        heads = slice(first, first + together)
-        torch.matmul(wide[heads], keys[heads].float().transpose(-1, -2), out=found[heads])
-    return found
+    return torch.softmax(products(folded, landmarks, scaling), -1).sum(1)
 
 
 def attention_scores(queries: Tensor, keys: Tensor, chunk_size: int, scaling: float) -> Tensor:
@@ -66,7 +49,7 @@ def attention_scores(queries: Tensor, keys: Tensor, chunk_size: int, scaling: fl
     """
     kv_heads, _, dim = keys.shape
     folded = queries.reshape(kv_heads, -1, dim)
-    mass = torch.softmax(_products(folded, keys, scaling), -1).sum(1)  # [H_kv, S]
+    mass = torch.softmax(products(folded, keys, scaling), -1).sum(1)  # [H_kv, S]
     return _by_chunk(mass, chunk_size)
 
 
@@ -85,7 +68,7 @@ def accumulated_scores(queries: Tensor, positions: Tensor, keys: Tensor, chunk_s
     for part in range(0, len(positions), 64):  # bounds the score matrix
         future = index > positions[part : part + 64, None]  # [n, S]
         for group in range(groups):
-            scores = _products(queries[group::groups, part : part + 64], keys, scaling)
+            scores = products(queries[group::groups, part : part + 64], keys, scaling)
             mass = torch.softmax(scores.masked_fill(future, float("-inf")), -1).sum(1)
             total += _by_chunk(mass, chunk_size)
     return total
@@ -190,7 +173,9 @@ class ExactAttention(TopChunks):
 
 
 class ByVerification(TopChunks):
-    """The chunks that the newest verification attended to, where its kernel counted; else those of the landmarks.
+    """The chunks that the newest pass attended to, where it counted; else those of the landmarks.
+
+    Of a layer in host memory there are no landmarks: what no pass has counted yet goes by age, the newest first.
 
     Tokens per full pass of a recitation at 32K, fixed rounds: 9.1 by landmarks, 11.1 by exact attention of 4 queries.
     """
@@ -198,7 +183,12 @@ class ByVerification(TopChunks):
     def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
         """Attention mass of each chunk, or its landmark's share, [H_kv, num_eligible] float32."""
         found = self.full.votes.newest(layer, self.full.length, num_eligible)
-        return super().score(layer, num_eligible, scaling) if found is None else found
+        if found is not None:
+            return found.float()
+        if self.full.has_landmarks(layer):
+            return super().score(layer, num_eligible, scaling)
+        age = torch.arange(num_eligible, device=self.full.shape.device) / max(1, num_eligible)
+        return age.expand(self.full.shape.num_kv_heads, -1)
 
 
 class SinkOnly:
@@ -250,6 +240,11 @@ def register_policy(name: str, policy: type[TopChunks]) -> None:
     """
     if SELECTION_POLICIES.setdefault(name, policy) is not policy:
         raise InvalidSetting(f"There is a selection policy {name!r} already.", hint="Choose another name.")
+
+
+def needs_landmarks(config: RetrievalConfig) -> bool:
+    """Whether its policy chooses by landmarks alone, also in layers in host memory."""
+    return config.policy == "landmark"
 
 
 def check_policy(name: str, *, shared: bool = False) -> None:

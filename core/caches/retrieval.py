@@ -238,7 +238,7 @@ class RetrievalCache:
             self._synced = exact
         if self._first_recent + start - self._recent_start + num_new > self._rows:
             self._slide()
-        return torch.arange(start, start + num_new, device=self.shape.device)
+        return torch.arange(start, start + num_new)
 
     def _slide(self) -> None:
         """Drop the oldest recent rows, keeping the local window. Only methods without a full cache come here."""

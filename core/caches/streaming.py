@@ -82,7 +82,7 @@ class StreamingCache:
         excess = self._rows + num_new - window
         if excess > 0:
             self._drop(max(excess, (window - sink) // 4))
-        return torch.arange(self._rows, self._rows + num_new, device=self.shape.device)
+        return torch.arange(self._rows, self._rows + num_new)
 
     def _drop(self, count: int) -> None:
         first = self._config.num_sink

@@ -4,27 +4,36 @@ Verification computes the attention of the freshest queries to every key, exactl
 arXiv 2602.07223, and SparseSpec, arXiv 2512.01278, do) needs neither a pass of its own nor landmarks.
 """
 
+from typing import NamedTuple
+
+import torch
 from torch import Tensor
 
-from core.ops.native import VOTERS
+
+class Counted(NamedTuple):
+    """What a pass attended to in one layer."""
+
+    first: int  # the first token that voted; all behind it in the pass did
+    group: int  # tokens whose votes are added
+    votes: Tensor  # [H_kv, groups, C]
 
 
 class Votes:
-    """Attention to each begun chunk in the newest pass, summed over VOTERS tokens at a time, by layer."""
+    """Attention to each begun chunk in the newest pass, summed over a few tokens at a time, by layer."""
 
     def __init__(self) -> None:
-        self.wanted = False  # whether passes are to count: whoever chooses chunks by it says so
-        self._start = self._num_new = 0
-        self._by_layer: dict[int, Tensor] = {}  # each [H_kv, T // VOTERS rounded up, C]
+        self.wanted = False  # whether layers on the device are to count: whoever chooses chunks by it says so
+        self._start = self._stop = 0
+        self._by_layer: dict[int, Counted] = {}
 
     def open(self, start: int, num_new: int) -> None:
         """Announce a pass over tokens [start, start + num_new)."""
-        self._start, self._num_new = start, num_new
+        self._start, self._stop = start, start + num_new
         self._by_layer.clear()
 
-    def put(self, layer: int, votes: Tensor) -> None:
-        """Keep a layer's votes [H_kv, T // VOTERS rounded up, C] of the running pass."""
-        self._by_layer[layer] = votes
+    def put(self, layer: int, counted: Counted) -> None:
+        """Keep what a layer has counted in the running pass."""
+        self._by_layer[layer] = counted
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on: without any of the pass's own there is nothing left."""
@@ -35,15 +44,25 @@ class Votes:
         """Forget all, because the tokens behind are another text's."""
         self._by_layer.clear()
 
-    def newest(self, layer: int, length: int, num_chunks: int) -> Tensor | None:
-        """The attention of the last tokens before `length` to the first chunks, [H_kv, num_chunks] float32.
+    def at(self, length: int) -> dict[int, Tensor]:
+        """The attention of the last tokens before `length`, by layer, [H_kv, C] in host memory."""
+        found = {layer: self.newest(layer, length, 0) for layer in self._by_layer}
+        return {layer: votes.cpu() for layer, votes in found.items() if votes is not None}
 
-        Of at least VOTERS tokens if the pass had as many; up to VOTERS - 1 rejected ones behind them may have voted.
+    def restore(self, length: int, votes: dict[int, Tensor], device: torch.device) -> None:
+        """Put back what `at` gave of this length."""
+        self.open(length - 1, 1)
+        self._by_layer = {layer: Counted(length - 1, 1, own[:, None].to(device)) for layer, own in votes.items()}
+
+    def newest(self, layer: int, length: int, num_chunks: int) -> Tensor | None:
+        """The attention of the last tokens before `length` to the first chunks, [H_kv, num_chunks]; 0: to all.
+
+        Of at least a group of tokens if the pass had as many; rejected ones of the same group may have voted, too.
         None: the pass did not count, or ended before these tokens.
         """
-        votes, last = self._by_layer.get(layer), length - self._start - 1
-        if votes is None or not 0 <= last < self._num_new or votes.shape[2] < num_chunks:
+        counted, last = self._by_layer.get(layer), length - 1
+        if counted is None or not counted.first <= last < self._stop or counted.votes.shape[2] < num_chunks:
             return None
-        group = last // VOTERS
-        first = group if group == 0 or last % VOTERS == VOTERS - 1 else group - 1
-        return votes[:, first : group + 1, :num_chunks].sum(1)
+        place, behind = divmod(last - counted.first, counted.group)
+        first = place if place == 0 or behind == counted.group - 1 else place - 1
+        return counted.votes[:, first : place + 1, : num_chunks or None].sum(1)

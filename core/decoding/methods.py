@@ -189,12 +189,11 @@ class Decoder:
         """What passes take behind so many tokens. Caches keep their contents."""
         kind = "greedy" if self._sampling.greedy else f"sampled, {Filters.of(self._sampling, self.vocab)}"
         folder, about = self._parts.costs_folder, f"{self._parts.costs_about()}, {kind}"
+        if any(isinstance(model.cache, RetrievalCache) for model in self.models):  # first: it needs the newest votes
+            self._overhead = kept_costs(folder, about, "selection", length, self._measure_selection)[1]
         for sampled in self._sampled:
             measure = partial(self._measure, sampled)
             self._costs[sampled.name] = TableCost(kept_costs(folder, about, sampled.name, length, measure))
-        if any(isinstance(model.cache, RetrievalCache) for model in self.models):
-            chosen = kept_costs(folder, about, "selection", length, self._measure_selection)
-            self._overhead = chosen[1]
 
     def _measure(self, sampled: SampledModel) -> Seconds:
         rows: tuple[int, ...] = MEASURED_ROWS

@@ -144,9 +144,10 @@ class Lookup:
         tokens = self._found[:wanted]
         if not tokens:
             return None
-        probs = to_device(torch.tensor(tokens), self._device)
+        probs = torch.tensor(tokens)
         if not self._certain:
-            probs = torch.zeros(len(tokens), self._vocab, device=self._device).scatter_(1, probs[:, None], 1.0)
+            at = to_device(probs, self._device)[:, None]
+            probs = torch.zeros(len(tokens), self._vocab, device=self._device).scatter_(1, at, 1.0)
         return Guess(tokens, probs, (Origin("lookup", "proposed"),) * len(tokens))
 
     def learn(self, tokens: Sequence[int]) -> None:

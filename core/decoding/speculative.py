@@ -137,7 +137,7 @@ class SampledModel:
             return
         self.model.record(sorted({1, *(num_guesses + unseen for unseen in range(1, most_unseen + 1))}), seen)
         for keep in sorted({1, num_guesses + 1}):
-            self._recorded(torch.zeros(keep, vocab, dtype=self.model.dtype, device=self.model.device))
+            self._recorded(torch.zeros(keep, vocab, device=self.model.device))
 
     def truncate(self, length: int) -> None:
         self.model.cache.truncate(length)
@@ -156,6 +156,7 @@ class AutoregressiveProposer:
         probs: list[Tensor] = []
         for _ in range(num_tokens):
             p = (yield Pass(self._model, context, 1))[0]
+            p = p.cpu() if certain(p) else p
             token = int(p) if certain(p) else sampler.draw(p)
             tokens.append(token)
             probs.append(p)

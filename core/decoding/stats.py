@@ -102,6 +102,7 @@ class DecodeStats:
     link_calibration: float | None = None  # bytes per second of a plain copy; None where nothing crosses a link
     thought_tokens: int = 0  # of `new_tokens`, its marks included
     thought_seconds: float = 0.0  # of `decode_seconds`
+    recording_seconds: float = 0.0  # of recording passes between rounds, beside `decode_seconds`: by the clock, both
 
     @property
     def answer_tokens(self) -> int:
@@ -155,4 +156,5 @@ def joined(one: DecodeStats, other: DecodeStats) -> DecodeStats:
         link_calibration=other.link_calibration or one.link_calibration,
         thought_tokens=one.thought_tokens + other.thought_tokens,
         thought_seconds=one.thought_seconds + other.thought_seconds,
+        recording_seconds=one.recording_seconds + other.recording_seconds,
     )

@@ -19,7 +19,7 @@ class Guess:
     """Proposed tokens and, for each, the distribution it was really drawn from."""
 
     tokens: tuple[int, ...]  # g
-    probs: Tensor  # q: [g, V] float32, or [g] int64: the tokens that are certain
+    probs: Tensor  # q: [g, V] float32, or [g] int64 in host memory: the tokens that are certain
     origins: tuple[Origin, ...]  # g
 
 
@@ -33,7 +33,7 @@ class Verdict:
     """A verifier's answer: the accepted prefix of a guess and one more token, all distributed as it would draw them."""
 
     tokens: tuple[int, ...]  # a + 1
-    probs: Tensor  # p: [a + 1, V] float32, or [a + 1] int64: the tokens that are certain
+    probs: Tensor  # p: [a + 1, V] float32, or [a + 1] int64 in host memory: the tokens that are certain
     origins: tuple[Origin, ...]
     num_accepted: int  # a
     q_of_guesses: Tensor  # [g] float32, of all guesses, including rejected ones
@@ -73,9 +73,10 @@ def verify(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifie
     q, g = guess.probs, len(guess.tokens)
     assert p.shape[0] == g + 1, f"{g} guesses need {g + 1} laws, got {p.shape[0]}"
     if certain(p):
+        p = p.cpu()
         wanted = tuple(p.tolist())
         a = common_prefix(guess.tokens, wanted[:g])
-        return _verdict(guess, p, a, wanted[a], torch.ones(g, device=p.device), level)
+        return _verdict(guess, p, a, wanted[a], torch.ones(g), level)
     at, proposed = torch.arange(g, device=p.device), to_device(torch.tensor(guess.tokens, dtype=torch.int64), p.device)
     p_proposed, q_proposed = p[at, proposed], q[at, proposed]  # [g]
     a = sampler.accept(p_proposed, q_proposed)

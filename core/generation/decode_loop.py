@@ -78,7 +78,8 @@ class Answer:
             decoder.note_logits()
         self._shown = [self._watcher.push(self._read(token)[1]) for token in written]
         self._round = self._num_thought = 0
-        self.seconds = self._thought_seconds = 0.0  # of decoding this answer; recording passes is set-up
+        self.seconds = self._thought_seconds = 0.0  # of decoding this answer, without recording passes
+        self._recording_seconds = 0.0
         self._plain_bytes = 0
         self.stop_reason: StopReason | None = None
 
@@ -110,7 +111,9 @@ class Answer:
         seconds, num_thought, said = self.seconds, self._num_thought, len(self._thought)
         shown, records = self._commit(verdict)
         self._round += 1
-        self.seconds += time.perf_counter() - started - (self.decoder.recording_seconds - recording)
+        recorded = self.decoder.recording_seconds - recording
+        self.seconds += time.perf_counter() - started - recorded
+        self._recording_seconds += recorded
         self._shown.append(shown)
         share = (self._num_thought - num_thought) / len(records)
         self._thought_seconds += share * (self.seconds - seconds)
@@ -218,4 +221,5 @@ class Answer:
             link_calibration=self._link_calibration if full.link_bytes else None,
             thought_tokens=self._num_thought,
             thought_seconds=self._thought_seconds,
+            recording_seconds=self._recording_seconds,
         )

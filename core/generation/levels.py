@@ -13,7 +13,14 @@ from core.caches.base import KVCache
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.oom_fallback import OomFallback, make_full_cache
-from core.caches.policies import LOSSY_POLICIES, ByVerification, ChunkPolicy, chosen_weights, selection_policy
+from core.caches.policies import (
+    LOSSY_POLICIES,
+    ByVerification,
+    ChunkPolicy,
+    chosen_weights,
+    needs_landmarks,
+    selection_policy,
+)
 from core.caches.retrieval import RetrievalCache
 from core.caches.running_state import LIKELY_QUESTION
 from core.caches.streaming import StreamingCache
@@ -78,6 +85,7 @@ class Levels:
             offload=offload,
             block_rows=self._block_rows(context),
             kind=LedFullCache if ranks else FullCache,
+            landmarks=needs_landmarks(self._config.retrieval),
         )
         if ranks and isinstance(full, LedFullCache):
             full.lead(ranks.tell)
@@ -119,8 +127,6 @@ class Levels:
 
     def _count_votes(self, wanted: bool) -> None:
         self.full.votes.wanted = wanted and isinstance(self._chooser, ByVerification)
-        if not wanted:
-            self.full.votes.forget()
 
     def _draft_model(self, draft: LoadedModel) -> CachedModel:
         shift, backend = KeyShift.of(draft.module, draft.shape), self._models.backend

@@ -182,7 +182,7 @@ class Slots:
                     landmarks, _, samples = cache.beside(layer, start + size)
                     starts = (start // cache.chunk_size, start // QUERY_SAMPLE_STRIDE)
                     for into, at, part in zip((landmarks, samples), starts, beside, strict=True):
-                        into[:, at:].copy_(part[:, : into.shape[1] - at])
+                        into[:, at:].copy_(part[:, : max(0, into.shape[1] - at)])
                     cache.stage(layer, *(rows[None, :, :size].to(cache.shape.device) for rows in (k, v)))
                 cache.commit(size)
                 yield Moving(cache.length, length)

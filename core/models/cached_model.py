@@ -148,20 +148,14 @@ class CachedModel:
         """The recorder of its passes, if there is one."""
         return self._graphed.graphs if self._graphed else None
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of computation and of logits; weights may have fewer bits."""
-        if self.device.type == "cpu":
-            return torch.float32
-        return next(weights.dtype for weights in self.module.parameters() if weights.is_floating_point())
-
     def record(self, sizes: Sequence[int], seen: int) -> None:
-        """Record the passes that bring the cache to `seen` tokens, and the following ones of these sizes.
+        """At an answer's start: record the passes that bring the cache to `seen` tokens, and these sizes behind them.
 
         Does nothing if passes are not recorded. The cache keeps its contents, as after a pass without a `commit`.
         """
         if self._graphed is None:
             return
+        self._graphed.graphs.try_again()
         sizes, behind = [size for size in sizes if size <= MOST_ROWS], 0
         for span in self.cache.unseen_spans(seen):
             if span:
@@ -173,7 +167,7 @@ class CachedModel:
             self._graphed.record(size, behind)
 
     def logits(self, context: Context, keep: int) -> Tensor:
-        """Feed the unseen tokens of `context`; logits after each of its last `keep` tokens, [keep, V].
+        """Feed the unseen tokens of `context`; logits after each of its last `keep` tokens, [keep, V] float32 or wider.
 
         Raises:
             ContextTooSmall: the cache is full.
@@ -196,9 +190,10 @@ class CachedModel:
         """One pass over tokens that begin at `start`, where the cache ends; logits [keep, V]."""
         if self.device.type == "cpu":
             process_threads().lend()
-        tokens = to_device(self.known(token_ids), self.device)
-        positions = self.cache.begin(start, len(token_ids))
+        tokens, positions = self.known(token_ids), self.cache.begin(start, len(token_ids))
         replay = self._graphed.prepare(tokens, positions, keep) if self._graphed else None
+        if replay is None:
+            tokens, positions = to_device(tokens, self.device), to_device(positions, self.device)
         measured = self.meter.measure(len(token_ids), self.cache.nbytes, self.cache.link_bytes)
         with self._lead(self.name, start, token_ids), measured:
             if replay is not None:
@@ -211,14 +206,16 @@ class CachedModel:
         return self.widened(logits)
 
     def known(self, token_ids: Sequence[int]) -> Tensor:
-        """The tokens as the model takes them, [T] int64 on the processor."""
+        """The tokens as the model takes them, [T] int64 in host memory."""
         tokens = torch.tensor(token_ids)
         if self._rows is not None:
             tokens = tokens.clamp_max(self._rows - 1)  # padding ids that no tokenizer produces
         return tokens
 
     def widened(self, logits: Tensor) -> Tensor:
-        """Logits of the model over the other model's vocabulary, [T, V]."""
+        """Logits of the model over the other model's vocabulary, [T, V] float32 or wider."""
+        if logits.dtype.itemsize == 2:  # an output layer of 4 bits gives those
+            logits = logits.float()
         return logits if self._vocab is None else _as_wide(logits, self._vocab)
 
 

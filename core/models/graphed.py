@@ -15,6 +15,7 @@ from core.models.hf_attention import forward
 from core.ops.backend import STOCK, Backend
 from core.ops.graphs import MOST_ROWS, Graphs, attend_bucketed, hidden_rows, masked_rows, padded_rows, whole_rows
 from core.ops.reach import Asked
+from core.ops.streams import pinned
 
 
 class GraphedPasses:
@@ -44,6 +45,8 @@ class GraphedPasses:
     def prepare(self, tokens: Tensor, positions: Tensor, keep: int) -> Callable[[], Tensor] | None:
         """The pass over tokens [T] at consecutive positions [T], which `begin` made room for; logits [keep, V].
 
+        Tokens and positions lie in host memory: they cross to the device in one copy.
+
         None if it cannot be recorded: it is long, it reaches the end of the buffers, or recording has failed.
         """
         num_new, rows = len(tokens), self._fixed()
@@ -51,10 +54,8 @@ class GraphedPasses:
         if rows is None or not _fits(rows, padded):
             return None
         self._settle(rows)
-        inputs = tokens.new_zeros(padded + 2)
-        inputs[:num_new] = tokens
-        inputs[-2], inputs[-1] = positions[0], rows.held
-        replay = self._recorded(rows, padded, inputs)
+        numbers = (*tokens.tolist(), *(0,) * (padded - num_new), int(positions[0]), rows.held)
+        replay = self._recorded(rows, padded, torch.tensor(numbers))
         return replay and (lambda: replay()[num_new - keep : num_new])
 
     def record(self, num_new: int, behind: int) -> None:
@@ -67,12 +68,10 @@ class GraphedPasses:
         if rows is None or not _fits(ahead := rows._replace(held=rows.held + behind), padded):
             return
         self._settle(rows)
-        inputs = torch.zeros(padded + 2, dtype=torch.int64, device=rows.k[0].device)
-        inputs[-2:] = ahead.held
-        self._recorded(ahead, padded, inputs)
+        self._recorded(ahead, padded, torch.tensor((*(0,) * padded, ahead.held, ahead.held)))
 
     def _recorded(self, rows: FixedRows, padded: int, inputs: Tensor) -> Callable[[], Tensor] | None:
-        """Inputs: `padded` tokens, their first position, their first row."""
+        """Inputs [padded + 2] int64, in host memory: tokens, their first position, their first row."""
         whole = whole_rows(rows.held)
         masked = min(masked_rows(whole, padded), rows.capacity - whole)
 
@@ -82,7 +81,7 @@ class GraphedPasses:
             view = _FixedView(rows, position, start, padded, whole, hidden, self._backend)
             return forward(self._model, fed, view.positions, view, padded)
 
-        return self.graphs.prepare((self._name, padded, whole), run, inputs)
+        return self.graphs.prepare((self._name, padded, whole), run, pinned(inputs, rows.k[0].device))
 
 
 def _fits(rows: FixedRows, padded: int) -> bool:

@@ -30,6 +30,30 @@ def stored_type(weight: Tensor) -> torch.dtype:
     return weight.dtype if weight.dtype != torch.float32 else next(exact, torch.float32)
 
 
+class OutputLinear(nn.Linear):
+    """A model's output layer: of 16-bit weights its logits are float32, as its sums are.
+
+    bfloat16 logits near 20 are multiples of 0.125: many tie, and passes of one row and of many disagree.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., I] to [..., O], float32 or wider."""
+        if x.dtype.itemsize > 2:
+            return super().forward(x)
+        if x.device.type == "cuda":
+            rows = torch.mm(x.flatten(0, -2), self.weight.t(), out_dtype=torch.float32).view(*x.shape[:-1], -1)
+        else:  # which has no such product: the slow twin
+            rows = functional.linear(x.float(), self.weight.float())
+        return rows if self.bias is None else rows + self.bias
+
+
+def use_wide_output(module: nn.Module) -> None:
+    """Let the output layer of a causal language model give float32 logits, in place: its weights may be shared."""
+    head = module.get_output_embeddings()  # type: ignore[operator]
+    if type(head) is nn.Linear:
+        head.__class__ = OutputLinear
+
+
 class PackedLinear(nn.Module):
     """`nn.Linear` through the kernel, float32 on CPU, with its weights in the order in which the kernel reads them.
 

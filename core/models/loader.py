@@ -32,7 +32,15 @@ from core.models.hub.catalog import restore_hint
 from core.models.hub.store import name_of, weight_files
 from core.models.layer_reach import attending_layers, layer_heads, reaches_of, read_again
 from core.models.layerwise import PLAIN_FAMILIES
-from core.models.linear import PackedLinear, RowsInBits, pack, places, use_few_rows_norm, use_few_rows_silu
+from core.models.linear import (
+    PackedLinear,
+    RowsInBits,
+    pack,
+    places,
+    use_few_rows_norm,
+    use_few_rows_silu,
+    use_wide_output,
+)
 from core.models.loading import load_meter
 from core.models.quantised import FORMATS, quantise
 from core.models.self_draft import quantised_linear
@@ -401,6 +409,8 @@ def prepared(
             "The weights do not fit into the memory that is free on the device.",
             hint="Close other programs that use it, or choose a smaller model.",
         ) from error
+    if device.type != "cpu":
+        use_wide_output(module)
     if backend.kernel is not None:
         use_few_rows_norm(module, backend.kernel.norm)
         use_few_rows_silu(module, backend.kernel.silu)

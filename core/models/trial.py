@@ -160,7 +160,7 @@ def _cached(module: nn.Module, tokens: Tensor, cache: FullCache) -> Tensor:
     """The same through a cache, in pieces."""
     logits = []
     for start, stop in pairwise(PIECES):
-        positions = cache.begin(start, stop - start)
+        positions = cache.begin(start, stop - start).to(tokens.device)
         logits.append(forward(module, tokens[start:stop], positions, cache, stop - start))
         cache.commit(stop - start)
     return torch.cat(logits)
@@ -218,7 +218,7 @@ def _loss(loaded: LoadedModel, trial: Trial, dtype: torch.dtype, backend: Backen
     """Mean KL divergence of the next tokens' distributions if keys and values are rounded."""
     cache = FullCache(loaded.shape._replace(narrow=dtype), CAPACITY, CHUNK, backend=backend)
     total = len(trial.tokens)
-    logits = forward(loaded.module, trial.tokens, cache.begin(0, total), cache, total)
+    logits = forward(loaded.module, trial.tokens, cache.begin(0, total).to(trial.tokens.device), cache, total)
     exact, rounded = (functional.log_softmax(numbers.float(), -1) for numbers in (trial.logits, logits))
     return float((exact.exp() * (exact - rounded)).sum(-1).mean().clamp_min(0))
 

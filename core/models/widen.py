@@ -33,6 +33,7 @@ from core.errors import UnknownModel, UnsupportedModel
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import WIDENED, ModelEntry
 from core.models.hub.shapes import find_shape
+from core.models.linear import OutputLinear
 from core.models.loader import (
     LoadedModel,
     ModelDims,
@@ -227,8 +228,8 @@ def widen(
     return cast(nn.Module, wide.eval())
 
 
-class CutLinear(nn.Linear):
-    """A linear layer that computes all its outputs and returns the first ones."""
+class CutLinear(OutputLinear):
+    """An output layer that computes all its outputs and returns the first ones."""
 
     kept = 0
 

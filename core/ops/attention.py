@@ -6,7 +6,7 @@ Online softmax: arXiv 1805.02867; merging by log-sum-exp: Flash-Decoding.
 """
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import cache, reduce
 from typing import NamedTuple
 
 import torch
@@ -106,11 +106,17 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, scaling: float, *, causal: bool) -> 
     ops = torch.ops.aten
     if q.device.type == "cpu":
         out, lse = ops._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scaling)
-    elif q.dtype in (torch.float16, torch.bfloat16):
+    elif q.dtype.itemsize == 2 and _has_flash(q.device):
         out, lse, *_ = ops._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scaling)
     else:
         out, lse, *_ = ops._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal, scale=scaling)
-    return out, lse[..., : q.shape[2]].float()
+    return out, lse[..., : q.shape[2]].float()  # the memory-efficient kernel pads it to a multiple of 32 rows
+
+
+@cache
+def _has_flash(device: torch.device) -> bool:
+    """Whether torch's flash kernel runs there: builds for Windows lack it, and it needs compute capability 8.0."""
+    return torch.backends.cuda.is_flash_attention_available() and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def partial_reference(q: Tensor, k: Tensor, v: Tensor, scaling: float, bias: Tensor | None = None) -> Partial:
@@ -151,11 +157,12 @@ def add_part(found: Partial, part: Partial) -> Partial:
 
 
 def union(parts: Sequence[Partial]) -> Partial:
-    """The union of disjoint parts, the first of them in float32. Takes a few kernel launches however many there are.
+    """The union of disjoint parts, each of one or several in its batch, the first of them in float32.
 
+    Takes a few kernel launches however many there are.
     All steps are elementwise: a row's sums do not depend on the number of rows.
     """
-    if len(parts) <= 2:
+    if len(parts) <= 2 and all(len(part.lse) == 1 for part in parts):
         return parts[0] if len(parts) == 1 else add_part(*parts)
     lses = torch.cat([part.lse for part in parts])  # [P, H, T]
     most = lses.amax(0, keepdim=True)

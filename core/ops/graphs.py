@@ -6,11 +6,12 @@ bucketed. A CPU records nothing; there the same function can be called on the sa
 twin of the tests. Knows functions and tensors, not models or caches.
 """
 
+import gc
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -52,6 +53,7 @@ class Graphs:
         self._stream = torch.cuda.Stream(device) if record else None  # type: ignore[no-untyped-call]
         self._new_pool()
         self.failure = ""  # why recording has stopped; empty: it works
+        self._for_memory = False  # whether it has stopped because memory was lacking
         self.recording_seconds = 0.0  # spent on recordings so far, without the work launched before them
 
     @property
@@ -79,13 +81,21 @@ class Graphs:
         if keys and not self._kept:
             self._new_pool()
 
+    def try_again(self) -> None:
+        """Record again if what was lacking was memory: others may have freed it."""
+        if self._for_memory:
+            self.failure, self._for_memory = "", False
+
     def prepare(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], Tensor] | None:
         """A call of function(*inputs) that runs as one launch; None where it could not be recorded.
+
+        A failure gives up all recordings; one for lack of memory until `try_again`, any other for good.
 
         Copies the inputs at once, and records if the key is new (the time of a few calls). The result is a copy.
 
         Args:
             key: must identify function, and the shapes of inputs.
+            inputs: on the device, or pinned in host memory.
             function: reads and writes only tensors that stay where they are, and does not wait for the device.
                 Calling it twice must have the same effect as once.
         """
@@ -97,9 +107,11 @@ class Graphs:
                 torch.cuda.synchronize(self._device)  # so that earlier work does not count as recording
             started = time.perf_counter()
             try:
-                kept = _Recorded(function, [x.clone() for x in inputs], self._stream, self._pool)
+                fixed = [x.to(self._device, copy=True) for x in inputs]
+                kept = _Recorded(function, fixed, self._stream, self._pool)
             except RuntimeError as error:  # includes out of memory
                 self.failure = f"recording failed: {str(error).splitlines()[0]}"
+                self._for_memory = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
                 log.warning("CUDA graphs are off, %s", self.failure)
                 self._drop(list(self._kept))
                 return None
@@ -142,7 +154,7 @@ class _Recorded:
         """Copy in other values of the same shapes."""
         for fixed, given in zip(self._inputs, inputs, strict=True):
             assert fixed.shape == given.shape, f"recorded for {tuple(fixed.shape)}, given {tuple(given.shape)}"
-            fixed.copy_(given)
+            fixed.copy_(given, non_blocking=True)
 
     def __call__(self) -> Tensor:
         """Replay. Graphs share their memory, so the result is copied before another one runs."""
@@ -163,7 +175,7 @@ def record(
     torch.cuda.synchronize(stream.device)
     torch.cuda.empty_cache()  # during recording the allocator gets all memory from the device
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(stream), _no_collection():
         try:
             # Other threads may use CUDA meanwhile: only this thread's calls are recorded
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # type: ignore[arg-type]  # a NewType
@@ -173,6 +185,18 @@ def record(
             _abandon(graph, stream.device, pool)
             raise
     return graph, out
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection inside: unlocking memory that it finds waits for the device, which spoils a recording."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _abandon(graph: torch.cuda.CUDAGraph, device: torch.device, pool: PoolId) -> None:

@@ -71,7 +71,12 @@ def to_device(numbers: Tensor, device: torch.device) -> Tensor:
     """
     if not len(numbers):
         return torch.empty_like(numbers, device=device)
-    return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers.to(device)
+    return pinned(numbers, device).to(device, non_blocking=True)
+
+
+def pinned(numbers: Tensor, device: torch.device) -> Tensor:
+    """A few numbers in host memory, from where the device can copy them while the host goes on."""
+    return numbers.pin_memory() if device.type == "cuda" else numbers
 
 
 class AtOnce:

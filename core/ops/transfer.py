@@ -53,16 +53,21 @@ def pinning(memories: Sequence[HostRows]) -> Pinning:
 class PrefetchRing:
     """Brings equally shaped host pieces to the device, takes device rows to the host, and picks rows there.
 
-    A pass is `begin(pieces)`, then for each piece in order `take()`, use it, `release()`. Pieces must not change on
-    the host between `begin` and their `release`.
+    A pass is `begin(groups)`, then for each group of pieces in order `take()`, use it, `release()`. Pieces must not
+    change on the host between `begin` and their `release`.
 
-    Device memory: `num_slots` pieces to bring and one to store; on a CPU none to store.
+    Args:
+        shape: of a piece. group: pieces that are brought at once, at most.
+    Device memory: `num_slots` groups to bring and one piece to store; on a CPU none to store.
     """
 
-    def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, num_slots: int = 3) -> None:
+    def __init__(
+        self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, num_slots: int = 3, group: int = 1
+    ) -> None:
         own = self._streams = streams.of(device)
         self._bringing, self._storing = own.stream(), own.stream()
-        self._slots = [torch.empty(tuple(shape), dtype=dtype, device=device) for _ in range(num_slots)]
+        self.group = group
+        self._slots = [torch.empty((group, *shape), dtype=dtype, device=device) for _ in range(num_slots)]
         self._arrived = [own.event() for _ in self._slots]
         self._released = [own.event() for _ in self._slots]
         for slot, released in zip(self._slots, self._released, strict=True):
@@ -74,9 +79,9 @@ class PrefetchRing:
         self._computed, self._read, self._stored = own.event(), own.event(), own.event()
         self._sources: list[Tensor] = []  # device rows on their way to the host, not yet known to be read
         self._picker = Picker(dtype, device)
-        self._pieces: Sequence[Tensor] = ()
+        self._groups: Sequence[Tensor] = ()  # each [<= group, *shape]
         self._sent = self._taken = 0
-        self._in_use = False  # a piece was taken and not released
+        self._in_use = False  # a group was taken and not released
         self.bytes_brought = self.bytes_stored = 0  # host to device and back, in total
 
     @property
@@ -84,35 +89,35 @@ class PrefetchRing:
         """Device memory of all buffers."""
         return sum(slot.nbytes for slot in self._slots) + (0 if self._packed is None else self._packed.nbytes)
 
-    def begin(self, pieces: Sequence[Tensor]) -> None:
-        """The pieces of a pass, in order of use; drops what is left of the pass before. Copies begin at once."""
+    def begin(self, groups: Sequence[Tensor]) -> None:
+        """The groups of a pass, in order of use; drops what is left of the pass before. Copies begin at once."""
         if self._in_use:  # the pass before failed, and the device may still be reading
             self._let_go()
         self._bringing.wait_event(self._stored)  # the host pieces may still be written by `store`
-        self._pieces, self._sent, self._taken = pieces, 0, 0
+        self._groups, self._sent, self._taken = groups, 0, 0
         for _ in self._slots:
             self._send()
 
     def _send(self) -> None:
-        if self._sent == len(self._pieces):
+        if self._sent == len(self._groups):
             return
-        index, piece = self._sent % len(self._slots), self._pieces[self._sent]
+        index, pieces = self._sent % len(self._slots), self._groups[self._sent]
         self._bringing.wait_event(self._released[index])
-        self._streams.copy(self._slots[index], piece, self._bringing)
+        self._streams.copy(self._slots[index][: len(pieces)], pieces, self._bringing)
         self._arrived[index].record(self._bringing)
-        self.bytes_brought += piece.nbytes
+        self.bytes_brought += pieces.nbytes
         self._sent += 1
 
     def take(self) -> Tensor:
-        """The next piece, on the device; valid until `release`."""
-        assert self._taken < self._sent, f"piece {self._taken} of {len(self._pieces)} was not announced"
+        """The next group, on the device; valid until `release`."""
+        assert self._taken < self._sent, f"group {self._taken} of {len(self._groups)} was not announced"
         index = self._taken % len(self._slots)
         self._streams.current().wait_event(self._arrived[index])
         self._in_use = True
-        return self._slots[index]
+        return self._slots[index][: len(self._groups[self._taken])]
 
     def release(self) -> None:
-        """The program no longer needs the last piece: its buffer takes the next one."""
+        """The program no longer needs the last group: its buffer takes the next one."""
         self._let_go()
         self._taken += 1
         self._send()

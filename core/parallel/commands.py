@@ -13,7 +13,7 @@ from torch import Tensor
 from core.caches.base import KVShape
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload, Suffix
-from core.caches.policies import LOSSY_POLICIES, chosen_weights, selection_policy
+from core.caches.policies import LOSSY_POLICIES, chosen_weights, needs_landmarks, selection_policy
 from core.caches.retrieval import HeldPart, RetrievalCache
 from core.config import RetrievalConfig
 from core.models.cached_model import CachedModel
@@ -45,6 +45,7 @@ class Share:
             possible=sizes.possible,
             backend=backend,
             offload=sizes.offload,
+            landmarks=needs_landmarks(sizes.retrieval),
         )
         self.chooser = selection_policy(self.full, sizes.retrieval)
         self.retrieval = RetrievalCache(self.full, self.chooser)

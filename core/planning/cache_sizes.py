@@ -7,17 +7,24 @@ import torch
 from core.caches.full import MOST_WINDOW_MARKS
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import KEPT_ROWS, tail_rows
+from core.caches.policies import needs_landmarks
 from core.caches.window_layer import FORGETTABLE, window_rows
 from core.config import EngineConfig
 from core.models.loader import ModelDims
 from core.planning.choices import choose_prefill_chunk
-from core.planning.sizes import PlanRow, beside_bytes, context_bytes_per_token, kv_bytes_per_token
+from core.planning.sizes import (
+    PlanRow,
+    beside_bytes,
+    landmark_bytes_per_token,
+    side_bytes_per_token,
+    vote_bytes_per_token,
+)
 
-RING_SLOTS = 4  # blocks of keys and values on their way, in use, or being freed
-# Large enough that launching a copy and attending cost little beside the copy (0.3 ms at 25 GB/s); small enough for a
-# ring and, on the device, the newest block of every offloaded layer.
-PIECE_BYTES = 8 << 20
-FEWEST_BLOCKS = 16  # of a full context: short contexts have smaller blocks
+RING_SLOTS = 3  # groups of blocks on their way, in use, or being freed
+# A block is small, because the device holds the newest one of every offloaded layer; a group is large enough that
+# launching a copy and attending cost little beside the copy (32 MiB: 1.3 ms at 25 GB/s).
+PIECE_BYTES, GROUP = 4 << 20, 8
+FEWEST_BLOCKS = 64  # of a full context: short contexts have smaller blocks
 LEAST_BLOCK = 64  # rows
 REMEMBERED = "windows remembered at the ends of prompts"
 PREFILL_BLOCK = "prefill, layer by layer"
@@ -29,8 +36,10 @@ class CacheSizes:
 
     layers: int  # that attend to all tokens
     row_bytes: int  # keys and values of one token in one layer
-    side_bytes: int  # landmarks and sampled queries of one token in all layers
+    side_bytes: int  # scores and sampled queries of one token in all layers
     chunk_size: int
+    landmark_bytes: int = 0  # of one token in one layer on the device
+    away_bytes: int = 0  # of one token in one layer in host memory: votes, or a landmark if the policy needs them
     fixed_bytes: int = 0  # needed besides at every context: the newest queries, in all layers
     window_rows: tuple[int, ...] = ()  # rows of each windowed layer, which always lie on the device
     window_row_bytes: int = 0  # keys and values of one token in one windowed layer
@@ -44,12 +53,14 @@ class CacheSizes:
     @classmethod
     def of(cls, dims: ModelDims, config: EngineConfig, dtype: torch.dtype, device: str = "cpu") -> "CacheSizes":
         """The sizes for a model."""
-        kv, shape = kv_bytes_per_token(dims, dtype), dims.shape(dtype, torch.device("meta"))
+        shape, landmark = dims.shape(dtype, torch.device("meta")), landmark_bytes_per_token(dims, config, dtype)
         return cls(
             layers=len(shape.full_layers),
             row_bytes=shape.layer_bytes,
-            side_bytes=context_bytes_per_token(dims, config, dtype) - kv,
+            side_bytes=side_bytes_per_token(dims, config, dtype),
             chunk_size=config.retrieval.chunk_size,
+            landmark_bytes=landmark,
+            away_bytes=landmark if needs_landmarks(config.retrieval) else vote_bytes_per_token(dims, config, dtype),
             fixed_bytes=beside_bytes(dims, dtype),
             window_rows=tuple(window_rows(reach, FORGETTABLE) for reach in shape.reaches if reach is not None),
             window_row_bytes=shape.window_layer_bytes,
@@ -63,9 +74,10 @@ class CacheSizes:
         """Keys and values of one resident layer, an odd number of rows (`KVShape.allocate`)."""
         return self.row_bytes * (context | 1)
 
-    def beside_bytes(self, context: int) -> int:
-        """Landmarks and query log of all layers, which always lie on the device."""
-        return self.side_bytes * context + self.fixed_bytes
+    def beside_bytes(self, context: int, resident: int) -> int:
+        """What chooses chunks, which always lies on the device: landmarks, votes, scores and query log."""
+        layers = resident * self.landmark_bytes + (self.layers - resident) * self.away_bytes
+        return (self.side_bytes + layers) * context + self.fixed_bytes
 
     def window_bytes(self, context: int) -> int:
         """Keys and values of all windowed layers."""
@@ -83,7 +95,7 @@ class CacheSizes:
     def ring_bytes(self, context: int) -> int:
         """Device buffers for blocks on their way: the ring's, and one to the host with the rows that it takes."""
         storing = self.block_rows(context) + self.sending_rows if self.sending_rows else 0
-        return (RING_SLOTS * self.block_rows(context) + storing) * self.row_bytes
+        return (RING_SLOTS * GROUP * self.block_rows(context) + storing) * self.row_bytes
 
     def tail_bytes(self, context: int) -> int:
         """Newest rows of one offloaded layer that stay on the device, and those that a long pass keeps beside them."""
@@ -93,7 +105,7 @@ class CacheSizes:
     def device_bytes(self, context: int, resident: int) -> int:
         """Device memory of the full cache with this many resident layers."""
         away = self.layers - resident
-        rows = resident * self.layer_bytes(context) + self.beside_bytes(context) + self.window_bytes(context)
+        rows = resident * self.layer_bytes(context) + self.beside_bytes(context, resident) + self.window_bytes(context)
         rows += self.remembered_bytes(context) if self.on_host else 0
         return rows + (self.ring_bytes(context) + away * self.tail_bytes(context) if away else 0)
 
@@ -117,7 +129,7 @@ class CacheSizes:
 
     def device_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
         """The parts of `device_bytes`."""
-        kept, side = resident * self.layer_bytes(context), self.beside_bytes(context)
+        kept, side = resident * self.layer_bytes(context), self.beside_bytes(context, resident)
         count, size = len(self.window_rows), self.window_bytes(context)
         windows: tuple[PlanRow, ...] = (PlanRow(f"windows of {count} layers", size),) if count else ()
         windows += self.remembered_rows(context) if self.on_host else ()
@@ -128,7 +140,7 @@ class CacheSizes:
         return (
             *kept_rows,
             *windows,
-            PlanRow("landmarks, query log", side),
+            PlanRow("votes, query log", side),
             PlanRow("newest rows of offloaded layers", tails),
             PlanRow("ring of copies", self.ring_bytes(context)),
         )
@@ -149,4 +161,4 @@ class CacheSizes:
         """The settings for the cache's offloaded layers."""
         if resident == self.layers:
             return None
-        return Offload(num_resident=resident, block_rows=self.block_rows(context), num_slots=RING_SLOTS)
+        return Offload(num_resident=resident, block_rows=self.block_rows(context), group=GROUP, num_slots=RING_SLOTS)

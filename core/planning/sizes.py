@@ -14,6 +14,7 @@ from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
 from core.ops.graphs import graph_bytes
+from core.ops.scores import MOST_GROUPS
 
 GIB = 1 << 30
 # torch, transformers and Python themselves in a process's RAM: 0.55 GB measured. What CUDA tells as a GPU's free memory
@@ -21,10 +22,10 @@ GIB = 1 << 30
 RUNTIME_BYTES = 600 << 20
 # Part of free RAM that a plan may use: the rest is for the system and unforeseen needs.
 USABLE_SHARE = 0.9
-# Free memory of a GPU that a plan leaves: for kernels, which load when they are first used (0.2 to 0.3 GiB of torch's
-# and cuBLAS's), page tables of pinned host memory (0.12 GiB for 64 GiB), the allocator's gaps, NCCL's buffers, and what
-# a desktop takes meanwhile. An estimate: the plan's own rows were 1% above the allocator's peak, which has cuBLAS's
-# workspaces in it (NVIDIA H200, 2026-11-26).
+# Free memory of a GPU that a plan leaves: for kernels, which load when they are first used (0.2 to 0.3 GiB of
+# torch's and cuBLAS's), page tables of pinned host memory (0.12 GiB for 64 GiB), the allocator's gaps, NCCL's buffers,
+# and what a desktop takes meanwhile. An estimate: the plan's own rows were 1% above the allocator's peak, which has
+# cuBLAS's workspaces in it (NVIDIA H200, 2026-11-26).
 GPU_MARGIN = 800 << 20
 WINDOW_SHARE, MOST_WINDOW = 1 / 16, 1024  # of a draft's weights, in bytes; tokens
 USUAL_MLP = 4  # times as wide as hidden states, if the configuration does not say
@@ -158,13 +159,20 @@ def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
     return dims.shape(dtype, torch.device("meta")).bytes_per_token
 
 
-def context_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """Bytes of a token of context: full cache; a landmark per chunk (keys only), its score; every 64th query."""
-    kv = kv_bytes_per_token(target, dtype)
-    landmark = -(-_wide(kv, target, dtype) // (2 * config.retrieval.chunk_size))
+def side_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
+    """Bytes of a token of context beside its keys and values, in all layers: a chunk's score; every 64th query."""
     score = -(-4 * target.full_layers * target.num_kv_heads // config.retrieval.chunk_size)
-    samples = -(-_query_bytes(target, dtype) // QUERY_SAMPLE_STRIDE)
-    return kv + landmark + score + samples
+    return score + -(-_query_bytes(target, dtype) // QUERY_SAMPLE_STRIDE)
+
+
+def landmark_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
+    """Of one layer: a landmark per chunk, a key in the type of computation."""
+    return -(-target.num_kv_heads * target.head_dim * dtype.itemsize // config.retrieval.chunk_size)
+
+
+def vote_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
+    """Of one layer in host memory: what its newest pass attended to, by groups of tokens."""
+    return -(-MOST_GROUPS * target.num_kv_heads * min(dtype.itemsize, 4) // config.retrieval.chunk_size)
 
 
 def beside_bytes(target: ModelDims, dtype: torch.dtype) -> int:

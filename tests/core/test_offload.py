@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from core.caches import oom_fallback
 from core.caches.base import KVShape
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
@@ -313,13 +312,12 @@ def test_a_device_that_is_full_at_the_start_gets_fewer_layers(monkeypatch: pytes
             raise torch.OutOfMemoryError("injected")
         return real(*args, offload=offload, **keywords)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(oom_fallback, "FullCache", cache)
     most = 1
-    made = make_full_cache(shape, 256, 4, possible=256, backend=STOCK, offload=None, block_rows=64)
+    made = make_full_cache(shape, 256, 4, possible=256, backend=STOCK, offload=None, block_rows=64, kind=cache)
     assert made.resident_layers == 1 and tried == [None, 2, 1]
     most = -1
     with pytest.raises(NotEnoughMemory, match="no room for the caches of 256 tokens"):
-        make_full_cache(shape, 256, 4, possible=256, backend=STOCK, offload=None, block_rows=64)
+        make_full_cache(shape, 256, 4, possible=256, backend=STOCK, offload=None, block_rows=64, kind=cache)
 
 
 def test_a_layer_that_finds_no_room_to_move_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

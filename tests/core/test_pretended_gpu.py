@@ -1,7 +1,7 @@
 """Our code on a device that is not there (`cuda_stubs`): what a first GPU would refuse is refused here."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel, prepared
 from core.models.self_draft import SelfDraftLinear, is_int4, self_draft_of
-from core.ops.attention import partial
+from core.ops import attention
+from core.ops.attention import attend, attend_reference, partial
 from core.ops.backend import STOCK, _seconds
 from core.ops.graphs import Graphs
 from core.ops.host_attention import HostAttention
@@ -32,6 +33,7 @@ from core.planning.hardware import (
     used_memory_bytes,
 )
 from core.planning.planner import make_plan
+from tests.core import cuda_stubs as stubs
 from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
 from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config
 
@@ -243,6 +245,68 @@ def test_half_precision_runs_there(gpu: PretendedGpu, dtype: torch.dtype) -> Non
             if method == "triforce":
                 assert_parts_were_used(engine, offload)
         assert not engine.info.graphs.because.startswith("recording failed")
+
+
+def test_after_an_answer_that_lacked_memory_to_record_the_next_one_is_recorded(
+    gpu: PretendedGpu, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_on("cuda", graphs=True)
+    before = gpu.replays
+
+    def lacks(*_: object) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("core.ops.graphs.record", lacks)
+        assert written(engine, "triforce") == expected and gpu.replays == before
+        assert not engine.info.graphs.value and "no room" in engine.info.graphs.because
+    assert written(engine, "triforce") == expected and gpu.replays > 5
+    assert engine.info.graphs.value, engine.info.graphs.because
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("built", "capability", "kernel"),
+    [(True, (8, 9), "flash"), (False, (8, 9), "efficient"), (True, (7, 5), "efficient")],
+)
+def test_where_there_is_no_flash_kernel_the_memory_efficient_one_attends(
+    gpu: PretendedGpu,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    built: bool,
+    capability: tuple[int, int],
+    kernel: str,
+) -> None:
+    """Builds of torch for Windows have none, nor have GPUs before compute capability 8.0."""
+    called = []
+    for name, own in (("flash", stubs.flash), ("efficient", stubs.efficient)):
+        op = getattr(torch.ops.aten, f"_scaled_dot_product_{name}_attention")
+
+        def noted(*args: object, name: str = name, own: Callable[..., object] = own, **kwargs: object) -> object:
+            called.append(name)
+            return own(*args, **kwargs)
+
+        monkeypatch.setitem(stubs.REPLACED, op, noted)
+    monkeypatch.setattr(torch._C, "_is_flash_attention_available", lambda: built)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    attention._has_flash.cache_clear()
+    q = torch.randn(1, 4, 3, 16).to(dtype)
+    k, v = torch.randn(2, 1, 2, 40, 16).to(dtype)
+    found, expected = attend(q.to("cuda"), k.to("cuda"), v.to("cuda"), 0.25), attend_reference(q, k, v, 0.25)
+    attention._has_flash.cache_clear()
+    assert called == [kernel, kernel], "to the cached rows, and of the new ones among themselves"
+    assert found.dtype == dtype and torch.allclose(found.cpu().float(), expected.float(), atol=2e-2)
+
+
+def test_logits_there_are_float32(gpu: PretendedGpu) -> None:
+    config = tiny_config(kv_heads=2)
+    small = loaded(config, 3)
+    exact = small.module.lm_head.weight.to(torch.bfloat16).double()  # type: ignore[union-attr, operator]
+    there = prepared(small.module.to(torch.bfloat16), small.dims, torch.bfloat16, CUDA)
+    head = there.module.get_output_embeddings()  # type: ignore[operator]
+    hidden = torch.randn(1, 3, exact.shape[1]).to(torch.bfloat16)
+    logits = head(hidden.to("cuda")).cpu()
+    assert logits.dtype == torch.float32 and torch.allclose(logits.double(), hidden.double() @ exact.T, atol=1e-5)
 
 
 @pytest.mark.slow

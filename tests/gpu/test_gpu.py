@@ -18,6 +18,7 @@ from core.config import (
 from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
+from core.models.linear import OutputLinear
 from core.models.loader import LoadedModel
 from core.models.self_draft import GROUP, SelfDraftLinear, round_to_levels, self_draft_of, widened
 from core.ops.attention import attend, attend_reference, partial_reference
@@ -239,6 +240,24 @@ def test_a_widened_model_in_half_precision_runs_recorded() -> None:
     config = EngineConfig(methods=("triforce",), model="widened:1024x5", device="cuda", context=4096)
     engine = Engine.load(config)
     writes_alike_recorded(engine)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_logits_on_the_device_are_as_wide_as_their_sums_whatever_the_rows_and_recorded_too(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    plain = torch.nn.Linear(4096, 32000, bias=False, device=CUDA, dtype=dtype)
+    plain.weight.data.copy_(torch.randn(32000, 4096, generator=generator).to(CUDA) / 8)
+    hidden = torch.randn(1, 30, 4096, generator=generator).to(CUDA, dtype)
+    exact = hidden.double() @ plain.weight.double().T
+    rounded = plain(hidden)
+    plain.__class__ = OutputLinear
+    graphs = Graphs(CUDA)
+    for rows in (1, 9, 30):
+        found, expected = plain(hidden[:, :rows]), exact[:, :rows]
+        replay = graphs.prepare(rows, plain, hidden[:, :rows])
+        assert found.dtype == torch.float32 and found.shape == (1, rows, 32000)
+        assert (found - expected).abs().max() < 1e-3 < (rounded[:, :rows] - expected).abs().max()
+        assert replay is not None and (replay() - expected).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -35,7 +35,7 @@ class Part(NamedTuple):
 PARTS = {
     "target weights": Part("weights", "the target model’s parameters"),
     "full cache, landmarks, query log": Part("full", "keys and values of every token of book and chat"),
-    "landmarks, query log": Part("full", "what chooses chunks of the layers in host memory"),
+    "votes, query log": Part("full", "what chooses chunks of the layers in host memory"),
     "newest rows of offloaded layers": Part("full", "what has not gone to host memory yet"),
     "ring of copies": Part("buffers", "pieces of the full cache on their way from host memory"),
     "self-draft weights, 4 bit": Part("weights", "the target once more, for passes over the retrieval cache"),

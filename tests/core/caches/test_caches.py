@@ -373,7 +373,7 @@ def test_scores_of_16_bit_tensors_are_not_rounded(
     dtype: torch.dtype, product: int, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Near 15,000 products in float16 have steps of 8, in bfloat16 of 64; 120,000 is too large for float16."""
-    monkeypatch.setattr(policies, "WIDENED_BYTES", tile)
+    monkeypatch.setattr("core.ops.scores.WIDENED_BYTES", tile)
     generator = torch.Generator().manual_seed(0)
     queries = torch.full((4, 3, 64), product / 64 / 6).to(dtype)
     keys = (6 + 0.1 * torch.randn(2, 80, 64, generator=generator)).to(dtype)

@@ -23,9 +23,9 @@ from core.ops.transfer import PrefetchRing
 from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
 
 SHAPE = tiny_shape(layers=3, heads=4, kv_heads=2, dim=8)
-CHUNK, BLOCK = 4, 16
+CHUNK, BLOCK, GROUP = 4, 16, 8
 EVERY_LAYER = Offload(block_rows=BLOCK, num_slots=2)
-ALL_BUT_ONE = Offload(num_resident=1, block_rows=BLOCK, num_slots=3)
+ALL_BUT_ONE = Offload(num_resident=1, block_rows=BLOCK, num_slots=3, group=3)
 
 
 @pytest.fixture(autouse=True)
@@ -69,22 +69,22 @@ class Launches(TorchDispatchMode):
 
 def launches(blocks: int, rows: int) -> int:
     """Of attention to so many blocks in host memory."""
-    cache = FullCache(SHAPE, (blocks + 2) * BLOCK, CHUNK, offload=EVERY_LAYER)
+    offload = Offload(block_rows=BLOCK, num_slots=2, group=GROUP)
+    cache = FullCache(SHAPE, (blocks + 2) * BLOCK, CHUNK, offload=offload)
     run_pass((cache,), blocks * BLOCK + 4, 0)
     cache.begin(cache.length, rows)
     q, k, v = (torch.randn(1, heads, rows, SHAPE.head_dim) for heads in (SHAPE.num_heads, *2 * (SHAPE.num_kv_heads,)))
     cache.stage(0, k, v)
-    assert len(cache._layers[0].pieces()) == blocks
+    assert sum(map(len, cache._layers[0].pieces())) == blocks
     with Launches() as counted:
         cache.attend(0, q, 0.4)
     return counted.count
 
 
 @pytest.mark.parametrize("rows", [1, 9])
-def test_merging_costs_less_than_what_is_merged(rows: int) -> None:
-    """Bringing a block and attending to it are four operations; merged one by one, each has six more."""
-    more = 4 * (layer_storage.MERGED_TOGETHER - 1)  # what was merged before is a part of the next merging
-    assert launches(16 + more, rows) - launches(16, rows) < 6 * more
+def test_a_group_of_blocks_takes_few_launches(rows: int) -> None:
+    """Bringing it, attending to it, counting and merging."""
+    assert launches(10 * GROUP, rows) - launches(2 * GROUP, rows) < 8 * 28
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 17])
@@ -112,7 +112,7 @@ def assert_alike(resident: FullCache, offloaded: FullCache) -> None:
         for start in (0, length // 3, max(0, length - 7)):
             for a, b in zip(resident.rows(layer, start, length), offloaded.rows(layer, start, length), strict=True):
                 assert torch.equal(a, b)
-        assert torch.equal(resident.landmarks(layer, complete), offloaded.landmarks(layer, complete))
+        assert torch.equal(resident.landmarks(layer, complete), offloaded.landmarks_to_save(layer, length))
     if complete:
         layers = torch.arange(resident.shape.num_layers).repeat_interleave(4)
         asked = layers, heads.repeat(resident.shape.num_layers), chunks.repeat(resident.shape.num_layers)
@@ -323,7 +323,7 @@ def test_a_lost_block_would_be_noticed() -> None:
     store = caches[1]._layers[0]
     assert isinstance(store, layer_storage.OffloadedLayer)
     assert len(store.pieces()) == 6
-    store.pieces()[2].zero_()
+    store.pieces()[2].zero_()  # a view of it
     attention = run_pass(caches, 3, 1)[0]
     assert not torch.allclose(attention[0], attention[1], atol=1e-3)
 
@@ -354,12 +354,12 @@ def test_a_pass_that_broke_off_leaves_nothing_behind() -> None:
 
 
 def test_the_conveyor_hands_pieces_over_in_order_through_few_buffers() -> None:
-    pieces = [torch.full((2, 3), float(number)) for number in range(7)]
-    ring = PrefetchRing((2, 3), torch.float32, CPU, num_slots=2)
+    pieces = torch.arange(7.0)[:, None, None].expand(7, 2, 3)
+    ring = PrefetchRing((2, 3), torch.float32, CPU, num_slots=2, group=3)
     for _ in range(2):  # a second pass begins anew
-        ring.begin(pieces)
-        for piece in pieces:
-            assert torch.equal(ring.take(), piece)
+        ring.begin(pieces.split(3))
+        for group in pieces.split(3):
+            assert torch.equal(ring.take(), group)
             ring.release()
     assert ring.bytes_brought == 2 * 7 * 24
     with pytest.raises(AssertionError, match="not announced"):

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.policies import ByVerification, TopChunks
 from core.caches.tokens import Context
-from core.caches.votes import Votes
+from core.caches.votes import Counted, Votes
 from core.config import GenerationConfig, RetrievalConfig, SpeculationConfig
 from core.generation.events import Finished
 from core.models.cached_model import CachedModel
@@ -17,7 +18,9 @@ from core.ops.attention import attend
 from core.ops.backend import Backend
 from core.ops.kernel_build import NoKernel
 from core.ops.native import KEPT_AS, VOTERS, SmallRows, small_rows
-from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine
+from core.ops.reach import Asked
+from core.ops.scores import MOST_GROUPS
+from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine, tiny_shape
 
 CPU = torch.device("cpu")
 
@@ -30,10 +33,13 @@ def kernel() -> SmallRows:
         pytest.skip(f"no kernel here: {reason}")
 
 
-def votes_reference(q: torch.Tensor, k: torch.Tensor, scaling: float, chunk: int) -> torch.Tensor:
+def votes_reference(
+    q: torch.Tensor, k: torch.Tensor, scaling: float, chunk: int, softcap: float | None = None
+) -> torch.Tensor:
     """Slow twin: the whole softmax in float64, summed over VOTERS tokens, the heads of a group and a chunk's keys."""
     heads, num_new, kv_heads, total = q.shape[1], q.shape[2], k.shape[1], k.shape[2]
     scores = scaling * q.double() @ k.double().repeat_interleave(heads // kv_heads, 1).mT
+    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
     future = torch.arange(total) > total - num_new + torch.arange(num_new)[:, None]
     shares = torch.softmax(scores.masked_fill(future, float("-inf")), -1)[0]
     by_token = shares.view(kv_heads, -1, num_new, total).sum(1)
@@ -89,7 +95,7 @@ def test_the_newest_are_those_of_the_last_tokens_kept() -> None:
     votes = Votes()
     votes.open(100, 10)
     numbers = torch.arange(3.0)[None, :, None].expand(1, 3, 20) + 1  # of tokens 100 to 103, 104 to 107, 108 and 109
-    votes.put(0, numbers)
+    votes.put(0, Counted(100, VOTERS, numbers))
     found = {last: votes.newest(0, last + 1, 5) for last in range(98, 112)}
     assert [found[last] for last in (98, 99, 110, 111)] == [None] * 4
     # a full group alone, else with the one before it
@@ -124,6 +130,81 @@ def test_a_choice_after_verification_has_the_chunks_of_exact_attention(kernel: S
     assert torch.allclose(counted.double(), expected, atol=1e-5)
     full.truncate(900)
     assert torch.equal(policy.score(1, 80, 0.25), landmarks.score(1, 80, 0.25)), "the pass was taken back"
+
+
+OFFLOADED = [
+    (8, 8, 300, 13, 8, None),
+    (6, 3, 300, 1, 3, None),
+    (4, 2, 300, 40, 8, None),  # more groups of four tokens than are kept
+    (4, 4, 5, 7, 8, None),  # nothing has left for the host
+    (4, 2, 300, 9, 8, 2.0),
+    (4, 2, 300, 120, 3, None),  # a long pass: its last tokens vote
+]
+
+
+@pytest.mark.parametrize("shape", OFFLOADED, ids=str)
+@pytest.mark.parametrize("kept", [torch.float32, torch.float16])
+@pytest.mark.parametrize("layerwise", [False, True])
+def test_a_layer_in_host_memory_counts_what_its_slow_twin_counts(
+    shape: tuple[int, int, int, int, int, float | None], kept: torch.dtype, layerwise: bool
+) -> None:
+    heads, kv_heads, cached, new, group, softcap = shape
+    sizes = tiny_shape(layers=2, heads=heads, kv_heads=kv_heads, dim=16)._replace(narrow=kept)
+    offload = Offload(num_resident=0, block_rows=16, group=group)
+    full, generator = FullCache(sizes, cached + new + 40, 8, offload=offload), torch.Generator().manual_seed(new)
+    asked, keys, q = Asked(softcap=softcap) if softcap else None, [], torch.empty(0)
+    for count in (cached, new):
+        reading = full.layerwise(count, full.workspace(full.length + count)) if layerwise else None
+        if reading is None:
+            full.begin(full.length, count)
+        for layer in range(2):
+            q = torch.randn(1, heads, count, 16, generator=generator)
+            k, v = torch.randn(2, 1, kv_heads, count, 16, generator=generator)
+            if layer == 1:
+                keys.append(k.to(kept).float())
+            if reading is None:
+                full.stage(layer, k, v)
+                full.attend(layer, q, 0.7, asked)
+            else:
+                reading.enter(layer)
+                reading.begin(full.length, count)
+                reading.stage(layer, k, v)
+                reading.attend(layer, q, 0.7, asked)
+                reading.leave(layer)
+        if reading is None:
+            full.commit(count)
+        else:
+            reading.commit()
+            reading.close()
+    length, last = cached + new, min(new, VOTERS)
+    found = full.votes.newest(1, length, 0)
+    counted = full.votes._by_layer[1]
+    group = VOTERS if layerwise or new > 64 else max(VOTERS, -(-new // MOST_GROUPS))
+    size = min(last if layerwise or new > 64 else new % group or group, new)
+    asked_rows = q[:, :, -size:] if new % group == 0 or layerwise or new > 64 else q[:, :, -min(new, size + group) :]
+    expected = votes_reference(asked_rows, torch.cat(keys, 2), 0.7, 8, softcap).sum(1)
+    assert found is not None and counted.group == group and not full.has_landmarks(1)
+    assert torch.allclose(found.double(), expected, atol=1e-4)
+    assert not torch.allclose(found.double(), expected.roll(1, 1), atol=1e-3), "the control"
+
+
+def test_votes_that_were_remembered_come_back() -> None:
+    """A prompt that is asked again has its votes, whatever was written since; another's are not taken for them."""
+    engine = tiny_engine(offload=Offload(block_rows=16))
+    prompt, full = random_prompt(300), engine.full_cache
+    config = GenerationConfig(method="retrieval", max_new_tokens=20, speculation=SpeculationConfig(adaptive=False))
+    held = []
+    for _ in range(2):
+        for _ in engine.read(prompt):
+            pass
+        assert full.can_choose(len(prompt) - 9)
+        held.append([full.votes.newest(layer, full.length, 0) for layer in range(full.shape.num_layers)])
+        for _ in engine.generate(prompt, config):
+            pass
+    assert all(torch.equal(a, b) for a, b in zip(*held, strict=True) if a is not None and b is not None)
+    assert all(one is not None for one in (*held[0], *held[1]))
+    full.votes.forget()
+    assert not full.can_choose(0)
 
 
 def answer(policy: str, backend: Backend) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Recorded passes: the function that would be recorded, called on its fixed buffers, against the eager twin."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,13 +11,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import core.ops.graphs as graphs_module
+from app.runtime.answer_json import answer_report
 from core.caches.query_log import QueryLog
 from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.sampling import Filters, as_tensor, to_probs, to_probs_by_tensor
 from core.decoding.speculative import SampledModel
+from core.decoding.stats import joined
 from core.engine import Engine
-from core.generation.events import Finished
+from core.generation.events import Finished, RoundDone
 from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
 from core.ops.attention import attend_reference
@@ -24,6 +27,7 @@ from core.ops.graphs import (
     LONG,
     MOST_ROWS,
     Graphs,
+    _Recorded,
     attend_bucketed,
     hidden_rows,
     masked_rows,
@@ -218,6 +222,30 @@ def test_an_engine_on_fixed_buffers_writes_what_the_eager_one_writes(
         texts = [written(engine, method, sampling, random_prompt(num_tokens)) for engine in (fixed, eager)]
         assert texts[0] == texts[1], method
     assert graphs.num_kept > 5 and not graphs.failure and fixed.info.graphs.value
+
+
+def test_recording_within_an_answer_is_told_beside_its_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a bucket border a pass is recorded between rounds; by the clock an answer takes both."""
+    real, slept = _Recorded.__init__, []
+
+    def slow(self: _Recorded, *args: object) -> None:
+        time.sleep(0.02)
+        slept.append(0.02)
+        real(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_Recorded, "__init__", slow)
+    engine, config = tiny_engine(graphs=twin()), GenerationConfig(method="autoregressive", max_new_tokens=45)
+    events = engine.generate(random_prompt(230), config)
+    first = next(event for event in events if isinstance(event, RoundDone))
+    started, ahead = time.perf_counter(), sum(slept)
+    *_, finished = events
+    wall, stats = time.perf_counter() - started, finished.stats
+    assert first.stats.recording_seconds == 0, "what was recorded before the first round is part of reading"
+    within = sum(slept) - ahead
+    assert 0 < within <= stats.recording_seconds < within + 0.02
+    assert stats.decode_seconds + stats.recording_seconds <= wall + first.stats.decode_seconds
+    assert joined(stats, stats).recording_seconds == 2 * stats.recording_seconds
+    assert answer_report(finished)["recording_seconds"] == pytest.approx(stats.recording_seconds, abs=1e-4)
 
 
 def test_passes_leave_the_same_rows_behind() -> None:

@@ -3,6 +3,7 @@
 The stand-in follows ATen/cuda/CUDAGraph.cpp and c10/cuda/CUDACachingAllocator.cpp; what it refuses, torch asserts.
 """
 
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ class FakeCuda:
         class Graph(FakeGraph):
             world = cuda
 
+        monkeypatch.setattr(Tensor, "to", lambda x, _, copy: x.clone())  # all tensors are in host memory
         monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
         monkeypatch.setattr(torch.cuda, "Stream", Stream)
         monkeypatch.setattr(torch.cuda, "stream", self.stream)
@@ -257,6 +259,43 @@ def test_a_failure_gives_up_what_was_recorded_before_it(cuda: FakeCuda) -> None:
     assert graphs.num_kept == 0 and cuda.at_rest
     cuda.empty_cache()
     assert not cuda.uses
+
+
+def test_a_recording_that_lacked_memory_is_tried_again_and_another_failure_is_final(cuda: FakeCuda) -> None:
+    graphs, lacking = Graphs(FIRST), [torch.OutOfMemoryError("no room"), RuntimeError("CUDA error: out of memory")]
+
+    def lacks(x: Tensor) -> Tensor:
+        if lacking:
+            raise lacking.pop()
+        return -x
+
+    for _ in range(2):
+        assert graphs.prepare("lacks", lacks, torch.ones(2)) is None and cuda.at_rest
+        assert graphs.failure.startswith("recording failed")
+        assert graphs.prepare("neg", torch.neg, torch.ones(2)) is None, "an answer does not try again and again"
+        graphs.try_again()
+    replay = graphs.prepare("lacks", lacks, torch.ones(2))
+    assert replay is not None and replay().tolist() == [-1, -1] and not graphs.failure
+    graphs.prepare("waits", cuda.waits, torch.ones(2))
+    graphs.try_again()
+    assert graphs.failure and graphs.prepare("neg", torch.neg, torch.ones(2)) is None
+
+
+def test_garbage_is_not_collected_while_something_is_recorded(cuda: FakeCuda) -> None:
+    """A finaliser that unlocks host memory waits for the device."""
+    graphs, collects = Graphs(FIRST), []
+
+    def look(x: Tensor) -> Tensor:
+        collects.append(gc.isenabled())
+        return x
+
+    def breaks(x: Tensor) -> Tensor:
+        return cuda.waits(look(x))
+
+    for function in (look, breaks):
+        graphs.prepare(function, function, torch.ones(2))
+        assert collects == [True, True, False] and gc.isenabled()
+        collects.clear()
 
 
 def test_after_everything_was_forgotten_recording_goes_on_in_another_pool(cuda: FakeCuda) -> None:

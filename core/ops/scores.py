@@ -1,0 +1,92 @@
+"""Scores of a few queries, and how much of their attention each chunk of keys gets.
+
+Verification computes the attention of the freshest queries to every key. While the keys of a layer in host memory pass
+by, the same queries score them once more, so that chunks can be chosen by exact attention. Knows shapes, not caches.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from core.ops.attention import causal_bias
+from core.ops.native import VOTERS
+
+WIDENED_BYTES = 16 << 20  # 16-bit keys widened to float32 at a time; at least one head
+MOST_GROUPS = 8  # of tokens whose votes are added: in a longer pass groups are larger
+
+
+def products(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
+    """Scaled scores of queries [N, R, D] and keys [N, C, D], [N, R, C] float32.
+
+    Products of 16-bit tensors are never rounded to 16 bits: the bundled target's reach 15,000, where float16 has
+    steps of 8 and bfloat16 of 64, and more than 65,504 would be infinite.
+    """
+    if queries.dtype == keys.dtype and queries.dtype.itemsize > 2:
+        return (queries @ keys.transpose(-1, -2)).float() * scaling
+    if queries.dtype == keys.dtype and queries.device.type == "cuda":
+        return torch.bmm(queries, keys.transpose(-1, -2), out_dtype=torch.float32).mul_(scaling)
+    wide = queries.float() * scaling
+    found = torch.empty(*queries.shape[:2], keys.shape[1], device=queries.device)
+    together = max(1, WIDENED_BYTES // (keys[0].numel() * found.itemsize or 1))
+    for first in range(0, len(keys), together):
+        heads = slice(first, first + together)
+        torch.matmul(wide[heads], keys[heads].float().transpose(-1, -2), out=found[heads])
+    return found
+
+
+class Tally:
+    """Counts the attention that the last tokens of a pass give to the keys of one layer, as these pass by.
+
+    `add` the keys that all of them see, in order; `finish` with the other keys. Then `votes` [H_kv, groups, C] has the
+    attention to each begun chunk, summed over the heads and `group` tokens at a time.
+
+    Args:
+        q: [1, H, R, D] of the tokens that vote.
+        chunk_size: keys of a chunk; a soft cap bounds scores as in the layer's attention.
+    """
+
+    votes: Tensor
+
+    def __init__(self, q: Tensor, num_kv_heads: int, scaling: float, chunk_size: int, softcap: float | None) -> None:
+        self.tokens, self.group = q.shape[2], max(VOTERS, -(-q.shape[2] // MOST_GROUPS))
+        self._scaling, self._chunk, self._softcap = scaling, chunk_size, softcap
+        self._q = q.reshape(num_kv_heads, -1, q.shape[3])  # [H_kv, G * R, D]
+        self._kept_as = torch.bfloat16 if q.dtype.itemsize == 2 else torch.float32
+        self._masses: list[Tensor] = []  # each [P, H_kv, G * R, chunks], of exp(score - lse of the part)
+        self._lses: list[Tensor] = []  # each [P, H_kv, G * R]
+
+    def add(self, k: Tensor, lse: Tensor) -> None:
+        """Keys k [P, H_kv, S, D] of P parts, whole chunks, and each part's log-sum-exp [P, H, R]."""
+        parts, heads, size, dim = k.shape
+        q = self._q.expand(parts, -1, -1, -1)
+        q, k = q.reshape(parts * heads, -1, dim), k.reshape(parts * heads, size, dim)
+        scores, own = self._capped(products(q, k, self._scaling)), lse.reshape(parts * heads, -1)
+        masses = scores.sub_(own[..., None]).exp_().view(parts, heads, own.shape[1], size // self._chunk, self._chunk)
+        self._masses.append(masses.sum(-1, dtype=self._kept_as))
+        self._lses.append(own.view(parts, heads, -1))
+
+    def _capped(self, scores: Tensor) -> Tensor:
+        return scores if self._softcap is None else scores.div_(self._softcap).tanh_().mul_(self._softcap)
+
+    def finish(self, k: Tensor, lse: Tensor | None = None) -> "Tally":
+        """The last keys k [H_kv, n, D], of which the last R are the tokens' own.
+
+        Args:
+            lse: [1, H, R] float32, over all keys; None: there are no others than k.
+        """
+        group = torch.arange(self.tokens, device=k.device) // self.group
+        summed = (group == torch.arange(-(-self.tokens // self.group), device=k.device)[:, None]).float()
+        summed = summed.repeat(1, self._q.shape[1] // self.tokens)  # [groups, G * R]
+        scores = self._capped(products(self._q, k, self._scaling))  # [H_kv, G * R, n]
+        newest = scores.view(len(k), -1, self.tokens, k.shape[1])[..., k.shape[1] - self.tokens :]
+        newest += causal_bias(self.tokens, k.device)
+        total = scores.logsumexp(-1) if lse is None else lse.reshape(len(k), -1)
+        shares = functional.pad(scores.sub_(total[..., None]).exp_(), (0, -k.shape[1] % self._chunk))
+        found = [(summed @ shares.view(*shares.shape[:2], -1, self._chunk).sum(-1)).to(self._kept_as)]
+        if self._masses:
+            masses, lses = torch.cat(self._masses), torch.cat(self._lses)
+            weights = (summed * (lses - total).exp()[:, :, None]).to(masses.dtype)  # [P, H_kv, groups, G * R]
+            parts = weights.flatten(0, 1) @ masses.flatten(0, 1)
+            found.insert(0, parts.view(*weights.shape[:3], -1).permute(1, 2, 0, 3).flatten(2))
+        self.votes = torch.cat(found, 2)
+        return self
