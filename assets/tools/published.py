@@ -1,4 +1,4 @@
-"""The published figures of TriForce (arXiv 2404.11912) beside what the plan predicts: `python assets/tools/published.py`.
+"""Published figures of TriForce (arXiv 2404.11912) beside what the plan predicts: `python assets/tools/published.py`.
 
 Prints a table for `assets/docs/gpu.md`, from the plans and forecasts that `doctor` shows for the same machines.
 """
@@ -67,12 +67,15 @@ def line(row: Row) -> str:
     inputs = f"{plan.resident_layers} of {plan.num_layers} layers, budget {settled.retrieval.budget:,}, "
     inputs += f"{'the draft' if has_draft else 'no draft'}, accepted {acceptance.level2:.3f}, {found.gamma2} guesses"
     link = f"{found.link_bytes_per_full_pass / 1e9:.1f}"
-    return f"| {name} | {machine} | {row.published} | {plain:.0f} / {fast:.0f} ({plain / fast:.2f}x) | {inputs} | {link} | |"
+    told_ms = f"{plain:.0f} / {fast:.0f} ({plain / fast:.2f}x)"
+    return f"| {name} | {machine} | {row.published} | {told_ms} | {inputs} | {link} | |"
 
 
 def main() -> None:
     """Print the table."""
-    head = "| model | GPUs | published ms: plain / TriForce | predicted | its inputs | GB a pass over each link | measured |"
+    head = (
+        "| model | GPUs | published ms, plain / TriForce | predicted | inputs | GB a pass over each link | measured |"
+    )
     print(head, "|---" * 7 + "|", *map(line, ROWS), sep="\n")
 
 

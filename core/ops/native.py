@@ -382,6 +382,12 @@ def _check(kernel: SmallRows) -> None:
     means, asked = random(2, 70, 24), random(2, 8, 24)
     shares = (kernel.votes(asked, means, 0.3), torch.softmax(asked.double() @ means.double().mT * 0.3, -1).sum(1))
     assert by_chunk[1] is not None, "the kernel votes in chunks of this size"
-    pairs = (product, shares, (by_chunk[1], by_chunk[0]), (kernel.norm(x, norm, 1e-5), exact), silu)
+    pairs = [product, shares, (by_chunk[1], by_chunk[0]), (kernel.norm(x, norm, 1e-5), exact), silu]
+    for kept in KEPT_AS:
+        blocks, found = random(9, 2, 1, 70, 64).to(kept), Partial(torch.empty_like(q), torch.empty(1, 2, VOTERS))
+        kernel.blocks(q, blocks, 0.125, found, 2.0, 1)
+        keys, values = blocks.double().transpose(0, 1).reshape(2, -1, 64)
+        scores = 2 * torch.tanh(q[0].double() @ keys.T * 0.125 / 2)
+        pairs += [(found.out[0], scores.softmax(-1) @ values), (found.lse[0], scores.logsumexp(-1))]
     if not all(torch.allclose(found.double(), twin, atol=1e-4) for found, twin in pairs):
         raise NoKernel("the compiled products compute something else on this processor")

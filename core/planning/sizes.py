@@ -22,10 +22,10 @@ GIB = 1 << 30
 RUNTIME_BYTES = 600 << 20
 # Part of free RAM that a plan may use: the rest is for the system and unforeseen needs.
 USABLE_SHARE = 0.9
-# Free memory of a GPU that a plan leaves: for kernels, which load when they are first used (0.2 to 0.3 GiB of torch's
-# and cuBLAS's), page tables of pinned host memory (0.12 GiB for 64 GiB), the allocator's gaps, NCCL's buffers, and what
-# a desktop takes meanwhile. An estimate: the plan's own rows were 1% above the allocator's peak, which has cuBLAS's
-# workspaces in it (NVIDIA H200, 2026-11-26).
+# Free memory of a GPU that a plan leaves: for kernels, which load when they are first used (0.2 to 0.3 GiB of
+# torch's and cuBLAS's), page tables of pinned host memory (0.12 GiB for 64 GiB), the allocator's gaps, NCCL's buffers,
+# and what a desktop takes meanwhile. An estimate: the plan's own rows were 1% above the allocator's peak, which has
+# cuBLAS's workspaces in it (NVIDIA H200, 2026-11-26).
 GPU_MARGIN = 800 << 20
 WINDOW_SHARE, MOST_WINDOW = 1 / 16, 1024  # of a draft's weights, in bytes; tokens
 USUAL_MLP = 4  # times as wide as hidden states, if the configuration does not say
