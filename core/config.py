@@ -203,11 +203,6 @@ class EngineConfig:
             f"Use 0 (off) to {MOST_CPU_SHARE:g}, or leave it out: then it is measured.",
         )
         _require(
-            not share or self.num_gpus == 1,
-            "The host does not attend where several processes share the model.",
-            "Leave out --cpu-attention-share or --gpus.",
-        )
-        _require(
             self.placement in ("auto", "resident", "split", "offloaded"),
             f"The placement {self.placement!r} is unknown.",
             "Use resident, split or offloaded.",

@@ -31,7 +31,6 @@ class KVShape(NamedTuple):
     dtype: torch.dtype
     device: torch.device
     reaches: tuple[Reach | None, ...] = ()  # of each layer; None: it attends to all tokens before. Empty: all layers do
-    capped: bool = False  # whether attention scores have a soft cap
     again: tuple[int, ...] = ()  # layers that later layers without keys of their own read, one for each, in order
     windowed_heads: tuple[int, int] | None = None  # H_kv and D of windowed layers, if others than those above
     # Of a model with recurrent layers: the model's numbers of the layers that attend; no others are counted here

@@ -114,8 +114,8 @@ class FullCache:
         """In later short passes the host attends to this share of its blocks in place; 0: to none."""
         shape = self.shape
         self._help = None
-        if share and not shape.capped:  # the host's attention knows no soft cap
-            helper = HostAttention(shape.num_heads, shape.head_dim, SHORT_PASS, shape.dtype, shape.device)
+        if share:
+            helper = HostAttention(shape.num_heads, shape.head_dim, SHORT_PASS, shape.device)
             self._help = CpuShare(helper, share)
 
     def offload_one(self, block_rows: int) -> None:

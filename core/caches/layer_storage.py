@@ -271,7 +271,7 @@ class OffloadedLayer:
         partial, causal_partial = partials_as(asked)
         helper = self._helper if self._helped else None
         if helper is not None:
-            helper.ask(q, self._host[: self._helped], scaling)
+            helper.ask(q, self._host[: self._helped], scaling, asked.softcap if asked else None)
         at, end, short = start - self._offloaded, start - self._offloaded + q.shape[2], q.shape[2] <= SHORT_PASS
         new_k, new_v = self._new or (self._k[:, :, at:end], self._v[:, :, at:end])
         found = causal_partial(q, new_k, new_v, scaling)

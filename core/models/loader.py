@@ -75,7 +75,6 @@ class ModelDims:
     drafts: bool = True  # whether it can be a draft, whose keys must move (`core.models.rotary`)
     intermediate_size: int = 0  # of an MLP; 0: not known
     reaches: tuple[Reach | None, ...] = ()  # see `KVShape`
-    capped: bool = False
     kv_dtype: torch.dtype | None = None  # of keys and values, where it is not the type of computation
     plain: bool = True  # whether attention is the plain causal one in every layer
     again: tuple[int, ...] = ()  # see `KVShape`; as many of the layers, the last ones, have no keys of their own
@@ -98,7 +97,7 @@ class ModelDims:
         """The shape that a cache needs."""
         own = self.num_kv_layers
         heads = (own, self.num_heads, self.num_kv_heads, self.head_dim)
-        others = (self.reaches[:own], self.capped, self.again, self.windowed_heads)
+        others = (self.reaches[:own], self.again, self.windowed_heads)
         return KVShape(*heads, dtype, device, *others, attending=self.attending, narrow=self.kv_dtype)
 
 
@@ -241,7 +240,6 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         drafts=family.drafts,
         intermediate_size=int(max(widths) if isinstance(widths, list) else widths),
         reaches=reaches,
-        capped=capped,
         plain=not (reaches or capped or again or family.recurrent) and config.model_type not in WITH_SINKS,
         again=again,
         windowed_heads=windowed_heads,

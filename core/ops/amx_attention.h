@@ -130,10 +130,11 @@ template <class T> class Task {
  public:
   const int rows, dim;
 
-  Task(const float* q, float scale, Rows<T> keys, int64_t first, int64_t rows, int64_t num_new, int64_t total,
-       int64_t dim, int64_t share, int64_t chunk)
+  Task(const float* q, float scale, float cap, Rows<T> keys, int64_t first, int64_t rows, int64_t num_new,
+       int64_t total, int64_t dim, int64_t share, int64_t chunk)
       : rows(int(rows)),
         dim(int(dim)),
+        cap_(cap),
         keys_(keys),
         chunks_(chunk > 0 ? int(share / chunk) : 0),
         chunk_(int(chunk)),
@@ -160,6 +161,7 @@ template <class T> class Task {
 
   int64_t most_seen() const { return *std::max_element(seen_.begin(), seen_.end()); }
   void attend(int64_t start, int64_t end, const Part& part);
+  void move(int64_t by) { keys_.k += by, keys_.v += by; }
 
  private:
   static constexpr int SPLIT = PARTS_OF<T>;
@@ -169,6 +171,7 @@ template <class T> class Task {
   static constexpr int DEPTH = KEYS / DEEP;
   static_assert(WIDE == SIDE, "a vector is a row of a tile");
 
+  float cap_;
   Rows<T> keys_;
   int chunks_, chunk_;           // chunks of a share, 0: masses are not asked for; keys of a chunk
   int steps_, across_, groups_;  // products over a key; tiles over a value; rows in groups
@@ -333,8 +336,9 @@ template <class T> Wide Task<T>::tops(int g, int64_t start) const {
       float* at = scores_.at((j + i) * QUERIES);
       Wide score = load<Wide>(at);
       if (!AS_IT_LIES) score += load<Wide>(at + KEYS * QUERIES);
+      if (cap_ > 0) score = capped(score, cap_);
       if (!all_seen) score = seen > j + i ? score : all<Wide>(-std::numeric_limits<float>::infinity());
-      if (!AS_IT_LIES || !all_seen) store(at, score);
+      if (!AS_IT_LIES || !all_seen || cap_ > 0) store(at, score);
       best[i] = greater(best[i], score);
     }
   }

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from core.ops.attention import attend, attend_reference
+from core.ops.attention import Partial, attend, attend_reference
 from core.ops.kernel_build import NoKernel, cache_folder, compiled
 from core.ops.kernel_structs import DecoderSizes, LinearSizes, ModelSizes, ScratchPointers, Sizes
 from core.ops.threads import process_threads
@@ -60,6 +60,9 @@ class SmallRows:
         self._call_from = loaded.small_rows_attention_from
         self._call_from.restype = None
         self._call_from.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 2
+        self._call_blocks = loaded.small_rows_blocks
+        self._call_blocks.restype = None
+        self._call_blocks.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_int64, *[ctypes.c_void_p] * 3, ctypes.c_int64]
         self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
         self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
@@ -162,6 +165,27 @@ class SmallRows:
         states = [None if state is None else state.data_ptr() for state in (before, after)]
         self._call_from(*pointers, KEPT_AS.index(k.dtype), first, *states)
         return out.view(1, heads, count, dim)
+
+    def blocks(
+        self, q: Tensor, blocks: Tensor, scaling: float, into: Partial, softcap: float | None, threads: int
+    ) -> None:
+        """Unmasked attention of every query to every row of every block, in one parallel step.
+
+        The number of blocks sets the order of sums; rows and threads do not.
+
+        Args:
+            q: [1, H, T, D] and blocks: [N, 2, H_kv, R, D], keys before values, both contiguous, that it `takes`.
+            into: out [1, H, T, D] and lse [1, H, T], both float32 and contiguous; written.
+        Memory: an eighth of a block's results for every block.
+        """
+        _, _, kv_heads, size, dim = blocks.shape
+        assert all(tensor.is_contiguous() for tensor in (q, blocks, *into)), "read and written as they lie"
+        rows = q.shape[1] // kv_heads * q.shape[2]
+        strides = (size * dim, dim) * 2
+        work = (size, 1, -(-rows // MOST_TOGETHER), threads, blocks.dtype in self.by_matrices, 0, 0)
+        sizes = Sizes(scaling, kv_heads, rows, 1, size, dim, *strides, *work, softcap or 0.0)
+        pointers = (into.out.data_ptr(), into.lse.data_ptr(), ctypes.byref(sizes))
+        self._call_blocks(q.data_ptr(), blocks.data_ptr(), len(blocks), *pointers, KEPT_AS.index(blocks.dtype))
 
     def votes(self, queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
         """The attention that queries [H_kv, R, D] give to keys [H_kv, C, D], summed over R: [H_kv, C], float32 on CPU.
@@ -358,6 +382,12 @@ def _check(kernel: SmallRows) -> None:
     means, asked = random(2, 70, 24), random(2, 8, 24)
     shares = (kernel.votes(asked, means, 0.3), torch.softmax(asked.double() @ means.double().mT * 0.3, -1).sum(1))
     assert by_chunk[1] is not None, "the kernel votes in chunks of this size"
-    pairs = (product, shares, (by_chunk[1], by_chunk[0]), (kernel.norm(x, norm, 1e-5), exact), silu)
+    pairs = [product, shares, (by_chunk[1], by_chunk[0]), (kernel.norm(x, norm, 1e-5), exact), silu]
+    for kept in KEPT_AS:
+        blocks, found = random(9, 2, 1, 70, 64).to(kept), Partial(torch.empty_like(q), torch.empty(1, 2, VOTERS))
+        kernel.blocks(q, blocks, 0.125, found, 2.0, 1)
+        keys, values = blocks.double().transpose(0, 1).reshape(2, -1, 64)
+        scores = 2 * torch.tanh(q[0].double() @ keys.T * 0.125 / 2)
+        pairs += [(found.out[0], scores.softmax(-1) @ values), (found.lse[0], scores.logsumexp(-1))]
     if not all(torch.allclose(found.double(), twin, atol=1e-4) for found, twin in pairs):
         raise NoKernel("the compiled products compute something else on this processor")

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -214,6 +215,14 @@ template <class V> INLINE V power_of_two(V x) {
   V scale;
   std::memcpy(&scale, &power, sizeof scale);
   return y * scale;
+}
+
+// cap * tanh(x / cap), for cap > 0; error below 2e-7 cap.
+template <class V> INLINE V capped(V x, float cap) {
+  const Ints<V> negative = x < all<V>(0.0f);
+  const V e = power_of_two<V>((negative ? x : -x) * (2 * 1.44269504f / cap));
+  const V y = (all<V>(1.0f) - e) / (all<V>(1.0f) + e) * cap;
+  return negative ? -y : y;
 }
 
 inline Vec silu(Vec x) {
@@ -449,12 +458,13 @@ template <class T> class Task {
  public:
   const int rows, dim;
 
-  // Scores are <q, k> * scale. Row r of q [rows, dim] is number first + r of its head: it sees keys up to
+  // Scores are <q, k> * scale, soft-capped if `cap` is not 0. Row r of q [rows, dim] is number first + r of its head: it sees keys up to
   // total - num_new + (first + r) % num_new.
-  Task(const float* q, float scale, Rows<T> keys, int64_t first, int64_t rows, int64_t num_new, int64_t total,
-       int64_t dim, int64_t share, int64_t chunk)
+  Task(const float* q, float scale, float cap, Rows<T> keys, int64_t first, int64_t rows, int64_t num_new,
+       int64_t total, int64_t dim, int64_t share, int64_t chunk)
       : rows(int(rows)),
         dim(int(dim)),
+        cap_(cap),
         keys_(keys),
         q_(rows * dim),
         seen_(rows),
@@ -471,8 +481,10 @@ template <class T> class Task {
   }
   int64_t most_seen() const { return *std::max_element(seen_.begin(), seen_.end()); }
   void attend(int64_t start, int64_t end, const Part& part);
+  void move(int64_t by) { keys_.k += by, keys_.v += by; }  // to other keys and values, so many numbers behind
 
  private:
+  float cap_;
   Rows<T> keys_;
   std::vector<float> q_;  // rows that share loads lie beside each other: [dim, rows] of each tile
   std::vector<int64_t> seen_;
@@ -508,6 +520,8 @@ template <class T> class Task {
                    Wide* sums, int block, Ahead<T>& ahead) {
     alignas(64) float weights[TOGETHER * BLOCK];
     score<R>(q_.data() + r * dim, turned, weights, dim, ahead);
+    if (cap_ > 0)
+      for (int j = 0; j < R * BLOCK; j += WIDE) store(weights + j, capped(load<Wide>(weights + j), cap_));
     for (int i = 0; i < R; ++i) {
       const int sees = int(std::min<int64_t>(seen_[r + i] - start, num));
       float shrunk;
@@ -611,16 +625,19 @@ struct Sizes {
   int64_t kv_heads, rows, num_new, total, dim, k_head, k_row, v_head, v_row, share, pieces, groups, threads,
       matrices,        // whether matrix units compute, see amx_attention.h
       chunk, columns;  // keys of a chunk, 0: no votes; chunks of a row of votes, a multiple of those of a share
+  double cap;          // soft cap of scores, 0: none
 };
 
 namespace {
+
+constexpr double LOG2_E = 1.4426950408889634;
 
 template <class Task, class T>
 Task task_of(const Sizes& s, const float* q, const T* k, const T* v, int64_t head, int64_t group) {
   const int64_t first = s.rows * group / s.groups, last = s.rows * (group + 1) / s.groups;
   const Rows<T> keys = {k + head * s.k_head, v + head * s.v_head, s.k_row, s.v_row};
-  const float scale = float(s.scale * 1.4426950408889634);  // of powers of two
-  return {q + (head * s.rows + first) * s.dim, scale, keys, first, last - first, s.num_new, s.total, s.dim,
+  const float scale = float(s.scale * LOG2_E), cap = float(s.cap * LOG2_E);  // of powers of two
+  return {q + (head * s.rows + first) * s.dim, scale, cap, keys, first, last - first, s.num_new, s.total, s.dim,
           s.share, s.chunk};
 }
 
@@ -811,6 +828,71 @@ extern "C" void small_rows_attention_from(const float* q, const void* k, const v
     attention_from(*sizes, q, static_cast<const Brain*>(k), static_cast<const Brain*>(v), out, un);
   else
     attention_from(*sizes, q, static_cast<const float*>(k), static_cast<const float*>(v), out, un);
+}
+
+namespace {
+
+constexpr int64_t BLOCKS_OF_A_TASK = 8;
+
+// Every task has some rows of a head and some blocks; their parts are merged in the order of the blocks.
+template <class Task, class T>
+void attend_to_blocks(const Sizes& s, const float* q, const T* blocks, int64_t num, float* out, float* lse) {
+  const int64_t apart = 2 * s.kv_heads * s.k_head, parts = (num + BLOCKS_OF_A_TASK - 1) / BLOCKS_OF_A_TASK;
+  const int64_t rows_of_all = s.kv_heads * s.rows, row = s.dim + 2;
+  const std::unique_ptr<float[]> memory(new float[parts * rows_of_all * row]);
+  const auto part_of = [&](int64_t n, int64_t head, int64_t group) {
+    const int64_t first = s.rows * group / s.groups, last = s.rows * (group + 1) / s.groups;
+    return Part(memory.get() + (n * rows_of_all + head * s.rows + first) * row, last - first, s.dim);
+  };
+#pragma omp parallel num_threads(int(s.threads)) if (s.threads > 1)
+  {
+    std::vector<float> own(s.rows * row);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t i = 0; i < parts * s.kv_heads * s.groups; ++i) {
+      const int64_t n = i / s.groups / s.kv_heads, head = i / s.groups % s.kv_heads, group = i % s.groups;
+      const int64_t from = n * BLOCKS_OF_A_TASK, to = std::min(from + BLOCKS_OF_A_TASK, num);
+      const T* k = blocks + from * apart;
+      Task task = task_of<Task>(s, q, k, k + apart / 2, head, group);
+      const Part result = part_of(n, head, group), part(own.data(), task.rows, s.dim);
+      task.attend(0, s.total, result);
+      for (int64_t b = from + 1; b < to; ++b) {
+        task.move(apart);
+        task.attend(0, s.total, part);
+        add_part(result, part, task.rows, task.dim);
+      }
+    }
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < s.kv_heads * s.groups; ++i) {
+      const int64_t head = i / s.groups, group = i % s.groups;
+      const int64_t first = s.rows * group / s.groups, at = head * s.rows + first;
+      const int rows = int(s.rows * (group + 1) / s.groups - first), dim = int(s.dim);
+      const Part result = part_of(0, head, group);
+      for (int64_t n = 1; n < parts; ++n) add_part(result, part_of(n, head, group), rows, dim);
+      for (int r = 0; r < rows; ++r) lse[at + r] = float((result.top[r] + std::log2(result.sum[r])) / LOG2_E);
+      finish(result, rows, dim, out + at * dim);
+    }
+  }
+}
+
+template <class T> void blocks(const Sizes& s, const float* q, const T* from, int64_t num, float* out, float* lse) {
+#ifdef HAS_MATRICES
+  if (s.matrices) return attend_to_blocks<amx::Task<T>>(s, q, from, num, out, lse);
+#endif
+  attend_to_blocks<Task<T>>(s, q, from, num, out, lse);
+}
+
+}  // namespace
+
+// Attention of all rows to all keys of `num` contiguous blocks [2, kv_heads, total, dim], keys before values, with its
+// log-sum-exp lse [kv_heads, rows]: one parallel step for all blocks. num_new 1; `pieces`, `share` and votes are not used.
+extern "C" void small_rows_blocks(const float* q, const void* from, int64_t num, float* out, float* lse,
+                                  const Sizes* sizes, int64_t kind) {
+  if (kind == 1)
+    blocks(*sizes, q, static_cast<const Half*>(from), num, out, lse);
+  else if (kind == 2)
+    blocks(*sizes, q, static_cast<const Brain*>(from), num, out, lse);
+  else
+    blocks(*sizes, q, static_cast<const float*>(from), num, out, lse);
 }
 
 namespace {

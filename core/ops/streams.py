@@ -52,8 +52,11 @@ class Streams(Protocol):
     def share(self, memory: Tensor, stream: Stream) -> None:
         """Reserve freed memory of the computing stream until `stream` has finished with it."""
 
+    def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
+        """A small buffer of host memory, pinned for a GPU: uninitialised, [size]."""
+
     def pin(self, rows: Tensor) -> str:
-        """Lock host memory in place; returns why that failed, "" on success."""
+        """Lock host memory in place; returns why that failed, "" on success. Of large memory: it locks whole pages."""
 
     def unpin(self, rows: Tensor) -> None:
         """Unlock it after all work given to the device is done."""
@@ -99,6 +102,9 @@ class AtOnce:
     def share(self, memory: Tensor, stream: Stream) -> None:
         """All work is done already."""
 
+    def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(size, dtype=dtype)
+
     def pin(self, rows: Tensor) -> str:
         return "there is no GPU to pin it for"
 
@@ -142,6 +148,10 @@ class CudaStreams:
 
     def share(self, memory: Tensor, stream: Any) -> None:
         memory.record_stream(stream)
+
+    def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
+        """From torch's own pinned pages: the driver refuses to register a page twice, and heap memory shares pages."""
+        return torch.empty(size, dtype=dtype, pin_memory=True)
 
     def pin(self, rows: Tensor) -> str:
         """Register the memory in place: torch's own pinned tensors are rounded up to powers of two and never freed.

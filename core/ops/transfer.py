@@ -171,7 +171,7 @@ class Picker:
     def __init__(self, dtype: torch.dtype, device: torch.device, size_bytes: int | None = None) -> None:
         self._streams, self._dtype, self._device = streams.of(device), dtype, device
         self._size = (size_bytes or PICKED_BYTES) // dtype.itemsize
-        self._buffers: list[HostRows] = []
+        self._buffers: list[Tensor] = []
         self._copied = [self._streams.event() for _ in range(2)]
         self._turn = 0
 
@@ -185,12 +185,11 @@ class Picker:
             return
         width = rows.shape[1]
         if not self._buffers:
-            size = (max(self._size, width),)
-            self._buffers = [HostRows(size, self._dtype, self._device) for _ in self._copied]
-        portion = self._buffers[0].rows.numel() // width
+            self._buffers = [self._streams.pinned(max(self._size, width), self._dtype) for _ in self._copied]
+        portion = self._buffers[0].numel() // width
         for start in range(0, len(chosen), portion):
             numbers = chosen[start : start + portion]
-            buffer = self._buffers[self._turn].rows[: len(numbers) * width].view(-1, width)
+            buffer = self._buffers[self._turn][: len(numbers) * width].view(-1, width)
             copied, self._turn = self._copied[self._turn], 1 - self._turn
             copied.synchronize()
             torch.index_select(rows, 0, numbers, out=buffer)

@@ -3,6 +3,7 @@
 Every order is a plain value that can be sent; `carry_out` does on a rank's share what rank 0 did on its own.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +21,7 @@ from core.models.cached_model import CachedModel
 from core.models.loader import LoadedModel
 from core.ops.backend import Backend
 from core.ops.link import link_rate
+from core.planning.cost_model import Sharing, measure_sharing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +211,32 @@ class ChunkWeights:
         if held.shape[2] == 0:
             return torch.empty(0)
         return chosen_weights(held, share.chooser.scores)
+
+
+@dataclass(frozen=True, slots=True)
+class LetHostAttend:
+    """In later short passes this rank's part of the host attends to a share of the rank's blocks."""
+
+    share: float
+
+    def carry_out(self, share: Share) -> None:
+        share.full.let_host_attend(self.share)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureSharing:
+    """Measure this rank's link with its part of the host beside it, while the others measure theirs."""
+
+    size_bytes: int  # of the blocks
+
+    def carry_out(self, share: Share) -> Tensor:
+        """[2] float64: the numbers of `Sharing`; the host's is infinite where the device has no room to measure."""
+        shape, piece = share.full.shape, share.full.host_memory[0].rows.shape[1:]
+        try:
+            found = measure_sharing(piece, shape.num_heads, shape.dtype, shape.device, self.size_bytes)
+        except torch.OutOfMemoryError:
+            found = Sharing(0.0, math.inf)
+        return torch.tensor(found, dtype=torch.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from core.parallel.commands import (
     Detach,
     Forget,
     ForgetPart,
+    LetHostAttend,
     Order,
     PutBack,
     Remember,
@@ -40,6 +41,10 @@ class LedFullCache(FullCache):
         if length < self.length:
             self._tell(Truncate("full", length))
         super().truncate(length)
+
+    def let_host_attend(self, share: float) -> None:
+        self._tell(LetHostAttend(share))
+        super().let_host_attend(share)
 
     def remember_queries(self, num_queries: int) -> None:
         self._tell(Remember(num_queries))

@@ -29,10 +29,11 @@ from core.models.loader import NOTHING, LoadedModel, ModelDims
 from core.ops.backend import Backend
 from core.ops.link import LINK_BYTES
 from core.ops.threads import most_threads, set_most_threads
-from core.parallel.commands import CacheSizes, ChunkWeights, Feed, HeldChunks, MeasureLink, Order
+from core.parallel.commands import CacheSizes, ChunkWeights, Feed, HeldChunks, MeasureLink, MeasureSharing, Order
 from core.parallel.group import PATIENCE, Group, RankLost, require_group
 from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
 from core.planning.choices import Choice
+from core.planning.cost_model import SHARING_BYTES, Sharing
 from core.planning.memory_plan import Plan
 
 LAST_WORDS_SECONDS = 5.0  # time for a failing rank to say why, or to be seen dead
@@ -40,6 +41,7 @@ LEAVE_SECONDS = 2.0  # time for a rank to end by itself
 WATCH_SECONDS = 0.5
 
 Said = TypeVar("Said")
+Found = TypeVar("Found")
 
 
 class RankPool:
@@ -72,8 +74,7 @@ class RankPool:
             self.group = Group(assignment.meeting, 0, assignment.num_ranks, assignment.device)
         except RankLost as error:
             raise self._lost() from error
-        if self.device.type != "cuda":
-            set_most_threads(assignment.num_threads)
+        set_most_threads(assignment.num_threads)
         sentinels = [process.sentinel for process in self._processes]
         self._passes = PassClock()
         watch = partial(watch_ranks, sentinels, self._noticed, self._done, self.group.abort, self._passes)
@@ -155,13 +156,29 @@ class RankPool:
         Raises:
             Whatever `own` raises.
         """
-        self.tell(MeasureLink(size_bytes))
+        mine, others = self._measured(MeasureLink(size_bytes), own)
+        rates = [rate for (rate,) in others]
+        return slowest_link(mine, rates, "GPU" if self.device.type == "cuda" else "process")
+
+    def sharing(self, own: Callable[[], Sharing], size_bytes: int = SHARING_BYTES) -> Sharing:
+        """The slowest link and the slowest part of the host, all measured at the same time; `own` measures rank 0's.
+
+        Raises:
+            Whatever `own` raises.
+        """
+        mine, others = self._measured(MeasureSharing(size_bytes), own)
+        link, host = (max(seconds) for seconds in zip(mine, *others, strict=True))
+        return Sharing(link, host)
+
+    def _measured(self, order: Order, own: Callable[[], Found]) -> tuple[Found, list[list[float]]]:
+        """What rank 0 and the others found at the same time; nobody's answer is left over if `own` raises."""
+        self.tell(order)
         self._check()
         try:
             mine = own()
         finally:
-            rates = [float(said.values[0]) for said in self._hear(Reply)]
-        return slowest_link(mine, rates, "GPU" if self.device.type == "cuda" else "process")
+            others = [said.values for said in self._hear(Reply)]
+        return mine, others
 
     def _ask(self, order: Order, like: Tensor) -> list[Tensor]:
         self.tell(order)
@@ -219,7 +236,7 @@ class RankPool:
 
     def close(self) -> None:
         """End every process. Closing twice is harmless."""
-        if self._end.alive and self.device.type != "cuda":
+        if self._end.alive:
             set_most_threads(self._threads_before)
         self._end()
 

@@ -94,8 +94,7 @@ def _obey(assignment: Assignment, line: Connection) -> None:
     torch.set_flush_denormal(True)  # as in `LoadedPair.load`
     if assignment.device_type == "cuda":
         torch.cuda.set_device(assignment.device)
-    else:
-        torch.set_num_threads(assignment.num_threads)
+    torch.set_num_threads(assignment.num_threads)
     backend = backend_named(assignment.backend, assignment.device, assignment.dtype)
     line.send(Here())
     group = Group(assignment.meeting, assignment.rank, assignment.num_ranks, assignment.device)

@@ -169,8 +169,6 @@ def choose_cpu_attention(config: EngineConfig, device: str, *, away: bool) -> Ch
         return Choice(config.cpu_attention_share, "asked for")
     if device != "cuda":
         return Choice(0.0, "the processor is the device itself")
-    if config.num_gpus > 1:
-        return Choice(0.0, "several processes share the model")
     return Choice(None, "measured when the model is loaded")
 
 

@@ -39,7 +39,7 @@ LAYER_OVERHEAD = {"cpu": 2e-4, "cuda": 2.5e-4}
 PROBED_BYTES, PROBED_WIDTH, PROBED_NUMBERS, PROBED_KV_HEADS, PROBED_DIM = 128 << 20, 1024, 24 << 20, 2, 128
 PROBED_ROWS, PROBED_GROUP, PROBES = 9, 4, 3
 AGAIN_SECONDS = 60.0
-SHARING_BYTES = 128 << 20  # of blocks, more than processor caches hold
+SHARING_BYTES = 256 << 20  # of blocks, more than processor caches hold
 SHARING_ROWS = MOST_GUESSES + 1  # of a round's verification: rounds are long where the link limits a pass
 LEAST_GAIN = 0.1  # of the link's time: a smaller gain is not worth a thread
 SHARE_STEP = 0.05  # shares are multiples of it, so that most starts on one machine choose the same share
@@ -253,36 +253,47 @@ def share_of(seconds: Sharing) -> Choice[float | None]:
     return Choice(share, f"measured: {times}, so both end together")
 
 
-def measure_sharing(piece: Sequence[int], num_heads: int, dtype: torch.dtype, device: torch.device) -> Sharing:
+def measure_sharing(
+    piece: Sequence[int], num_heads: int, dtype: torch.dtype, device: torch.device, size_bytes: int | None = None
+) -> Sharing:
     """Time a link that carries blocks while the host attends to others of the same shape with a round's queries.
+
+    As in a pass: each gets as many blocks as let both end together, by the measurement before, so that host memory
+    serves both all the time.
 
     Args:
         piece: shape of a block, [2, H_kv, R, D].
+        size_bytes: of all blocks; None: SHARING_BYTES.
     Raises:
         torch.OutOfMemoryError: the device has no room for one block.
-    Cost: SHARING_BYTES of host memory for a moment, and four readings of it; medians of three.
+    Cost: that much host memory for a moment, and at most six readings of it; medians of the last three.
     """
-    size_bytes = dtype.itemsize * torch.Size(piece).numel()
-    memory = HostRows((max(1, SHARING_BYTES // size_bytes), *piece), dtype, device)
+    count = (size_bytes or SHARING_BYTES) // (dtype.itemsize * torch.Size(piece).numel())
+    memory = HostRows((max(2, count), *piece), dtype, device)
     blocks, slot = memory.rows.fill_(0.01), torch.empty(tuple(piece), dtype=dtype, device=device)
-    helper = HostAttention(num_heads, piece[-1], SHARING_ROWS, dtype, device)
+    helper = HostAttention(num_heads, piece[-1], SHARING_ROWS, device)
     q = torch.full((1, num_heads, SHARING_ROWS, piece[-1]), 0.01, dtype=dtype, device=device)
     beside = _beside_on_cuda if device.type == "cuda" else _one_after_the_other
-    taken = [beside(blocks, slot, helper, q) for _ in range(4)]
-    link, host = (sorted(seconds)[1] for seconds in zip(*taken[1:], strict=True))
-    return Sharing(link / len(blocks), host / len(blocks))
+    taken = [Sharing(1.0, 1.0)]
+    for _ in range(6):
+        link, host = taken[-1]
+        helped = min(max(1, round(len(blocks) * link / (link + host))), len(blocks) - 1)
+        link, host = beside(blocks[helped:], blocks[:helped], slot, helper, q)
+        taken.append(Sharing(link / (len(blocks) - helped), host / helped))
+    link, host = (sorted(seconds)[1] for seconds in zip(*taken[-3:], strict=True))
+    return Sharing(link, host)
 
 
-def _beside_on_cuda(blocks: Tensor, slot: Tensor, helper: HostAttention, q: Tensor) -> Sharing:
-    """All blocks by each of both, started together."""
+def _beside_on_cuda(carried: Tensor, attended: Tensor, slot: Tensor, helper: HostAttention, q: Tensor) -> Sharing:
+    """Started together."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     stream = torch.cuda.Stream(slot.device)  # type: ignore[no-untyped-call]
     _wait(slot.device)
     started = time.perf_counter()
-    helper.ask(q, blocks, 1.0)
+    helper.ask(q, attended, 1.0)
     with torch.cuda.stream(stream):
         start.record(stream)
-        for block in blocks:
+        for block in carried:
             slot.copy_(block, non_blocking=True)
         stop.record(stream)
     helper.answer()
@@ -291,11 +302,11 @@ def _beside_on_cuda(blocks: Tensor, slot: Tensor, helper: HostAttention, q: Tens
     return Sharing(start.elapsed_time(stop) / 1e3, host)
 
 
-def _one_after_the_other(blocks: Tensor, slot: Tensor, helper: HostAttention, q: Tensor) -> Sharing:
+def _one_after_the_other(carried: Tensor, attended: Tensor, slot: Tensor, helper: HostAttention, q: Tensor) -> Sharing:
     started = time.perf_counter()
-    for block in blocks:
+    for block in carried:
         slot.copy_(block)
     copied = time.perf_counter()
-    helper.ask(q, blocks, 1.0)
+    helper.ask(q, attended, 1.0)
     helper.answer()
     return Sharing(copied - started, time.perf_counter() - copied)

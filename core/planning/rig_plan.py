@@ -196,7 +196,6 @@ class _Asked:
                 self_draft_bits=16,
                 num_gpus=ranks,
                 gpu_memory_gib=None,
-                cpu_attention_share=self.config.cpu_attention_share if ranks == 1 else None,
             ),
             machine_share(self.rig.machine, ranks, on_gpus=self.device == "cuda"),
             target,

@@ -111,6 +111,8 @@ def bandwidths(plan: Plan, rig: Rig) -> Bandwidths:
     host = plan.nominal.host if plan.cpu_attention.value else None
     if host and not rig.assumed:
         host = Choice(measure_bandwidth(torch.device("cpu")), "measured on this processor, in 32 bit")
+    if host and (ranks := len(rig.machine.gpus)) > 1:
+        host = Choice(host.value / ranks, f"{host.because}; {ranks} GPUs share it")
     if rig.kind is None:
         device = resolve_device("cuda")
         return Bandwidths(Choice(measure_bandwidth(device), "measured here"), measure_link(device), host)

@@ -134,7 +134,7 @@ def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatc
     found = answer(engine, prompt, "triforce")
     assert engine.plan.cpu_attention == engine.info.plan.cpu_attention
     assert engine.plan.cpu_attention.value == 0.5 and "both end together" in engine.plan.cpu_attention.because
-    assert asked == [((2, 4, 128, 16), 4, torch.float32, torch.device("cpu"))]
+    assert asked == [((2, 4, 64, 16), 4, torch.float32, torch.device("cpu"))]
     assert found.token_ids == answer(tiny_engine(), prompt, "triforce").token_ids
 
     def no_room(*_: object) -> Sharing:
@@ -157,12 +157,10 @@ def test_who_attends_is_told_before_anything_is_loaded() -> None:
     assert choose_cpu_attention(asked, "cuda", away=False).value == 0
     assert choose_cpu_attention(EngineConfig(), "cuda", away=True).value is None
     assert choose_cpu_attention(EngineConfig(), "cpu", away=True) == Choice(0.0, "the processor is the device itself")
-    assert choose_cpu_attention(EngineConfig(num_gpus=2), "cuda", away=True).value == 0
+    assert choose_cpu_attention(EngineConfig(num_gpus=2), "cuda", away=True).value is None
     for share in (-0.1, 0.95, float("nan")):
         with pytest.raises(InvalidSetting, match="--cpu-attention-share"):
             EngineConfig(cpu_attention_share=share)
-    with pytest.raises(InvalidSetting, match="several processes"):
-        EngineConfig(cpu_attention_share=0.5, num_gpus=2)
 
 
 def test_layers_that_move_at_work_find_the_host_ready(monkeypatch: pytest.MonkeyPatch) -> None:

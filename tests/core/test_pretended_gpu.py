@@ -365,9 +365,7 @@ def test_everything_that_we_call_of_torch_cuda_was_called_with_its_checks(gpu: P
     return_memory()
     _seconds(device, torch.float32, 9, STOCK.attend)
     assert partial(*(torch.ones(1, 2, 3, 8, device=device) for _ in "qkv"), 1.0).lse.shape == (1, 2, 3)
-    HostAttention(2, 8, 4, torch.float32, device).ask(
-        torch.ones(1, 2, 3, 8, device=device), torch.ones(1, 2, 2, 4, 8), 1.0
-    )
+    HostAttention(2, 8, 4, device).ask(torch.ones(1, 2, 3, 8, device=device), torch.ones(1, 2, 2, 4, 8), 1.0)
     engine = engine_on("cuda", Offload(block_rows=64, num_slots=2), self_draft=True)
     written(engine, "autoregressive")
     recorded = engine_on("cuda", graphs=True)
@@ -377,6 +375,16 @@ def test_everything_that_we_call_of_torch_cuda_was_called_with_its_checks(gpu: P
     assert wanted - gpu.called == NOT_REACHED.keys() & wanted
     assert not NOT_REACHED.keys() & gpu.called, "reached after all"
     assert NOT_REACHED.keys() <= wanted, "not called any more"
+
+
+def test_the_host_s_buffers_lie_in_pinned_pages_of_torch_s_own(
+    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small buffers of the heap would share pages with others, which the driver registers once."""
+    monkeypatch.setattr(torch.cuda._cudart, "refuses", True)
+    helper = HostAttention(2, 8, 4, CUDA)
+    assert all(gpu.is_pinned(buffer) for buffer in (helper._q, helper._out, helper._lse))
+    assert not gpu.is_pinned(HostRows((4,), torch.float32, CUDA).rows), "the control"
 
 
 def test_memory_that_cannot_be_pinned_is_told(gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,15 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
 from core.planning.hardware import this_machine
 from tests.gpu.checklist import ROOT, Here
+from tests.gpu.conftest import PART
 
 NOT_HERE = "not on a processor"
 PACKAGES = ("torch", "transformers", "bitsandbytes", "flash-attn", "triton", "pytest", "hypothesis", "psutil")
@@ -20,6 +23,7 @@ ASKED = (
     "name,driver_version,memory.total,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,"
     "pcie.link.width.max,clocks.max.sm,clocks.max.memory,power.limit,persistence_mode,compute_mode"
 )
+SUITE_PROCESSES = 4
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
@@ -42,8 +46,8 @@ def versions(here: Here) -> None:
     add("memory", [row for row in meminfo.read_text().splitlines() if "Huge" in row] if meminfo.is_file() else [])
     add("locked memory", _locked())
     add("environment", {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "PYTORCH_"))})
-    add("nvidia-smi", _asked(f"--query-gpu={ASKED}", "--format=csv"))
-    add("topology", _asked("topo", "-m"))
+    add("nvidia-smi", smi(f"--query-gpu={ASKED}", "--format=csv"))
+    add("topology", smi("topo", "-m"))
     if here.device == "cpu":
         add("cuda", NOT_HERE)
         return
@@ -72,7 +76,8 @@ def _locked() -> str:
     return str(resource.getrlimit(resource.RLIMIT_MEMLOCK))
 
 
-def _asked(*arguments: str) -> str:
+def smi(*arguments: str) -> str:
+    """What nvidia-smi says."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return "nvidia-smi is not here"
@@ -81,15 +86,28 @@ def _asked(*arguments: str) -> str:
 
 
 def suite(here: Here) -> None:
-    """`pytest -m gpu`, where pytest is installed."""
+    """`pytest -m gpu`, where pytest is installed, in several processes: a small test mostly launches."""
     if importlib.util.find_spec("pytest") is None:
         here.report.add("pytest", "not installed")
         return
     # An older pytest does as well, and a warning of another torch is no failure of ours
-    options = ["-m", "gpu", "-q", "-W", "default", "-o", "minversion=1.0", "-p", "no:cacheprovider"]
+    options = ["-m", "gpu", "-q", "-W", "default", "-o", "minversion=1.0", "-p", "no:cacheprovider", "--durations=5"]
     command = [sys.executable, "-m", "pytest", *options, "tests/gpu/test_gpu.py"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    lines = (found.stdout + found.stderr).strip().splitlines()
-    here.report.add("pytest", {"code": found.returncode, "last line": lines[-1] if lines else "", "tail": lines[-120:]})
-    if found.returncode:
-        raise AssertionError(f"pytest ended with {found.returncode}: {lines[-1] if lines else ''}")
+    parts, wrong = here.sized(SUITE_PROCESSES, 2), []
+    threads = str(max(1, (os.cpu_count() or 1) // parts))
+    with ExitStack() as stack:
+        logs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(parts)]
+        running = []
+        for part, log in enumerate(logs):
+            own = {**os.environ, PART: f"{part}/{parts}", "OMP_NUM_THREADS": threads}
+            running.append(subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=own))
+        for part, (process, log) in enumerate(zip(running, logs, strict=True)):
+            code = process.wait()
+            log.seek(0)
+            lines = log.read().strip().splitlines()
+            kept = lines[-120:] if code else [line for line in lines[-8:] if "s call" in line or "s setup" in line]
+            last = lines[-1] if lines else ""
+            here.report.add(f"pytest, part {part + 1} of {parts}", {"code": code, "last line": last, "lines": kept})
+            wrong += [last] if code else []
+    if wrong:
+        raise AssertionError(f"pytest failed: {'; '.join(wrong)}")

@@ -4,150 +4,213 @@ What it computes is the bundled target (`core.models.widen`), so text and accept
 values are as large as the 7B model's. Books are read, not made up.
 """
 
-import gc
+import pkgutil
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest import mock
 
-from core.config import EngineConfig, GenerationConfig
+import psutil
+import torch
+
+from core.caches.retrieval import RetrievalCache
+from core.caches.tokens import Context
+from core.config import EngineConfig, GenerationConfig, RetrievalConfig, SpeculationConfig
 from core.engine import Engine
-from core.engine_builder import LoadedPair, PairFiles
+from core.engine_builder import planned_pair
 from core.errors import NotEnoughMemory
-from core.planning.hardware import (
-    cap_memory,
-    peak_memory_bytes,
-    reset_peak_memory,
-    resolve_device,
-    return_memory,
-    this_machine,
-)
-from core.planning.planner import make_plan
+from core.planning.hardware import peak_memory_bytes, reset_peak_memory, return_memory
 from tests.gpu.checklist import Here
-from tests.gpu.machine import device_of
-from tests.gpu.texts import ROOM, answer, figures, prompt_of
+from tests.gpu.machine import device_of, smi
+from tests.gpu.texts import CARD_GIB, ROOM, Answers, measured, prompt_of
+from tests.gpu.traces import host_time, traced, wait
 
 MODEL, TINY_MODEL = "widened:llama2-7b", "harbour"
-CARD_GIB = 24.0  # of the cards that most readers have
-GOAL_LINK, GOAL_OFFLOADED, GOAL_RESIDENT = 0.9, 10.0, 2.3  # shares and speedups that are aimed at
-PUBLISHED = {"one card, offloaded": 4.86, "on chip": 2.31}  # speedups, arXiv 2404.11912
+# What a start consists of; some lie in others
+PLACES = (
+    "core.engine_builder.composed_plan",
+    "core.engine_builder.load_target",
+    "core.engine_builder._load_draft",
+    "core.engine_builder._tried",
+    "core.generation.levels.make_full_cache",
+    "core.ops.transfer.HostRows.__init__",
+    "core.generation.placement.measure_link",
+    "core.generation.placement.measure_sharing",
+    "core.generation.levels.Levels.try_graphs",
+)
 
 
-class Loaded:
-    """Weights that engines with and without recordings use, one after the other."""
+@contextmanager
+def clocked(seconds: dict[str, float], device: torch.device) -> Iterator[None]:
+    """Inside, the seconds in some functions are added up, until the device has done what they gave it."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        files = PairFiles.find(config.model, config.draft_model)
-        self._config = config
-        self._plan = make_plan(files.target, files.draft, config, this_machine(), files.counted(config))
-        self._pair = LoadedPair.load(files, config, self._plan, resolve_device(self._plan.device.value))
+    def wrapper(name: str, real: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return real(*args, **kwargs)
+            finally:
+                wait(device)
+                seconds[name] += time.perf_counter() - started
 
-    def engine(self, *, graphs: bool) -> Engine:
-        """Another engine for the same weights."""
-        return Engine.of(self._pair, replace(self._config, graphs=graphs), self._plan)
+        return call
 
-
-def _clear() -> None:
-    gc.collect()
-    return_memory()
-
-
-def big(here: Here) -> None:
-    """Offloaded at 128K and 64K: what prefill peaks at, what the link carries, plain against TriForce."""
-    model = here.sized(MODEL, TINY_MODEL)
-    for tokens in here.sized((122880, 61440), (1536, 1024)):
-        config = EngineConfig(
-            methods=("triforce",),
-            model=model,
-            device=here.device,
-            context=-(-(tokens + ROOM) // 64) * 64,
-            gpu_memory_gib=here.sized(CARD_GIB, 1.0),
-            placement=here.sized("auto", "offloaded"),
-        )
-        name = f"{tokens} tokens"
-        try:
-            engine = Engine.load(config)
-        except NotEnoughMemory as error:
-            here.report.add(name, {"skipped": str(error), "largest context": error.largest_context})
-            continue
-        reset_peak_memory()
-        prompt = prompt_of(engine, tokens)
-        own: dict[str, Any] = {
-            "the cache is filled by": "reading a generated book",
-            "placement": engine.plan.placement,
-            "resident layers": engine.plan.resident_layers,
-            "read by": {"chunk": engine.plan.prefill_chunk, "block": engine.plan.prefill_block},
-            "host memory": engine.info.host_memory,
-            "host share": engine.info.plan.cpu_attention,
-            "link, bytes a second": engine.info.link,
-            "planned bytes": {row.name: row.size_bytes for row in engine.plan.rows},
-            "published": PUBLISHED["one card, offloaded"],
-        }
-        here.report.add(name, own)
-        first = answer(engine, prompt, GenerationConfig(method="triforce", max_new_tokens=1))
-        peak = peak_memory_bytes(device_of(here.device))
-        own |= {"prefill": figures(first), "peak bytes": peak, "peak over plan": peak / engine.plan.total_bytes}
-        here.report.add(name, own)
-        fast = answer(engine, prompt, GenerationConfig(method="triforce", max_new_tokens=here.sized(96, 12)))
-        own["triforce"] = figures(fast)
-        here.report.add(name, own)
-        lookup = answer(engine, prompt, GenerationConfig(method="triforce-lookup", max_new_tokens=here.sized(96, 12)))
-        own["triforce-lookup"] = figures(lookup)
-        plain = answer(engine, prompt, GenerationConfig(method="autoregressive", max_new_tokens=here.sized(12, 4)))
-        own["autoregressive"] = figures(plain)
-        own |= _speedups(plain, fast, GOAL_OFFLOADED)
-        share = fast.stats.link_share
-        own["link share"] = {"found": share, "goal": GOAL_LINK, "met": share is not None and share >= GOAL_LINK}
-        length = len(plain.token_ids)
-        own["equality"] = engine.compare(prompt, plain.token_ids, fast.token_ids[:length])
-        own["graphs"] = engine.info.graphs
-        here.report.add(name, own)
-        del engine
-        _clear()
+    with ExitStack() as stack:
+        for place in PLACES:
+            owner, _, name = place.rpartition(".")
+            found = pkgutil.resolve_name(owner)
+            if hasattr(found, name):  # else it has another name now
+                own = wrapper(place.removeprefix("core."), getattr(found, name))
+                stack.enter_context(mock.patch.object(found, name, own))
+        yield
 
 
-def resident(here: Here) -> None:
-    """All on the device at 32K: recorded against recorded, and both once more as they are launched one by one."""
-    tokens = here.sized(32768, 1024)
-    config = EngineConfig(
+def config_of(here: Here, tokens: int, **more: Any) -> EngineConfig:
+    """Llama2-7B's shape with the catalogue's budget."""
+    return EngineConfig(
         methods=("triforce",),
         model=here.sized(MODEL, TINY_MODEL),
         device=here.device,
         context=-(-(tokens + ROOM) // 64) * 64,
-        placement="resident",
+        retrieval=RetrievalConfig(budget=here.sized(4096, 512)),
         graphs=here.cuda,
+        **more,
     )
+
+
+def opened(here: Here, config: EngineConfig) -> tuple[EngineConfig, Engine]:
+    """An engine, with the largest context that fits where this one does not; where the time of its start goes."""
+    device, seconds = device_of(here.device), defaultdict[str, float](float)
+    seconds["interpreter and imports"] = time.time() - psutil.Process().create_time()
+    started = time.perf_counter()
+    with clocked(seconds, device):
+        try:
+            pair, plan = planned_pair(config)
+        except NotEnoughMemory as error:
+            here.report.add("refused", {"context": config.context, "error": str(error)})
+            if error.largest_context is None:
+                raise
+            config = replace(config, context=error.largest_context // 64 * 64)
+            pair, plan = planned_pair(config)
+        seconds["pair, all of it"] = time.perf_counter() - started
+        engine = Engine.of(pair, config, plan)
+    seconds["pair and engine, all of it"] = time.perf_counter() - started
+    here.report.add("seconds of the start", seconds)
+    return config, engine
+
+
+def big(here: Here) -> None:
+    """Nothing of the cache on the device: what a start costs, plain against TriForce by budget and round, one trace.
+
+    `--more`: the share that the host attends to, none, as measured, and a half.
+    """
+    device = device_of(here.device)
+    free = torch.cuda.mem_get_info()[0] if here.cuda else 0
+    wanted = config_of(
+        here,
+        here.sized(122880, 1536),
+        gpu_memory_gib=here.sized(CARD_GIB, 1.0),
+        placement=here.sized("auto", "offloaded"),
+    )
+    config, engine = opened(here, wanted)
+    started = time.perf_counter()
+    prompt = prompt_of(engine, (config.context or 0) - ROOM)
+    plan, link = engine.plan, engine.info.link
+    here.report.add(
+        "plan",
+        {
+            "seconds of writing and encoding the book": time.perf_counter() - started,
+            "context": config.context,
+            "placement": plan.placement,
+            "read by": {"chunk": plan.prefill_chunk, "block": plan.prefill_block},
+            "host memory": engine.info.host_memory,
+            "host share": engine.info.plan.cpu_attention,
+            "link, bytes a second": link.value if link else None,
+            "planned bytes": {row.name: row.size_bytes for row in plan.rows},
+        },
+    )
+    reset_peak_memory()
+    answers = Answers(here, engine, prompt)
+    answers.add("plain", "autoregressive", 8)
+    new, budget = here.sized(64, 12), config.retrieval.budget
+    first = answers.add(f"triforce, budget {budget}", "triforce", new)
+    here.report.add("memory", memory(engine, device, free))
+    answers.add(f"triforce, budget {2 * budget}", "triforce", new, budget=2 * budget)
     try:
-        weights = Loaded(config)
-    except NotEnoughMemory as error:
-        if error.largest_context is None or error.largest_context < 4096:
-            here.report.add("skipped", str(error))
-            return
-        tokens = error.largest_context - ROOM - 64
-        here.report.add("smaller", f"{tokens} tokens, as {error}")
-        weights = Loaded(replace(config, context=error.largest_context))
-    cap_memory(device_of(here.device), None)
-    for recorded in (True, False):
-        engine = weights.engine(graphs=recorded and here.cuda)
-        prompt = prompt_of(engine, tokens)
-        runs = {}
-        for method in ("autoregressive", "triforce", "retrieval", "triforce-lookup"):
-            wanted = GenerationConfig(method=method, max_new_tokens=here.sized(128, 12))
-            if recorded and here.cuda:
-                answer(engine, prompt, wanted)  # records
-            runs[method] = answer(engine, prompt, wanted)
-        own: dict[str, Any] = {method: figures(run) for method, run in runs.items()}
-        own |= _speedups(runs["autoregressive"], runs["triforce"], GOAL_RESIDENT)
-        own["published, against launches one by one"] = PUBLISHED["on chip"]
-        own["equality"] = engine.compare(prompt, runs["autoregressive"].token_ids, runs["triforce"].token_ids)
-        own["graphs"] = engine.info.graphs
-        own["peak bytes"] = peak_memory_bytes(device_of(here.device))
-        here.report.add("recorded" if recorded else "launched one by one", own)
+        for name, found in parts_traced(engine, prompt, first.token_ids if first else (), device):
+            here.report.add(f"trace of {name}", found)
+    except Exception as error:  # what is left is worth more than a profile
+        here.report.add("trace failed", f"{type(error).__name__}: {error}")
+    answers.add("triforce-lookup", "triforce-lookup", new)
+    for gamma in (6, 12):
+        fixed = SpeculationConfig(gamma1=2, gamma2=gamma, adaptive=False)
+        answers.add(f"triforce, {gamma} guesses a round", "triforce", here.sized(48, 12), speculation=fixed)
+    here.report.add("memory", memory(engine, device, free))
+    answers.check()
+    if here.options.more:
+        for share in (0.0, 0.5):
+            engine.full_cache.let_host_attend(share)
+            answers.add(f"plain, host share {share}", "autoregressive", 4)
+            answers.add(f"triforce, host share {share}", "triforce", here.sized(48, 12))
+        answers.check()
+
+
+def memory(engine: Engine, device: torch.device, free: int) -> dict[str, Any]:
+    """What the plan says beside what the allocator, the driver and nvidia-smi have seen, in bytes."""
+    found: dict[str, Any] = {"planned": engine.plan.total_bytes, "peak of tensors": peak_memory_bytes(device)}
+    if device.type == "cuda":
+        found |= {
+            "peak that the allocator held": torch.cuda.max_memory_reserved(),
+            "less free now than before the start": free - torch.cuda.mem_get_info()[0],
+            "nvidia-smi": smi("--query-gpu=memory.used,memory.free", "--format=csv"),
+        }
+    return found | {"peak of tensors over plan": found["peak of tensors"] / found["planned"]}
+
+
+def parts_traced(
+    engine: Engine, prompt: list[int], text: Sequence[int], device: torch.device
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """One pass over the full cache, one selection and one pass over the retrieval cache, as a round has them."""
+    parts, tokens = engine._levels.parts, [*prompt, *text[:10]]
+    assert isinstance(parts.retrieval.cache, RetrievalCache)
+    for _ in engine.read(prompt):
+        pass
+    parts.count_votes(True)
+    seen = len(prompt) + 8
+    full = partial(parts.full.logits, Context(tokens[:seen]), 9)
+    yield "a full pass of 9 rows", traced(full, device)
+    yield "a selection", traced(parts.retrieval.cache.select, device)
+    parts.retrieval.logits(Context(tokens[: seen + 1]), 1)  # records
+    passed = partial(parts.retrieval.logits, Context(tokens[: seen + 2]), 1)
+    yield "a retrieval pass of one row", traced(passed, device)
+    parts.count_votes(False)
+    engine.settle(prompt)
+
+
+def resident(here: Here) -> None:
+    """All on the device at 32K, recorded; where the time between two passes goes. `--more`: launched one by one."""
+    config, engine = opened(here, config_of(here, here.sized(32768, 1024), placement="resident"))
+    prompt = prompt_of(engine, (config.context or 0) - ROOM)
+    answers, new = Answers(here, engine, prompt), here.sized(64, 12)
+    methods = {"plain": "autoregressive", "triforce": "triforce", "triforce-lookup": "triforce-lookup"}
+    for name, method in methods.items():
+        answers.add(f"{name}, recording", method, new)
+        answers.add(name, method, new)
+    for method in ("autoregressive", "triforce"):
+        wanted = GenerationConfig(method=method, max_new_tokens=here.sized(24, 4))
+        work = partial(measured, engine, prompt, wanted)
+        here.report.add(f"{method}: device and operations", traced(work, device_of(here.device)))
+        here.report.add(f"{method}: Python", host_time(work))
+    here.report.add("peak of tensors", peak_memory_bytes(device_of(here.device)))
+    answers.check()
+    if here.options.more:
+        answers.engine = Engine.of(engine._models, replace(config, graphs=False), engine.plan)
         del engine
-        _clear()
-
-
-def _speedups(plain: Any, fast: Any, goal: float) -> dict[str, Any]:
-    times = [run.stats.ms_per_token for run in (plain, fast)]
-    if not all(times):
-        return {"speedup": None}
-    speedup = times[0] / times[1]
-    return {"speedup": {"found": speedup, "goal": goal, "met": speedup >= goal}}
+        return_memory()
+        for name, method in methods.items():
+            answers.add(f"{name}, launched one by one", method, new)
+        answers.check()

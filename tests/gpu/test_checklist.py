@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from core.config import GenerationConfig
+from tests.core.toys import random_prompt
 from tests.gpu import checklist
-from tests.gpu.checklist import STEPS, Here, Report, Step, main, read_json, run_all, run_step, spawn
+from tests.gpu.checklist import STEPS, Here, Options, Report, Step, main, read_json, run_all, run_step, spawn
+from tests.gpu.passes import FIXED, differing, everything, offloads, toy
+from tests.gpu.texts import pair_in
+from tests.gpu.traces import busy
 
 FAILING = Step("failing", 1.0, "fails", "machine")
+TINY = Options(tiny=True, commit="abc")
 without_cuda = pytest.mark.skipif(hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA")
 
 
@@ -32,9 +38,11 @@ def test_a_step_that_fails_leaves_what_it_found_and_its_traceback(
         raise ZeroDivisionError("on purpose")
 
     monkeypatch.setattr("tests.gpu.machine.failing", failing, raising=False)
-    assert run_step(FAILING, tmp_path, tiny=True) == 1
+    assert run_step(FAILING, tmp_path, TINY) == 1
     found = read_json(tmp_path / "failing.json")
-    assert found["status"] == "failed" and found["error"] == "ZeroDivisionError: on purpose"
+    assert (
+        found["status"] == "failed" and found["commit"] == "abc" and found["error"] == "ZeroDivisionError: on purpose"
+    )
     assert "raise ZeroDivisionError" in found["traceback"] and found["results"]["first"]
 
 
@@ -51,7 +59,7 @@ def test_a_step_that_crashes_or_hangs_is_told(
 ) -> None:
     monkeypatch.setattr(checklist, "command_of", lambda *_, **__: [sys.executable, "-c", code])
     started = time.perf_counter()
-    found = spawn(FAILING, tmp_path, 0.05, tiny=True)
+    found = spawn(FAILING, tmp_path, 0.05, TINY)
     assert found["status"] == status and time.perf_counter() - started < 30
     assert read_json(tmp_path / "failing.json") == found
     assert status == "late" or "last words" in found["log"] or "code 0" in found["error"]
@@ -62,17 +70,58 @@ def test_what_does_not_fit_is_skipped_by_name_and_the_rest_still_runs(
 ) -> None:
     ran: list[str] = []
 
-    def pretended(step: Step, out: Path, minutes: float, *, tiny: bool) -> dict[str, Any]:
+    def pretended(step: Step, out: Path, minutes: float, options: Options) -> dict[str, Any]:
         ran.append(step.name)
-        return {"status": "done" if step.name == "short" else "failed", "seconds": 1, "results": {}}
+        content = {"status": "failed" if step.name == "suite" else "done", "seconds": 1, "commit": "abc"}
+        checklist.write_json(out / f"{step.name}.json", content | {"results": {"of": step.name}})
+        return content
 
     monkeypatch.setattr(checklist, "spawn", pretended)
-    steps = [Step(name, minutes, "", "machine") for name, minutes in (("long", 9), ("short", 2), ("other", 1))]
-    found = run_all(steps, tmp_path, 5, tiny=False)
-    assert ran == ["short", "other"] and found["skipped"] == ["long"] and found["failed"] == ["other"]
-    written = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
-    assert written == found and len(written["commit"]) in (7, 40) and set(written["steps"]) == {"short", "other"}
-    assert "long: skipped" in capsys.readouterr().out
+    sizes = {"big": 9, "load": 2, "suite": 1}
+    groups = [[Step(name, sizes[name], "", "machine") for name in group] for group in (["big", "load"], ["suite"])]
+    found = run_all(groups, tmp_path, 5, Options())
+    assert ran == ["load", "suite"] and found["skipped"] == ["big"] and found["failed"] == ["suite"]
+    assert "big: skipped" in capsys.readouterr().out
+    again = run_all([[Step("versions", 1, "", "machine")]], tmp_path, 5, Options())  # a later call adds its own
+    assert again["hardware"] == {"of": "versions"} and set(again["steps"]) == {"load", "suite"}
+    assert again["commit"] == ["abc"] and not again["failed now"]
+
+
+def test_what_a_step_is_told_is_what_the_command_was_told() -> None:
+    options = Options(tiny=True, more=True, real="/a b", text="", commit="-x")
+    command = checklist.command_of(FAILING, Path("out"), options)
+    assert command[-4:] == ["--tiny", "--more", "--real=/a b", "--commit=-x"]
+
+
+def test_a_target_and_its_draft_are_found_by_size(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        pair_in(str(tmp_path))
+    for name, size in (("small.gguf", 1), ("large/model.safetensors", 9), ("large/config.json", 1), ("notes.txt", 99)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x" * size * 10_000)
+    assert pair_in(str(tmp_path)) == (str(tmp_path / "large"), str(tmp_path / "small.gguf"))
+    assert pair_in(str(tmp_path / "large")) == (str(tmp_path / "large"), "auto")
+
+
+def test_one_wrong_row_or_bit_of_a_logit_is_noticed() -> None:
+    engine = toy(torch.device("cpu"), *offloads()[0])
+    config = GenerationConfig(method="triforce", max_new_tokens=6, speculation=FIXED)
+    first, again = (everything(engine, random_prompt(150), config) for _ in range(2))
+    assert (
+        differing(first, again) == [] and len(first[1]) >= 6 and first[2].shape[0] == engine.full_cache.shape.num_layers
+    )
+    first[2][-1, 0, 0, 7, 3] += 1
+    first[1][0, 0] = first[1][0, 0].nextafter(torch.tensor(9e9))
+    assert differing(first, again) == ["logits", "rows"]
+
+
+def test_a_trace_says_how_busy_the_link_is() -> None:
+    copy, kernel = "Memcpy HtoD (Pinned -> Device)", "gemm"
+    found = busy([(copy, (0, 40)), (kernel, (30, 50)), (copy, (60, 90)), (copy, (60, 70)), ("Memcpy DtoH", (90, 100))])
+    assert found["copies to the device, share"] == 0.7 and found["computing, share"] == 0.2
+    assert found["nothing at all, share"] == pytest.approx(0.1)
+    assert found["longest gaps between copies, ms"] == [{"ms": 0.02, "at": 0.04}]
+    assert found["device"][0] == {"op": copy, "ms": 0.08} and busy([]) == {}
 
 
 def test_an_unknown_step_is_refused(tmp_path: Path) -> None:
@@ -84,7 +133,8 @@ def test_an_unknown_step_is_refused(tmp_path: Path) -> None:
 def test_the_rehearsal_runs_every_step(tmp_path: Path) -> None:
     assert main(["--tiny", "--minutes", "40", "--out", str(tmp_path)]) == 0
     summary = read_json(tmp_path / "summary.json")
-    assert set(summary["steps"]) == {step.name for step in STEPS} and not summary["skipped"]
+    assert {"versions", *summary["steps"]} == {step.name for step in STEPS} and not summary["skipped"]
+    assert (tmp_path / "summary.json").stat().st_size < 1_000_000
     for step in STEPS:
         found = read_json(tmp_path / f"{step.name}.json")
         assert found["status"] == "done" and found["results"], step.name
@@ -104,6 +154,6 @@ def test_what_is_asked_of_cuda_alone_runs_on_a_pretended_device(
     monkeypatch.setattr("tests.gpu.kernels.GIB", 1 << 20)
     step = next(step for step in STEPS if step.name == name)
     with pretended_gpu():
-        step.run(Here(True, True, Report(tmp_path / f"{name}.json", name, tiny=True)))
+        step.run(Here(TINY, True, Report(tmp_path / f"{name}.json", {})))
     results = json.dumps(read_json(tmp_path / f"{name}.json")["results"])
     assert "not on a processor" not in results

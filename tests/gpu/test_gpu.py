@@ -107,7 +107,7 @@ def test_the_host_answers_what_the_slow_twin_answers(dtype: torch.dtype) -> None
     generator = torch.Generator().manual_seed(0)
     memory = HostRows((6, 2, 2, 96, 64), dtype, CUDA)
     memory.rows.copy_(torch.randn(memory.rows.shape, generator=generator))
-    helper = HostAttention(8, 64, 64, dtype, CUDA)
+    helper = HostAttention(8, 64, 64, CUDA)
     asked, answers = [], []
     for rows in (9, 1, 64, 5) * 5:
         q = torch.randn(1, rows, 8, 64, generator=generator).to(CUDA, dtype).transpose(1, 2)

@@ -19,6 +19,7 @@ from core.config import GenerationConfig, SpeculationConfig
 from core.generation.events import Finished
 from core.ops import host_attention
 from core.ops.attention import Partial, partial, partial_reference, union
+from core.ops.reach import Asked
 from core.ops.transfer import PrefetchRing
 from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
 
@@ -36,7 +37,7 @@ def few_kept_rows() -> Iterator[None]:
         yield
 
 
-def run_pass(caches: tuple[FullCache, ...], count: int, seed: int) -> list[Tensor]:
+def run_pass(caches: tuple[FullCache, ...], count: int, seed: int, asked: Asked | None = None) -> list[Tensor]:
     """The same pass through all caches; their attention, layer by layer."""
     generator = torch.Generator().manual_seed(seed)
     shape, starts = caches[0].shape, {cache.length for cache in caches}
@@ -49,7 +50,7 @@ def run_pass(caches: tuple[FullCache, ...], count: int, seed: int) -> list[Tenso
         q = torch.randn(1, shape.num_heads, count, shape.head_dim, generator=generator)
         for cache in caches:
             cache.stage(layer, k, v)
-        seen.append(torch.stack([cache.attend(layer, q, 0.4) for cache in caches]))
+        seen.append(torch.stack([cache.attend(layer, q, 0.4, asked) for cache in caches]))
     for cache in caches:
         cache.commit(count)
     return seen
@@ -172,6 +173,18 @@ def test_a_share_left_to_the_host_equals_bringing_everything(
         assert_alike(resident, helped)
 
 
+@pytest.mark.parametrize(
+    "asked", [Asked(softcap=0.5), Asked(sinks=torch.tensor([2.0, -1.0, 0.0, 3.0]))], ids=["soft cap", "sinks"]
+)
+def test_the_host_attends_as_the_layer_asks(asked: Asked) -> None:
+    caches = FullCache(SHAPE, 600, CHUNK), FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
+    caches[1].let_host_attend(0.5)
+    run_pass(caches, 200, 0, asked)
+    for count in (1, 9):
+        for attention in run_pass(caches, count, count, asked):
+            assert torch.allclose(attention[0], attention[1], atol=1e-5)
+
+
 @pytest.mark.parametrize("rows", [1, 9, layer_storage.SHORT_PASS])
 def test_what_the_host_attends_to_does_not_cross_however_many_rows_ask(rows: int) -> None:
     cache = FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
@@ -238,14 +251,14 @@ def test_a_lost_part_of_the_host_would_be_noticed(fault: str, monkeypatch: pytes
 
         monkeypatch.setattr(host_attention.HostAttention, "answer", unheard)
     else:
-        real = host_attention.attend_blocks
+        real = host_attention.HostAttention.ask
         first = 1 if fault == "a block less" else 0
         moved = 3 if fault == "a block of another place" else 0
 
-        def wrong(q: Tensor, blocks: Tensor, scaling: float) -> object:
-            return real(q, torch.cat((blocks[first:], blocks[:moved])), scaling)
+        def wrong(self: host_attention.HostAttention, q: Tensor, blocks: Tensor, *how: Any) -> None:
+            real(self, q, torch.cat((blocks[first:], blocks[:moved])), *how)
 
-        monkeypatch.setattr(host_attention, "attend_blocks", wrong)
+        monkeypatch.setattr(host_attention.HostAttention, "ask", wrong)
     attention = run_pass(caches, 3, 1)[0]
     assert not torch.allclose(attention[0], attention[1], atol=1e-3)
 
@@ -261,7 +274,7 @@ def test_an_error_of_the_host_s_thread_comes_up_in_the_pass_and_the_next_one_is_
         raise ArithmeticError("injected")
 
     with monkeypatch.context() as patch:
-        patch.setattr(host_attention, "attend_blocks", broken)
+        patch.setattr(host_attention.HostAttention, "_attend", broken)
         with pytest.raises(ArithmeticError, match="injected"):
             run_pass((caches[1],), 3, 1)
     for attention in run_pass(caches, 3, 1):

@@ -198,10 +198,10 @@ MUTANTS = (
     Mutant(
         "a lookup is sure of another token",
         LOOKUP,
-        ".scatter_(1, probs[:, None], 1.0)",
-        ".scatter_(1, 0 * probs[:, None], 1.0)",
+        ".scatter_(1, at, 1.0)",
+        ".scatter_(1, 0 * at, 1.0)",
     ),
-    Mutant("a lookup doubts", LOOKUP, "[:, None], 1.0)", "[:, None], 0.5)"),
+    Mutant("a lookup doubts", LOOKUP, "(1, at, 1.0)", "(1, at, 0.5)"),
     Mutant(
         "a lookup proposes what it matched",
         LOOKUP,

@@ -161,6 +161,7 @@ class SimulatedDevice(TorchDispatchMode):
         self.faults: list[str] = []
         self._of_host: dict[int, StorageWeakRef] = {}  # memory of the host, by storage
         self._pinned: set[int] = set()
+        self._cached: set[int] = set()  # pinned memory of torch's own, which it keeps until copies have used it
         self._known: dict[int, tuple[StorageWeakRef, int]] = {}  # memory of the device, and its bytes
         self._held: Counter[int] = Counter()  # references that work to do has, by storage
         self._beside: dict[Work, None] = {}  # what side streams have to do with memory, in order
@@ -185,7 +186,8 @@ class SimulatedDevice(TorchDispatchMode):
     def copy(self, into: Tensor, source: Tensor, stream: SimulatedStream) -> None:
         with self.lock, _disable_current_modes():
             to_host, from_host = self.is_host(into), self.is_host(source)
-            if (to_host or from_host) and (into if to_host else source).untyped_storage()._cdata not in self._pinned:
+            there = (into if to_host else source).untyped_storage()._cdata
+            if (to_host or from_host) and there not in self._pinned | self._cached:
                 self._copy_pageable(into, source, stream, to_host=to_host)
                 return
             if to_host and not any(_overlap(_span(into), read) for read in self._host_reads.values()):
@@ -205,6 +207,14 @@ class SimulatedDevice(TorchDispatchMode):
 
     def share(self, memory: Tensor, stream: SimulatedStream) -> None:
         self._shared.add(memory.untyped_storage()._cdata)
+
+    def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
+        with _disable_current_modes():
+            rows = torch.empty(size, dtype=dtype)
+        self.pin(rows)
+        self._pinned.discard(rows.untyped_storage()._cdata)
+        self._cached.add(rows.untyped_storage()._cdata)
+        return rows
 
     def pin(self, rows: Tensor) -> str:
         with _disable_current_modes():

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 import torch
@@ -20,10 +21,11 @@ from core.engine import Engine
 from core.errors import WorkerLost
 from core.generation import interleave
 from core.generation.events import Finished, RoundDone
-from core.parallel.commands import Select
+from core.parallel.commands import LetHostAttend, Select
 from core.parallel.leader_caches import LedFullCache
 from core.parallel.rank_pool import RankPool
 from core.planning.choices import Choice
+from core.planning.cost_model import Sharing
 from tests.core.parallel.test_shard import LOGIT_TOLERANCE
 from tests.core.parallel.toys import CONFIG, NOISE, shared_engine
 from tests.core.toys import random_prompt, tiny_engine
@@ -35,7 +37,7 @@ SOON_SECONDS = 20.0  # a machine that is busy included
 class Shortage:
     """No room to measure."""
 
-    def __call__(self) -> Choice[float]:
+    def __call__(self) -> NoReturn:
         raise torch.OutOfMemoryError
 
 
@@ -164,6 +166,31 @@ def test_every_process_measures_its_link_while_rank_0_measures_its_own(gqa: tupl
     with pytest.raises(torch.OutOfMemoryError):
         ranks.link(Shortage(), 1 << 20)
     assert ranks.link(lambda: Choice(1.0, "measured here"), 1 << 20).value == 1.0, "nobody's answer is left over"
+
+
+def test_every_process_measures_how_link_and_host_share(mha: tuple[Engine, Engine, RankPool]) -> None:
+    _, _, ranks = mha
+    found = ranks.sharing(lambda: Sharing(1e-9, 1e-9), 1 << 20)
+    assert all(1e-8 < seconds < 1 for seconds in found), "another process's"
+    with pytest.raises(torch.OutOfMemoryError):
+        ranks.sharing(Shortage(), 1 << 20)
+    assert ranks.sharing(lambda: Sharing(1e9, 1e9), 1 << 20) == (1e9, 1e9), "nobody's answer is left over"
+
+
+def test_each_process_s_part_of_the_host_attends_to_a_share_of_its_blocks(
+    mha: tuple[Engine, Engine, RankPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, alone, _ = mha
+    full, told, prompt = shared._levels.full, [], random_prompt(500, 11)
+    assert isinstance(full, LedFullCache)
+    tell = full._tell
+    monkeypatch.setattr(full, "_tell", lambda order: (told.append(order), tell(order)))
+    carried = answer(shared, prompt).stats.link_bytes
+    full.let_host_attend(0.5)
+    found = answer(shared, prompt)
+    assert LetHostAttend(0.5) in told and 0 < found.stats.link_bytes < carried
+    assert found.token_ids == answer(alone, prompt).token_ids
+    full.let_host_attend(0.0)
 
 
 def test_each_process_holds_half(gqa: tuple[Engine, Engine, RankPool]) -> None:

@@ -434,8 +434,10 @@ def test_what_the_host_attends_to_does_not_cross_and_bounds_a_pass_too(size: Wri
     told = plan_rig(llama, None, replace(config, cpu_attention_share=0.5), rig)
     found = predict(llama, None, config, told.plan, bandwidths(told.plan, rig), PUBLISHED)
     assert found.plain_ms_per_token == pytest.approx(2863 + 8, abs=1), "the host is the slower one"
-    two = plan_rig(llama, None, EngineConfig(context=131072), rig_4090(2))
-    assert two.plan.cpu_attention.value == 0 and "several processes" in two.plan.cpu_attention.because
+    two, pair = plan_rig(llama, None, config, rig_4090(2)).plan, rig_4090(2)
+    assert two.cpu_attention == Choice(0.25, "asked for")
+    host, alone = bandwidths(two, pair).host, bandwidths(told.plan, rig).host
+    assert host and alone and host.value == alone.value / 2 and host.because.endswith("; 2 GPUs share it")
 
 
 def test_more_acceptance_is_more_speed_and_its_source_is_told(size: Write) -> None:
