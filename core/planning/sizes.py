@@ -122,10 +122,7 @@ def widened_row(size: ModelSize, dtype: torch.dtype, bits: int) -> PlanRow:
     dims = size.dims
     wide = max(dims.intermediate_size or USUAL_MLP * dims.hidden_size, dims.num_heads * dims.head_dim)
     copies = 2 if bits == 4 else 4  # of 8 bits before and after they are scaled
-    layer = (
-        size.layer_parameters // dims.num_layers * dtype.itemsize
-    )  # more only where a matrix is larger than all usual ones
-    return PlanRow(WIDENED, min(layer, copies * wide * dims.hidden_size * dtype.itemsize))
+    return PlanRow(WIDENED, copies * wide * dims.hidden_size * dtype.itemsize)
 
 
 def weight_bytes(dims: ModelDims, dtype: torch.dtype, *, packs: bool = False) -> int:

@@ -29,7 +29,11 @@ THINKING_INFO = "Whether the model thinks first. A thought is folded, and takes 
 AS_CHOSEN_CHOICE = ("As chosen under Decoding", AS_CHOSEN)
 ADAPTIVE, FIXED = "adaptive", "fixed"
 BUDGET = RetrievalConfig().budget
-BUDGETS = [(f"{tokens:,}", tokens) for tokens in (BUDGET // 2, BUDGET, 2 * BUDGET, 4 * BUDGET)]
+AS_PLANNED = 0
+BUDGETS = [
+    ("as planned", AS_PLANNED),
+    *((f"{tokens:,}", tokens) for tokens in (BUDGET // 2, BUDGET, 2 * BUDGET, 4 * BUDGET)),
+]
 BUDGET_INFO = "Tokens of the book loaded for drafting: with more, more guesses are right, and each costs more."
 MOST_SEED = 2**63 - 1  # the most that torch accepts
 
@@ -82,7 +86,7 @@ class SettingsForm:
             sampling=SamplingParams(temperature=float(temperature), top_p=float(top_p), top_k=int(top_k)),
             speculation=shape,
             seed=seed_of(self.seed) or 0,
-            budget=self.budget,
+            budget=self.budget or None,
             thinking=self.thinking or None,
         )
 
@@ -201,7 +205,7 @@ def build_settings() -> Fields:
             )
             gamma1 = gr.Number(shape.gamma1, label="gamma1", info="Guesses a round at level 1.", precision=0)
             gamma2 = gr.Number(shape.gamma2, label="gamma2", info="Guesses a round at level 2.", precision=0)
-            budget = gr.Radio(BUDGETS, value=BUDGET, label="Retrieval budget", info=BUDGET_INFO, elem_id="budget")
+            budget = gr.Radio(BUDGETS, value=AS_PLANNED, label="Retrieval budget", info=BUDGET_INFO, elem_id="budget")
     return Fields(preset, temperature, top_p, most, top_k, seed, variant, rounds, gamma1, gamma2, budget, thinking)
 
 

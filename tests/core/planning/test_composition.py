@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig
 from core.decoding.adaptive import PassCost
@@ -20,10 +21,11 @@ from core.planning.cost_model import pass_cost
 from core.planning.hardware import Machine, resolve_device
 from core.planning.machine_spec import described_gpu, make_rig
 from core.planning.rig_plan import RigPlan, compose_rig
-from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, GPU_MARGIN, RETRIEVAL, RUNTIME
+from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, GPU_MARGIN, RETRIEVAL, RUNTIME, TARGET_WEIGHTS, WIDENED
 from core.planning.speed_model import PUBLISHED, planned_reads, predict, published_at, reading_seconds
 
 GIB = 1 << 30
+BF16 = torch.bfloat16
 HOST = Machine("cpu", 16, 256 * GIB, 256 * GIB, ())
 AS_IT_IS = EngineConfig()
 
@@ -239,3 +241,20 @@ def test_fewer_guesses_are_rejected_with_a_larger_budget() -> None:
     accepted = [published_at(budget).level2 for budget in (1024, 4096, 8192, 12288)]
     assert accepted == sorted(accepted) and accepted[-1] == pytest.approx(0.94, abs=1e-3)
     assert "inferred" in published_at(8192).because and published_at(8192).because.startswith("published")
+
+
+@pytest.mark.parametrize(("gib", "has_draft"), [(23.2, True), (22.0, True)])
+def test_a_dense_model_of_four_bits_keeps_its_weights_on_the_card_and_its_context_in_host_memory(
+    gib: float, has_draft: bool
+) -> None:
+    target, small = sizes("qwen3-14b-yarn")
+    rig = make_rig(HOST, gpu=described_gpu(f"RTX 4090,{gib},1008,25"), host_gib=128)
+    told = compose_rig(target, small, replace(GROWING, context=131072), rig, bits=4)
+    plan = told.plan
+    assert told.runs.value and plan.placement.value == "split" and plan.prefill_block.value
+    assert chosen(told)[0].has_draft is has_draft and plan.bytes_of(TARGET_WEIGHTS) == target.quantised_bytes(4, BF16)
+    assert not plan.bytes_of(WIDENED) and str(plan.kv.value or plan.dtype.value) == "torch.bfloat16"
+    eight = compose_rig(target, small, replace(GROWING, context=8192), rig, bits=8).plan
+    assert eight.bytes_of(WIDENED) == 4 * 17408 * 5120 * 2, "int8 is widened by every pass, before and after scaling"
+    reads = [planned_reads(one, target, None, GROWING, 4096).full for one in (plan, eight)]
+    assert reads[1].weights > 4 * reads[0].weights, "and each pass writes and reads what is widened"
