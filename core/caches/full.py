@@ -15,7 +15,7 @@ from core.caches.base import FixedRows, KVShape, Moving
 from core.caches.full_parts import Gathered, Mark, Offload, Suffix
 from core.caches.layer_storage import SHORT_PASS, CountingStore, CpuShare, LayerStore, OffloadedLayer, ResidentLayer
 from core.caches.layerwise import LayerwisePass
-from core.caches.query_log import QUERY_LOG, QueryLog, SavedQueries
+from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE, QueryLog, SavedQueries
 from core.caches.running_state import RunningState
 from core.caches.votes import Counted, Votes
 from core.caches.window_layer import FORGETTABLE, WindowLayer
@@ -38,7 +38,7 @@ class FullCache:
     """Keys and values of one conversation. Rows [0, length) are valid, rows beyond are scratch.
 
     Memory: capacity x bytes_per_token, touched as it fills; landmarks 1 / (2 chunk_size) of the part on the device,
-    query samples 1/128 of all for MHA.
+    query samples 1/128 of it for MHA where all of it is.
 
     Args:
         landmarks: also of layers in host memory.
@@ -69,7 +69,7 @@ class FullCache:
             )
         ]
         self._num_landmarks = 0
-        self._queries = QueryLog(shape, capacity)
+        self._queries = QueryLog(shape, capacity, samples=offload is None)
         self.moving = Moving()
         self._marks: dict[int, Mark] = {}  # by length
         self.state = RunningState(shape.attending)
@@ -216,7 +216,7 @@ class FullCache:
         """Count what the last tokens of q [1, H, T, D] attend to among the keys [H_kv, S, D], which end with theirs."""
         newest = q[:, :, -VOTERS:]
         tally = Tally(newest, self.shape.num_kv_heads, scaling, self.chunk_size, asked.softcap if asked else None)
-        self.votes.put(layer, Counted(keys.shape[1] - tally.tokens, tally.group, tally.finish(keys).votes))
+        self.votes.put(layer, Counted(keys.shape[1] - tally.tokens, tally.group, tally.finish([keys]).votes))
 
     def workspace(self, num_rows: int) -> ResidentLayer | None:
         """Device memory for rows [0, num_rows) of one layer; None if every layer is resident."""
@@ -402,6 +402,12 @@ class FullCache:
         assert num_chunks <= self._num_landmarks, f"{num_chunks} of {self._num_landmarks} landmarks"
         return self._landmarks[layer][:, :num_chunks]
 
+    def samples_to_save(self, layer: int, length: int) -> Tensor:
+        """Sampled queries before `length`, [H, N, D]; zeros if there are none."""
+        found = self._queries.views(layer, length)[1]
+        none = self.has_samples or self.shape.reach(layer) is not None
+        return found if none else found.new_zeros(len(found), -(-length // QUERY_SAMPLE_STRIDE), found.shape[2])
+
     def landmarks_to_save(self, layer: int, length: int) -> Tensor:
         """Landmarks of the first `length` tokens, [H_kv, C, D], also of a layer in host memory."""
         chunks, step = length // self.chunk_size, MOST_ATTACHED * self.chunk_size
@@ -414,6 +420,11 @@ class FullCache:
     def recent_queries(self, layer: int, num_queries: int) -> Tensor:
         """The newest known queries of committed tokens, [H, W, D], W <= num_queries."""
         return self._queries.recent(layer, self._length, num_queries)
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether queries are sampled: where all layers began on the device, which has room for them then."""
+        return self._queries.samples
 
     def sampled_queries(self, layer: int) -> tuple[Tensor, Tensor]:
         """Every 64th query so far, [H, N, D], and their token positions, [N] int64."""

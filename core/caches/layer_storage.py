@@ -25,7 +25,7 @@ from core.ops.transfer import HostRows, PrefetchRing
 KEPT_ROWS = 128
 # Parts of a short pass's attention that are merged at once: merging two takes seven launches, more than the part
 # itself, and a pass over 64 GiB has 8,192 parts. Parts of a long pass are large and merged one by one.
-MERGED_TOGETHER = 16
+MERGED_TOGETHER = 32
 SHORT_PASS = 64  # rows that a pass can always write on the device: the longest round of guesses
 
 
@@ -297,8 +297,7 @@ class OffloadedLayer:
             parts.append(helper.answer())
         found = union(parts)
         if tally is not None:  # of what the host attends to nothing is known
-            new = new_k[0] if at == 0 else torch.cat((self._k[0, :, :at], new_k[0].to(self._k.dtype)), 1)
-            tally.finish(new, found.lse[:, :, -tally.tokens :])
+            tally.finish((self._k[0, :, :at], new_k[0]), found.lse[:, :, -tally.tokens :])
         self._unread -= 1
         self._send_away()
         if asked is not None and asked.sinks is not None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from core.caches.full import FullCache
 from core.config import RetrievalConfig
-from core.errors import InvalidSetting
+from core.errors import InvalidSetting, NotPossibleHere
 from core.ops.native import MOST_DIM
 from core.ops.scores import products
 
@@ -207,6 +207,11 @@ class HeavyHitters:
     """H2O-style: half of the budget for the chunks with the most attention during reading, half recent. Not exact."""
 
     def __init__(self, full: FullCache, config: RetrievalConfig) -> None:
+        if not full.has_samples:
+            raise NotPossibleHere(
+                "H2O needs queries of the whole text, which are kept only where the whole cache is on the device.",
+                hint="Choose another method, or a context that fits there.",
+            )
         self._full = full
         self.max_chunks = config.budget // 2 // config.chunk_size
         self.local_window = config.budget - self.max_chunks * config.chunk_size
@@ -219,6 +224,8 @@ class HeavyHitters:
 
     def _choose_in(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
         queries, positions = self._full.sampled_queries(layer)
+        if not queries.any():
+            raise NotPossibleHere("This book was saved without what H2O needs.", hint="Read the book again.")
         keys = self._full.keys(layer, num_eligible * self._full.chunk_size)
         scores = accumulated_scores(queries, positions, keys, self._full.chunk_size, scaling)
         return top_chunks(scores, self.max_chunks)

@@ -26,7 +26,7 @@ class QueryLog:
     ones, and a rewind does not bring those back.
     """
 
-    def __init__(self, shape: KVShape, capacity: int) -> None:
+    def __init__(self, shape: KVShape, capacity: int, *, samples: bool) -> None:
         def allocate(rows: int) -> list[Tensor]:
             size = (shape.num_heads, rows, shape.head_dim)
             none = torch.empty(shape.num_heads, 0, shape.head_dim, dtype=shape.dtype, device=shape.device)
@@ -36,7 +36,9 @@ class QueryLog:
 
         self._full_layers = shape.full_layers
         self._ring = allocate(QUERY_LOG)
-        self._samples = allocate(-(-capacity // QUERY_SAMPLE_STRIDE) + 1)  # the last row takes the queries not sampled
+        self.samples = samples
+        # The last row takes the queries not sampled
+        self._samples = allocate(-(-capacity // QUERY_SAMPLE_STRIDE) + 1 if samples else 0)
         self.first = 0
 
     def open(self, start: int, num_new: int) -> None:
@@ -60,7 +62,7 @@ class QueryLog:
         """Log q [1, H, T, D] of tokens [start, start + T)."""
         stop = start + q.shape[2]
         first = -start % QUERY_SAMPLE_STRIDE
-        if first < q.shape[2]:
+        if first < q.shape[2] and self.samples:
             sampled = q[0, :, first::QUERY_SAMPLE_STRIDE]
             at = (start + first) // QUERY_SAMPLE_STRIDE
             self._samples[layer][:, at : at + sampled.shape[1]] = sampled
@@ -74,6 +76,8 @@ class QueryLog:
     def write_at(self, layer: int, positions: Tensor, q: Tensor) -> None:
         """As `write`, if only the device knows the positions [T] int64; T at most QUERY_LOG."""
         self._ring[layer].index_copy_(1, positions % QUERY_LOG, q[0])
+        if not self.samples:
+            return
         samples = self._samples[layer]
         is_sample = positions % QUERY_SAMPLE_STRIDE == 0
         slots = torch.where(is_sample, positions // QUERY_SAMPLE_STRIDE, samples.shape[1] - 1)

@@ -270,8 +270,8 @@ class BookStore:
             writer = BookWriter(file, label)
             writer.add(tokens)
             for layer in range(shape.num_layers):
-                _, _, sampled = cache.beside(layer, total)
-                writer.add(cache.landmarks_to_save(layer, total), book.queries[layer], sampled)
+                landmarks, sampled = cache.landmarks_to_save(layer, total), cache.samples_to_save(layer, total)
+                writer.add(landmarks, book.queries[layer], sampled)
             for start in range(0, total, label.block_rows):
                 stop = min(start + label.block_rows, total)
                 for layer in range(shape.num_layers):

@@ -4,6 +4,8 @@ Verification computes the attention of the freshest queries to every key. While 
 by, the same queries score them once more, so that chunks can be chosen by exact attention. Knows shapes, not caches.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -51,37 +53,39 @@ class Tally:
         self.tokens, self.group = q.shape[2], max(VOTERS, -(-q.shape[2] // MOST_GROUPS))
         self._scaling, self._chunk, self._softcap = scaling, chunk_size, softcap
         self._q = q.reshape(num_kv_heads, -1, q.shape[3])  # [H_kv, G * R, D]
+        self._repeated = self._q  # [P * H_kv, G * R, D], for P parts at a time
         self._kept_as = torch.bfloat16 if q.dtype.itemsize == 2 else torch.float32
-        self._masses: list[Tensor] = []  # each [P, H_kv, G * R, chunks], of exp(score - lse of the part)
+        self._masses: list[Tensor] = []  # each [P, H_kv, G * R, chunks], of softmax within the part
         self._lses: list[Tensor] = []  # each [P, H_kv, G * R]
 
     def add(self, k: Tensor, lse: Tensor) -> None:
         """Keys k [P, H_kv, S, D] of P parts, whole chunks, and each part's log-sum-exp [P, H, R]."""
         parts, heads, size, dim = k.shape
-        q = self._q.expand(parts, -1, -1, -1)
-        q, k = q.reshape(parts * heads, -1, dim), k.reshape(parts * heads, size, dim)
-        scores, own = self._capped(products(q, k, self._scaling)), lse.reshape(parts * heads, -1)
-        masses = scores.sub_(own[..., None]).exp_().view(parts, heads, own.shape[1], size // self._chunk, self._chunk)
+        if len(self._repeated) < parts * heads:
+            self._repeated = self._q.repeat(parts, 1, 1)
+        scores = products(self._repeated[: parts * heads], k.reshape(parts * heads, size, dim), self._scaling)
+        masses = torch.softmax(self._capped(scores), -1).view(parts, heads, -1, size // self._chunk, self._chunk)
         self._masses.append(masses.sum(-1, dtype=self._kept_as))
-        self._lses.append(own.view(parts, heads, -1))
+        self._lses.append(lse.reshape(parts, heads, -1))
 
     def _capped(self, scores: Tensor) -> Tensor:
         return scores if self._softcap is None else scores.div_(self._softcap).tanh_().mul_(self._softcap)
 
-    def finish(self, k: Tensor, lse: Tensor | None = None) -> "Tally":
-        """The last keys k [H_kv, n, D], of which the last R are the tokens' own.
+    def finish(self, last: Sequence[Tensor], lse: Tensor | None = None) -> "Tally":
+        """The last keys, each [H_kv, n, D], of which the last R are the tokens' own.
 
         Args:
-            lse: [1, H, R] float32, over all keys; None: there are no others than k.
+            lse: [1, H, R] float32, over all keys; None: there are no others than these.
         """
-        group = torch.arange(self.tokens, device=k.device) // self.group
-        summed = (group == torch.arange(-(-self.tokens // self.group), device=k.device)[:, None]).float()
+        scores = self._capped(torch.cat([products(self._q, k, self._scaling) for k in last], 2))  # [H_kv, G * R, n]
+        kv_heads, _, size = scores.shape
+        newest = scores.view(kv_heads, -1, self.tokens, size)[..., size - self.tokens :]
+        newest += causal_bias(self.tokens, scores.device)
+        total = scores.logsumexp(-1) if lse is None else lse.reshape(kv_heads, -1)
+        shares = functional.pad(scores.sub_(total[..., None]).exp_(), (0, -size % self._chunk))
+        group = torch.arange(self.tokens, device=scores.device) // self.group
+        summed = (group == torch.arange(-(-self.tokens // self.group), device=scores.device)[:, None]).float()
         summed = summed.repeat(1, self._q.shape[1] // self.tokens)  # [groups, G * R]
-        scores = self._capped(products(self._q, k, self._scaling))  # [H_kv, G * R, n]
-        newest = scores.view(len(k), -1, self.tokens, k.shape[1])[..., k.shape[1] - self.tokens :]
-        newest += causal_bias(self.tokens, k.device)
-        total = scores.logsumexp(-1) if lse is None else lse.reshape(len(k), -1)
-        shares = functional.pad(scores.sub_(total[..., None]).exp_(), (0, -k.shape[1] % self._chunk))
         found = [(summed @ shares.view(*shares.shape[:2], -1, self._chunk).sum(-1)).to(self._kept_as)]
         if self._masses:
             masses, lses = torch.cat(self._masses), torch.cat(self._lses)

@@ -16,14 +16,15 @@ from core.planning.sizes import (
     PlanRow,
     beside_bytes,
     landmark_bytes_per_token,
+    sample_bytes_per_token,
     side_bytes_per_token,
     vote_bytes_per_token,
 )
 
 RING_SLOTS = 3  # groups of blocks on their way, in use, or being freed
 # A block is small, because the device holds the newest one of every offloaded layer; a group is large enough that
-# launching a copy and attending cost little beside the copy (32 MiB: 1.3 ms at 25 GB/s).
-PIECE_BYTES, GROUP = 4 << 20, 8
+# launching a copy and attending cost little beside the copy (64 MiB: 2.6 ms at 25 GB/s).
+PIECE_BYTES, GROUP = 4 << 20, 16
 FEWEST_BLOCKS = 64  # of a full context: short contexts have smaller blocks
 LEAST_BLOCK = 64  # rows
 REMEMBERED = "windows remembered at the ends of prompts"
@@ -36,9 +37,10 @@ class CacheSizes:
 
     layers: int  # that attend to all tokens
     row_bytes: int  # keys and values of one token in one layer
-    side_bytes: int  # scores and sampled queries of one token in all layers
+    side_bytes: int  # scores of one token in all layers
     chunk_size: int
     landmark_bytes: int = 0  # of one token in one layer on the device
+    sample_bytes: int = 0  # queries of one token in all layers; kept if all are on the device
     away_bytes: int = 0  # of one token in one layer in host memory: votes, or a landmark if the policy needs them
     fixed_bytes: int = 0  # needed besides at every context: the newest queries, in all layers
     window_rows: tuple[int, ...] = ()  # rows of each windowed layer, which always lie on the device
@@ -60,6 +62,7 @@ class CacheSizes:
             side_bytes=side_bytes_per_token(dims, config, dtype),
             chunk_size=config.retrieval.chunk_size,
             landmark_bytes=landmark,
+            sample_bytes=sample_bytes_per_token(dims, dtype),
             away_bytes=landmark if needs_landmarks(config.retrieval) else vote_bytes_per_token(dims, config, dtype),
             fixed_bytes=beside_bytes(dims, dtype),
             window_rows=tuple(window_rows(reach, FORGETTABLE) for reach in shape.reaches if reach is not None),
@@ -77,7 +80,8 @@ class CacheSizes:
     def beside_bytes(self, context: int, resident: int) -> int:
         """What chooses chunks, which always lies on the device: landmarks, votes, scores and query log."""
         layers = resident * self.landmark_bytes + (self.layers - resident) * self.away_bytes
-        return (self.side_bytes + layers) * context + self.fixed_bytes
+        samples = self.sample_bytes if resident == self.layers else 0
+        return (self.side_bytes + layers + samples) * context + self.fixed_bytes
 
     def window_bytes(self, context: int) -> int:
         """Keys and values of all windowed layers."""

@@ -157,9 +157,13 @@ def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
 
 
 def side_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """Bytes of a token of context beside its keys and values, in all layers: a chunk's score; every 64th query."""
-    score = -(-4 * target.full_layers * target.num_kv_heads // config.retrieval.chunk_size)
-    return score + -(-_query_bytes(target, dtype) // QUERY_SAMPLE_STRIDE)
+    """Bytes of a token of context beside its keys and values, in all layers: a chunk's score."""
+    return -(-4 * target.full_layers * target.num_kv_heads // config.retrieval.chunk_size)
+
+
+def sample_bytes_per_token(target: ModelDims, dtype: torch.dtype) -> int:
+    """Of all layers: every 64th query."""
+    return -(-_query_bytes(target, dtype) // QUERY_SAMPLE_STRIDE)
 
 
 def landmark_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:

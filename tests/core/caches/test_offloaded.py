@@ -385,7 +385,7 @@ def test_every_method_writes_with_offloaded_layers_what_it_writes_without(kv_hea
     offload = Offload(num_resident=num_resident, block_rows=64)
     engines = tiny_engine(kv_heads=kv_heads), tiny_engine(kv_heads=kv_heads, offload=offload)
     fixed = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
-    for method in ("autoregressive", "triforce", "retrieval", "draft", "h2o"):
+    for method in ("autoregressive", "triforce", "retrieval", "draft", "streamingllm"):
         config = GenerationConfig(method=method, max_new_tokens=40, speculation=fixed)
         written = []
         for engine in engines:

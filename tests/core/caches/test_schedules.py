@@ -24,6 +24,7 @@ from core.caches.policies import ByVerification
 from core.caches.retrieval import RetrievalCache
 from core.config import RetrievalConfig
 from core.ops import transfer
+from core.ops.native import VOTERS
 from core.planning.cache_sizes import CacheSizes
 from tests.core.ops.simulated import DEVICE, SimulatedDevice, simulated
 from tests.core.toys import CPU
@@ -300,6 +301,8 @@ CONTEXT = 1024
 # What a pass has at a time beside what is planned for the cache: queries, new keys and values, attention to one block
 # and what was found before with their log-sum-exps; a part of "prefill buffers".
 PASS_BYTES = ROWS * 4 * (DIM * (HEADS + 2 * KV_HEADS + 4 * HEADS) + 4 * HEADS)
+# Scores of the tokens that vote for the newest rows, and what they make of them
+PASS_BYTES += 3 * 4 * HEADS * VOTERS * 2 * ROWS
 
 
 class Forgetful(list[Tensor]):
