@@ -301,8 +301,6 @@ CONTEXT = 1024
 # What a pass has at a time beside what is planned for the cache: queries, new keys and values, attention to one block
 # and what was found before with their log-sum-exps; a part of "prefill buffers".
 PASS_BYTES = ROWS * 4 * (DIM * (HEADS + 2 * KV_HEADS + 4 * HEADS) + 4 * HEADS)
-# Scores of the tokens that vote for the newest rows, and what they make of them
-PASS_BYTES += 3 * 4 * HEADS * VOTERS * 2 * ROWS
 
 
 class Forgetful(list[Tensor]):
@@ -330,6 +328,7 @@ def taken(read: str, *, eager: Sequence[str] = ("computing",)) -> tuple[int, int
         planned = suffixes + ROWS * SIZES.row_bytes
         if read == "layer by layer":
             planned = suffixes + SIZES.block_bytes(CONTEXT, ROWS, 0)
+            planned += 4 * HEADS * VOTERS * CONTEXT  # scores of the tokens that vote at the end of a block
     return peak, left, planned
 
 
