@@ -271,7 +271,8 @@ class OffloadedLayer:
         partial, causal_partial = partials_as(asked)
         helper = self._helper if self._helped else None
         if helper is not None:
-            helper.ask(q, self._host[: self._helped], scaling, asked.softcap if asked else None)
+            chunk_size = tally.chunk_size if tally else None
+            helper.ask(q, self._host[: self._helped], scaling, asked.softcap if asked else None, chunk_size)
         at, end, short = start - self._offloaded, start - self._offloaded + q.shape[2], q.shape[2] <= SHORT_PASS
         new_k, new_v = self._new or (self._k[:, :, at:end], self._v[:, :, at:end])
         found = causal_partial(q, new_k, new_v, scaling)
@@ -294,9 +295,12 @@ class OffloadedLayer:
                     parts = [union(parts)]
             self._ring.release()
         if helper is not None:
-            parts.append(helper.answer())
+            part, masses = helper.answer()
+            parts.append(part)
+            if tally is not None and masses is not None:
+                tally.add_oldest(masses)
         found = union(parts)
-        if tally is not None:  # of what the host attends to nothing is known
+        if tally is not None:
             tally.finish((self._k[0, :, :at], new_k[0]), found.lse[:, :, -tally.tokens :])
         self._unread -= 1
         self._send_away()

@@ -72,7 +72,7 @@ class Placement:
         if choice.value is not None:
             return choice
         piece = self._full.host_memory[0].rows.shape[1:]
-        own = partial(measure_sharing, piece, shape.num_heads, shape.dtype, shape.device)
+        own = partial(measure_sharing, piece, shape.num_heads, self._full.chunk_size, shape.dtype, shape.device)
         try:
             return share_of(self._ranks.sharing(own) if self._ranks else own())
         except torch.OutOfMemoryError:

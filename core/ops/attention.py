@@ -28,6 +28,13 @@ class Partial(NamedTuple):
     lse: Tensor  # [B, H, T] float32, natural log of the sum of exp(scores)
 
 
+class Masses(NamedTuple):
+    """What every row of a pass attends to in some parts of the keys, by chunks."""
+
+    shares: Tensor  # [P, H_kv, G * T, C], of exp(score - lse), summed over each chunk of a part
+    lse: Tensor  # [P, H_kv, G * T] float32, of each part
+
+
 def causal_bias(num_new: int, device: torch.device) -> Tensor:
     """[T, T] float32: 0 where a new token may attend (itself and before), -inf elsewhere."""
     return torch.full((num_new, num_new), float("-inf"), device=device).triu(1)

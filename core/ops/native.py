@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from core.ops.attention import Partial, attend, attend_reference
+from core.ops.attention import Masses, Partial, attend, attend_reference
 from core.ops.kernel_build import NoKernel, cache_folder, compiled
 from core.ops.kernel_structs import DecoderSizes, LinearSizes, ModelSizes, ScratchPointers, Sizes
 from core.ops.threads import process_threads
@@ -30,6 +30,7 @@ MOST_DIM = 256
 CHUNKS, VOTERS = (8, 16, 32), 4  # keys of a chunk that gets votes; tokens whose votes are added
 # 8 uncut heads take 4 to 6% less time than in shares of 512, 0 to 3% less than in these (12 rows, 2,048 keys and more).
 KEYS_OF_A_SHARE = 1024
+KEYS_OF_MASSES = 512  # masses of so many keys are computed together
 
 
 class SmallRows:
@@ -62,7 +63,6 @@ class SmallRows:
         self._call_from.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 2
         self._call_blocks = loaded.small_rows_blocks
         self._call_blocks.restype = None
-        self._call_blocks.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_int64, *[ctypes.c_void_p] * 3, ctypes.c_int64]
         self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
         self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
@@ -75,6 +75,7 @@ class SmallRows:
         self._call_pass = loaded.small_rows_pass
         self._call_pass.restype = ctypes.c_int64
         pointers, number = ctypes.c_void_p, ctypes.c_int64
+        self._call_blocks.argtypes = [*[pointers] * 2, number, *[pointers] * 3, number, *[pointers] * 2, number]
         self._call_pass.argtypes = [*[pointers] * 3, number, *[pointers] * 8, number, pointers]
         loaded.small_rows_puts.restype, loaded.small_rows_puts.argtypes = ctypes.c_int64, [ctypes.c_int64]
         # Types of keys and values whose new rows `whole_pass` can write
@@ -167,8 +168,9 @@ class SmallRows:
         return out.view(1, heads, count, dim)
 
     def blocks(
-        self, q: Tensor, blocks: Tensor, scaling: float, into: Partial, softcap: float | None, threads: int
-    ) -> None:
+        self, q: Tensor, blocks: Tensor, scaling: float, into: Partial, softcap: float | None, threads: int,
+        masses: Masses | None = None,
+    ) -> None:  # fmt: skip
         """Unmasked attention of every query to every row of every block, in one parallel step.
 
         The number of blocks sets the order of sums; rows and threads do not.
@@ -176,16 +178,21 @@ class SmallRows:
         Args:
             q: [1, H, T, D] and blocks: [N, 2, H_kv, R, D], keys before values, both contiguous, that it `takes`.
             into: out [1, H, T, D] and lse [1, H, T], both float32 and contiguous; written.
+            masses: of every block, in chunks of 8, 16 or 32 keys, shares float32 or bfloat16; written, contiguous.
         Memory: an eighth of a block's results for every block.
         """
         _, _, kv_heads, size, dim = blocks.shape
-        assert all(tensor.is_contiguous() for tensor in (q, blocks, *into)), "read and written as they lie"
+        assert all(tensor.is_contiguous() for tensor in (q, blocks, *into, *(masses or ()))), "as they lie"
         rows = q.shape[1] // kv_heads * q.shape[2]
         strides = (size * dim, dim) * 2
-        work = (size, 1, -(-rows // MOST_TOGETHER), threads, blocks.dtype in self.by_matrices, 0, 0)
+        chunk, brief = (size // masses.shares.shape[3], masses.shares.itemsize == 2) if masses else (0, False)
+        share = -(-size // KEYS_OF_MASSES) * KEYS_OF_MASSES
+        work = (share, 1, -(-rows // MOST_TOGETHER), threads, blocks.dtype in self.by_matrices, chunk, 0)
         sizes = Sizes(scaling, kv_heads, rows, 1, size, dim, *strides, *work, softcap or 0.0)
         pointers = (into.out.data_ptr(), into.lse.data_ptr(), ctypes.byref(sizes))
-        self._call_blocks(q.data_ptr(), blocks.data_ptr(), len(blocks), *pointers, KEPT_AS.index(blocks.dtype))
+        told = (None, None) if masses is None else (masses.shares.data_ptr(), masses.lse.data_ptr())
+        kind = KEPT_AS.index(blocks.dtype)
+        self._call_blocks(q.data_ptr(), blocks.data_ptr(), len(blocks), *pointers, kind, *told, brief)
 
     def votes(self, queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
         """The attention that queries [H_kv, R, D] give to keys [H_kv, C, D], summed over R: [H_kv, C], float32 on CPU.
@@ -384,10 +391,13 @@ def _check(kernel: SmallRows) -> None:
     assert by_chunk[1] is not None, "the kernel votes in chunks of this size"
     pairs = [product, shares, (by_chunk[1], by_chunk[0]), (kernel.norm(x, norm, 1e-5), exact), silu]
     for kept in KEPT_AS:
-        blocks, found = random(9, 2, 1, 70, 64).to(kept), Partial(torch.empty_like(q), torch.empty(1, 2, VOTERS))
-        kernel.blocks(q, blocks, 0.125, found, 2.0, 1)
+        blocks, found = random(9, 2, 1, 56, 64).to(kept), Partial(torch.empty_like(q), torch.empty(1, 2, VOTERS))
+        masses = Masses(torch.empty(9, 1, 2 * VOTERS, 7), torch.empty(9, 1, 2 * VOTERS))
+        kernel.blocks(q, blocks, 0.125, found, 2.0, 1, masses)
         keys, values = blocks.double().transpose(0, 1).reshape(2, -1, 64)
         scores = 2 * torch.tanh(q[0].double() @ keys.T * 0.125 / 2)
         pairs += [(found.out[0], scores.softmax(-1) @ values), (found.lse[0], scores.logsumexp(-1))]
+        exact = scores.view(2 * VOTERS, 9, 7, 8).transpose(0, 1).flatten(2).softmax(-1).view(9, -1, 7, 8).sum(-1)
+        pairs.append((masses.shares[:, 0], exact))
     if not all(torch.allclose(found.double(), twin, atol=1e-4) for found, twin in pairs):
         raise NoKernel("the compiled products compute something else on this processor")

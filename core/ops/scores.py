@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.ops.attention import causal_bias
+from core.ops.attention import Masses, causal_bias
 from core.ops.native import VOTERS
 
 WIDENED_BYTES = 16 << 20  # 16-bit keys widened to float32 at a time; at least one head
@@ -36,6 +36,29 @@ def products(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
     return found
 
 
+def kept_as(q: Tensor) -> torch.dtype:
+    """The type of masses of these queries."""
+    return torch.bfloat16 if q.dtype.itemsize == 2 else torch.float32
+
+
+def masses_of(q: Tensor, k: Tensor, lse: Tensor, scaling: float, chunk_size: int, softcap: float | None) -> Masses:
+    """What every query of q [1, H, R, D] attends to in P parts, in float32 summed by chunk.
+
+    Args:
+        k: [P, H_kv, S, D], whole chunks, and lse: [P, H, R], each part's log-sum-exp.
+    """
+    parts, heads, size, dim = k.shape
+    folded = q.reshape(1, heads, -1, dim).expand(parts, -1, -1, -1).reshape(parts * heads, -1, dim)
+    scores = _capped(products(folded, k.reshape(parts * heads, size, dim), scaling), softcap)
+    own = lse.reshape(parts * heads, -1)
+    shares = scores.sub_(own[..., None]).exp_().view(parts, heads, own.shape[1], size // chunk_size, chunk_size)
+    return Masses(shares.sum(-1, dtype=kept_as(q)), own.view(parts, heads, -1))
+
+
+def _capped(scores: Tensor, softcap: float | None) -> Tensor:
+    return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
+
+
 class Tally:
     """Counts the attention that the last tokens of a pass give to the keys of one layer, as these pass by.
 
@@ -51,8 +74,9 @@ class Tally:
 
     def __init__(self, q: Tensor, num_kv_heads: int, scaling: float, chunk_size: int, softcap: float | None) -> None:
         self.tokens, self.group = q.shape[2], max(VOTERS, -(-q.shape[2] // MOST_GROUPS))
-        self._scaling, self._chunk, self._softcap = scaling, chunk_size, softcap
+        self._scaling, self.chunk_size, self._softcap = scaling, chunk_size, softcap
         self._q = q.reshape(num_kv_heads, -1, q.shape[3])  # [H_kv, G * R, D]
+<<<<<<< HEAD
         self._repeated = self._q  # [P * H_kv, G * R, D], for P parts at a time
         self._kept_as = torch.bfloat16 if q.dtype.itemsize == 2 else torch.float32
         self._masses: list[Tensor] = []  # each [P, H_kv, G * R, chunks], of softmax within the part
@@ -67,9 +91,17 @@ class Tally:
         masses = torch.softmax(self._capped(scores), -1).view(parts, heads, -1, size // self._chunk, self._chunk)
         self._masses.append(masses.sum(-1, dtype=self._kept_as))
         self._lses.append(lse.reshape(parts, heads, -1))
+=======
+        self._masses: list[Masses] = []
 
-    def _capped(self, scores: Tensor) -> Tensor:
-        return scores if self._softcap is None else scores.div_(self._softcap).tanh_().mul_(self._softcap)
+    def add(self, k: Tensor, lse: Tensor) -> None:
+        """Keys k [P, H_kv, S, D] of P parts, whole chunks, and each part's log-sum-exp [P, H, R]."""
+        self._masses.append(masses_of(self._q, k, lse, self._scaling, self.chunk_size, self._softcap))
+>>>>>>> h-masses
+
+    def add_oldest(self, masses: Masses) -> None:
+        """What somebody else has counted of the parts before all others."""
+        self._masses.insert(0, masses)
 
     def finish(self, last: Sequence[Tensor], lse: Tensor | None = None) -> "Tally":
         """The last keys, each [H_kv, n, D], of which the last R are the tokens' own.
@@ -86,9 +118,18 @@ class Tally:
         group = torch.arange(self.tokens, device=scores.device) // self.group
         summed = (group == torch.arange(-(-self.tokens // self.group), device=scores.device)[:, None]).float()
         summed = summed.repeat(1, self._q.shape[1] // self.tokens)  # [groups, G * R]
+<<<<<<< HEAD
         found = [(summed @ shares.view(*shares.shape[:2], -1, self._chunk).sum(-1)).to(self._kept_as)]
+=======
+        scores = _capped(products(self._q, k, self._scaling), self._softcap)  # [H_kv, G * R, n]
+        newest = scores.view(len(k), -1, self.tokens, k.shape[1])[..., k.shape[1] - self.tokens :]
+        newest += causal_bias(self.tokens, k.device)
+        total = scores.logsumexp(-1) if lse is None else lse.reshape(len(k), -1)
+        shares = functional.pad(scores.sub_(total[..., None]).exp_(), (0, -k.shape[1] % self.chunk_size))
+        found = [(summed @ shares.view(*shares.shape[:2], -1, self.chunk_size).sum(-1)).to(kept_as(self._q))]
+>>>>>>> h-masses
         if self._masses:
-            masses, lses = torch.cat(self._masses), torch.cat(self._lses)
+            masses, lses = (torch.cat(each) for each in zip(*self._masses, strict=True))
             weights = (summed * (lses - total).exp()[:, :, None]).to(masses.dtype)  # [P, H_kv, groups, G * R]
             parts = weights.flatten(0, 1) @ masses.flatten(0, 1)
             found.insert(0, parts.view(*weights.shape[:3], -1).permute(1, 2, 0, 3).flatten(2))

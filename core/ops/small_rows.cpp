@@ -832,11 +832,65 @@ extern "C" void small_rows_attention_from(const float* q, const void* k, const v
 
 namespace {
 
+// float32 to the type of keys and values, to the nearest, ties to even; num a multiple of 8. Whether none was too large
+// for 16 bits.
+INLINE bool put(const float* from, float* to, int64_t num) {
+  std::copy(from, from + num, to);
+  return true;
+}
+INLINE bool put(const float* from, Half* to, int64_t num) {
+  bool fits = true;
+#ifdef __F16C__
+  for (int64_t i = 0; i < num; i += W)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm256_cvtps_ph(load(from + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  for (int64_t i = 0; i < num; ++i) fits &= (to[i] & 0x7c00) != 0x7c00;
+#else
+  (void)from, (void)to, (void)num;  // small_rows_puts says no
+#endif
+  return fits;
+}
+INLINE bool put(const float* from, Brain* to, int64_t num) {
+  bool fits = true;
+  for (int64_t i = 0; i < num; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, from + i, sizeof bits);
+    to[i].bits = from[i] != from[i] ? 0x7fc0 : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    fits &= (to[i].bits & 0x7f80) != 0x7f80;
+  }
+  return fits;
+}
+
 constexpr int64_t BLOCKS_OF_A_TASK = 8;
+
+// The attention of every row to the chunks of every block, as a share of what the row gives the block.
+struct Shares {
+  void* to;        // [blocks, kv_heads, rows, total / chunk]
+  bool as_brains;  // else float32
+  float* lse;      // [blocks, kv_heads, rows], of each block
+};
+
+inline float lse_of(const Part& part, int r) { return float((part.top[r] + std::log2(part.sum[r])) / LOG2_E); }
+
+// What some rows, from row `at` of all blocks' on, have of a block.
+void tell(const Sizes& s, const Part& part, int rows, int64_t at, const Shares& shares) {
+  if (s.chunk == 0) return;
+  const int64_t chunks = s.total / s.chunk, padded = s.share / s.chunk;
+  for (int r = 0; r < rows; ++r, ++at) {
+    float* own = part.mass + r * padded;
+    scale(own, 1.0f / part.sum[r], int(padded));
+    if (shares.as_brains)
+      put(own, static_cast<Brain*>(shares.to) + at * chunks, chunks);
+    else
+      put(own, static_cast<float*>(shares.to) + at * chunks, chunks);
+    shares.lse[at] = lse_of(part, r);
+  }
+}
 
 // Every task has some rows of a head and some blocks; their parts are merged in the order of the blocks.
 template <class Task, class T>
-void attend_to_blocks(const Sizes& s, const float* q, const T* blocks, int64_t num, float* out, float* lse) {
+void attend_to_blocks(const Sizes& s, const float* q, const T* blocks, int64_t num, float* out, float* lse,
+                      const Shares& shares) {
   const int64_t apart = 2 * s.kv_heads * s.k_head, parts = (num + BLOCKS_OF_A_TASK - 1) / BLOCKS_OF_A_TASK;
   const int64_t rows_of_all = s.kv_heads * s.rows, row = s.dim + 2;
   const std::unique_ptr<float[]> memory(new float[parts * rows_of_all * row]);
@@ -846,18 +900,22 @@ void attend_to_blocks(const Sizes& s, const float* q, const T* blocks, int64_t n
   };
 #pragma omp parallel num_threads(int(s.threads)) if (s.threads > 1)
   {
-    std::vector<float> own(s.rows * row);
+    std::vector<float> own(s.rows * row), masses(s.chunk > 0 ? s.rows * (s.share / s.chunk) : 0);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < parts * s.kv_heads * s.groups; ++i) {
       const int64_t n = i / s.groups / s.kv_heads, head = i / s.groups % s.kv_heads, group = i % s.groups;
       const int64_t from = n * BLOCKS_OF_A_TASK, to = std::min(from + BLOCKS_OF_A_TASK, num);
       const T* k = blocks + from * apart;
       Task task = task_of<Task>(s, q, k, k + apart / 2, head, group);
-      const Part result = part_of(n, head, group), part(own.data(), task.rows, s.dim);
+      Part result = part_of(n, head, group), part(own.data(), task.rows, s.dim);
+      result.mass = part.mass = masses.data();
+      const int64_t first = head * s.rows + s.rows * group / s.groups;
       task.attend(0, s.total, result);
+      tell(s, result, task.rows, from * rows_of_all + first, shares);
       for (int64_t b = from + 1; b < to; ++b) {
         task.move(apart);
         task.attend(0, s.total, part);
+        tell(s, part, task.rows, b * rows_of_all + first, shares);
         add_part(result, part, task.rows, task.dim);
       }
     }
@@ -868,31 +926,36 @@ void attend_to_blocks(const Sizes& s, const float* q, const T* blocks, int64_t n
       const int rows = int(s.rows * (group + 1) / s.groups - first), dim = int(s.dim);
       const Part result = part_of(0, head, group);
       for (int64_t n = 1; n < parts; ++n) add_part(result, part_of(n, head, group), rows, dim);
-      for (int r = 0; r < rows; ++r) lse[at + r] = float((result.top[r] + std::log2(result.sum[r])) / LOG2_E);
+      for (int r = 0; r < rows; ++r) lse[at + r] = lse_of(result, r);
       finish(result, rows, dim, out + at * dim);
     }
   }
 }
 
-template <class T> void blocks(const Sizes& s, const float* q, const T* from, int64_t num, float* out, float* lse) {
+template <class T>
+void blocks(const Sizes& s, const float* q, const T* from, int64_t num, float* out, float* lse, const Shares& shares) {
 #ifdef HAS_MATRICES
-  if (s.matrices) return attend_to_blocks<amx::Task<T>>(s, q, from, num, out, lse);
+  if (s.matrices) return attend_to_blocks<amx::Task<T>>(s, q, from, num, out, lse, shares);
 #endif
-  attend_to_blocks<Task<T>>(s, q, from, num, out, lse);
+  attend_to_blocks<Task<T>>(s, q, from, num, out, lse, shares);
 }
 
 }  // namespace
 
 // Attention of all rows to all keys of `num` contiguous blocks [2, kv_heads, total, dim], keys before values, with its
-// log-sum-exp lse [kv_heads, rows]: one parallel step for all blocks. num_new 1; `pieces`, `share` and votes are not used.
+// log-sum-exp lse [kv_heads, rows]: one parallel step for all blocks. num_new 1; `pieces` and `columns` are not used.
+// If `chunk` is not 0 (8, 16 or 32, and `total` a multiple of it): the rows' attention to the chunks of each block as a
+// share of that to the block go `to` [num, kv_heads, rows, total / chunk], float32 or bfloat16, and its log-sum-exp to
+// lses [num, kv_heads, rows]; then `share` is `total`, rounded up to a multiple of 512.
 extern "C" void small_rows_blocks(const float* q, const void* from, int64_t num, float* out, float* lse,
-                                  const Sizes* sizes, int64_t kind) {
+                                  const Sizes* sizes, int64_t kind, void* to, float* lses, int64_t as_brains) {
+  const Shares shares = {to, as_brains != 0, lses};
   if (kind == 1)
-    blocks(*sizes, q, static_cast<const Half*>(from), num, out, lse);
+    blocks(*sizes, q, static_cast<const Half*>(from), num, out, lse, shares);
   else if (kind == 2)
-    blocks(*sizes, q, static_cast<const Brain*>(from), num, out, lse);
+    blocks(*sizes, q, static_cast<const Brain*>(from), num, out, lse, shares);
   else
-    blocks(*sizes, q, static_cast<const float*>(from), num, out, lse);
+    blocks(*sizes, q, static_cast<const float*>(from), num, out, lse, shares);
 }
 
 namespace {
@@ -1214,35 +1277,6 @@ extern "C" void small_rows_between(const Decoder* done, const Decoder* next, con
 }
 
 namespace {
-
-// float32 to the type of keys and values, to the nearest, ties to even; num a multiple of 8. Whether none was too large
-// for 16 bits.
-INLINE bool put(const float* from, float* to, int64_t num) {
-  std::copy(from, from + num, to);
-  return true;
-}
-INLINE bool put(const float* from, Half* to, int64_t num) {
-  bool fits = true;
-#ifdef __F16C__
-  for (int64_t i = 0; i < num; i += W)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
-                     _mm256_cvtps_ph(load(from + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-  for (int64_t i = 0; i < num; ++i) fits &= (to[i] & 0x7c00) != 0x7c00;
-#else
-  (void)from, (void)to, (void)num;  // small_rows_puts says no
-#endif
-  return fits;
-}
-INLINE bool put(const float* from, Brain* to, int64_t num) {
-  bool fits = true;
-  for (int64_t i = 0; i < num; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, from + i, sizeof bits);
-    to[i].bits = from[i] != from[i] ? 0x7fc0 : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    fits &= (to[i].bits & 0x7f80) != 0x7f80;
-  }
-  return fits;
-}
 
 // New keys or values [kv_heads, num_new, dim] to their rows behind those held.
 template <class T> bool put_behind(const Sizes& z, const float* from, T* rows, int64_t head, int64_t row) {

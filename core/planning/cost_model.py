@@ -254,7 +254,12 @@ def share_of(seconds: Sharing) -> Choice[float | None]:
 
 
 def measure_sharing(
-    piece: Sequence[int], num_heads: int, dtype: torch.dtype, device: torch.device, size_bytes: int | None = None
+    piece: Sequence[int],
+    num_heads: int,
+    chunk_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    size_bytes: int | None = None,
 ) -> Sharing:
     """Time a link that carries blocks while the host attends to others of the same shape with a round's queries.
 
@@ -263,6 +268,7 @@ def measure_sharing(
 
     Args:
         piece: shape of a block, [2, H_kv, R, D].
+        chunk_size: keys of a chunk; what the rows attend to is counted by chunks, as in passes.
         size_bytes: of all blocks; None: SHARING_BYTES.
     Raises:
         torch.OutOfMemoryError: the device has no room for one block.
@@ -278,19 +284,21 @@ def measure_sharing(
     for _ in range(6):
         link, host = taken[-1]
         helped = min(max(1, round(len(blocks) * link / (link + host))), len(blocks) - 1)
-        link, host = beside(blocks[helped:], blocks[:helped], slot, helper, q)
+        link, host = beside(blocks[helped:], blocks[:helped], slot, helper, q, chunk_size)
         taken.append(Sharing(link / (len(blocks) - helped), host / helped))
     link, host = (sorted(seconds)[1] for seconds in zip(*taken[-3:], strict=True))
     return Sharing(link, host)
 
 
-def _beside_on_cuda(carried: Tensor, attended: Tensor, slot: Tensor, helper: HostAttention, q: Tensor) -> Sharing:
+def _beside_on_cuda(
+    carried: Tensor, attended: Tensor, slot: Tensor, helper: HostAttention, q: Tensor, chunk_size: int
+) -> Sharing:
     """Started together."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     stream = torch.cuda.Stream(slot.device)  # type: ignore[no-untyped-call]
     _wait(slot.device)
     started = time.perf_counter()
-    helper.ask(q, attended, 1.0)
+    helper.ask(q, attended, 1.0, chunk_size=chunk_size)
     with torch.cuda.stream(stream):
         start.record(stream)
         for block in carried:
@@ -302,11 +310,13 @@ def _beside_on_cuda(carried: Tensor, attended: Tensor, slot: Tensor, helper: Hos
     return Sharing(start.elapsed_time(stop) / 1e3, host)
 
 
-def _one_after_the_other(carried: Tensor, attended: Tensor, slot: Tensor, helper: HostAttention, q: Tensor) -> Sharing:
+def _one_after_the_other(
+    carried: Tensor, attended: Tensor, slot: Tensor, helper: HostAttention, q: Tensor, chunk_size: int
+) -> Sharing:
     started = time.perf_counter()
     for block in carried:
         slot.copy_(block)
     copied = time.perf_counter()
-    helper.ask(q, attended, 1.0)
+    helper.ask(q, attended, 1.0, chunk_size=chunk_size)
     helper.answer()
     return Sharing(copied - started, time.perf_counter() - copied)

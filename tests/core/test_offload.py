@@ -134,7 +134,7 @@ def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatc
     found = answer(engine, prompt, "triforce")
     assert engine.plan.cpu_attention == engine.info.plan.cpu_attention
     assert engine.plan.cpu_attention.value == 0.5 and "both end together" in engine.plan.cpu_attention.because
-    assert asked == [((2, 4, 64, 16), 4, torch.float32, torch.device("cpu"))]
+    assert asked == [((2, 4, 64, 16), 4, 8, torch.float32, torch.device("cpu"))]
     assert found.token_ids == answer(tiny_engine(), prompt, "triforce").token_ids
 
     def no_room(*_: object) -> Sharing:
@@ -147,7 +147,7 @@ def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatc
 def test_a_calibration_takes_the_real_shape_and_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.planning.cost_model.SHARING_BYTES", 1 << 20)
     for dtype in (torch.float32, torch.float16):
-        found = measure_sharing((2, 2, 64, 16), 4, dtype, torch.device("cpu"))
+        found = measure_sharing((2, 2, 64, 16), 4, 8, dtype, torch.device("cpu"))
         assert found.link > 0 and found.host > 0
 
 

@@ -383,7 +383,9 @@ def test_the_host_s_buffers_lie_in_pinned_pages_of_torch_s_own(
     """Small buffers of the heap would share pages with others, which the driver registers once."""
     monkeypatch.setattr(torch.cuda._cudart, "refuses", True)
     helper = HostAttention(2, 8, 4, CUDA)
-    assert all(gpu.is_pinned(buffer) for buffer in (helper._q, helper._out, helper._lse))
+    helper.ask(torch.ones(1, 2, 3, 8, device=CUDA), torch.ones(1, 2, 2, 8, 8), 1.0, chunk_size=8)
+    assert helper.answer().masses is not None and len(helper._room)
+    assert all(gpu.is_pinned(buffer) for buffer in (helper._q, helper._out, helper._lse, helper._room))
     assert not gpu.is_pinned(HostRows((4,), torch.float32, CUDA).rows), "the control"
 
 

@@ -93,7 +93,7 @@ def pinning(here: Here) -> None:
     device = device_of(here.device)
     here.report.add("as an engine measures it", measure_link(device))
     piece = here.sized((2, 32, 512, 128), (2, 2, 64, 32))
-    here.report.add("host share", measure_sharing(piece, 32, torch.float16, device))
+    here.report.add("host share", measure_sharing(piece, 32, 8, torch.float16, device))
     if not here.cuda:
         here.report.add("pinned", NOT_HERE)
         return

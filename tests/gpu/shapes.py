@@ -135,9 +135,6 @@ def big(here: Here) -> None:
     )
     reset_peak_memory()
     answers = Answers(here, engine, prompt)
-    if engine.info.plan.cpu_attention.value:
-        answers.add("plain, host share as measured", "autoregressive", 6)
-        engine.full_cache.let_host_attend(0.0)
     answers.add("plain", "autoregressive", 8)
     new, budget = here.sized(64, 12), config.retrieval.budget
     first = answers.add(f"triforce, budget {budget}", "triforce", new)

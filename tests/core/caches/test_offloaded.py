@@ -245,9 +245,9 @@ def test_a_lost_part_of_the_host_would_be_noticed(fault: str, monkeypatch: pytes
     if fault == "nothing":
         answer = host_attention.HostAttention.answer
 
-        def unheard(self: host_attention.HostAttention) -> Partial:
-            found = answer(self)
-            return Partial(found.out, torch.full_like(found.lse, float("-inf")))
+        def unheard(self: host_attention.HostAttention) -> host_attention.Answer:
+            found, masses = answer(self)
+            return host_attention.Answer(Partial(found.out, torch.full_like(found.lse, float("-inf"))), masses)
 
         monkeypatch.setattr(host_attention.HostAttention, "answer", unheard)
     else:

@@ -14,12 +14,12 @@ from core.config import GenerationConfig, RetrievalConfig, SpeculationConfig
 from core.generation.events import Finished
 from core.models.cached_model import CachedModel
 from core.models.loader import prepared
-from core.ops.attention import attend
+from core.ops.attention import Masses, attend
 from core.ops.backend import Backend
 from core.ops.kernel_build import NoKernel
 from core.ops.native import KEPT_AS, VOTERS, SmallRows, small_rows
 from core.ops.reach import Asked
-from core.ops.scores import MOST_GROUPS
+from core.ops.scores import MOST_GROUPS, Tally
 from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine, tiny_shape
 
 CPU = torch.device("cpu")
@@ -186,6 +186,42 @@ def test_a_layer_in_host_memory_counts_what_its_slow_twin_counts(
     assert found is not None and counted.group == group and not full.has_landmarks(1)
     assert torch.allclose(found.double(), expected, atol=1e-4)
     assert not torch.allclose(found.double(), expected.roll(1, 1), atol=1e-3), "the control"
+
+
+def counted(share: float, new: int, heads: int, kv_heads: int, softcap: float | None, kept: torch.dtype) -> Counted:
+    """By the last layer of a cache in host memory, of whose blocks the host attends to a share."""
+    sizes = tiny_shape(layers=2, heads=heads, kv_heads=kv_heads, dim=16)._replace(narrow=kept)
+    full = FullCache(sizes, 600, 8, offload=Offload(block_rows=32, group=3))
+    full.let_host_attend(share)
+    generator, asked = torch.Generator().manual_seed(new), Asked(softcap=softcap) if softcap else None
+    for count in (500, new):
+        full.begin(full.length, count)
+        for layer in range(2):
+            q = torch.randn(1, heads, count, 16, generator=generator)
+            full.stage(layer, *torch.randn(2, 1, kv_heads, count, 16, generator=generator))
+            full.attend(layer, q, 0.7, asked)
+        full.commit(count)
+    votes = full.votes.newest(1, full.length, full.length // 8)
+    assert votes is not None, "counted for every chunk"
+    return full.votes._by_layer[1]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+@pytest.mark.parametrize("new", [1, 26, 40])
+@pytest.mark.parametrize("case", [(4, 4, None), (6, 2, None), (4, 1, 2.0)], ids=str)
+@pytest.mark.parametrize("kept", [torch.float32, torch.float16])
+def test_what_the_host_attends_to_counts_as_if_it_had_been_brought(
+    share: float, new: int, case: tuple[int, int, float | None], kept: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought, helped = counted(0.0, new, *case, kept), counted(share, new, *case, kept)
+    assert helped[:2] == brought[:2] and helped.votes.shape == brought.votes.shape
+    assert torch.allclose(helped.votes, brought.votes, rtol=1e-3, atol=1e-7)
+    moved = Tally.add_oldest
+    monkeypatch.setattr(
+        Tally, "add_oldest", lambda own, masses: moved(own, Masses(masses.shares.roll(1, 0), masses.lse))
+    )
+    wrong = counted(share, new, *case, kept).votes
+    assert not torch.allclose(wrong, brought.votes, rtol=1e-3, atol=1e-7), "the control"
 
 
 def test_votes_that_were_remembered_come_back() -> None:

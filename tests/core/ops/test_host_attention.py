@@ -1,15 +1,18 @@
 """Attention to blocks in host memory against float64 matmuls, in every number format that a device computes in."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
 
 from core.ops import host_attention
-from core.ops.attention import Partial, partial_reference
+from core.ops.attention import Masses, Partial, partial_reference
 from core.ops.host_attention import HostAttention, attend_blocks
 from core.ops.kernel_build import NoKernel
 from core.ops.native import KEPT_AS, SmallRows, small_rows
 from core.ops.reach import softcapped
+from core.ops.scores import kept_as
 from tests.core.toys import CPU
 
 
@@ -41,9 +44,12 @@ def alike(found: Partial, expected: Partial) -> bool:
     return all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, expected, strict=True))
 
 
-def by_kernel(kernel: SmallRows, q: Tensor, blocks: Tensor, softcap: float | None = None, threads: int = 2) -> Partial:
+def by_kernel(
+    kernel: SmallRows, q: Tensor, blocks: Tensor, softcap: float | None = None, threads: int = 2,
+    masses: Masses | None = None,
+) -> Partial:  # fmt: skip
     into = Partial(torch.full(q.shape, torch.nan), torch.full(q.shape[:3], torch.nan))
-    kernel.blocks(q.float().contiguous(), blocks, 0.3, into, softcap, threads)
+    kernel.blocks(q.float().contiguous(), blocks, 0.3, into, softcap, threads, masses)
     return into
 
 
@@ -56,7 +62,7 @@ def test_blocks_where_they_lie_equal_one_long_row_of_keys(
 ) -> None:
     """Rows of 16 bits are computed with in float32: no more is lost than in the sum itself."""
     q, blocks = made(heads, kv_heads, rows, dtype)
-    assert alike(attend_blocks(q.float(), blocks, 0.3, softcap), whole(q, blocks, softcap))
+    assert alike(attend_blocks(q.float(), blocks, 0.3, softcap).partial, whole(q, blocks, softcap))
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
@@ -89,6 +95,51 @@ def test_a_row_comes_out_to_the_last_bit_whatever_rows_and_threads_there_are(
             assert torch.equal(found.lse[..., row], alone[row].lse[..., 0])
 
 
+def masses_reference(q: Tensor, blocks: Tensor, chunk: int, softcap: float | None) -> Masses:
+    """Slow twin: the softmax over every block in float64."""
+    kv_heads, size = blocks.shape[2:4]
+    scores = 0.3 * q.double().reshape(kv_heads, -1, q.shape[3]) @ blocks[:, 0].double().mT
+    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+    return Masses(scores.softmax(-1).unflatten(3, (size // chunk, chunk)).sum(-1), scores.logsumexp(-1))
+
+
+def room(q: Tensor, blocks: Tensor, chunk: int, kept: torch.dtype) -> Masses:
+    sizes = (len(blocks), blocks.shape[2], q.shape[1] // blocks.shape[2] * q.shape[2])
+    return Masses(torch.full((*sizes, blocks.shape[3] // chunk), torch.nan, dtype=kept), torch.full(sizes, torch.nan))
+
+
+def counted_alike(found: Masses, expected: Masses) -> bool:
+    relative = 5e-3 if found.shares.dtype == torch.bfloat16 else 1e-4
+    within = torch.allclose(found.shares.double(), expected.shares.double(), rtol=relative, atol=1e-8)
+    return within and torch.allclose(found.lse.double(), expected.lse.double(), atol=1e-5)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("dtype", KEPT_AS)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "size", "chunk"),
+    [(4, 4, 128, 64, 8), (8, 2, 72, 96, 16), (16, 1, 16, 512, 32), (3, 3, 64, 1056, 8), (2, 1, 64, 40, 8)],
+)
+def test_the_kernel_counts_what_rows_attend_to_beside_the_same_bits(
+    kernel: SmallRows, dtype: torch.dtype, heads: int, kv_heads: int, dim: int, size: int, chunk: int,
+    softcap: float | None,
+) -> None:  # fmt: skip
+    """Blocks that fill what is counted together, and not; rows in one group and in several."""
+    for rows, kept in product((1, 9, 64), (torch.float32, torch.bfloat16)):
+        q, blocks = made(heads, kv_heads, rows, dtype, dim=dim, blocks=9, size=size)
+        plain, expected = by_kernel(kernel, q, blocks, softcap), masses_reference(q, blocks, chunk, softcap)
+        first = room(q, blocks, chunk, kept)
+        for threads in (1, 3):
+            masses = room(q, blocks, chunk, kept)
+            found = by_kernel(kernel, q, blocks, softcap, threads, masses)
+            assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True)), rows
+            assert counted_alike(masses, expected), rows
+            first = masses if threads == 1 else first
+            assert all(torch.equal(a, b) for a, b in zip(masses, first, strict=True)), rows
+        assert not counted_alike(Masses(masses.shares.roll(1, 3), masses.lse), expected), "the control"
+        assert not counted_alike(Masses(masses.shares.roll(1, 0), masses.lse), expected), "the control"
+
+
 def test_a_lost_or_doubled_block_would_be_noticed(kernel: SmallRows) -> None:
     """Negative control."""
     q, blocks = made(4, 2, 9, torch.float16, blocks=9)
@@ -106,9 +157,13 @@ def test_one_thread_answers_one_question_after_the_other(compiled: bool, monkeyp
     for dtype in KEPT_AS:
         for rows in (9, 1, 5):
             q, blocks = made(8, 2, rows, dtype)
-            for part, softcap in ((blocks[:1], None), (blocks, None), (blocks, 2.0)):
-                helper.ask(q, part, 0.3, softcap)
-                assert alike(helper.answer(), whole(q, part, softcap))
+            for part, softcap, chunk in product((blocks[:1], blocks), (None, 2.0), (None, 4, 8)):
+                helper.ask(q, part, 0.3, softcap, chunk)
+                partial, masses = helper.answer()
+                assert alike(partial, whole(q, part, softcap)) and (masses is None) == (chunk is None)
+                if masses is not None and chunk is not None:
+                    assert masses.shares.dtype == kept_as(q)
+                    assert counted_alike(masses, masses_reference(q, part, chunk, softcap))
     with pytest.raises(AssertionError, match="nothing was asked"):
         helper.answer()
 
@@ -116,4 +171,4 @@ def test_one_thread_answers_one_question_after_the_other(compiled: bool, monkeyp
 def test_heads_that_the_kernel_does_not_take_are_attended_to_without_it() -> None:
     helper, (q, blocks) = HostAttention(4, 12, 3, CPU), made(4, 2, 3, torch.float16, dim=12)
     helper.ask(q, blocks, 0.3)
-    assert alike(helper.answer(), whole(q, blocks))
+    assert alike(helper.answer().partial, whole(q, blocks))
