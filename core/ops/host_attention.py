@@ -46,7 +46,8 @@ def attend_blocks(
         k, v = k.float(), v.float()
         parts.append(partial(q, k, v, scaling))
         if chunk_size is not None:
-            counted.append(masses_of(q, k, parts[-1].lse, scaling, chunk_size, softcap))
+            folded = q.reshape(k.shape[1], -1, q.shape[3])
+            counted.append(masses_of(folded, k, parts[-1].lse, scaling, chunk_size, softcap))
     return Answer(union(parts), Masses(*map(torch.cat, zip(*counted, strict=True))) if counted else None)
 
 

@@ -42,17 +42,16 @@ def kept_as(q: Tensor) -> torch.dtype:
 
 
 def masses_of(q: Tensor, k: Tensor, lse: Tensor, scaling: float, chunk_size: int, softcap: float | None) -> Masses:
-    """What every query of q [1, H, R, D] attends to in P parts, in float32 summed by chunk.
+    """What every query attends to in P parts, in float32 summed by chunk.
 
     Args:
-        k: [P, H_kv, S, D], whole chunks, and lse: [P, H, R], each part's log-sum-exp.
+        q: [P * H_kv, G * R, D], the same for every part.
+        k: [P, H_kv, S, D], whole chunks, and lse: [P, H, R], each part's own log-sum-exp.
     """
     parts, heads, size, dim = k.shape
-    folded = q.reshape(1, heads, -1, dim).expand(parts, -1, -1, -1).reshape(parts * heads, -1, dim)
-    scores = _capped(products(folded, k.reshape(parts * heads, size, dim), scaling), softcap)
-    own = lse.reshape(parts * heads, -1)
-    shares = scores.sub_(own[..., None]).exp_().view(parts, heads, own.shape[1], size // chunk_size, chunk_size)
-    return Masses(shares.sum(-1, dtype=kept_as(q)), own.view(parts, heads, -1))
+    scores = _capped(products(q, k.reshape(parts * heads, size, dim), scaling), softcap)
+    shares = torch.softmax(scores, -1).view(parts, heads, -1, size // chunk_size, chunk_size)
+    return Masses(shares.sum(-1, dtype=kept_as(q)), lse.reshape(parts, heads, -1))
 
 
 def _capped(scores: Tensor, softcap: float | None) -> Tensor:
@@ -76,28 +75,16 @@ class Tally:
         self.tokens, self.group = q.shape[2], max(VOTERS, -(-q.shape[2] // MOST_GROUPS))
         self._scaling, self.chunk_size, self._softcap = scaling, chunk_size, softcap
         self._q = q.reshape(num_kv_heads, -1, q.shape[3])  # [H_kv, G * R, D]
-<<<<<<< HEAD
-        self._repeated = self._q  # [P * H_kv, G * R, D], for P parts at a time
-        self._kept_as = torch.bfloat16 if q.dtype.itemsize == 2 else torch.float32
-        self._masses: list[Tensor] = []  # each [P, H_kv, G * R, chunks], of softmax within the part
-        self._lses: list[Tensor] = []  # each [P, H_kv, G * R]
-
-    def add(self, k: Tensor, lse: Tensor) -> None:
-        """Keys k [P, H_kv, S, D] of P parts, whole chunks, and each part's log-sum-exp [P, H, R]."""
-        parts, heads, size, dim = k.shape
-        if len(self._repeated) < parts * heads:
-            self._repeated = self._q.repeat(parts, 1, 1)
-        scores = products(self._repeated[: parts * heads], k.reshape(parts * heads, size, dim), self._scaling)
-        masses = torch.softmax(self._capped(scores), -1).view(parts, heads, -1, size // self._chunk, self._chunk)
-        self._masses.append(masses.sum(-1, dtype=self._kept_as))
-        self._lses.append(lse.reshape(parts, heads, -1))
-=======
+        self._repeated = self._q  # for P parts at a time, [P * H_kv, G * R, D]
         self._masses: list[Masses] = []
 
     def add(self, k: Tensor, lse: Tensor) -> None:
         """Keys k [P, H_kv, S, D] of P parts, whole chunks, and each part's log-sum-exp [P, H, R]."""
-        self._masses.append(masses_of(self._q, k, lse, self._scaling, self.chunk_size, self._softcap))
->>>>>>> h-masses
+        queries = len(k) * len(self._q)
+        if len(self._repeated) < queries:
+            self._repeated = self._q.repeat(len(k), 1, 1)
+        q = self._repeated[:queries]
+        self._masses.append(masses_of(q, k, lse, self._scaling, self.chunk_size, self._softcap))
 
     def add_oldest(self, masses: Masses) -> None:
         """What somebody else has counted of the parts before all others."""
@@ -109,25 +96,17 @@ class Tally:
         Args:
             lse: [1, H, R] float32, over all keys; None: there are no others than these.
         """
-        scores = self._capped(torch.cat([products(self._q, k, self._scaling) for k in last], 2))  # [H_kv, G * R, n]
+        products_of_all = torch.cat([products(self._q, k, self._scaling) for k in last], 2)
+        scores = _capped(products_of_all, self._softcap)  # [H_kv, G * R, n]
         kv_heads, _, size = scores.shape
         newest = scores.view(kv_heads, -1, self.tokens, size)[..., size - self.tokens :]
         newest += causal_bias(self.tokens, scores.device)
         total = scores.logsumexp(-1) if lse is None else lse.reshape(kv_heads, -1)
-        shares = functional.pad(scores.sub_(total[..., None]).exp_(), (0, -size % self._chunk))
+        shares = functional.pad(scores.sub_(total[..., None]).exp_(), (0, -size % self.chunk_size))
         group = torch.arange(self.tokens, device=scores.device) // self.group
         summed = (group == torch.arange(-(-self.tokens // self.group), device=scores.device)[:, None]).float()
         summed = summed.repeat(1, self._q.shape[1] // self.tokens)  # [groups, G * R]
-<<<<<<< HEAD
-        found = [(summed @ shares.view(*shares.shape[:2], -1, self._chunk).sum(-1)).to(self._kept_as)]
-=======
-        scores = _capped(products(self._q, k, self._scaling), self._softcap)  # [H_kv, G * R, n]
-        newest = scores.view(len(k), -1, self.tokens, k.shape[1])[..., k.shape[1] - self.tokens :]
-        newest += causal_bias(self.tokens, k.device)
-        total = scores.logsumexp(-1) if lse is None else lse.reshape(len(k), -1)
-        shares = functional.pad(scores.sub_(total[..., None]).exp_(), (0, -k.shape[1] % self.chunk_size))
         found = [(summed @ shares.view(*shares.shape[:2], -1, self.chunk_size).sum(-1)).to(kept_as(self._q))]
->>>>>>> h-masses
         if self._masses:
             masses, lses = (torch.cat(each) for each in zip(*self._masses, strict=True))
             weights = (summed * (lses - total).exp()[:, :, None]).to(masses.dtype)  # [P, H_kv, groups, G * R]
