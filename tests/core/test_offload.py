@@ -134,7 +134,7 @@ def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatc
     found = answer(engine, prompt, "triforce")
     assert engine.plan.cpu_attention == engine.info.plan.cpu_attention
     assert engine.plan.cpu_attention.value == 0.5 and "both end together" in engine.plan.cpu_attention.because
-    assert asked == [((2, 4, 128, 16), 4, 8, torch.float32, torch.device("cpu"))]
+    assert asked == [((2, 4, 64, 16), 4, 8, torch.float32, torch.device("cpu"))]
     assert found.token_ids == answer(tiny_engine(), prompt, "triforce").token_ids
 
     def no_room(*_: object) -> Sharing:
