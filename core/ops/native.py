@@ -52,17 +52,14 @@ class SmallRows:
         self._call_votes = loaded.small_rows_votes
         self._call_move = loaded.small_rows_move
         self._call_move.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 5
-        calls = (self._call, self._call_norm, self._call_silu, self._call_move)
+        self._call_from, self._call_blocks = loaded.small_rows_attention_from, loaded.small_rows_blocks
+        calls = (self._call_from, self._call_blocks, self._call, self._call_norm, self._call_silu, self._call_move)
         for call in (*calls, self._call_product, self._call_between, self._call_votes):
             call.restype = None
         loaded.small_rows_panel.restype = ctypes.c_int64
         self.panel: int = loaded.small_rows_panel()  # outputs whose packed weights lie beside each other
         self._call.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64]
-        self._call_from = loaded.small_rows_attention_from
-        self._call_from.restype = None
         self._call_from.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 2
-        self._call_blocks = loaded.small_rows_blocks
-        self._call_blocks.restype = None
         self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
         self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2

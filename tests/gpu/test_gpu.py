@@ -111,14 +111,20 @@ def test_the_host_answers_what_the_slow_twin_answers(dtype: torch.dtype) -> None
     asked, answers = [], []
     for rows in (9, 1, 64, 5) * 5:
         q = torch.randn(1, rows, 8, 64, generator=generator).to(CUDA, dtype).transpose(1, 2)
-        helper.ask(q, memory.rows[:5], 0.125)
-        found = helper.answer().partial
+        helper.ask(q, memory.rows[:5], 0.125, chunk_size=8)
+        found, masses = helper.answer()
+        assert masses is not None
         asked.append(q)
-        answers.append((found.out.clone(), found.lse.clone()))
+        answers.append([result.clone() for result in (*found, *masses)])
     k, v = memory.rows[:5].to(CUDA).permute(1, 2, 0, 3, 4).flatten(2, 3)[:, None]
-    for q, (out, lse) in zip(asked, answers, strict=True):
+    keys = memory.rows[:5, 0].to(CUDA).double()  # [N, H_kv, R, D]
+    for q, (out, lse, counted, lse_of_each) in zip(asked, answers, strict=True):
         expected = partial_reference(q.float(), k.float(), v.float(), 0.125)
         assert torch.allclose(out, expected.out, atol=1e-4) and torch.allclose(lse, expected.lse, atol=1e-4)
+        scores = 0.125 * q.double().reshape(2, -1, 64) @ keys.mT
+        shares = scores.softmax(-1).view(*scores.shape[:3], 12, 8).sum(-1)
+        assert torch.allclose(counted.double(), shares, rtol=5e-3, atol=1e-5)
+        assert torch.allclose(lse_of_each.double(), scores.logsumexp(-1), atol=1e-4)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7])
