@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch
+
 SOURCE = Path(__file__).with_name("small_rows.cpp")
 INCLUDED = SOURCE.with_name("amx_attention.h")
 # The parameter fuses every multiplication with its addition, even where GCC thinks that two operations are faster, so
@@ -64,15 +66,15 @@ def compiled(folder: Path) -> Path:
     return library
 
 
-def _thread_library() -> Path:
-    """The OpenMP runtime that torch has loaded."""
-    maps = Path("/proc/self/maps")
+def _thread_library(maps: Path = Path("/proc/self/maps")) -> Path:
+    """The OpenMP runtime that torch has loaded; other packages may have loaded their own."""
     if not maps.is_file():
         raise NoKernel("made for Linux only")
     loaded = {line.split(maxsplit=5)[5] for line in maps.read_text(encoding="utf-8").splitlines() if "libgomp" in line}
-    if len(loaded) != 1:
+    own = {file for file in loaded if Path(torch.__file__).parent in Path(file).parents}
+    if len(own or loaded) != 1:
         raise NoKernel("torch does not run on GNU's OpenMP threads here")
-    return Path(loaded.pop().strip())
+    return Path((own or loaded).pop().strip())
 
 
 def _processor() -> bytes:

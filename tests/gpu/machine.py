@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from core.ops.kernel_build import NoKernel
+from core.ops.native import small_rows
 from core.planning.hardware import this_machine
 from tests.gpu.checklist import ROOT, Here
 from tests.gpu.conftest import PART
@@ -41,6 +43,7 @@ def versions(here: Here) -> None:
     add("machine", this_machine())
     add("threads", torch.get_num_threads())
     add("compiler", shutil.which("g++"))
+    add("compiled kernel", _kernel())
     add("huge pages", {f.name: f.read_text().strip() for f in HUGE_PAGES.glob("*") if f.is_file() and _readable(f)})
     meminfo = Path("/proc/meminfo")
     add("memory", [row for row in meminfo.read_text().splitlines() if "Huge" in row] if meminfo.is_file() else [])
@@ -55,6 +58,13 @@ def versions(here: Here) -> None:
     add("cuda", {"runtime": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "properties": str(found)})
     add("capability", torch.cuda.get_device_capability(0))
     add("built for", torch.cuda.get_arch_list())
+
+
+def _kernel() -> str:
+    try:
+        return f"works, matrix units for {sorted(map(str, small_rows().by_matrices))}"
+    except NoKernel as reason:
+        return str(reason)
 
 
 def _version(name: str) -> str:

@@ -512,3 +512,15 @@ def test_chunks_are_moved_as_by_stock_operations(kernel: SmallRows, dtype: torch
     assert torch.equal(target, wanted)
     kernel.move_chunks(source, target, (heads[:0], chunks[:0], slots[:0]), 4)
     assert torch.equal(target, wanted)
+
+
+def test_the_kernel_runs_on_torch_s_threads_though_another_package_brings_its_own(tmp_path: Path) -> None:
+    """As where scikit-learn is loaded, too: two runtimes of one kind in the process."""
+    maps, own = tmp_path / "maps", Path(torch.__file__).parent / "lib" / "libgomp.so.1"
+    line = "7feb2fad0000-7feb2fb00000 r-xp 00000000 00:00 0                          "
+    files = [own, Path("/elsewhere/scikit_learn.libs/libgomp-e985bcbb.so.1.0.0"), own]
+    maps.write_text("".join(f"{line}{file}\n" for file in files))
+    assert kernel_build._thread_library(maps) == own
+    maps.write_text(f"{line}/a/libgomp.so.1\n{line}/b/libgomp.so.1\n")
+    with pytest.raises(NoKernel):
+        kernel_build._thread_library(maps)
