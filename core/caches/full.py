@@ -260,7 +260,7 @@ class FullCache:
 
     def can_choose(self, first: int) -> bool:
         """Whether chunks can be chosen by the queries from token `first` on; where there are no landmarks, by votes."""
-        counted = (self.votes.newest(n, self._length, 0) for n in self.shape.full_layers if not self.has_landmarks(n))
+        counted = (self.votes.newest(n, self._length) for n in self.shape.full_layers if not self.has_landmarks(n))
         return self.queries_start() <= first and all(votes is not None for votes in counted)
 
     def queries_start(self) -> int:

@@ -46,7 +46,7 @@ class Votes:
 
     def at(self, length: int) -> dict[int, Tensor]:
         """The attention of the last tokens before `length`, by layer, [H_kv, C] in host memory."""
-        found = {layer: self.newest(layer, length, 0) for layer in self._by_layer}
+        found = {layer: self.newest(layer, length) for layer in self._by_layer}
         return {layer: votes.cpu() for layer, votes in found.items() if votes is not None}
 
     def restore(self, length: int, votes: dict[int, Tensor], device: torch.device) -> None:
@@ -54,15 +54,15 @@ class Votes:
         self.open(length - 1, 1)
         self._by_layer = {layer: Counted(length - 1, 1, own[:, None].to(device)) for layer, own in votes.items()}
 
-    def newest(self, layer: int, length: int, num_chunks: int) -> Tensor | None:
-        """The attention of the last tokens before `length` to the first chunks, [H_kv, num_chunks]; 0: to all.
+    def newest(self, layer: int, length: int, num_chunks: int | None = None) -> Tensor | None:
+        """The attention of the last tokens before `length` to the first chunks, [H_kv, num_chunks]; or to all.
 
         Of at least a group of tokens if the pass had as many; rejected ones of the same group may have voted, too.
         None: the pass did not count, or ended before these tokens.
         """
         counted, last = self._by_layer.get(layer), length - 1
-        if counted is None or not counted.first <= last < self._stop or counted.votes.shape[2] < num_chunks:
+        if counted is None or not counted.first <= last < self._stop or counted.votes.shape[2] < (num_chunks or 0):
             return None
         place, behind = divmod(last - counted.first, counted.group)
         first = place if place == 0 or behind == counted.group - 1 else place - 1
-        return counted.votes[:, first : place + 1, : num_chunks or None].sum(1)
+        return counted.votes[:, first : place + 1, :num_chunks].sum(1)

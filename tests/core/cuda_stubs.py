@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -147,7 +148,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     here = any(isinstance(x, DeviceTensor) for x in flat)
     wanted = kwargs.get("device")
     target = torch.device(wanted).type if wanted is not None else "cuda" if here else "cpu"
-    if not here and target == "cpu":
+    if not here and target != "cuda":  # also the meta device, where transformers makes its modules
         return func(*args, **kwargs)
     assert _gpu is not None, "the pretended device has gone"
     if here:
@@ -162,7 +163,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         assert bool((args[0].held.sum(-1) > 0).all()), "device-side assert triggered: probabilities that sum to 0"
     inner = dict(kwargs)
     if wanted is not None:
-        inner["device"] = CPU
+        inner["device"] = CPU if target == "cuda" else wanted
         inner.pop("pin_memory", None)
     replaced = REPLACED.get(packet)
     plain = tree_map(held_of, args)
@@ -641,6 +642,7 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
             "pool": lambda self: (0, 1),
         },
     }
+    _device_constructors()  # kept by torch from its first use on: it must be of the functions that are there now
     empty, tensor, to = torch.empty, torch.tensor, Tensor.to
 
     def to_there(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -2,11 +2,13 @@
 
 import ast
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._device import _device_constructors
 
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import OffloadedLayer
@@ -58,6 +60,15 @@ def short_calibrations(monkeypatch: pytest.MonkeyPatch) -> None:
 def gpu() -> Iterator[PretendedGpu]:
     with pretended_gpu() as found:
         yield found
+
+
+def test_modules_are_made_on_the_meta_device_inside_and_afterwards() -> None:
+    """transformers makes a model there, and what it does not find there it takes for initialised."""
+    _device_constructors.cache_clear()
+    for place in (pretended_gpu(), nullcontext()):
+        with place, torch.device("meta"):
+            made = [make(3) for make in (torch.empty, torch.rand, torch.arange)]
+        assert {type(x) for x in made} == {torch.Tensor} and {x.device.type for x in made} == {"meta"}
 
 
 def engine_on(

@@ -103,6 +103,8 @@ def test_the_newest_are_those_of_the_last_tokens_kept() -> None:
     for last, number in expected.items():
         got = found[last]
         assert got is not None and got.tolist() == [[number] * 5], last
+    none, whole = votes.newest(0, 105, 0), votes.newest(0, 105)
+    assert none is not None and none.shape == (1, 0) and whole is not None and whole.shape == (1, 20)
     assert votes.newest(0, 105, 21) is None and votes.newest(1, 105, 5) is None
     votes.truncate(101)
     assert votes.newest(0, 101, 5) is not None
@@ -177,7 +179,7 @@ def test_a_layer_in_host_memory_counts_what_its_slow_twin_counts(
             reading.commit()
             reading.close()
     length, last = cached + new, min(new, VOTERS)
-    found = full.votes.newest(1, length, 0)
+    found = full.votes.newest(1, length)
     counted = full.votes._by_layer[1]
     group = VOTERS if layerwise or new > 64 else max(VOTERS, -(-new // MOST_GROUPS))
     size = min(last if layerwise or new > 64 else new % group or group, new)
@@ -234,7 +236,7 @@ def test_votes_that_were_remembered_come_back() -> None:
         for _ in engine.read(prompt):
             pass
         assert full.can_choose(len(prompt) - 9)
-        held.append([full.votes.newest(layer, full.length, 0) for layer in range(full.shape.num_layers)])
+        held.append([full.votes.newest(layer, full.length) for layer in range(full.shape.num_layers)])
         for _ in engine.generate(prompt, config):
             pass
     assert all(torch.equal(a, b) for a, b in zip(*held, strict=True) if a is not None and b is not None)
