@@ -4,12 +4,15 @@ Gradio accepts any number of guesses, and its cookie is also sent with requests 
 """
 
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
+from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -17,6 +20,18 @@ FREE_OF_ONE, FREE_OF_ALL = 5, 30  # wrong passwords in a row without a wait: fro
 WINDOW_SECONDS = 60.0  # after which a wrong password is forgotten
 LONGEST_WAIT_SECONDS = 16.0
 MOST_ADDRESSES = 1000  # remembered at once
+
+BEFORE_LOGIN = re.compile(r"/|/(static|assets)/.*|(/gradio_api)?/theme\.css|/gradio_api/startup-events|/favicon\.ico")
+
+
+def may_enter(app: Any, scope: Scope) -> bool:
+    """Whether a request to Gradio's app needs no login, is one, or has the cookie of one."""
+    if app.auth is None or scope["path"] in ("/login", "/login/"):
+        return True
+    cookies = cookie_parser("; ".join(Headers(scope=scope).getlist("cookie")))
+    names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
+    is_open = scope.get("method") in ("GET", "HEAD") and BEFORE_LOGIN.fullmatch(scope["path"])
+    return bool(is_open) or any(cookies.get(name) in app.tokens for name in names)
 
 
 class Logins:
