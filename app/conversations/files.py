@@ -8,7 +8,6 @@ from pathlib import Path
 
 from app.conversations.schema import Damaged, load
 from app.conversations.tree import Dialogue
-from core.errors import NotPossibleHere
 from core.kv_store.durable import sync_folder
 
 SUFFIX = ".json"
@@ -65,18 +64,6 @@ def replace_file(file: Path, text: bytes) -> None:
             draft.unlink(missing_ok=True)
         raise
     sync_folder(file.parent)
-
-
-def make_private(folder: Path) -> None:
-    """Make a folder that only its owner can read."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.name == "posix":
-            folder.chmod(0o700)
-    except OSError as error:
-        raise NotPossibleHere(
-            f"The folder {folder} cannot be used ({error.strerror}).", hint="Choose another place with --data-dir."
-        ) from error
 
 
 def sweep(folder: Path) -> None:

@@ -1,30 +1,53 @@
 """The folder for all data on disk."""
 
 import os
+import stat
+import sys
 from pathlib import Path
 
 from app.context import upload_files
 from core.errors import NotPossibleHere
 
 ANOTHER = "Choose another with --data-dir."
+OPEN = "Warning: other users of this machine may open {}: its file system keeps no rights. " + ANOTHER
 
 
 def data_dir(chosen: Path | str | None) -> Path:
-    """The folder for all data on disk, created if needed.
+    """The folder for all data on disk, created if needed, and closed to other users even if it existed.
 
     Raises:
-        InvalidSetting: it cannot be created or written to.
+        NotPossibleHere: it cannot be created, closed or written to.
     """
     try:
         folder = data_place(chosen)
-        dropped = upload_files.make_folder(folder)
-    except (OSError, RuntimeError, ValueError) as error:  # no home; a NUL in the name
+        dropped = folder / upload_files.FOLDER
+        for one in (folder, dropped):
+            make_private(one)
+    except (RuntimeError, ValueError) as error:  # no home; a NUL in the name
         told = f"The data folder {chosen or '~/.triforce-reader'} cannot be made"
-        why = getattr(error, "strerror", None) or str(error)
-        raise NotPossibleHere(f"{told} ({why}).", hint=ANOTHER) from error
+        raise NotPossibleHere(f"{told} ({error}).", hint=ANOTHER) from error
     if not (os.access(dropped, os.W_OK) and os.access(folder, os.W_OK)):
         raise NotPossibleHere(f"The data folder {folder} cannot be written to.", hint=ANOTHER)
+    if os.name == "posix" and folder.stat().st_mode & 0o077:
+        print(OPEN.format(folder), file=sys.stderr)
     return folder
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only its owner can open, or close an existing one to others.
+
+    Raises:
+        NotPossibleHere: it cannot be made or closed, or all users share it.
+    """
+    told = f"The data folder {folder} cannot be made and closed to others"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if os.name == "posix":
+            if folder.stat().st_mode & stat.S_ISVTX:
+                raise NotPossibleHere(f"{told} (all users share it).", hint=ANOTHER)
+            folder.chmod(0o700)
+    except OSError as error:
+        raise NotPossibleHere(f"{told} ({error.strerror}).", hint=ANOTHER) from error
 
 
 def check_place(chosen: Path | str) -> None:
