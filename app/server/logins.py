@@ -16,10 +16,9 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-FREE_OF_ONE, FREE_OF_ALL = 5, 30  # wrong passwords in a row without a wait: from one address, from all
+FREE_GUESSES = 5  # wrong passwords in a row without a wait, whoever sends them: addresses can be forged
 WINDOW_SECONDS = 60.0  # after which a wrong password is forgotten
 LONGEST_WAIT_SECONDS = 16.0
-MOST_ADDRESSES = 1000  # remembered at once
 
 BEFORE_LOGIN = re.compile(r"/|/(static|assets)/.*|(/gradio_api)?/theme\.css|/gradio_api/startup-events|/favicon\.ico")
 
@@ -38,8 +37,7 @@ class Logins:
     """ASGI middleware for an app with a password."""
 
     def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
-        self._app, self._clock = app, clock
-        self._all, self._of_address = Guesses(FREE_OF_ALL), dict[str, Guesses]()
+        self._app, self._clock, self._guesses = app, clock, Guesses(FREE_GUESSES)
 
     @classmethod
     def entry(cls) -> Middleware:
@@ -55,28 +53,19 @@ class Logins:
         if scope["method"] != "POST" or scope["path"].rstrip("/") != "/login":
             await self._app(scope, receive, send)
             return
-        now, both = self._clock(), (self._all, self._guesses_of((scope.get("client") or ("", 0))[0]))
-        if wait := max(one.wait(now) for one in both):
+        now = self._clock()
+        if wait := self._guesses.wait(now):
             refusal = {"detail": "Too many wrong passwords. Wait a moment."}
             await JSONResponse(refusal, 429, {"Retry-After": str(math.ceil(wait))})(scope, receive, send)
             return
-        for one in both:  # counted as wrong until proven right, because many may come at once
-            one.count(now)
+        self._guesses.count(now)  # as wrong until proven right, because many may come at once
 
         async def send_and_see(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
-                for one in both:
-                    one.take_back()
+                self._guesses.take_back()
             await send(message)
 
         await self._app(scope, receive, send_and_see)
-
-    def _guesses_of(self, address: str) -> "Guesses":
-        found = self._of_address.pop(address, None) or Guesses(FREE_OF_ONE)
-        self._of_address[address] = found  # newest, so dropped last
-        if len(self._of_address) > MOST_ADDRESSES:
-            del self._of_address[next(iter(self._of_address))]
-        return found
 
 
 class Guesses:

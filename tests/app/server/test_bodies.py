@@ -21,6 +21,7 @@ from app.context.upload_files import FOLDER, claim, drop_unopened, forget, in_us
 from app.runtime.worker import EngineWorker
 from app.server import bodies, serve_page
 from app.server.bodies import Bodies, names_an_address
+from app.ui.assets import ASSETS
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
 from tests.app.server.openai.servers import wait_for
 from tests.app.ui.test_page import enter
@@ -156,6 +157,15 @@ def test_messages_that_hide_an_address() -> None:
     twice = b'{"data": [{"path": "https://books.example/a.txt", "path": "/data/a.txt"}]}'
     assert names_an_address(twice)
     assert names_an_address(b"[" * 100_000) and not names_an_address(b"username=reader") and not names_an_address(b"")
+
+
+def test_files_of_the_project_are_not_served(serve: ServeOn, worker: EngineWorker) -> None:
+    address = serve(worker)
+    weights = next(iter((ASSETS / "models").rglob("*.safetensors")))
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
+        for file in (weights, ASSETS / "static" / "css" / "mark.svg", Path(bodies.__file__)):
+            assert client.get(f"{address}gradio_api/file={file}").status_code == 403, file
+        assert client.get(f"{address}favicon.ico").status_code == 200
 
 
 # -------------------- bytes
