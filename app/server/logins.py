@@ -27,9 +27,11 @@ def may_enter(app: Any, scope: Scope) -> bool:
     """Whether a request to Gradio's app needs no login, is one, or has the cookie of one."""
     if app.auth is None or scope["path"] in ("/login", "/login/"):
         return True
-    cookies = cookie_parser("; ".join(Headers(scope=scope).getlist("cookie")))
+    headers = Headers(scope=scope)
+    cookies = cookie_parser("; ".join(headers.getlist("cookie")))
     names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
-    is_open = scope.get("method") in ("GET", "HEAD") and BEFORE_LOGIN.fullmatch(scope["path"])
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    is_open = not has_body and scope.get("method") in ("GET", "HEAD") and BEFORE_LOGIN.fullmatch(scope["path"])
     return bool(is_open) or any(cookies.get(name) in app.tokens for name in names)
 
 

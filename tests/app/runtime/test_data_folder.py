@@ -1,6 +1,5 @@
 """The data folder is its owner's alone, and a lock that another program holds is told."""
 
-import fcntl
 import os
 import stat
 import sys
@@ -19,6 +18,7 @@ from core.errors import NotPossibleHere
 from tests.app.fakes import SECONDS
 from tests.app.server.openai.servers import wait_for
 
+fcntl = pytest.importorskip("fcntl")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and locks of files")
 
 

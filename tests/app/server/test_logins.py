@@ -161,7 +161,7 @@ def test_without_login_no_body_is_read_and_nothing_is_held(
 
     monkeypatch.setattr(Bodies, "__call__", note)
     paths = ("gradio_api/queue/join", "gradio_api/upload", "gradio_api/run/open", "", "assets/x.js", "nowhere")
-    for method in ("POST", "PUT", "OPTIONS"):
+    for method in ("POST", "PUT", "OPTIONS", "GET"):
         for path in paths:
             answer = everything(raw(address, f"{method} /{path}"))
             assert b" 401 " in answer.partition(b"\r\n")[0], "refused before a byte of the body, and closed"
