@@ -27,7 +27,6 @@ from app.conversations.listing import Known, Listing, Seen, Summary
 from app.conversations.schema import Damaged, NewerVersion, dump
 from app.conversations.tree import Dialogue
 from app.formats import plural
-from app.runtime.data_folder import make_private
 from core.errors import CoreError
 from core.kv_store.durable import sync_folder
 
@@ -69,7 +68,7 @@ class Conversations:
         self._writer: threading.Thread | None = None
         self._between: FileLock | None = None  # lock between programs that use this folder
         if folder is not None:
-            make_private(folder)
+            files.make_private(folder)
             lock = folder.with_name(f"{folder.name}.lock")
             self._between = FileLock(lock, LOCK_SECONDS, mode=0o600, thread_local=False)
             with contextlib.suppress(OSError), self._between.acquire(blocking=False):  # held: the next start sweeps

@@ -1,11 +1,11 @@
 """The folder for all data on disk."""
 
 import os
-import stat
 import sys
 from pathlib import Path
 
 from app.context import upload_files
+from app.conversations.files import make_private
 from core.errors import NotPossibleHere
 
 ANOTHER = "Choose another with --data-dir."
@@ -31,23 +31,6 @@ def data_dir(chosen: Path | str | None) -> Path:
     if os.name == "posix" and folder.stat().st_mode & 0o077:
         print(OPEN.format(folder), file=sys.stderr)
     return folder
-
-
-def make_private(folder: Path) -> None:
-    """Make a folder that only its owner can open, or close an existing one to others.
-
-    Raises:
-        NotPossibleHere: it cannot be made or closed, or all users share it.
-    """
-    told = f"The data folder {folder} cannot be made and closed to others"
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.name == "posix":
-            if folder.stat().st_mode & stat.S_ISVTX:
-                raise NotPossibleHere(f"{told} (all users share it).", hint=ANOTHER)
-            folder.chmod(0o700)
-    except OSError as error:
-        raise NotPossibleHere(f"{told} ({error.strerror}).", hint=ANOTHER) from error
 
 
 def check_place(chosen: Path | str) -> None:
