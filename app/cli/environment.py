@@ -206,7 +206,10 @@ def last_line(text: str) -> str:
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Let one start at a time change `.venv`; a second one waits here and then finds it ready."""
-    with open(VENV.with_name(".venv.lock"), "w", encoding="utf-8") as file:
+    lock = VENV.with_name(".venv.lock")
+    with open(lock, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        with contextlib.suppress(PermissionError):
+            os.chmod(lock, 0o600)
         if sys.platform == "win32":
             import msvcrt
 
@@ -214,7 +217,11 @@ def one_at_a_time() -> Iterator[None]:
         else:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"Waiting for another start, which holds {lock}.", file=sys.stderr)
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield  # closing the file releases the lock, even when this process is killed
 
 

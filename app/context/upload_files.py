@@ -4,6 +4,7 @@ Those of PDFs stay as long as the document is open, for images of its pages (`op
 """
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,29 +14,22 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import IO
 
+from core.errors import NotPossibleHere
+
 FOLDER = "uploads"  # in the data folder
 CLAIMED = "opened-"  # prefix of folders with files that are being read
 UNOPENED_SECONDS = 600.0
+LONGEST_WAIT_SECONDS = 10.0  # for another program, which sweeps
 IN_USE = ".in-use"  # beside it: locked by every program that uses the data folder
-
-
-def make_folder(data: Path) -> Path:
-    """The folder for uploads in a data folder; access is restricted to its owner even if the folder existed.
-
-    Raises:
-        OSError: it cannot be created.
-    """
-    folder = data / FOLDER
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if os.name == "posix":
-        with suppress(PermissionError):  # another user owns it; storing a file shows whether it can be written to
-            folder.chmod(0o700)
-    return folder
 
 
 @contextmanager
 def in_use(data: Path) -> Iterator[None]:
-    """Mark a data folder as used. Deletes uploads left by earlier programs if no other program uses the folder now."""
+    """Mark a data folder as used. Deletes uploads left by earlier programs if no other program uses the folder now.
+
+    Raises:
+        NotPossibleHere: another program holds the mark, and for longer than a start does.
+    """
     handle: IO[bytes] | None = None
     with suppress(OSError):  # a data folder that cannot be locked still works
         alone, handle = _claim(data / IN_USE)
@@ -146,7 +140,9 @@ def _claim(mark: Path) -> tuple[bool, IO[bytes]]:
         return True, mark.open("ab")
     import fcntl
 
-    handle = mark.open("ab")
+    handle = open(mark, "ab", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
+    with suppress(PermissionError):
+        os.fchmod(handle.fileno(), 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # locked, or a file system without locks
@@ -155,7 +151,21 @@ def _claim(mark: Path) -> tuple[bool, IO[bytes]]:
 
 
 def _share(handle: IO[bytes]) -> None:
-    if os.name == "posix":
-        import fcntl
+    if os.name != "posix":
+        return
+    import fcntl
 
-        fcntl.flock(handle, fcntl.LOCK_SH)
+    end, told = time.monotonic() + LONGEST_WAIT_SECONDS, False
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > end:
+                handle.close()
+                raise NotPossibleHere(
+                    f"Another program holds {handle.name}.", hint="End it, or choose another folder with --data-dir."
+                ) from error
+        if not told:
+            print(f"Waiting for another program, which holds {handle.name}.", file=sys.stderr)
+        told = True
+        time.sleep(0.1)

@@ -68,15 +68,20 @@ def replace_file(file: Path, text: bytes) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only its owner can read."""
+    """Make a folder that only its owner can open, or close an existing one to others.
+
+    Raises:
+        NotPossibleHere: it cannot be made or closed, or all users share it.
+    """
+    told = f"The data folder {folder} cannot be made and closed to others"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if os.name == "posix":
+            if folder.stat().st_mode & stat.S_ISVTX:
+                raise NotPossibleHere(f"{told} (all users share it).", hint="Choose another with --data-dir.")
             folder.chmod(0o700)
     except OSError as error:
-        raise NotPossibleHere(
-            f"The folder {folder} cannot be used ({error.strerror}).", hint="Choose another place with --data-dir."
-        ) from error
+        raise NotPossibleHere(f"{told} ({error.strerror}).", hint="Choose another with --data-dir.") from error
 
 
 def sweep(folder: Path) -> None:

@@ -69,8 +69,10 @@ class Conversations:
         self._between: FileLock | None = None  # lock between programs that use this folder
         if folder is not None:
             files.make_private(folder)
-            self._between = FileLock(folder.with_name(f"{folder.name}.lock"), timeout=LOCK_SECONDS, thread_local=False)
-            with contextlib.suppress(OSError), self._between:
+            lock = folder.with_name(f"{folder.name}.lock")
+            self._between = FileLock(lock, LOCK_SECONDS, mode=0o600, thread_local=False)
+            with contextlib.suppress(OSError), self._between.acquire(blocking=False):  # held: the next start sweeps
+                lock.chmod(0o600)  # of an earlier version
                 files.sweep(folder)
 
     # -------------------- writing

@@ -1,29 +1,35 @@
 """The folder for all data on disk."""
 
 import os
+import sys
 from pathlib import Path
 
 from app.context import upload_files
+from app.conversations.files import make_private
 from core.errors import NotPossibleHere
 
 ANOTHER = "Choose another with --data-dir."
+OPEN = "Warning: other users of this machine may open {}: its file system keeps no rights. " + ANOTHER
 
 
 def data_dir(chosen: Path | str | None) -> Path:
-    """The folder for all data on disk, created if needed.
+    """The folder for all data on disk, created if needed, and closed to other users even if it existed.
 
     Raises:
-        InvalidSetting: it cannot be created or written to.
+        NotPossibleHere: it cannot be created, closed or written to.
     """
     try:
         folder = data_place(chosen)
-        dropped = upload_files.make_folder(folder)
-    except (OSError, RuntimeError, ValueError) as error:  # no home; a NUL in the name
+        dropped = folder / upload_files.FOLDER
+        for one in (folder, dropped):
+            make_private(one)
+    except (RuntimeError, ValueError) as error:  # no home; a NUL in the name
         told = f"The data folder {chosen or '~/.triforce-reader'} cannot be made"
-        why = getattr(error, "strerror", None) or str(error)
-        raise NotPossibleHere(f"{told} ({why}).", hint=ANOTHER) from error
+        raise NotPossibleHere(f"{told} ({error}).", hint=ANOTHER) from error
     if not (os.access(dropped, os.W_OK) and os.access(folder, os.W_OK)):
         raise NotPossibleHere(f"The data folder {folder} cannot be written to.", hint=ANOTHER)
+    if os.name == "posix" and folder.stat().st_mode & 0o077:
+        print(OPEN.format(folder), file=sys.stderr)
     return folder
 
 

@@ -4,9 +4,11 @@ Gradio fetches URLs that a client gives as a path in an address or as a file in 
 send nothing anywhere. Gradio also stores every byte that is posted as a file.
 """
 
+import asyncio
 import json
 import re
 import shutil
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,12 +17,18 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException
 from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.context.upload_files import drop_unopened, size_bytes
+from app.server.openai import bodies as messages
+from app.server.openai.errors import Overloaded, RequestError
 
 MOST_MESSAGE = 4 << 20  # bytes; a question that fills the largest context has less than one
+MOST_MESSAGES, MOST_UPLOADS = 32, 16  # that may arrive at the same time
+MOST_LOGIN, MOST_LOGINS = 4 << 10, 256  # bytes of one, and how many at the same time: 1 MiB for who has no login
+LONGEST_UPLOAD_SECONDS = 7200.0
 MOST_POSTED = 1 << 30  # bytes of files in one request
 MOST_STORED = 2 << 30  # bytes of stored files that are still to be read
 MEASURE_BYTES = 16 << 20  # after each such amount the folder is measured again, because others post too
@@ -35,6 +43,7 @@ URL = re.compile(
     r"\s*([a-z][a-z0-9+.-]+:/|[/\\]{2})", re.IGNORECASE
 )  # not C:/, a folder; but \\\\machine is another machine
 NOTHING_HERE, NO_ADDRESSES = "There is nothing here.", "Files are dropped, not named by their address."
+TOO_MANY = "Too many requests come at once. Try again in a moment."
 DISK_FULL = "The disk is full. Make room, then drop the files again."
 TOO_LONG, TOO_MUCH = "The request is too long.", "Too many files wait to be read. Drop fewer, or wait a moment."
 
@@ -57,7 +66,9 @@ class Bodies:
         most_message: int = MOST_MESSAGE,
     ) -> None:
         self._app, self._uploads = app, uploads
-        self._most_posted, self._most_stored, self._most_message = most_posted, most_stored, most_message
+        self._most_posted, self._most_stored, self._num_uploads = most_posted, most_stored, 0
+        self._messages = messages.Bodies(most_message, MOST_MESSAGES)
+        self._logins = messages.Bodies(MOST_LOGIN, MOST_LOGINS)
 
     @classmethod
     def entry(cls, uploads: Path) -> Middleware:
@@ -86,12 +97,16 @@ class Bodies:
         drop_unopened(self._uploads)
         if declared > self._most_posted:
             await PlainTextResponse(TOO_LONG, 413)(scope, receive, send)
-        elif self._room() < max(1, declared):
+        elif self._room() < max(1, declared) or self._num_uploads >= MOST_UPLOADS:
             await PlainTextResponse(TOO_MUCH, 413)(scope, receive, send)
         elif self._free() < declared:
             await PlainTextResponse(DISK_FULL, 507)(scope, receive, send)
         else:
-            await self._app(scope, self._counted(receive), send)
+            self._num_uploads += 1
+            try:
+                await self._app(scope, self._counted(receive), send)
+            finally:
+                self._num_uploads -= 1
 
     def _room(self) -> int:
         return self._most_stored - size_bytes(self._uploads)
@@ -104,12 +119,15 @@ class Bodies:
 
     def _counted(self, receive: Receive) -> Receive:
         """Stop a body that is too long or breaks off by the one error after which the parser deletes its files."""
-        total, unmeasured = 0, 0
+        total, unmeasured, end = 0, 0, time.monotonic() + LONGEST_UPLOAD_SECONDS
 
         async def counted() -> Message:
             nonlocal total, unmeasured
-            message = await receive()
-            if message["type"] == "http.disconnect":
+            try:
+                message = await asyncio.wait_for(receive(), messages.STALLED_SECONDS)
+            except TimeoutError:
+                message = {"type": "http.disconnect"}
+            if message["type"] == "http.disconnect" or time.monotonic() > end:
                 raise MultiPartException("The upload broke off.")
             total, unmeasured = total + len(message.get("body", b"")), unmeasured + len(message.get("body", b""))
             if total > self._most_posted:
@@ -126,20 +144,19 @@ class Bodies:
 
     async def _look(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read a whole message and pass it on if it is allowed."""
-        body, more = bytearray(), True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self._most_message:
-                await PlainTextResponse(TOO_LONG, 413)(scope, receive, send)
-                return
-        if names_an_address(bytes(body), _own(scope)):
+        reader = self._logins if scope["path"].rstrip("/") == "/login" else self._messages
+        try:
+            body = await reader.read(Request(scope, receive))
+        except ClientDisconnect:
+            return
+        except RequestError as error:
+            told = TOO_MANY if isinstance(error, Overloaded) else error.message
+            await PlainTextResponse(told, error.status, {"Connection": "close"})(scope, receive, send)
+            return
+        if await asyncio.to_thread(names_an_address, body, _own(scope)):
             await PlainTextResponse(NO_ADDRESSES, 403)(scope, receive, send)
             return
-        await self._app(scope, _replayed(bytes(body), receive), send)
+        await self._app(scope, _replayed(body, receive), send)
 
 
 def names_an_address(body: bytes, own: Sequence[str] = ()) -> bool:

@@ -4,27 +4,42 @@ Gradio accepts any number of guesses, and its cookie is also sent with requests 
 """
 
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
+from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-FREE_OF_ONE, FREE_OF_ALL = 5, 30  # wrong passwords in a row without a wait: from one address, from all
+FREE_GUESSES = 5  # wrong passwords in a row without a wait, whoever sends them: addresses can be forged
 WINDOW_SECONDS = 60.0  # after which a wrong password is forgotten
 LONGEST_WAIT_SECONDS = 16.0
-MOST_ADDRESSES = 1000  # remembered at once
+
+BEFORE_LOGIN = re.compile(r"/|/(static|assets)/.*|(/gradio_api)?/theme\.css|/gradio_api/startup-events|/favicon\.ico")
+
+
+def may_enter(app: Any, scope: Scope) -> bool:
+    """Whether a request to Gradio's app needs no login, is one, or has the cookie of one."""
+    if app.auth is None or scope["path"] in ("/login", "/login/"):
+        return True
+    headers = Headers(scope=scope)
+    cookies = cookie_parser("; ".join(headers.getlist("cookie")))
+    names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    is_open = not has_body and scope.get("method") in ("GET", "HEAD") and BEFORE_LOGIN.fullmatch(scope["path"])
+    return bool(is_open) or any(cookies.get(name) in app.tokens for name in names)
 
 
 class Logins:
     """ASGI middleware for an app with a password."""
 
     def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
-        self._app, self._clock = app, clock
-        self._all, self._of_address = Guesses(FREE_OF_ALL), dict[str, Guesses]()
+        self._app, self._clock, self._guesses = app, clock, Guesses(FREE_GUESSES)
 
     @classmethod
     def entry(cls) -> Middleware:
@@ -40,28 +55,19 @@ class Logins:
         if scope["method"] != "POST" or scope["path"].rstrip("/") != "/login":
             await self._app(scope, receive, send)
             return
-        now, both = self._clock(), (self._all, self._guesses_of((scope.get("client") or ("", 0))[0]))
-        if wait := max(one.wait(now) for one in both):
+        now = self._clock()
+        if wait := self._guesses.wait(now):
             refusal = {"detail": "Too many wrong passwords. Wait a moment."}
             await JSONResponse(refusal, 429, {"Retry-After": str(math.ceil(wait))})(scope, receive, send)
             return
-        for one in both:  # counted as wrong until proven right, because many may come at once
-            one.count(now)
+        self._guesses.count(now)  # as wrong until proven right, because many may come at once
 
         async def send_and_see(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
-                for one in both:
-                    one.take_back()
+                self._guesses.take_back()
             await send(message)
 
         await self._app(scope, receive, send_and_see)
-
-    def _guesses_of(self, address: str) -> "Guesses":
-        found = self._of_address.pop(address, None) or Guesses(FREE_OF_ONE)
-        self._of_address[address] = found  # newest, so dropped last
-        if len(self._of_address) > MOST_ADDRESSES:
-            del self._of_address[next(iter(self._of_address))]
-        return found
 
 
 class Guesses:

@@ -9,6 +9,7 @@ import ipaddress
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -16,10 +17,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.server.logins import may_enter
+
 ADDRESS = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
 NEAR = ("same-origin", "none")  # Sec-Fetch-Site of this server's own page, and of an address that the user typed
 TO_OURSELVES = {"Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin"}
 WRONG_NAME = "The server is not known by this name. Use the address that it printed at its start."
+NO_LOGIN = "Log in first, at /."
 FROM_ELSEWHERE = "Pages of other sites may not use this server."
 
 
@@ -70,10 +74,14 @@ class Hosts:
 
 
 class RequestGuard:
-    """Outermost ASGI middleware: the app sees no refused request."""
+    """Outermost ASGI middleware: the app sees no refused request, and of its body no byte is read.
 
-    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
-        self._app, self._hosts = app, hosts
+    Args:
+        may_enter: whether a request has the login that it needs.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Hosts, may_enter: Callable[[Scope], bool] = lambda _: True) -> None:
+        self._app, self._hosts, self._may_enter = app, hosts, may_enter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request or one connection."""
@@ -84,6 +92,7 @@ class RequestGuard:
         if refusal is None:
             await self._app(scope, receive, _to_ourselves(send))
         elif scope["type"] == "http":
+            refusal.headers["Connection"] = "close"  # the rest of the body is not waited for
             await refusal(scope, receive, _to_ourselves(send))
         else:
             await send({"type": "websocket.close", "code": 1008})  # before accepting: becomes 403
@@ -95,7 +104,7 @@ class RequestGuard:
             return PlainTextResponse(WRONG_NAME, 421)
         if not _is_own(headers, origins) and not is_a_visit(scope, headers):
             return PlainTextResponse(FROM_ELSEWHERE, 403)
-        return None
+        return None if self._may_enter(scope) else PlainTextResponse(NO_LOGIN, 401)
 
 
 def guarded(hosts: Hosts) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
@@ -107,7 +116,7 @@ def guarded(hosts: Hosts) -> Callable[[Starlette], AbstractAsyncContextManager[N
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         assert app.middleware_stack is not None, "the lifespan came through it"
-        app.middleware_stack = RequestGuard(app.middleware_stack, hosts)
+        app.middleware_stack = RequestGuard(app.middleware_stack, hosts, partial(may_enter, app))
         yield
 
     return lifespan

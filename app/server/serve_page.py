@@ -192,7 +192,6 @@ def serve(
         ssr_mode=False,
         pwa=False,
         mcp_server=False,
-        allowed_paths=[str(ASSETS)],
         max_file_size=MOST_UPLOAD,
         favicon_path=ASSETS / "static" / "css" / "mark.svg",
         theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),

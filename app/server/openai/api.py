@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from app.runtime.events import Pause, Ready
 from app.runtime.worker import EngineWorker
 from app.server.openai.api_guard import ApiGuard
-from app.server.openai.bodies import STALLED_SECONDS, Bodies
+from app.server.openai.bodies import STALLED_SECONDS, Bodies, prompt_bytes
 from app.server.openai.errors import BadRequest, Failed, NotFound, RequestError
 from app.server.openai.metrics import METRICS_TYPE, Metrics, Observed, note
 from app.server.openai.request import ChatRequest, parse_chat, parse_json, parse_text, quoted
@@ -66,7 +66,7 @@ class Api:
         thinking: str | None = None,
     ) -> None:
         self._turns = Turns(worker, most_waiting=most_waiting)
-        self._bodies = Bodies(ready.context, most_waiting + 1)
+        self._bodies = Bodies(prompt_bytes(ready.context), most_waiting + 1)
         self._metrics = Metrics(lambda: self._turns.num_here, lambda: worker.saved_books.in_memory)
         self._ready, self._created, self._thinking = ready, int(time.time()), thinking
         usual = ready.info.usual_method

@@ -1,4 +1,4 @@
-"""Request bodies, limited to what a prompt can need, so that slow senders fill neither memory nor the queue."""
+"""Request bodies with limits of size, time and number, so that slow senders fill neither memory nor the queue."""
 
 import asyncio
 
@@ -18,12 +18,12 @@ class Bodies:
     """Reads request bodies.
 
     Args:
-        context: tokens.
+        most_bytes: of one body.
         most_at_once: bodies that may arrive at the same time.
     """
 
-    def __init__(self, context: int, most_at_once: int) -> None:
-        self.most_bytes = min(MOST_BYTES, max(LEAST_BYTES, BYTES_PER_TOKEN * context))
+    def __init__(self, most_bytes: int, most_at_once: int) -> None:
+        self.most_bytes = most_bytes
         self._most, self._num_coming = most_at_once, 0  # only the event loop uses these
 
     async def read(self, request: Request) -> bytes:
@@ -61,4 +61,9 @@ class Bodies:
 
     def _too_large(self) -> TooLarge:
         most = f"{self.most_bytes / (1 << 20):.3g} MiB"
-        return TooLarge(f"The request has more than {most}, more than fits the context.", code="request_too_large")
+        return TooLarge(f"The request has more than {most}, the most that is read.", code="request_too_large")
+
+
+def prompt_bytes(context: int) -> int:
+    """The most bytes of a request whose prompt can fit a context of so many tokens."""
+    return min(MOST_BYTES, max(LEAST_BYTES, BYTES_PER_TOKEN * context))

@@ -14,7 +14,6 @@ from typing import Any
 from app.runtime.error_text import problem_and_hint
 from app.runtime.worker import EngineFault
 from core.errors import BadGrammar, ContextTooSmall, CoreError
-from core.generation.decode_loop import LONGEST_ROUND
 
 GRAMMAR_FIELDS = {"input": "text.format"}  # where a request has its schema, by where it has its text
 
@@ -82,6 +81,8 @@ class Failed(RequestError):
 def request_error(error: CoreError, field: str = "messages") -> RequestError:
     """The response for an error of the engine. `field`: where the request has its text."""
     if isinstance(error, ContextTooSmall):
+        from core.generation.decode_loop import LONGEST_ROUND  # torch, which the page's start does not wait for
+
         return too_long(error.needed - LONGEST_ROUND, error.capacity - LONGEST_ROUND, field)
     if isinstance(error, EngineFault):
         return Failed(problem_and_hint(error)[0], code="engine_error")

@@ -15,13 +15,14 @@ from pypdf import PdfReader, PdfWriter
 from pypdf.generic import NameObject
 
 from app.context.context_documents import Library, Pages
-from app.context.upload_files import FOLDER, Claim, claim, forget, make_folder
+from app.context.upload_files import FOLDER, Claim, claim, forget
 from app.context.uploads import NotKept
 from app.documents import Extracting, ocr
 from app.documents.errors import INSTALL_OCR, NotRead, OcrMissing, ScannedDocument
 from app.documents.metadata import COVER_START
 from app.documents.readers import read_head
 from app.documents.recognised import RecognisedPages
+from app.runtime.data_folder import data_dir
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.handlers import once_extracted
@@ -68,7 +69,7 @@ def drop(worker: EngineWorker, session: Session, tmp_path: Path) -> Callable[[Pa
     """Drop a file on the page."""
 
     def drop_it(file: Path) -> Claim:
-        stored = make_folder(tmp_path) / file.name
+        stored = data_dir(tmp_path) / FOLDER / file.name
         shutil.copy(file, stored)
         copy = claim(stored)
         list(once_extracted(worker.open_books(session.id, [copy.own]), lambda: forget([copy], session.files.holds)))

@@ -3,8 +3,10 @@
 import argparse
 import json
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from app.context.upload_files import FOLDER, claim, drop_unopened, forget, in_us
 from app.runtime.worker import EngineWorker
 from app.server import bodies, serve_page
 from app.server.bodies import Bodies, names_an_address
+from app.ui.assets import ASSETS
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
 from tests.app.server.openai.servers import wait_for
 from tests.app.ui.test_page import enter
@@ -156,6 +159,15 @@ def test_messages_that_hide_an_address() -> None:
     assert names_an_address(b"[" * 100_000) and not names_an_address(b"username=reader") and not names_an_address(b"")
 
 
+def test_files_of_the_project_are_not_served(serve: ServeOn, worker: EngineWorker) -> None:
+    address = serve(worker)
+    weights = next(iter((ASSETS / "models").rglob("*.safetensors")))
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
+        for file in (weights, ASSETS / "static" / "css" / "mark.svg", Path(bodies.__file__)):
+            assert client.get(f"{address}gradio_api/file={file}").status_code == 403, file
+        assert client.get(f"{address}favicon.ico").status_code == 200
+
+
 # -------------------- bytes
 
 
@@ -207,6 +219,47 @@ def test_a_disk_that_is_full_or_fills_up_is_told_and_nothing_stays(
         assert list((arguments.data_dir / FOLDER).rglob("*.txt")) == []
         free[:] = [bodies.SPARE_BYTES + 100_000]
         assert post_file(client, address, b"x" * 2_000).status_code == 200
+
+
+@pytest.mark.parametrize(("path", "limit"), [("queue/join", "MOST_MESSAGES"), ("upload", "MOST_UPLOADS")])
+def test_unfinished_bodies_are_few_and_end(
+    serve: ServeOn,
+    worker: EngineWorker,
+    arguments: argparse.Namespace,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    limit: str,
+) -> None:
+    monkeypatch.setattr("app.server.openai.bodies.STALLED_SECONDS", 2.0)
+    monkeypatch.setattr(bodies, limit, 2)
+    address = serve(worker)
+    lines = []
+    for _ in range(3):
+        lines.append(socket.create_connection(("127.0.0.1", arguments.port), SECONDS))
+        head = f"POST /gradio_api/{path} HTTP/1.1\r\nHost: 127.0.0.1:{arguments.port}\r\nContent-Length: 90\r\n"
+        lines[-1].sendall(f"{head}Content-Type: multipart/form-data; boundary=b\r\n\r\n--b".encode())
+    statuses = sorted(line.recv(100).split()[1] for line in lines)
+    assert statuses == ([b"400", b"400", b"503"] if path == "queue/join" else [b"400", b"400", b"413"])
+    for line in lines:
+        line.close()
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
+        assert post_file(client, address, b"words").status_code == 200, "places are given back"
+        assert client.post(f"{address}gradio_api/queue/join", json={}).status_code == 422
+
+
+def test_long_messages_hold_nobody_up(serve: ServeOn, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    address, begun, free = serve(worker), threading.Event(), threading.Event()
+
+    def slow(*_: object) -> bool:
+        begun.set()
+        return free.wait(SECONDS)
+
+    monkeypatch.setattr(bodies, "names_an_address", slow)
+    with ThreadPoolExecutor() as pool, httpx.Client(trust_env=False, timeout=SECONDS) as client:
+        answer = pool.submit(client.post, f"{address}gradio_api/queue/join", json=[])
+        assert begun.wait(SECONDS) and client.get(f"{address}config").status_code == 200
+        free.set()
+        assert answer.result(SECONDS).status_code == 403
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from app.runtime.worker import EngineWorker
 from app.server.openai.api import EventStream
-from app.server.openai.bodies import Bodies
+from app.server.openai.bodies import Bodies, prompt_bytes
 from app.server.openai.errors import BadRequest, Overloaded, TooLarge
 from tests.app.fakes import HOLD, SECONDS
 from tests.app.server.openai.servers import ServedEngine, served, wait_for
@@ -179,7 +179,7 @@ def test_more_bytes_than_any_prompt_has_are_refused_before_they_are_sent(url: st
 
 
 def test_bodies_are_bounded_by_the_context_however_they_come() -> None:
-    bodies = Bodies(context=16_384, most_at_once=2)
+    bodies = Bodies(prompt_bytes(16_384), most_at_once=2)
 
     async def coming(*parts: bytes) -> bytes:
         left = list(parts)
@@ -196,7 +196,7 @@ def test_bodies_are_bounded_by_the_context_however_they_come() -> None:
 
 def test_slow_senders_are_few_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.server.openai.bodies.STALLED_SECONDS", 0.2)
-    bodies = Bodies(context=16_384, most_at_once=2)
+    bodies = Bodies(prompt_bytes(16_384), most_at_once=2)
 
     async def silent() -> Any:
         await asyncio.Event().wait()
@@ -217,7 +217,9 @@ def test_a_sender_of_a_byte_now_and_then_ends_too(monkeypatch: pytest.MonkeyPatc
         return {"type": "http.request", "body": b"a", "more_body": True}
 
     async def read() -> bytes:
-        return await Bodies(context=16_384, most_at_once=2).read(Request({"type": "http", "headers": []}, trickling))
+        return await Bodies(prompt_bytes(16_384), most_at_once=2).read(
+            Request({"type": "http", "headers": []}, trickling)
+        )
 
     with pytest.raises(BadRequest, match="too long to come"):
         asyncio.run(asyncio.wait_for(read(), 30))

@@ -1,0 +1,116 @@
+"""The data folder is its owner's alone, and a lock that another program holds is told."""
+
+import os
+import stat
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from app.cli import environment
+from app.context import upload_files
+from app.context.upload_files import IN_USE, in_use
+from app.conversations.store import LOCK_SECONDS, Conversations
+from app.runtime.data_folder import data_dir
+from core.errors import NotPossibleHere
+from tests.app.fakes import SECONDS
+from tests.app.server.openai.servers import wait_for
+
+fcntl = pytest.importorskip("fcntl")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and locks of files")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def hold(file: Path) -> int:
+    """A lock on a file, as another program with the right to read it can take; its handle."""
+    file.touch(mode=0o644)
+    handle = os.open(file, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    return handle
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_the_data_folder_and_its_locks_are_closed_to_others(tmp_path: Path, existed: bool) -> None:
+    folder = tmp_path / "new" / "data"
+    locks = folder / IN_USE, folder / "conversations.lock"
+    if existed:
+        (folder / "conversations").mkdir(parents=True)
+        for path in (folder, folder / "conversations", *locks):
+            path.touch()
+            path.chmod(0o755)
+    assert data_dir(folder) == folder
+    with in_use(folder):
+        Conversations(folder / "conversations").close()
+    assert [mode(folder), mode(folder / "conversations"), mode(folder / "uploads")] == [0o700] * 3
+    assert [mode(file) for file in locks if file.exists()] == [0o600] * 2
+
+
+def test_a_folder_that_cannot_be_closed_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    with pytest.raises(NotPossibleHere, match=r"closed to others \(all users share it\)\. Choose another"):
+        data_dir(shared)
+    assert mode(shared) == 0o1777, "unchanged"
+
+    (tmp_path / "data").mkdir(mode=0o755)
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # as on a file system that keeps no rights
+    data_dir(tmp_path / "data")
+    told = capsys.readouterr().err
+    assert "other users" in told and told.count("\n") == 1
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with pytest.raises(NotPossibleHere, match="Operation not permitted"):
+        data_dir(tmp_path / "data")
+
+
+def test_a_held_mark_is_told_and_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(upload_files, "LONGEST_WAIT_SECONDS", 0.3)
+    handle = hold(tmp_path / IN_USE)
+    with pytest.raises(NotPossibleHere, match="Another program holds"), in_use(tmp_path):
+        pytest.fail("it is held")
+    told = capsys.readouterr().err
+    assert "Waiting for another program" in told and told.count("\n") == 1
+    os.close(handle)
+    with in_use(tmp_path):
+        pass
+
+
+def test_a_held_lock_of_conversations_keeps_no_start_waiting(tmp_path: Path) -> None:
+    handle = hold(tmp_path / "conversations.lock")
+    before = time.monotonic()
+    store = Conversations(tmp_path / "conversations")
+    assert time.monotonic() - before < LOCK_SECONDS / 2, "they are for writing"
+    os.close(handle)
+    store.close()
+
+
+def test_a_second_start_says_that_it_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
+    handle, told = hold(tmp_path / ".venv.lock"), list[str]()
+
+    def start() -> None:
+        with environment.one_at_a_time():
+            told.append("in")
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    wait_for(lambda: "Waiting for another start" in capsys.readouterr().err)
+    assert "in" not in told
+    os.close(handle)
+    thread.join(SECONDS)
+    assert told[-1] == "in" and mode(tmp_path / ".venv.lock") == 0o600
