@@ -68,7 +68,8 @@ def drop(worker: EngineWorker, session: Session, tmp_path: Path) -> Callable[[Pa
     """Drop a file on the page."""
 
     def drop_it(file: Path) -> Claim:
-        stored = make_folder(tmp_path) / file.name
+        stored = make_folder(tmp_path) / "digest" / file.name
+        stored.parent.mkdir(exist_ok=True)
         shutil.copy(file, stored)
         copy = claim(stored)
         list(once_extracted(worker.open_books(session.id, [copy.own]), lambda: forget([copy], session.files.holds)))
