@@ -47,3 +47,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if marked and not is_there():
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def synced_before_named(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that files get by `os.replace`: each fails whose whole content was not synced before."""
+    synced, named = set[tuple[int, int]](), list[str]()
+    sync, name = os.fsync, os.replace
+
+    def record(handle: int) -> None:
+        sync(handle)
+        found = os.fstat(handle)
+        synced.add((found.st_ino, found.st_size))
+
+    def check(draft: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+        found = os.stat(draft)
+        assert (found.st_ino, found.st_size) in synced, f"{path} was not synced"
+        name(draft, path)
+        named.append(os.fspath(path))
+
+    monkeypatch.setattr(os, "fsync", record)
+    monkeypatch.setattr(os, "replace", check)
+    return named

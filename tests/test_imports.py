@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     "app": [
         "cli", "server", "ui", "runtime", "conversations", "remote", "context", "book_export", "documents",
-        "document_formats", "formats",
+        "document_formats", "formats", "markdown",
     ],
     "core": [
         "bench", "synthetic", "triforce", "engine", "engine_builder", "kv_store", "engine_api", "engine_info",

@@ -4,6 +4,7 @@ A file for each text, named by its digest, readable by its owner alone; of a PDF
 pages. Nothing is written unasked.
 """
 
+import errno
 import json
 import os
 import secrets
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple, get_args
 from app.context.context_documents import Book, digest_of
 from app.documents.document import Chapter, Document, Format, Page
 from core.errors import CoreError
+from core.kv_store.durable import sync_folder
 
 FOLDER = "kept"  # in the data folder
 MOST_BYTES = 4 << 30  # of all files; those that were not opened for longest go
@@ -99,7 +101,7 @@ class KeptDocuments:
             path.unlink(missing_ok=True)
 
     def _write(self, path: Path, content: str | Path) -> None:
-        """Write a file whole or not at all."""
+        """Write a file whole or not at all, through a power cut too. Raises OSError, also if a copy is not as long."""
         draft = path.with_suffix(f".{secrets.token_hex(4)}{DRAFT}")
         try:
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
@@ -108,7 +110,12 @@ class KeptDocuments:
                 else:
                     with content.open("rb") as source:
                         shutil.copyfileobj(source, out)
+                        if out.tell() != os.fstat(source.fileno()).st_size:
+                            raise OSError(errno.EIO, "its copy has another size")
+                out.flush()
+                os.fsync(out.fileno())
             os.replace(draft, path)
+            sync_folder(path.parent)
         finally:
             draft.unlink(missing_ok=True)
 

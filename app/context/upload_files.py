@@ -4,6 +4,7 @@ Those of PDFs stay as long as the document is open, for images of its pages (`op
 """
 
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import IO
 
-from core.errors import NotPossibleHere
+from core.errors import CoreError, NotPossibleHere
 
 FOLDER = "uploads"  # in the data folder
 CLAIMED = "opened-"  # prefix of folders with files that are being read
@@ -66,10 +67,15 @@ class Claim:
 
 
 def claim(stored: Path) -> Claim:
-    """Claim a stored file for one upload."""
-    root = stored.parent if stored.parent.name == FOLDER else stored.parent.parent
+    """Claim a stored file for one upload. A page may name any path, so nothing else is touched.
+
+    Raises:
+        CoreError: it is no regular file exactly two levels below the uploads folder, where Gradio stores what arrives.
+    """
+    if not _is_stored(stored):
+        raise CoreError(f"{stored.name} is no file that was dropped here, or no longer.", hint="Drop its file again.")
     with suppress(OSError):
-        own = Path(mkdtemp(prefix=CLAIMED, dir=root)) / stored.name
+        own = Path(mkdtemp(prefix=CLAIMED, dir=stored.parent.parent)) / stored.name
         try:
             os.link(stored, own)
         except OSError:  # no links on this file system: of two equal files the second must be dropped again
@@ -87,6 +93,15 @@ def forget(claims: Iterable[Claim], is_kept: Callable[[Path], bool] = lambda _: 
                 _delete(one.stored)
         if one.stored != one.own and not is_kept(one.own):
             _delete(one.own)
+
+
+def _is_stored(file: Path) -> bool:
+    place = file.parent
+    if ".." in file.parts or place.parent.name != FOLDER or is_own(file) or place.is_symlink():
+        return False
+    with suppress(OSError):
+        return stat.S_ISREG(file.lstat().st_mode)
+    return False
 
 
 def is_own(file: Path) -> bool:

@@ -5,6 +5,7 @@ import json
 from app.conversations.figures import exactness, figures
 from app.conversations.schema import document
 from app.conversations.tree import Dialogue
+from app.markdown import standalone
 
 
 def as_json(dialogue: Dialogue) -> str:
@@ -13,19 +14,19 @@ def as_json(dialogue: Dialogue) -> str:
 
 
 def as_markdown(dialogue: Dialogue) -> str:
-    """The shown branch; answers already are Markdown, titles and questions are quoted unchanged."""
+    """The shown branch. Answers already are Markdown; of them and of questions nothing is loaded from elsewhere."""
     book = dialogue.book
     lines = [f"# {_line(dialogue.title)}", ""]
     names = ", ".join(_line(name) for name in book.files)
     lines += [f"About: {_line(book.title)} ({names}), {book.num_tokens:,} tokens", f"Begun: {dialogue.created}", ""]
     for node in dialogue.path:
-        lines += ["## Question", "", *(f"> {line}" for line in node.question.splitlines()), ""]
+        lines += ["## Question", "", *(f"> {line}" for line in standalone(node.question).split("\n")), ""]
         exchange = node.exchange
         if exchange is None:
             lines += ["*Not answered.*", ""]
             continue
         facts = " · ".join([text for _, text, _ in figures(exchange)] + [exactness(exchange)])
-        lines += ["## Answer", "", exchange.finished.text.strip(), "", f"*{facts}*", ""]
+        lines += ["## Answer", "", standalone(exchange.finished.text.strip()), "", f"*{facts}*", ""]
     return "\n".join(lines)
 
 

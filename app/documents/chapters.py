@@ -5,6 +5,7 @@ Pure functions of a text. Offsets are exact: a chapter's text begins with its he
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from app.documents.stretches import bounds
 
 MIN_CHAPTERS = 2  # a single heading divides nothing
 MAX_CHAPTERS, MAX_HEADINGS = 5_000, 50_000
+MAX_LEVEL = 9  # of headings, as word processors have them; lower ones count as the ninth
 MAX_DEPTH = 4  # of sub-chapters
 SHORT_START = 300  # letters and signs before the first sub-chapter, such as a motto, that are no part of their own
 LONGEST_HEADING = 300  # characters; anything longer is text that was only marked as a heading
@@ -44,8 +46,9 @@ HEADING_LINE = re.compile(
 # After the number: nothing, a sign and a title, or a title; "Chapter 3 of the book says" is no heading.
 REST = re.compile(r"[.:–—-]*\s*|\s*[.:–—-]+\s*\S.*|\s+(?P<title>\S).*")
 OPENING = "\"'(\u201c\u2018\u00ab"  # quotation marks and a bracket that a title may begin with
-PAGE_NUMBER = re.compile(r"(?:\s*[.·…]{2,}\s*|\s{2,}|\t)\d+\s*$")  # after the dots of a list of contents
-LEADING_NUMBER = re.compile(rf"(?:(?:{KINDS})\s+)?{NUMBER}\b[.:)\s–—-]*|\d+(?:\.\d+)*[.:)\s]+", re.IGNORECASE)
+# After the dots of a list of contents. Tried once for every run of spaces and of dots, which is given back by none.
+PAGE_NUMBER = re.compile(r"(?<!\s)(?:\s*+(?<![.·…])[.·…]{2,}+\s*+|\s{2,}+|\t)\d++\s*+$")
+LEADING_NUMBER = re.compile(rf"(?:(?:{KINDS})\s+)?{NUMBER}\b[.:)\s–—-]*|(?<!\d)\d++(?:\.\d+)*[.:)\s]+", re.IGNORECASE)
 FENCE = re.compile(r" {0,3}(?:```|~~~)")
 ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(?=\S)")
 UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
@@ -129,9 +132,9 @@ def begins(heading: Found) -> int:
 
 
 def in_order(source: Iterable[Found]) -> list[Found]:
-    """The headings of a source that may be one, as the text has them."""
+    """The headings of a source that may be one, as the text has them, with at most MAX_LEVEL levels."""
     short = (
-        heading
+        heading._replace(level=min(heading.level, MAX_LEVEL))
         for heading in islice(source, MAX_HEADINGS)
         if len(heading.title) <= LONGEST_HEADING and has_letters(heading.title)
     )
@@ -172,10 +175,10 @@ def as_one(run: Sequence[Found], *, comes_again: bool) -> Found | None:
 
 def chapter_level(headings: Sequence[Found]) -> list[Found]:
     """Headings down to chapter level: that of most named chapters, else the highest that divides the text."""
-    counts = {level: sum(h.level == level for h in headings) for level in {h.level for h in headings}}
-    named = {level: sum(h.level == level and kind_of(h.title) in CHAPTERS for h in headings) for level in counts}
+    counts = Counter(heading.level for heading in headings)
+    named = Counter(heading.level for heading in headings if kind_of(heading.title) in CHAPTERS)
     best = max(named, key=lambda level: (named[level], -level), default=0)
-    if not named or named[best] < MIN_CHAPTERS:
+    if named[best] < MIN_CHAPTERS:
         best = min((level for level in counts if counts[level] >= MIN_CHAPTERS), default=0)
     chosen = [heading for heading in headings if heading.level <= best]
     is_title = bool(chosen) and chosen[0].level < best and counts[chosen[0].level] == 1

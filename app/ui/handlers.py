@@ -8,7 +8,7 @@ from pathlib import Path
 import gradio as gr
 
 from app.context.samples import Sample, open_questions
-from app.context.upload_files import claim, forget
+from app.context.upload_files import Claim, claim, forget
 from app.documents import Extracting
 from app.documents.natural_order import natural
 from app.runtime.conversation_actions import Conversing
@@ -115,9 +115,10 @@ class Handlers:
 
         Their copies are deleted once their text is in memory, or if they cannot be read; of PDFs when they are closed.
         """
-        files = [claim(file) for file in sorted(map(Path, paths or ()), key=lambda file: natural(file.name))]
+        files: list[Claim] = []
         forgetting = partial(forget, files, self._worker.sessions.files.holds)
         try:
+            files += map(claim, sorted(map(Path, paths or ()), key=lambda file: natural(file.name)))
             current = self._worker.sessions.enter(session_id)
             events = self._worker.open_books(current.id, [file.own for file in files])
             yield {self.parts.drop: None, self.parts.library.drop: None}  # a question that waited is sent now

@@ -1,7 +1,7 @@
 """Wording and number formats of the page: pure functions from values to text, and a few small pieces of HTML.
 
 Everything from a book, a model or a file name passes through `escape` before it enters HTML, and through
-`app.ui.markdown.literal` before it enters Markdown.
+`app.markdown.literal` before it enters Markdown.
 """
 
 import html

@@ -213,18 +213,25 @@ def stock_model(model: Path, attention: str) -> Any:
     set_verbosity_error()  # type: ignore[no-untyped-call]
     options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": attention, "local_files_only": True}
     if model.is_dir():
-        found: Any = AutoModelForCausalLM.from_pretrained(model, **options)
+        found: Any = AutoModelForCausalLM.from_pretrained(model, trust_remote_code=False, **options)
     else:  # with gguf_file transformers asks for accelerate
         from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-        config = AutoConfig.from_pretrained(model.parent, gguf_file=model.name, local_files_only=True)
+        config = AutoConfig.from_pretrained(
+            model.parent, gguf_file=model.name, local_files_only=True, trust_remote_code=False
+        )
         with torch.device("meta"):
-            named = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+            named = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
         unpacked = load_gguf_checkpoint(  # type: ignore[no-untyped-call]
             str(model), return_tensors=True, model_to_load=named, torch_dtype=torch.float32
         )
         found, lacks = type(named).from_pretrained(
-            None, config=config, state_dict=unpacked["tensors"], output_loading_info=True, **options
+            None,
+            config=config,
+            state_dict=unpacked["tensors"],
+            output_loading_info=True,
+            trust_remote_code=False,
+            **options,
         )
         if lacks["missing_keys"] or lacks["mismatched_keys"]:
             raise CannotCompare(f"transformers finds not all weights in {model.name}. Name the model's folder.")

@@ -26,7 +26,7 @@ FIRST_BOOK = 50  # the books before it are those that training looked at now and
 
 def load(folder: Path) -> LlamaForCausalLM:
     """A saved model in float32 with the recipe's attention."""
-    model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
     model.set_attn_implementation(ATTENTION)
     return model.eval()
 

@@ -327,7 +327,7 @@ def main() -> None:
         print("The draft is not trained to its end: the same command goes on.")
         return
     for name, run in (("target", target), ("draft", draft)):
-        wrapped = AutoTokenizer.from_pretrained(options.out / "tokenizer")
+        wrapped = AutoTokenizer.from_pretrained(options.out / "tokenizer", trust_remote_code=False)
         export(run.model, wrapped, options.models / f"harbour-{name}")
 
 

@@ -58,7 +58,9 @@ def load_words(path: Path, said: Mapping[str, Any]) -> PreTrainedTokenizerBase:
     """
     known = {name.removeprefix("tokenizer.ggml."): value for name, value in said.items()}
     if known["model"] != "gpt2":
-        found = PreTrainedTokenizerFast.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
+        found = PreTrainedTokenizerFast.from_pretrained(
+            path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False
+        )
         assert isinstance(found, PreTrainedTokenizerBase)
         return found
     pre = str(known.get("pre", "default"))

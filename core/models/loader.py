@@ -54,6 +54,7 @@ from core.ops.reach import Reach
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 MISREAD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StrictDataclassError)
 UNPACKING = 0.9  # of the time that a GGUF file takes; the rest packs the weights for the kernel
+OWN_CODE = "needs Python code that comes with it, which never runs here."
 DECODERS = "Choose a decoder-only text model such as Llama, Mistral or Qwen."
 
 
@@ -136,17 +137,20 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
 
     Raises:
         DamagedAssets: it is unreadable.
-        UnsupportedModel: transformers does not know this kind of model.
+        UnsupportedModel: transformers does not know this kind of model, or only with code of the model's own.
     """
     if folder.suffix == ENDING:
         return GgufFile.read(folder).config()
     try:
-        config = cast(PreTrainedConfig, AutoConfig.from_pretrained(folder, local_files_only=True, **overrides))
+        found = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **overrides)
+        config = cast(PreTrainedConfig, found)
         part = text_part(config)
         for field, value in overrides.items() if part is not config else ():
             setattr(part, field, value)
         return part
     except MISREAD as error:
+        if "auto_map" in _fields(folder / "config.json" if folder.is_dir() else folder):
+            raise UnsupportedModel(f"{name_of(folder)} {OWN_CODE}", hint=DECODERS) from error
         if (kind := _stated_kind(folder)) is not None and kind not in CONFIG_MAPPING:
             raise UnsupportedModel(
                 f"{name_of(folder)} is a model of the kind {kind!r}, which transformers does not know.", hint=DECODERS
@@ -157,12 +161,17 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
         ) from error
 
 
-def _stated_kind(folder: Path) -> str | None:
-    file = folder / "config.json" if folder.is_dir() else folder
+def _fields(file: Path) -> dict[str, Any]:
+    """The fields of a JSON file; none if it is unreadable."""
     try:
-        kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError):
-        return None
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _stated_kind(folder: Path) -> str | None:
+    kind = _fields(folder / "config.json" if folder.is_dir() else folder).get("model_type")
     return kind if isinstance(kind, str) else None
 
 
@@ -318,6 +327,7 @@ def load_module(
                     dtype=dtype,
                     attn_implementation=ATTENTION_NAME,
                     local_files_only=True,
+                    trust_remote_code=False,
                     output_loading_info=True,
                     key_mapping=None if _stated_kind(folder) not in WHOLES else dict(NAMES),
                 )
@@ -461,13 +471,16 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         if folder.suffix == ENDING:
             return load_gguf_words(folder)
-        return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        found = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return cast(PreTrainedTokenizerBase, found)
     except ImportError as error:
         raise UnsupportedModel(
             f"The tokenizer in {name_of(folder)} is in an old format that needs another package.",
             hint="Install sentencepiece and protobuf into this environment and start again.",
         ) from error
     except (OSError, ValueError, KeyError) as error:
+        if "auto_map" in _fields(folder / "tokenizer_config.json"):
+            raise UnsupportedModel(f"The tokenizer in {name_of(folder)} {OWN_CODE}", hint=DECODERS) from error
         raise DamagedAssets(f"The tokenizer in {name_of(folder)} is unreadable.", hint=restore_hint(folder)) from error
 
 

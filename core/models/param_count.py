@@ -90,7 +90,8 @@ def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
             # In the default type: transformers makes that of the model the default of all threads meanwhile, and the
             # engine may be computing in another one
             alone = copy.deepcopy(config)
-            module = cast(nn.Module, cast(Any, AutoModelForCausalLM).from_config(alone, dtype=torch.float32))
+            built = cast(Any, AutoModelForCausalLM).from_config(alone, dtype=torch.float32, trust_remote_code=False)
+            module = cast(nn.Module, built)
     except (*MISREAD, RuntimeError) as error:
         raise UnsupportedModel(
             f"{name} is no text model that can be planned for.", hint="Choose a decoder-only text model."

@@ -212,7 +212,7 @@ def widen(
     register()
     with torch.device("meta"):
         wide = cast(Any, AutoModelForCausalLM).from_config(
-            config, dtype=dtype, attn_implementation=attention or ATTENTION_NAME
+            config, dtype=dtype, attn_implementation=attention or ATTENTION_NAME, trust_remote_code=False
         )
     plan = _Widening(cast(Any, small).config, config)
     weights = {name: parameter.detach().double() for name, parameter in small.named_parameters()}

@@ -522,6 +522,13 @@ def write_book(folder: Path, text: str = "It was a dark and stormy night. " * 8,
     return file
 
 
+def place(folder: Path) -> Path:
+    """Where Gradio stores a file that is dropped, in a data folder."""
+    where = folder / "uploads" / "digest"
+    where.mkdir(parents=True, exist_ok=True)
+    return where
+
+
 def opened(worker: EngineWorker, file: Path) -> str:
     """The id of a new session with a book that has been read."""
     session_id = worker.sessions.enter("").id

@@ -160,11 +160,16 @@ def test_nothing_of_a_book_is_run_or_fetched(visit: Callable[[], Reader], engine
     reader = visit()
     reader.drops(write_book(tmp_path, f"{EVIL} # {EVIL}\n" * 20, f"a{EVIL.replace('/', '')}.md"))
     reader.sees("#book", "Read once")
-    engine.enqueue(f"{EVIL} ![pixel](https://example.com/pixel.png) `{EVIL}` [link](javascript:window.hacked=1)")
+    engine.enqueue(
+        f"{EVIL} ![pixel](https://example.com/pixel.png) `{EVIL}` [link](javascript:window.hacked=1)"
+        " [page 12](https://example.com/leak) [page 13][1]\n\n[1]: https://example.com/leaks"
+    )
     reader.asks(EVIL)
     reader.sees("#strip", "Answer complete")
     reader.sees("#chat", "<script>window.hacked=1</script>")
-    reader.page.get_by_text("link", exact=True).click()
+    reader.sees("#chat", "[page 12](https://example.com/leak)")
+    links = reader.page.locator("#chat .message a")
+    assert links.all_inner_texts() == [link.get_attribute("href") for link in links.all()], "words are the address"
     reader.page.wait_for_timeout(300)
     assert reader.page.evaluate("window.hacked") is None
     assert reader.page.locator("#chat .message img").count() == 0

@@ -23,7 +23,7 @@ from app.documents.messages import Heading, Opened, OutlineEntry, PageRead
 from app.documents.plain import decode, markdown_title, paginate
 from app.documents.quality import garbled
 from app.documents.sniff import describe, sniff
-from app.ui.markdown import literal, plain
+from app.markdown import literal, plain
 from core.errors import CoreError
 from tests.hostile.atoms import ATOMS
 

@@ -7,10 +7,10 @@ from app import formats
 from app.conversations.exchange import Exchange
 from app.conversations.figures import seconds
 from app.conversations.tree import Node
+from app.markdown import literal
 from app.runtime.events import WorkerEvent
 from app.runtime.recording import streamed_text
 from app.runtime.sessions import Session
-from app.ui.markdown import literal
 from app.ui.reading.answer_footer import answer_footer, question_footer
 from app.ui.reading.evidence_chips import chips, own_key
 from core.decoding.stats import DecodeStats, joined

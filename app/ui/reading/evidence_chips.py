@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from app.context.evidence import Passage, is_refusal
 from app.context.open_book import Book
 from app.conversations.tree import Node
+from app.markdown import plain
 from app.runtime.sessions import Session
 from app.ui.library.page_viewer import Wanted
-from app.ui.markdown import plain
 from app.ui.retrieval_map.view import opened_words, page_of, page_words
 
 OWN = '<span class="own" title="These words do not stand in the {book}: the model’s own wording">'

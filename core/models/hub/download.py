@@ -137,6 +137,8 @@ def download(repository: Repository, cancel: threading.Event | None = None) -> I
                         yield progress(number, file, size)
                     if cancel is not None and cancel.is_set():
                         return
+                    with (blobs / f"{file.digest}{PART}").open("r+b") as whole:
+                        os.fsync(whole.fileno())  # the name says that the content is right, through a power cut too
                     os.replace(blobs / f"{file.digest}{PART}", blobs / file.digest)
                 _show(blobs / file.digest, snapshot / file.name)
             yield progress(number, file, file.size_bytes)
@@ -265,7 +267,10 @@ def _write_ref(folder: Path, commit: str) -> None:
     ref = folder / "refs" / "main"
     ref.parent.mkdir(parents=True, exist_ok=True)
     new = ref.with_name(f"main.{os.getpid()}.{threading.get_ident()}")  # two threads may end at once, too
-    new.write_text(commit, encoding="utf-8")
+    with new.open("w", encoding="utf-8") as out:
+        out.write(commit)
+        out.flush()
+        os.fsync(out.fileno())
     os.replace(new, ref)
 
 

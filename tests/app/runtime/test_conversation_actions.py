@@ -393,7 +393,7 @@ def test_open_rename_export_delete(reader: Opened, engine: FakeEngine) -> None:
     assert session.dialogue.title == "../Of <books>"
     markdown = conversing.export(session.id, dialogue.id, "markdown")
     assert markdown.name == "Of-books.md" and "# ../Of \\<books\\>" in markdown.text
-    assert "> One? <b>" in markdown.text and "Some *answer*." in markdown.text and "exact" in markdown.text
+    assert "> One? &lt;b>" in markdown.text and "Some *answer*." in markdown.text and "exact" in markdown.text
     packed = json.loads(conversing.export(session.id, dialogue.id, "json").packed())
     assert json.loads(packed["text"])["nodes"][0]["answer"]["token_ids"] == [1000, 1001]
     conversing.delete(session.id, dialogue.id)

@@ -69,7 +69,8 @@ def drop(worker: EngineWorker, session: Session, tmp_path: Path) -> Callable[[Pa
     """Drop a file on the page."""
 
     def drop_it(file: Path) -> Claim:
-        stored = data_dir(tmp_path) / FOLDER / file.name
+        stored = data_dir(tmp_path) / FOLDER / "digest" / file.name
+        stored.parent.mkdir(exist_ok=True)
         shutil.copy(file, stored)
         copy = claim(stored)
         list(once_extracted(worker.open_books(session.id, [copy.own]), lambda: forget([copy], session.files.holds)))

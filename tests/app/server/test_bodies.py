@@ -22,6 +22,7 @@ from app.runtime.worker import EngineWorker
 from app.server import bodies, serve_page
 from app.server.bodies import Bodies, names_an_address
 from app.ui.assets import ASSETS
+from core.errors import CoreError
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
 from tests.app.server.openai.servers import wait_for
 from tests.app.ui.test_page import enter
@@ -319,6 +320,30 @@ def test_a_page_does_not_delete_what_another_one_has_still_to_read(tmp_path: Pat
     again = stored(tmp_path)  # by a third page, which has not opened it yet
     forget([second])
     assert again.exists() and claim(again).own.exists()
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "uploads", "uploads/digest", "uploads/book.txt", "uploads/digest/inner/book.txt", "elsewhere/digest/book.txt",
+        "uploads/digest/link.txt", "uploads/link/book.txt", "uploads/digest/gone.txt", "uploads/digest/inner",
+        "uploads/digest/../digest/book.txt", "own",
+    ],
+)  # fmt: skip
+def test_a_page_claims_only_a_file_that_was_dropped(named: str, tmp_path: Path) -> None:
+    """A page may name any path; the folder of all uploads once moved out of the data folder."""
+    data = tmp_path / "data"
+    for place in ("uploads/digest", "uploads/digest/inner", "uploads", "elsewhere/digest"):
+        (data / place).mkdir(parents=True, exist_ok=True)
+        (data / place / "book.txt").write_text("words", encoding="utf-8")
+    (data / "uploads/digest/link.txt").symlink_to(data / "elsewhere/digest/book.txt")
+    (data / "uploads/link").symlink_to(data / "elsewhere/digest", target_is_directory=True)
+    own = claim(stored(data)).own  # of another page, which is reading it
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(CoreError, match="no file that was dropped here"):
+        claim(own if named == "own" else data / named)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert claim(data / "uploads/digest/book.txt").own.is_file()
 
 
 def test_nothing_is_left_of_an_opening_not_even_where_files_cannot_be_linked(

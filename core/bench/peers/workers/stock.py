@@ -44,7 +44,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 def _load(folder: str) -> Any:
     model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
+        folder, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True, trust_remote_code=False
     )
     return cast(Any, model).eval()
 

@@ -35,7 +35,7 @@ from app.ui.retrieval_map.panel import WhereParts
 from core.config import SamplingParams
 from core.errors import InvalidSetting
 from tests.app.conversations.test_tree import BOOK, EVIL, a_dialogue, exchange, said
-from tests.app.fakes import SECONDS, FakeEngine, finished, opened, round_done, worker_of, write_book
+from tests.app.fakes import SECONDS, FakeEngine, finished, opened, place, round_done, worker_of, write_book
 from tests.hostile.corpus import archive, odt, rtf
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -445,7 +445,7 @@ def test_after_a_restart_the_page_says_which_book_to_open(
         update = again.handlers.enter(page.session_id)
         assert texts(update["chat"])[0] == "One?" and "was not kept: drop it" in update["about"]
         assert "is not open" in again.asks("Two?")["told"]
-        *_, update = again.handlers.open_upload(page.session_id, [str(write_book(tmp_path, name="again.txt"))])
+        *_, update = again.handlers.open_upload(page.session_id, [str(write_book(place(tmp_path), name="again.txt"))])
         assert again.session.fits and again.session.exchanges
         assert texts(again.asks("Two?")["chat"])[::2] == ["One?", "Two?"]
     finally:
@@ -453,9 +453,10 @@ def test_after_a_restart_the_page_says_which_book_to_open(
 
 
 def test_dropped_files_and_those_in_a_zip_open_in_natural_order(page: Page, tmp_path: Path) -> None:
-    (tmp_path / "log 10.odt").write_bytes(odt("<text:p>The tenth log of the boats.</text:p>"))
-    (tmp_path / "log 9.zip").write_bytes(archive({"b.rtf": rtf("The first in it."), "c.csv": "Name,Tons\nGull,12\n"}))
-    dropped = [tmp_path / "log 10.odt", tmp_path / "log 9.zip"]
+    (place(tmp_path) / "log 10.odt").write_bytes(odt("<text:p>The tenth log of the boats.</text:p>"))
+    folder = place(tmp_path)
+    (folder / "log 9.zip").write_bytes(archive({"b.rtf": rtf("The first in it."), "c.csv": "Name,Tons\nGull,12\n"}))
+    dropped = [folder / "log 10.odt", folder / "log 9.zip"]
     before = page.session.book.names if page.session.book else ()
     *_, update = page.handlers.open_upload(page.session_id, [str(file) for file in dropped])
     assert page.session.book is not None
@@ -491,7 +492,7 @@ def test_a_shelf_of_another_book_leaves_the_conversation_in_the_list(page: Page,
     library = LibraryHandlers(page.actions._worker, page.handlers.parts.library, page.handlers)
     key = page.session.uploads.library.books[0].key
     *_, update = page.handlers.open_upload(
-        page.session_id, [str(write_book(tmp_path, "Another book. " * 9, "other.txt"))]
+        page.session_id, [str(write_book(place(tmp_path), "Another book. " * 9, "other.txt"))]
     )
     assert "goes on" in update["card"] and page.session.exchanges
     for act in (f"remove:{key}", "start-over"):
@@ -503,7 +504,7 @@ def test_a_shelf_of_another_book_leaves_the_conversation_in_the_list(page: Page,
 def test_a_new_conversation_can_make_room_for_the_shelf(page: Page, tmp_path: Path) -> None:
     page.asks("Q" * 2500)
     page.handlers.open_upload(page.session_id, [])
-    long = str(write_book(tmp_path, "Another book. " * 100, "long.txt"))
+    long = str(write_book(place(tmp_path), "Another book. " * 100, "long.txt"))
     updates = list(page.handlers.open_upload(page.session_id, [long]))
     assert any('data-act="fresh"' in update.get("choosing", "") for update in updates)
     library = LibraryHandlers(page.actions._worker, page.handlers.parts.library, page.handlers)
@@ -636,7 +637,7 @@ def test_two_events_that_show_the_library_at_once_draw_it_once_more(page: Page, 
 def test_files_are_known_before_their_field_is_emptied(worker: EngineWorker, tmp_path: Path) -> None:
     """The browser sends a question that waits for them when the field is empty."""
     page = Page(worker, worker.sessions.enter("").id)
-    events = page.handlers.open_upload(page.session_id, [str(write_book(tmp_path))])
+    events = page.handlers.open_upload(page.session_id, [str(write_book(place(tmp_path)))])
     first = next(events)
     assert first == {"drop": None, "library-drop": None} and page.session.uploads.coming
     assert "Read once" in [*events][-1]["card"]
@@ -654,7 +655,7 @@ def test_an_event_beside_one_whose_page_has_gone_draws_everything_once_more(page
 def test_a_quick_answer_is_not_covered_by_the_drawing_of_its_book(worker: EngineWorker, tmp_path: Path) -> None:
     """The chat was drawn empty when the book opened, and that may reach the page when the answer has ended."""
     page = Page(worker, worker.sessions.enter("").id)
-    events = page.handlers.open_upload(page.session_id, [str(write_book(tmp_path))])
+    events = page.handlers.open_upload(page.session_id, [str(write_book(place(tmp_path)))])
     drawn_empty = next(update for update in events if isinstance(update.get("chat"), list))
     assert drawn_empty["chat"] == []
     page.asks("One?")
@@ -664,7 +665,7 @@ def test_a_quick_answer_is_not_covered_by_the_drawing_of_its_book(worker: Engine
 
 def test_a_book_that_has_opened_draws_the_chat_once(worker: EngineWorker, tmp_path: Path) -> None:
     page = Page(worker, worker.sessions.enter("").id)
-    updates = [*page.handlers.open_upload(page.session_id, [str(write_book(tmp_path))])]
+    updates = [*page.handlers.open_upload(page.session_id, [str(write_book(place(tmp_path)))])]
     assert sum("listing" in update for update in updates) == 2, "which `lasting` sends twice"
 
 

@@ -57,6 +57,12 @@ def check_arrived(hub: ToyHub) -> None:
     assert not store.has_parts(REPO)
 
 
+def test_files_are_on_disk_before_they_have_their_names(hub: ToyHub, synced_before_named: list[str]) -> None:
+    fetch()
+    check_arrived(hub)
+    assert len(synced_before_named) == 5, "four files and the commit"
+
+
 def part() -> Path:
     (found,) = (store.repository_folder(REPO) / "blobs").glob(f"*{store.PART}")
     return found

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from app.ui.markdown import literal
+from app.markdown import literal
 
 
 @pytest.mark.parametrize(
@@ -12,12 +12,17 @@ from app.ui.markdown import literal
     [
         ("a < b & c", "a &lt; b &amp; c"),
         ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
-        ("![x](http://elsewhere/pixel.png)", "!&#91;x](http://elsewhere/pixel.png)"),
+        ("![x](http://elsewhere/pixel.png)", "!&#91;x&#93;(http://elsewhere/pixel.png)"),
         ("`if a < b` <b>", "`if a < b` &lt;b>"),
         ("``a ` <b>`` <i>", "``a ` <b>`` &lt;i>"),
         ("```\n<b>\n```\n<i>", "```\n<b>\n```\n&lt;i>"),
         ("~~~\n<b>\n```\n~~~\n<i>", "~~~\n<b>\n```\n~~~\n&lt;i>"),
         ("1. so:\n\n   ```cpp\n   #include <vector>\n   ```", "1. so:\n\n   ```cpp\n   #include <vector>\n   ```"),
+        ("[page 12](http://a/leak?q=x)", "[page 12&#93;(http://a/leak?q=x)"),
+        ("[page 12][1]\n\n[1]: http://a/", "[page 12][1]\n\n[1&#93;: http://a/"),
+        ("[`page 12`](http://a/)", "[`page 12`&#93;(http://a/)"),
+        ("`list[0](x)` and list[0]", "`list[0](x)` and list[0]"),
+        (r"\(a[x](y)\)", r"\(a[x&#93;(y)\)"),
         ("*emphasis* stays, > quotes too", "*emphasis* stays, > quotes too"),
         (r"\(a < b\) and $$x & y$$", r"\(a &lt; b\) and $$x &amp; y$$"),
         (r"\[ `a` < ![k] \]", r"\[ `a` &lt; !&#91;k] \]"),

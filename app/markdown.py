@@ -1,4 +1,4 @@
-"""Text of readers and models as Markdown that can contain neither HTML nor images.
+"""Text of readers and models as Markdown that can contain neither HTML nor images, nor links with words of their own.
 
 Code and mathematics stay unchanged: Markdown escapes code itself, so code must not be escaped twice. Text that this
 module treats as code must be code for Markdown too, or HTML would pass. Where that is not certain the text is escaped;
@@ -20,7 +20,7 @@ CODE_INDENTS = ("    ", "\t")  # of lines that may be code blocks
 
 
 def literal(text: str, inserted: Mapping[int, str] | None = None) -> str:
-    """Text as Markdown: tags and image marks appear as written; code, lists, emphasis and mathematics work.
+    """Text as Markdown: tags, images and links appear as written; code, lists, emphasis and mathematics work.
 
     Args:
         inserted: trusted HTML, by the number of the text's characters before it. It is omitted in code and mathematics,
@@ -34,6 +34,17 @@ def literal(text: str, inserted: Mapping[int, str] | None = None) -> str:
     while MARK.search(escaped):  # a later delimiter may contain the placeholder of an earlier one
         escaped = MARK.sub(lambda mark: formulas[int(mark[1])], escaped)
     return PLACE.sub(lambda place: inserted[places[int(place[1])]], escaped)
+
+
+def standalone(text: str) -> str:
+    """As `literal`, as a part of a file: nobody knows who reads mathematics in it, and no code block stays open."""
+    text = text.replace("\ufdd0", "\ufffd").replace("\r\n", "\n").replace("\r", "\n")
+    blocks = list(_blocks(text))
+    escaped = "".join(part if is_code else _escape_prose(part) for is_code, part in blocks)
+    if not blocks[-1][0]:
+        return escaped
+    fence = FENCE.match(blocks[-1][1])  # the last one is code only if it was not closed
+    return f"{escaped}\n{fence[1]}{fence[2]}" if fence else escaped
 
 
 def plain(text: str) -> str:
@@ -138,4 +149,6 @@ def _spans(line: str) -> list[tuple[bool, str]] | None:
 
 
 def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace("![", "!&#91;")
+    """Without HTML, images, links and their definitions; a bare address is still a link, with itself as its words."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("![", "!&#91;")
+    return text.replace("](", "&#93;(").replace("]:", "&#93;:")

@@ -1,0 +1,95 @@
+"""A model's own Python never runs, and nobody is asked whether it may: in a real terminal, where a "y" waits."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from core.errors import UnsupportedModel
+from core.models.loader import load_tokenizer, read_config
+
+pty = pytest.importorskip("pty", reason="terminals of POSIX systems")
+ROOT = Path(__file__).parents[3]
+CODE = "import pathlib\npathlib.Path({!r}).write_text('it ran')\nraise SystemExit('it ran')\n"
+ASKED = (b"[y/N]", b"trust_remote_code", b"Traceback", b"it ran")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model in the hub's cache that needs its own Python."""
+    repository = tmp_path / "home" / "hub" / "models--evil--book"
+    folder = repository / "snapshots" / ("0" * 40)
+    folder.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    own = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": own}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": ["own.Own", None]}}))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    (folder / "own.py").write_text(CODE.format(str(tmp_path / "ran")))
+    return folder
+
+
+@pytest.mark.parametrize("command", ["models list", "doctor", "ask"])
+def test_a_terminal_that_says_yes_runs_no_code_of_a_model(command: str, folder: Path, tmp_path: Path) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("A tower stood here.\n" * 50, encoding="utf-8")
+    more = {"models list": [], "doctor": ["--model", str(folder)], "ask": [str(book), "-q", "Who?", "--model", "{}"]}
+    words = [word.replace("{}", str(folder)) for word in more[command]]
+    place = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_CACHE": str(tmp_path / "home" / "hub")}
+    leader, follower = pty.openpty()
+    with os.fdopen(leader, "r+b", buffering=0) as screen:
+        process = subprocess.Popen(
+            [sys.executable, "launch.py", *command.split(), *words, "--no-venv", "--data-dir", str(tmp_path / "data")],
+            stdin=follower, stdout=follower, stderr=follower, cwd=ROOT, env=os.environ | place,
+        )  # fmt: skip
+        os.close(follower)
+        screen.write(b"y\n" * 8)
+        shown = b""
+        try:
+            while part := screen.read(4096):
+                shown += part
+        except OSError:  # Linux: the other end is closed
+            pass
+        ended = process.wait()
+    assert not (tmp_path / "ran").exists()
+    assert not any(sign in shown for sign in ASKED), shown
+    assert b"needs Python code that comes with it, which never runs here." in shown, shown
+    assert (ended == 0) is (command == "models list"), shown
+
+
+def test_the_configuration_and_the_tokenizer_name_the_problem(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asks(*_: object) -> str:
+        raise AssertionError("somebody was asked")
+
+    monkeypatch.setattr("builtins.input", asks)
+    for read in (read_config, load_tokenizer):
+        with pytest.raises(UnsupportedModel, match="never runs here"):
+            read(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_every_call_of_transformers_that_could_run_code_refuses_it() -> None:
+    """Of those that read a folder or a configuration; `for_model` takes fields and knows no code."""
+    calls = [
+        (file, call)
+        for place in ("app", "core", "assets")
+        for file in (ROOT / place).rglob("*.py")
+        if "transformers" in (text := file.read_text(encoding="utf-8"))
+        for call in ast.walk(ast.parse(text))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in ("from_pretrained", "from_config")
+    ]
+    assert len(calls) >= 10
+    for file, call in calls:
+        said = [word.value for word in call.keywords if word.arg == "trust_remote_code"]
+        refused = [isinstance(value, ast.Constant) and value.value is False for value in said]
+        assert refused == [True], f"{file}:{call.lineno}"
