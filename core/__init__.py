@@ -8,7 +8,8 @@ draft                     the small model with the same tokenizer
 full cache                every key and value of the conversation
 retrieval cache           the few thousand tokens (budget) of the full cache that the current text attends to, in chunks
 streaming cache           sink + recent window of the draft (StreamingLLM, arXiv 2309.17453)
-landmark                  the mean key of a chunk, per KV head; chunks are scored by it
+landmark                  the mean key of a chunk, per KV head; chunks are scored by it where no votes are counted
+votes                     the attention that each chunk gets from the newest pass; chunks are chosen by them
 proposer / verifier       guesses tokens, with distribution `q` / accepts or corrects them, with distribution `p`
 guess, verdict            proposed tokens; the verifier's answer to them
 accepted, bonus           the accepted prefix of a guess; the one token the verifier adds
