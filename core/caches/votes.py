@@ -4,6 +4,7 @@ Verification computes the attention of the freshest queries to every key, exactl
 arXiv 2602.07223, and SparseSpec, arXiv 2512.01278, do) needs neither a pass of its own nor landmarks.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -40,9 +41,10 @@ class Votes:
         if length <= self._start:
             self.forget()
 
-    def forget(self) -> None:
-        """Forget all, because the tokens behind are another text's."""
-        self._by_layer.clear()
+    def forget(self, layers: Iterable[int] | None = None) -> None:
+        """Forget what these layers have counted; None: all, because the tokens behind are another text's."""
+        for layer in [*self._by_layer] if layers is None else layers:
+            self._by_layer.pop(layer, None)
 
     def at(self, length: int) -> dict[int, Tensor]:
         """The attention of the last tokens before `length`, by layer, [H_kv, C] in host memory."""

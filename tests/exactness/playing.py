@@ -189,7 +189,7 @@ class _Playing:
         self._settle_turn()
         self.conversation = self.conversation.ask(action.question)
         prompt = self._prompt()
-        configs = [lane.config for lane in action.lanes]
+        configs = [self._possible(lane.config) for lane in action.lanes]
         new: list[list[Committed]] = [[] for _ in configs]
         finished: dict[int, Finished] = {}
         cancel = threading.Event()
@@ -287,6 +287,11 @@ class _Playing:
 
     # -------------------- answers
 
+    def _possible(self, config: GenerationConfig) -> GenerationConfig:
+        """H2O needs the whole cache on the device: elsewhere another lossy method takes its place."""
+        other = config.method == "h2o" and not self.engine.full_cache.has_samples
+        return replace(config, method="streamingllm") if other else config
+
     def _prompt(self) -> list[int]:
         return self.conversation.prompt_ids(self.text)
 
@@ -325,7 +330,7 @@ class _Playing:
         return True
 
     def _answer(self, wanted: Wanted, written: _Written | None = None) -> None:
-        prompt, config = self._prompt(), wanted.config
+        prompt, config = self._prompt(), self._possible(wanted.config)
         written = written or _Written()
         if wanted.stop_at is not None:
             config = replace(config, stop_strings=self._stop_string(prompt, config, written, wanted.stop_at))

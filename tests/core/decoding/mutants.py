@@ -274,8 +274,8 @@ MUTANTS = (
     Mutant(
         "landmarks are of the chunk before",
         FULL,
-        "out=self._landmarks[layer][:, first:last])",
-        "out=self._landmarks[layer][:, max(first - 1, 0) : max(first - 1, 0) + last - first])",
+        "self._landmarks[layer][:, first:last] = ",
+        "self._landmarks[layer][:, max(first - 1, 0) : max(first - 1, 0) + last - first] = ",
     ),
     Mutant(
         "a rewind finds no remembered queries",
@@ -343,8 +343,8 @@ MUTANTS = (
     Mutant(
         "overwritten queries are not asked again",
         ENGINE,
-        "if reused > voting and self._levels.full.queries_start() > voting:",
-        "if reused > voting and self._levels.full.queries_start() > total:",
+        "if reused > voting and not self._levels.full.can_choose(voting):",
+        "if reused > voting and not self._levels.full.can_choose(total):",
     ),
     Mutant("two lossy lanes share a cache", LEVELS, "lane=before[config.method])", "lane=0)"),
     Mutant(

@@ -139,7 +139,7 @@ def compare(stock: nn.Module, ours: nn.Module, dims: ModelDims) -> bool:
 def _full_caches(shape: KVShape) -> Iterator[tuple[str, FullCache]]:
     yield "full", FullCache(shape, 256, CHUNK)
     offload = Offload(num_resident=0, block_rows=16, num_slots=3)
-    yield "offloaded", FullCache(shape, 256, CHUNK, offload=offload)
+    yield "offloaded", FullCache(shape, 256, CHUNK, offload=offload, landmarks=True)
 
 
 def _read_and_decode(name: str, ours: nn.Module, full: FullCache, tokens: list[int], expected: Tensor) -> None:

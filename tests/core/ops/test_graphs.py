@@ -182,7 +182,7 @@ def test_settings_with_other_filters_do_not_share_a_recording() -> None:
 
 def test_queries_are_logged_by_tensor_as_by_slices() -> None:
     shape = tiny_shape()
-    logs = [QueryLog(shape, 512), QueryLog(shape, 512)]
+    logs = [QueryLog(shape, 512, samples=True) for _ in range(2)]
     for log in logs:
         for rows in (*log._ring, *log._samples):
             rows.zero_()

@@ -124,7 +124,7 @@ def test_what_fits_is_told_with_the_speed_to_expect(engine: FakeEngine, monkeypa
     monkeypatch.setattr("app.ui.models.rows.machine_alone", lambda _: GPU)
     rows = {row.name: row for row in model_rows(Ready(cast(Any, engine.info), MACHINE, 4096), source())}
     small, large = rows["llama-3.2-1b"].fit, rows["qwen3-8b-yarn"].fit
-    assert small and large and small.speeds and large.speeds and large.placement == "offloaded"
+    assert small and large and small.speeds and large.speeds and large.placement != "resident"
     assert small.speeds.plain > 4 * large.speeds.plain and small.speeds.reading_seconds < large.speeds.reading_seconds
     assert large.speeds.triforce > 2 * large.speeds.plain, "the full cache comes over the link for every plain token"
     words, _ = fit_line(large)
