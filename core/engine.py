@@ -236,8 +236,9 @@ class Engine:
             raise ContextTooSmall(needed, self.context, possible=self.info.most_context)
         context, boundary = Context(list(prompt_ids)), min(boundary, total) or self._levels.likely_boundary(total)
         reused = self.rewind(min(self.cached_prefix(prompt_ids), total))
+        self._levels.parts.count_votes(False)
         voting = max(0, total - self._levels.chunks.query_window)  # queries from here on choose the chunks
-        if reused > voting and not self._levels.full.can_choose(voting):  # those queries are gone: compute them again
+        if reused > voting and not self._levels.full.can_choose(voting, total):  # computed again
             reused = self.rewind(voting)
         if reused and reused in (boundary, total):
             self._levels.full.remember_queries(self._levels.chunks.query_window)

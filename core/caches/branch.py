@@ -60,7 +60,7 @@ class BranchLayer:
         return self.laid(start + q.shape[2]).attend(start, q, scaling, asked)
 
     def attend_counting(
-        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None
+        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
     ) -> tuple[Tensor, Counted | None]:
         """As `ResidentLayer.attend_counting`."""
         return self.laid(start + q.shape[2]).attend_counting(start, q, scaling, chunk_size, asked)

@@ -206,7 +206,8 @@ class FullCache:
         if self.shape.reach(layer) is None:
             self._queries.write(layer, start, q)
         if isinstance(store, CountingStore) and (self.votes.wanted or not self.has_landmarks(layer)):
-            out, counted = store.attend_counting(start, q, scaling, self.chunk_size, asked)
+            every = self.votes.wanted  # while a prompt is read its last tokens choose, however it was cut into passes
+            out, counted = store.attend_counting(start, q, scaling, self.chunk_size, asked, every=every)
             if counted is not None:
                 self.votes.put(layer, counted)
             return out
@@ -258,9 +259,12 @@ class FullCache:
         self._marks[self._length] = Mark(queries, windows, self.votes.at(self._length))
         self.state.remember()
 
-    def can_choose(self, first: int) -> bool:
-        """Whether chunks can be chosen by the queries from token `first` on; where there are no landmarks, by votes."""
-        counted = (self.votes.newest(n, self._length) for n in self.shape.full_layers if not self.has_landmarks(n))
+    def can_choose(self, first: int, length: int) -> bool:
+        """Whether chunks can be chosen behind `length` tokens by the queries from token `first` on.
+
+        Where there are no landmarks, by votes, which are known only if the newest pass ended there.
+        """
+        counted = (self.votes.newest(n, length) for n in self.shape.full_layers if not self.has_landmarks(n))
         return self.queries_start() <= first and all(votes is not None for votes in counted)
 
     def queries_start(self) -> int:

@@ -99,9 +99,9 @@ class CountingStore(Protocol):
     """A store that can count what it attends to."""
 
     def attend_counting(
-        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None
+        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
     ) -> tuple[Tensor, Counted | None]:
-        """As `attend`, and what was attended to; None: that is not known."""
+        """As `attend`, and what was attended to, by every row or only by the last VOTERS; None: that is not known."""
 
 
 class ResidentLayer:
@@ -151,9 +151,9 @@ class ResidentLayer:
         return self._backend.attend(q, k, v, scaling)
 
     def attend_counting(
-        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None
+        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
     ) -> tuple[Tensor, Counted | None]:
-        """As `attend`, and what was attended to, if the compiled kernel attends to few rows."""
+        """As `attend`, and what every row attended to, if the compiled kernel attends to few rows."""
         if (kernel := self._backend.kernel) is None or asked is not None:
             return self.attend(start, q, scaling, asked), None
         end = start + q.shape[2]
@@ -259,10 +259,10 @@ class OffloadedLayer:
         return self._attended(start, q, scaling, asked, None)
 
     def attend_counting(
-        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None
+        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
     ) -> tuple[Tensor, Counted | None]:
-        """As `attend`, and what all rows of a short pass attended to, or the last ones of a long pass."""
-        voters = q if q.shape[2] <= SHORT_PASS else q[:, :, -VOTERS:]
+        """As `attend`, and what rows attended to: only the last VOTERS also of a long pass."""
+        voters = q if every and q.shape[2] <= SHORT_PASS else q[:, :, -VOTERS:]
         tally = Tally(voters, self._shape.num_kv_heads, scaling, chunk_size, asked.softcap if asked else None)
         out = self._attended(start, q, scaling, asked, tally)
         return out, Counted(start + q.shape[2] - tally.tokens, tally.group, tally.votes)

@@ -87,8 +87,11 @@ class Tally:
         self._masses.append(masses_of(q, k, lse, self._scaling, self.chunk_size, self._softcap))
 
     def add_oldest(self, masses: Masses) -> None:
-        """What somebody else has counted of the parts before all others."""
-        self._masses.insert(0, masses)
+        """What somebody else has counted of the parts before all others, for these tokens and others before them."""
+        shares, lse = masses
+        by_head = (*lse.shape[:2], self._q.shape[1] // self.tokens, -1)
+        newest = shares.view(*by_head, shares.shape[3])[:, :, :, -self.tokens :].flatten(2, 3)
+        self._masses.insert(0, Masses(newest, lse.view(by_head)[..., -self.tokens :].flatten(2)))
 
     def finish(self, last: Sequence[Tensor], lse: Tensor | None = None) -> "Tally":
         """The last keys, each [H_kv, n, D], of which the last R are the tokens' own.

@@ -10,7 +10,7 @@ from core.caches.full_parts import Offload
 from core.caches.policies import ByVerification, TopChunks
 from core.caches.tokens import Context
 from core.caches.votes import Counted, Votes
-from core.config import GenerationConfig, RetrievalConfig, SpeculationConfig
+from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.generation.events import Finished
 from core.models.cached_model import CachedModel
 from core.models.loader import prepared
@@ -146,15 +146,17 @@ OFFLOADED = [
 
 @pytest.mark.parametrize("shape", OFFLOADED, ids=str)
 @pytest.mark.parametrize("kept", [torch.float32, torch.float16])
-@pytest.mark.parametrize("layerwise", [False, True])
+@pytest.mark.parametrize("way", ["verification", "prompt", "prompt, layer by layer"])
 def test_a_layer_in_host_memory_counts_what_its_slow_twin_counts(
-    shape: tuple[int, int, int, int, int, float | None], kept: torch.dtype, layerwise: bool
+    shape: tuple[int, int, int, int, int, float | None], kept: torch.dtype, way: str
 ) -> None:
+    layerwise = way.endswith("layer")
     heads, kv_heads, cached, new, group, softcap = shape
     sizes = tiny_shape(layers=2, heads=heads, kv_heads=kv_heads, dim=16)._replace(narrow=kept)
     offload = Offload(num_resident=0, block_rows=16, group=group)
     full, generator = FullCache(sizes, cached + new + 40, 8, offload=offload), torch.Generator().manual_seed(new)
     asked, keys, q = Asked(softcap=softcap) if softcap else None, [], torch.empty(0)
+    full.votes.wanted = way == "verification"
     for count in (cached, new):
         reading = full.layerwise(count, full.workspace(full.length + count)) if layerwise else None
         if reading is None:
@@ -178,23 +180,25 @@ def test_a_layer_in_host_memory_counts_what_its_slow_twin_counts(
         else:
             reading.commit()
             reading.close()
-    length, last = cached + new, min(new, VOTERS)
-    found = full.votes.newest(1, length)
-    counted = full.votes._by_layer[1]
-    group = VOTERS if layerwise or new > 64 else max(VOTERS, -(-new // MOST_GROUPS))
-    size = min(last if layerwise or new > 64 else new % group or group, new)
-    asked_rows = q[:, :, -size:] if new % group == 0 or layerwise or new > 64 else q[:, :, -min(new, size + group) :]
+    found, counted = full.votes.newest(1, cached + new), full.votes._by_layer[1]
+    by_groups = way == "verification" and new <= 64
+    group = max(VOTERS, -(-new // MOST_GROUPS)) if by_groups else VOTERS
+    behind = new % group if by_groups else 0  # an incomplete group votes with the one before it
+    asked_rows = q[:, :, -min(new, group + behind) :]
     expected = votes_reference(asked_rows, torch.cat(keys, 2), 0.7, 8, softcap).sum(1)
     assert found is not None and counted.group == group and not full.has_landmarks(1)
     assert torch.allclose(found.double(), expected, atol=1e-4)
     assert not torch.allclose(found.double(), expected.roll(1, 1), atol=1e-3), "the control"
 
 
-def counted(share: float, new: int, heads: int, kv_heads: int, softcap: float | None, kept: torch.dtype) -> Counted:
+def counted(
+    share: float, new: int, heads: int, kv_heads: int, softcap: float | None, kept: torch.dtype, wanted: bool
+) -> Counted:
     """By the last layer of a cache in host memory, of whose blocks the host attends to a share."""
     sizes = tiny_shape(layers=2, heads=heads, kv_heads=kv_heads, dim=16)._replace(narrow=kept)
     full = FullCache(sizes, 600, 8, offload=Offload(block_rows=32, group=3))
     full.let_host_attend(share)
+    full.votes.wanted = wanted
     generator, asked = torch.Generator().manual_seed(new), Asked(softcap=softcap) if softcap else None
     for count in (500, new):
         full.begin(full.length, count)
@@ -211,18 +215,23 @@ def counted(share: float, new: int, heads: int, kv_heads: int, softcap: float | 
 @pytest.mark.parametrize("share", [0.5, 0.9])
 @pytest.mark.parametrize("new", [1, 26, 40])
 @pytest.mark.parametrize("case", [(4, 4, None), (6, 2, None), (4, 1, 2.0)], ids=str)
-@pytest.mark.parametrize("kept", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("kept", "wanted"), [(torch.float32, True), (torch.float16, True), (torch.float32, False)])
 def test_what_the_host_attends_to_counts_as_if_it_had_been_brought(
-    share: float, new: int, case: tuple[int, int, float | None], kept: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    share: float,
+    new: int,
+    case: tuple[int, int, float | None],
+    kept: torch.dtype,
+    wanted: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    brought, helped = counted(0.0, new, *case, kept), counted(share, new, *case, kept)
+    brought, helped = counted(0.0, new, *case, kept, wanted), counted(share, new, *case, kept, wanted)
     assert helped[:2] == brought[:2] and helped.votes.shape == brought.votes.shape
     assert torch.allclose(helped.votes, brought.votes, rtol=1e-3, atol=1e-7)
     moved = Tally.add_oldest
     monkeypatch.setattr(
         Tally, "add_oldest", lambda own, masses: moved(own, Masses(masses.shares.roll(1, 0), masses.lse))
     )
-    wrong = counted(share, new, *case, kept).votes
+    wrong = counted(share, new, *case, kept, wanted).votes
     assert not torch.allclose(wrong, brought.votes, rtol=1e-3, atol=1e-7), "the control"
 
 
@@ -235,14 +244,14 @@ def test_votes_that_were_remembered_come_back() -> None:
     for _ in range(2):
         for _ in engine.read(prompt):
             pass
-        assert full.can_choose(len(prompt) - 9)
+        assert full.can_choose(len(prompt) - 9, len(prompt) - 1)
         held.append([full.votes.newest(layer, full.length) for layer in range(full.shape.num_layers)])
         for _ in engine.generate(prompt, config):
             pass
     assert all(torch.equal(a, b) for a, b in zip(*held, strict=True) if a is not None and b is not None)
     assert all(one is not None for one in (*held[0], *held[1]))
     full.votes.forget()
-    assert not full.can_choose(0)
+    assert not full.can_choose(0, full.length)
 
 
 def answer(policy: str, backend: Backend) -> tuple[int, ...]:
@@ -262,3 +271,23 @@ def test_texts_are_the_same_however_chunks_are_chosen(kernel: SmallRows) -> None
     backends = (Backend("compiled", kernel, "", kernel=kernel), Backend("torch", attend, ""))
     texts = {answer(*case) for case in itertools.product(("verification", "landmark"), backends)}
     assert len(texts) == 1
+
+
+def test_what_a_seed_draws_does_not_depend_on_how_a_prompt_came_to_be_read() -> None:
+    """At once, after a shorter question about the same book, or held already: the same tokens choose the chunks."""
+    sampled = GenerationConfig(
+        method="retrieval",
+        max_new_tokens=30,
+        sampling=SamplingParams(temperature=1.0),
+        speculation=SpeculationConfig(gamma2=4, adaptive=False),
+    )
+    prompt = random_prompt(500)
+    found = []
+    for earlier in ([], [prompt[:470]], [prompt[:497]], [prompt]):
+        engine = tiny_engine(offload=Offload(block_rows=16), prefill_chunk=64)
+        for text in earlier:
+            list(engine.generate(text, sampled))
+        list(engine.read(prompt))
+        engine._levels.retrieval.select()
+        found.append(engine._levels.held_chunks().sort(2).values)
+    assert all(torch.equal(found[0], other) for other in found[1:])

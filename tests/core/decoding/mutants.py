@@ -343,8 +343,8 @@ MUTANTS = (
     Mutant(
         "overwritten queries are not asked again",
         ENGINE,
-        "if reused > voting and not self._levels.full.can_choose(voting):",
-        "if reused > voting and not self._levels.full.can_choose(total):",
+        "if reused > voting and not self._levels.full.can_choose(voting, total):",
+        "if reused > voting and not self._levels.full.can_choose(total, total):",
     ),
     Mutant("two lossy lanes share a cache", LEVELS, "lane=before[config.method])", "lane=0)"),
     Mutant(
