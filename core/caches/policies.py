@@ -250,8 +250,8 @@ def register_policy(name: str, policy: type[TopChunks]) -> None:
 
 
 def needs_landmarks(config: RetrievalConfig) -> bool:
-    """Whether its policy chooses by landmarks alone, also in layers in host memory."""
-    return config.policy == "landmark"
+    """Whether its policy may read landmarks of layers in host memory, too: all do but those that go by attention."""
+    return config.policy not in ("verification", "attention")
 
 
 def check_policy(name: str, *, shared: bool = False) -> None:

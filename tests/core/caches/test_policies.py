@@ -8,12 +8,21 @@ import torch
 from torch import Tensor
 
 from core.caches import policies
-from core.caches.policies import SELECTION_POLICIES, TopChunks, check_policy, register_policy, selection_policy
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
+from core.caches.policies import (
+    SELECTION_POLICIES,
+    TopChunks,
+    check_policy,
+    needs_landmarks,
+    register_policy,
+    selection_policy,
+)
 from core.config import GenerationConfig, RetrievalConfig, SpeculationConfig
 from core.engine import Engine
 from core.errors import InvalidSetting
 from core.generation.events import Finished
-from tests.core.toys import random_prompt, tiny_engine
+from tests.core.toys import random_prompt, tiny_engine, tiny_shape
 
 ROOT = Path(__file__).parents[3]
 
@@ -50,6 +59,18 @@ def test_a_policy_of_one_s_own_chooses_and_texts_stay() -> None:
     own, held = chosen(tiny_engine(budget=96), "oldest")
     assert own == plain
     assert torch.equal(held[0, 0], torch.arange(held.shape[2])) and not torch.equal(held, built_in)
+
+
+def test_a_policy_of_one_s_own_finds_landmarks_in_host_memory_too() -> None:
+    assert [name for name in SELECTION_POLICIES if not needs_landmarks(RetrievalConfig(policy=name))] == [
+        "verification",
+        "attention",
+    ]
+    assert needs_landmarks(RetrievalConfig(policy="oldest"))
+    kept = [
+        FullCache(tiny_shape(), 64, 8, offload=Offload(block_rows=16), landmarks=needed) for needed in (True, False)
+    ]
+    assert [cache.has_landmarks(0) for cache in kept] == [True, False]
 
 
 def test_names_are_taken_once_and_unknown_ones_refused() -> None:
