@@ -259,6 +259,15 @@ class FullCache:
         self._marks[self._length] = Mark(queries, windows, self.votes.at(self._length))
         self.state.remember()
 
+    def count_votes(self, wanted: bool) -> None:
+        """Whether layers with landmarks count too from now on, and every row of a short pass instead of the last ones.
+
+        Without, what layers with landmarks have counted is forgotten: what a seed draws does not depend on it.
+        """
+        self.votes.wanted = wanted
+        if not wanted:
+            self.votes.forget(filter(self.has_landmarks, self.shape.full_layers))
+
     def can_choose(self, first: int, length: int) -> bool:
         """Whether chunks can be chosen behind `length` tokens by the queries from token `first` on.
 

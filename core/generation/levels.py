@@ -126,9 +126,7 @@ class Levels:
         )
 
     def _count_votes(self, wanted: bool) -> None:
-        self.full.votes.wanted = wanted and isinstance(self._chooser, ByVerification)
-        if not wanted:  # where there are landmarks, what a seed draws does not depend on what was counted before
-            self.full.votes.forget(filter(self.full.has_landmarks, self.full.shape.full_layers))
+        self.full.count_votes(wanted and isinstance(self._chooser, ByVerification))
 
     def _draft_model(self, draft: LoadedModel) -> CachedModel:
         shift, backend = KeyShift.of(draft.module, draft.shape), self._models.backend

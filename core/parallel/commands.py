@@ -152,6 +152,16 @@ class ForgetPart:
 
 
 @dataclass(frozen=True, slots=True)
+class CountVotes:
+    """The full cache counts what every row attends to, or what the last ones do."""
+
+    wanted: bool
+
+    def carry_out(self, share: Share) -> None:
+        share.full.count_votes(self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
 class Remember:
     """The full cache keeps its newest queries."""
 

@@ -10,6 +10,7 @@ from core.caches.policies import ChunkPolicy
 from core.caches.retrieval import HeldPart, RetrievalCache
 from core.parallel.commands import (
     Attach,
+    CountVotes,
     Detach,
     Forget,
     ForgetPart,
@@ -45,6 +46,11 @@ class LedFullCache(FullCache):
     def let_host_attend(self, share: float) -> None:
         self._tell(LetHostAttend(share))
         super().let_host_attend(share)
+
+    def count_votes(self, wanted: bool) -> None:
+        if wanted != self.votes.wanted:
+            self._tell(CountVotes(wanted))
+        super().count_votes(wanted)
 
     def remember_queries(self, num_queries: int) -> None:
         self._tell(Remember(num_queries))

@@ -158,6 +158,17 @@ def test_chunks_of_all_ranks_are_shown(gqa: tuple[Engine, Engine, RankPool]) -> 
     assert shared.holds_all_chunks == alone.holds_all_chunks is False
 
 
+def test_every_process_counts_what_a_verification_attends_to(mha: tuple[Engine, Engine, RankPool]) -> None:
+    """The other ranks' heads choose by accepted tokens, too, not only by the last guesses, which may be rejected."""
+    shared, _, _ = mha
+    alone = tiny_engine(kv_heads=4, context=1024, noise=NOISE, budget=128, offload=Offload(block_rows=64, num_slots=2))
+    held = []
+    for engine in (shared, alone):
+        answer(engine, random_prompt(300, 10), method="retrieval")
+        held.append(engine.held_chunks().sort(2).values)
+    assert torch.equal(*held)
+
+
 def test_every_process_measures_its_link_while_rank_0_measures_its_own(gqa: tuple[Engine, Engine, RankPool]) -> None:
     _, _, ranks = gqa
     found = ranks.link(lambda: Choice(1e15, "measured here"), 1 << 20)
