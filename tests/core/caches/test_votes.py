@@ -16,21 +16,12 @@ from core.models.cached_model import CachedModel
 from core.models.loader import prepared
 from core.ops.attention import Masses, attend
 from core.ops.backend import Backend
-from core.ops.kernel_build import NoKernel
-from core.ops.native import KEPT_AS, VOTERS, SmallRows, small_rows
+from core.ops.native import KEPT_AS, VOTERS, SmallRows
 from core.ops.reach import Asked
 from core.ops.scores import MOST_GROUPS, Tally
 from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine, tiny_shape
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def kernel() -> SmallRows:
-    try:
-        return small_rows()
-    except NoKernel as reason:
-        pytest.skip(f"no kernel here: {reason}")
 
 
 def votes_reference(

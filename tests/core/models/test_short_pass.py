@@ -19,17 +19,8 @@ from core.models.cached_model import CachedModel
 from core.models.loader import LoadedModel, prepared
 from core.models.short_pass import short_pass_of
 from core.ops.backend import STOCK, Backend
-from core.ops.kernel_build import NoKernel
-from core.ops.native import MOST_TOKENS, SmallRows, small_rows
+from core.ops.native import MOST_TOKENS, SmallRows
 from tests.core.toys import CPU, VOCAB, loaded, random_prompt, tiny_config
-
-
-@pytest.fixture(scope="module")
-def kernel() -> SmallRows:
-    try:
-        return small_rows()
-    except NoKernel as reason:
-        pytest.skip(f"no kernel here: {reason}")
 
 
 def compiled(

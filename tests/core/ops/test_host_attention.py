@@ -9,19 +9,10 @@ from torch import Tensor
 from core.ops import host_attention
 from core.ops.attention import Masses, Partial, partial_reference
 from core.ops.host_attention import HostAttention, attend_blocks
-from core.ops.kernel_build import NoKernel
-from core.ops.native import KEPT_AS, SmallRows, small_rows
+from core.ops.native import KEPT_AS, SmallRows
 from core.ops.reach import softcapped
 from core.ops.scores import kept_as
 from tests.core.toys import CPU
-
-
-@pytest.fixture(scope="module")
-def kernel() -> SmallRows:
-    try:
-        return small_rows()
-    except NoKernel as reason:
-        pytest.skip(f"no kernel here: {reason}")
 
 
 def made(

@@ -43,14 +43,6 @@ def as_many_threads_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Threads, "adapts", False)
 
 
-@pytest.fixture(scope="module")
-def kernel() -> SmallRows:
-    try:
-        return small_rows()
-    except NoKernel as reason:
-        pytest.skip(f"no kernel here: {reason}")
-
-
 def test_where_there_is_a_compiler_there_is_a_kernel() -> None:
     if not can_compile():
         pytest.skip("no compiler here")
