@@ -8,8 +8,9 @@ from app.cli.bench_report import finish, follow, tell
 from core.bench.kernels import DEFAULT_KEYS, DIM, HEADS, clock, run_kernels
 from core.engine_builder import flush_denormals
 from core.errors import InvalidSetting
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import SmallRows, small_rows
+from core.ops.native import SmallRows
 from core.planning.hardware import this_machine
 
 TURNS = 5  # passes are short: --repeats counts fives of them

@@ -12,7 +12,7 @@ import re
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from importlib import metadata
@@ -40,6 +40,7 @@ from core.models.gguf_families import (
 )
 from core.models.gguf_words import load_words
 from core.models.hub import store
+from core.ops.stored_blocks import LAYOUTS, StoredBlocks, cell_bytes
 
 ENDING = store.GGUF
 ROOT = Path(__file__).parents[2]
@@ -109,8 +110,7 @@ class GgufFile:
     @property
     def packed_bytes(self) -> int:
         """Of the weights, matrices in the 16 bits of the file where it has such, and the rest in 32."""
-        held = (one for name, one in self.tensors.items() if name != FREQUENCIES)
-        return sum(math.prod(one.shape) * (one.dtype.itemsize if len(one.shape) == 2 else 4) for one in held)
+        return sum(_packed_bytes(one) for name, one in self.tensors.items() if name != FREQUENCIES)
 
     def config(self) -> PreTrainedConfig:
         """The configuration that the header stands for.
@@ -139,6 +139,32 @@ class GgufFile:
         except Unknown as error:
             raise self.refused(str(error)) from error
 
+    def blocks(self, weight: Tensor, parts: Sequence[Part]) -> StoredBlocks | None:
+        """What fills a weight [O, I], if it is whole rows of blocks that the kernel multiplies with as they are.
+
+        Of one tensor that is in the weight's order, the file itself, mapped to memory.
+        """
+        tensors = [self.tensors.get(part.tensor) for part in parts]
+        kinds = {tensor.kind for tensor in tensors if tensor is not None}
+        changed = any(part.number is not None or part.whole is not None for part in parts)
+        if weight.ndim != 2 or None in tensors or changed or len(kinds) != 1 or not kinds <= set(LAYOUTS):
+            return None
+        kind, rows = kinds.pop(), torch.arange(len(weight))[:, None]
+        found, whole = [], True
+        for part, tensor in zip(parts, cast(list[StoredTensor], tensors), strict=True):
+            order = (part.view(rows) if part.view else rows).flatten()
+            if tensor.shape != (len(order), weight.shape[1]):
+                return None
+            shape = (len(order), tensor.num_bytes // len(order))
+            found.append((order, np.memmap(self.path, np.uint8, "c", tensor.start, shape)))
+            whole = part.view is None
+        if len(found) == 1 and whole:
+            return StoredBlocks(kind, torch.from_numpy(found[0][1]))
+        blocks = torch.empty(len(weight), found[0][1].shape[1], dtype=torch.uint8)
+        for order, own in found:
+            blocks[order] = torch.from_numpy(own)
+        return StoredBlocks(kind, blocks) if sum(len(order) for order, _ in found) == len(weight) else None
+
     def numbers(self, tensor: StoredTensor, of: int = 1) -> Iterator[Tensor]:
         """A tensor's numbers, unpacked some at a time, always a multiple of `of`."""
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -161,6 +187,15 @@ class GgufFile:
                 with np.errstate(all="ignore"):  # a scale that is no number is unpacked as such
                     found = dequantize(np.frombuffer(read, np.uint8)[None], kind)
                 yield torch.from_numpy(found)[0]
+
+
+def _packed_bytes(tensor: StoredTensor) -> int:
+    """Of a tensor in the kernel's memory."""
+    if len(tensor.shape) != 2:
+        return 4 * math.prod(tensor.shape)
+    if tensor.kind in LAYOUTS:
+        return cell_bytes(tensor.kind, *tensor.shape)
+    return math.prod(tensor.shape) * tensor.dtype.itemsize
 
 
 class _Fields:
@@ -347,6 +382,7 @@ def load_gguf(
     dtype: torch.dtype | None,
     attention: str,
     *,
+    as_stored: bool = False,
     progress: Callable[[int, int], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> nn.Module:
@@ -354,6 +390,8 @@ def load_gguf(
 
     Args:
         dtype: of the weights; None: each in the narrowest type that holds what the file has.
+        as_stored: weights whose blocks the kernel multiplies with are not filled; `core.models.linear.pack` finds the
+            blocks by them.
         progress: gets the bytes of the file that were read, and all of them, every few milliseconds.
         cancel: ends it as soon.
     Raises:
@@ -374,6 +412,9 @@ def load_gguf(
         raise file.refused(f"the tensor {min(left)}")
     total, done = sum(file.tensors[name].num_bytes for name in used & set(file.tensors)), 0
     for name, weight, parts in weights:
+        if as_stored and (blocks := file.blocks(weight, parts)) is not None:
+            cast(Any, weight).stored_blocks = blocks
+            continue
         kinds = {file.tensors[part.tensor].dtype for part in parts if part.tensor in file.tensors}
         kept = dtype or (kinds.pop() if len(kinds) == 1 else torch.float32)
         if any(pattern.search(name) for pattern in wide):

@@ -9,6 +9,7 @@ wide, a row's last bits therefore depend on the rows beside it.
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.nn import functional
 
 from core.ops.kernel_structs import LinearSizes
 from core.ops.native import MOST_TOKENS, SmallRows, packed
+from core.ops.stored_blocks import StoredBlocks, StoredWeight, without_rounding
 
 # 2 cores, all weights of the bundled target, stock / kernel ms: 1 row 2.1 / 0.9, 9 rows 4.8 / 2.0, 33 rows 7.9 / 7.2.
 MOST_ROWS = MOST_TOKENS
@@ -58,23 +60,31 @@ class PackedLinear(nn.Module):
     """`nn.Linear` through the kernel, float32 on CPU, with its weights in the order in which the kernel reads them.
 
     Weights stay in the type that the file had where that is exact, and are widened in registers. `packed`: panels of
-    outputs [panels, I, panel], zeros beyond the last output.
+    outputs [panels, I, panel], zeros beyond the last output. Blocks of a GGUF file stay what they are, in cells, and
+    rows are rounded to 8 bits for them (`core.ops.stored_blocks`).
     """
 
     def __init__(self, linear: nn.Linear, kernel: SmallRows) -> None:
         super().__init__()
         self.in_features, self.out_features, self.bias = linear.in_features, linear.out_features, linear.bias
-        self.kernel = kernel
-        weight = linear.weight.detach()
-        panels = packed(weight, kernel.panel, stored_type(weight))
+        self.kernel, stored = kernel, stored_blocks(linear.weight)
+        self.stored = StoredWeight(stored, self.in_features, kernel) if stored else None
+        if self.stored:
+            panels, kind = self.stored.cells, self.stored.sizes.kind
+        else:
+            weight = linear.weight.detach()
+            panels = packed(weight, kernel.panel, stored_type(weight))
+            kind = KINDS.index(panels.dtype)
         self.packed = nn.Parameter(panels, requires_grad=False)
         self._bias = None if self.bias is None else self.bias.detach().contiguous()
         pointers = self.packed.data_ptr(), None if self._bias is None else self._bias.data_ptr()
-        self.sizes = LinearSizes(*pointers, self.in_features, self.out_features, KINDS.index(panels.dtype))
+        self.sizes = LinearSizes(*pointers, self.in_features, self.out_features, kind)
 
     @property
     def weight(self) -> Tensor:
         """A copy of the weights as `nn.Linear` has them, [O, I] float32."""
+        if self.stored:
+            return self.stored.rows(torch.arange(self.out_features))
         return self.packed.transpose(1, 2).reshape(-1, self.in_features)[: self.out_features].float()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -84,21 +94,40 @@ class PackedLinear(nn.Module):
         return self.kernel.product(x, self.sizes)
 
 
+def stored_blocks(weight: Tensor) -> StoredBlocks | None:
+    """What a weight stands for, whose own numbers were not filled."""
+    return getattr(weight, "stored_blocks", None)
+
+
+def exact_products(module: nn.Module) -> AbstractContextManager[None]:
+    """Inside, this thread's products with blocks of a file do not round their rows, as those of float32 weights."""
+    kernels = (part.kernel for part in module.modules() if isinstance(part, PackedLinear) and part.stored)
+    return without_rounding(next(kernels, None))
+
+
 class RowsInBits(nn.Module):
     """`nn.Embedding` whose weights stay in the bits of the file; a row is widened to float32 when it is looked up.
 
     Where the output layer has the same weights, rows come out of its panels, and there is no second copy.
     """
 
-    def __init__(self, embedding: nn.Embedding, head: PackedLinear | None) -> None:
+    def __init__(self, embedding: nn.Embedding, head: PackedLinear | None, kernel: SmallRows) -> None:
         super().__init__()
         self.num_embeddings, self.scale = embedding.num_embeddings, _scale(embedding)
-        weight = embedding.weight.detach()
-        self.rows = head.packed if head else nn.Parameter(weight.to(stored_type(weight), copy=True), False)
+        stored, self.stored = stored_blocks(embedding.weight), head.stored if head else None
+        if head is None and stored:
+            self.stored = StoredWeight(stored, embedding.embedding_dim, kernel)
+        if head:
+            self.rows = head.packed
+        else:
+            weight = self.stored.cells if self.stored else embedding.weight.detach()
+            self.rows = nn.Parameter(weight if self.stored else weight.to(stored_type(weight), copy=True), False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens [...] to [..., D]."""
-        if self.rows.ndim == 2:
+        if self.stored:
+            found = self.stored.rows(tokens)
+        elif self.rows.ndim == 2:
             found = functional.embedding(tokens, self.rows).float()
         else:
             panel = self.rows.shape[2]
@@ -147,7 +176,9 @@ def pack(together: Sequence[Place], kernel: SmallRows) -> None:
             setattr(parent, name, head)
     for parent, name in together:
         if _looks_up(getattr(parent, name)):
-            setattr(parent, name, RowsInBits(getattr(parent, name), head))
+            setattr(parent, name, RowsInBits(getattr(parent, name), head, kernel))
+        elif (stored := stored_blocks(weight := getattr(parent, name)._parameters.get("weight"))) is not None:
+            weight.data = stored.widened()
 
 
 class FewRowsNorm(nn.Module):

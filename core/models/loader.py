@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -53,7 +54,7 @@ from core.ops.reach import Reach
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 MISREAD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StrictDataclassError)
-UNPACKING = 0.9  # of the time that a GGUF file takes; the rest packs the weights for the kernel
+UNPACKING = 0.9  # of the time that weights of a GGUF file take that are widened; the rest packs them for the kernel
 OWN_CODE = "needs Python code that comes with it, which never runs here."
 DECODERS = "Choose a decoder-only text model such as Llama, Mistral or Qwen."
 
@@ -289,9 +290,12 @@ def load_model(
         NotEnoughMemory: the device is full. LoadingStopped: the user has stopped it.
     """
     in_bits = device.type == "cpu" and dtype == torch.float32 and bits not in FORMATS and divide is None
-    module = load_module(folder, dtype, overrides, in_bits=in_bits, file_bytes=dims.weight_bytes)
-    share = 1 - UNPACKING if folder.suffix == ENDING else 1.0
-    return prepared(module, dims, dtype, device, backend, divide, bits, share=share)
+    meter = load_meter()
+    before, kernel = meter.done, backend.kernel if in_bits else None
+    read = partial(load_module, folder, dtype, overrides, in_bits=in_bits, as_stored=kernel is not None)
+    module = read(file_bytes=dims.weight_bytes)
+    left = dims.weight_bytes - (meter.done - before)
+    return prepared(module, dims, dtype, device, backend, divide, bits, file_bytes=left)
 
 
 def load_module(
@@ -300,12 +304,14 @@ def load_module(
     overrides: Mapping[str, Any] = NOTHING,
     *,
     in_bits: bool = False,
+    as_stored: bool = False,
     file_bytes: int = 0,
 ) -> nn.Module:
     """The model that transformers loads from a folder, on the CPU, with our attention function.
 
     Args:
         in_bits: matrices keep the 16 bits that the files have, and of a folder take no memory before they are used.
+        as_stored: blocks of a GGUF file are left to `prepared`, see `load_gguf`.
         file_bytes: of all weights, for the progress of unpacking a GGUF file.
     Raises:
         DamagedAssets, UnsupportedModel, LoadingStopped: as `load_model`.
@@ -316,7 +322,7 @@ def load_module(
     config, meter = read_config(folder, overrides), load_meter()
     try:
         if folder.suffix == ENDING:
-            model, lacking = _unpacked(folder, config, None if in_bits else dtype, file_bytes), []
+            model, lacking = _unpacked(folder, config, None if in_bits else dtype, as_stored, file_bytes), []
         else:
             family, narrow = _family(config), _stored(folder, config).narrow if in_bits else None
             kept = family if narrow is None else _declaring(family, narrow)
@@ -349,7 +355,9 @@ def load_module(
     return model
 
 
-def _unpacked(file: Path, config: PreTrainedConfig, dtype: torch.dtype | None, file_bytes: int) -> nn.Module:
+def _unpacked(
+    file: Path, config: PreTrainedConfig, dtype: torch.dtype | None, as_stored: bool, file_bytes: int
+) -> nn.Module:
     meter, before = load_meter(), 0.0
 
     def tell(done: int, total: int) -> None:
@@ -358,7 +366,8 @@ def _unpacked(file: Path, config: PreTrainedConfig, dtype: torch.dtype | None, f
         before = now
 
     try:
-        return load_gguf(file, config, dtype, ATTENTION_NAME, progress=tell, cancel=meter.cancel)
+        own = partial(load_gguf, as_stored=as_stored, progress=tell, cancel=meter.cancel)
+        return own(file, config, dtype, ATTENTION_NAME)
     except CancelledError as error:
         raise LoadingStopped from error
 
@@ -396,12 +405,12 @@ def prepared(
     divide: Callable[[nn.Module], None] | None = None,
     bits: int | None = None,
     *,
-    share: float = 1.0,
+    file_bytes: float | None = None,
 ) -> LoadedModel:
     """Prepare a module of transformers to compute on a device.
 
     Args:
-        share: of all the loading that this is, for its progress.
+        file_bytes: what is left of the weights' bytes, for the progress; None: all.
     Raises:
         NotEnoughMemory: the device is full. LoadingStopped.
     """
@@ -411,7 +420,7 @@ def prepared(
     try:
         if bits is not None and bits in FORMATS:
             quantise(module, quantised_linear(bits, device))
-        _place(module, dtype, device, backend.kernel, dims.weight_bytes * share)
+        _place(module, dtype, device, backend.kernel, dims.weight_bytes if file_bytes is None else file_bytes)
     except torch.OutOfMemoryError as error:
         raise NotEnoughMemory(
             "The weights do not fit into the memory that is free on the device.",

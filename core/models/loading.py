@@ -39,6 +39,11 @@ class LoadMeter:
         self._tell, self.cancel = tell, cancel or threading.Event()
         self._total, self._done, self._began = 0, 0.0, time.perf_counter()
 
+    @property
+    def done(self) -> float:
+        """Bytes that are in place."""
+        return self._done
+
     def expect(self, num_bytes: int) -> None:
         """So many bytes come in addition."""
         self._total += num_bytes

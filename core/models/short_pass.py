@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from core.caches.base import FixedRows, KVCache, RunningPass, too_large
 from core.errors import UnsupportedModel
 from core.models.hf_attention import forward
-from core.models.linear import FewRowsNorm, PackedLinear
+from core.models.linear import FewRowsNorm, PackedLinear, exact_products
 from core.ops.attention import attend
 from core.ops.kernel_structs import DecoderSizes, ModelSizes, ScratchPointers
 from core.ops.native import MOST_DIM, MOST_TOKENS, SmallRows
@@ -222,7 +222,7 @@ def _agrees(model: nn.Module, short: ShortPass) -> bool:
     """Whether both give the same logits for a few tokens, up to rounding."""
     positions = torch.arange(BLOCK - 1, BLOCK - 1 + TRIED)
     tokens = positions % cast(Any, model).config.vocab_size
-    with torch.inference_mode():
+    with torch.inference_mode(), exact_products(model):
         wanted, found = (run(tokens, positions) for run in (_modules(model), _alone(short)))
     return torch.allclose(found, wanted, rtol=0.0, atol=TOLERANCE * float(wanted.abs().max()))
 

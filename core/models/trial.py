@@ -24,7 +24,7 @@ from core.caches.full import FullCache
 from core.errors import UnsupportedModel
 from core.models.hf_attention import ATTENTION_NAME, forward
 from core.models.layerwise import DecoderLayers
-from core.models.linear import PackedLinear
+from core.models.linear import PackedLinear, exact_products
 from core.models.loader import LoadedModel
 from core.ops.backend import STOCK, Backend
 
@@ -122,7 +122,8 @@ def _observed(module: nn.Module, run: Callable[[], Tensor]) -> list[Tensor]:
 
     hooks = [part.register_forward_hook(observe) for part in module.modules() if hasattr(part, "layer_idx")]
     try:
-        logits = run()
+        with exact_products(module):
+            logits = run()
     finally:
         for hook in hooks:
             hook.remove()
@@ -218,7 +219,9 @@ def _loss(loaded: LoadedModel, trial: Trial, dtype: torch.dtype, backend: Backen
     """Mean KL divergence of the next tokens' distributions if keys and values are rounded."""
     cache = FullCache(loaded.shape._replace(narrow=dtype), CAPACITY, CHUNK, backend=backend)
     total = len(trial.tokens)
-    logits = forward(loaded.module, trial.tokens, cache.begin(0, total).to(trial.tokens.device), cache, total)
+    positions = cache.begin(0, total).to(trial.tokens.device)
+    with exact_products(loaded.module):
+        logits = forward(loaded.module, trial.tokens, positions, cache, total)
     exact, rounded = (functional.log_softmax(numbers.float(), -1) for numbers in (trial.logits, logits))
     return float((exact.exp() * (exact - rounded)).sum(-1).mean().clamp_min(0))
 

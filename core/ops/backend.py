@@ -13,8 +13,9 @@ from core.errors import NotPossibleHere
 from core.ops.attention import Partial, attend, partial
 from core.ops.flash import flash_attention
 from core.ops.flex import flex_attention
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import SmallRows, small_rows
+from core.ops.native import SmallRows
 from core.ops.threads import process_threads
 
 log = logging.getLogger(__name__)

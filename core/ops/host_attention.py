@@ -16,8 +16,9 @@ from torch import Tensor
 
 from core.ops import streams
 from core.ops.attention import Masses, Partial, union
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import CHUNKS, SmallRows, small_rows
+from core.ops.native import CHUNKS, SmallRows
 from core.ops.reach import Asked, partials_as
 from core.ops.scores import kept_as, masses_of
 from core.ops.threads import most_threads

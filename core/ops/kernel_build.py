@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 SOURCE = Path(__file__).with_name("small_rows.cpp")
-INCLUDED = SOURCE.with_name("amx_attention.h")
+INCLUDED = tuple(sorted(SOURCE.parent.glob("*.h")))
 # The parameter fuses every multiplication with its addition, even where GCC thinks that two operations are faster, so
 # that a row's sums do not depend on which of the kernel's loops computes it.
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "--param=avoid-fma-max-bits=0", "-fopenmp", "-fPIC"]
@@ -46,7 +46,7 @@ def compiled(folder: Path) -> Path:
     version = subprocess.run([compiler, "-dumpfullversion", "-dumpmachine"], capture_output=True, check=True).stdout
     about = [
         SOURCE.read_bytes(),
-        INCLUDED.read_bytes(),
+        *(header.read_bytes() for header in INCLUDED),
         version,
         _processor(),
         str(threads).encode(),

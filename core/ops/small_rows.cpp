@@ -14,6 +14,10 @@
 // 0, so a row's result depends on its query and the keys and values that it sees alone: not on rows beside it, later
 // keys, heads or threads.
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -27,6 +31,9 @@
 #ifdef __F16C__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // of GCC's own header
 #include <immintrin.h>
+#endif
+#ifdef __ARM_NEON
+#include <arm_neon.h>
 #endif
 
 #define INLINE inline __attribute__((always_inline))  // GCC finds the loops too long
@@ -1041,18 +1048,37 @@ extern "C" void small_rows_move(const char* from, char* to, const int64_t* heads
 
 namespace {
 
+#include "stored_blocks.h"
+
 constexpr int PANEL = COLUMNS * WIDE;  // outputs whose weights lie beside each other
 constexpr int DEPTH = 256;             // inputs that are summed one after the other; the sums of such parts are added
 constexpr int WIDENED_FROM = 4 * TOGETHER;  // rows for which 16-bit weights are widened once, not with every six rows
 constexpr int64_t ROWS_OF_A_TASK = 96;
 
-// A linear layer: weights [panels][in][PANEL], those beyond `outs` zero.
+// A linear layer: weights [panels][in][PANEL], those beyond `outs` zero; or cells of stored blocks.
 struct Linear {
   const void* weights;
   const float* bias;  // or null
-  int64_t in, outs, kind;  // of the weights: 0 float32, 1 float16, 2 bfloat16
+  int64_t in, outs, kind;  // of the weights: 0 float32, 1 float16, 2 bfloat16, from FIRST_KIND on stored blocks
   int64_t panels() const { return (outs + PANEL - 1) / PANEL; }
+  bool is_stored() const { return kind >= stored::FIRST_KIND; }
 };
+
+thread_local bool rounds = true;  // whether rows are rounded to 8 bits for stored blocks
+
+// Memory for so many rows of a width in 8 bits, until the next call by this thread; null: rows are not rounded.
+stored::Piece* room_for(int64_t rows, int64_t width) {
+  static thread_local std::vector<stored::Piece> memory;
+  const size_t pieces = rows * width / stored::NUMBERS;
+  if (memory.size() < pieces) memory.resize(pieces);
+  return rounds ? memory.data() : nullptr;
+}
+
+// Within a parallel region, by all of its threads: x [rows, width] in 8 bits.
+INLINE void round_rows(const float* x, int64_t rows, int64_t width, stored::Piece* to) {
+#pragma omp for schedule(static)
+  for (int64_t i = 0; i < rows * width / stored::NUMBERS; ++i) stored::round_block(x + i * stored::NUMBERS, to[i]);
+}
 
 // out[r][c] (+)= <x_r, column c> over some inputs, for R rows and a panel.
 template <int R, class T>
@@ -1101,14 +1127,29 @@ void add_rows(const float* x, int64_t x_row, const T* weights, int num, float* o
   }
 }
 
-template <class T>
+// Some inputs of a panel of stored blocks as float32, [num, PANEL].
+template <class F> void widen_panel(const Linear& layer, int64_t panel, int64_t start, int64_t num, float* to) {
+  constexpr int inputs = stored::cell_inputs<F>();
+  for (int64_t first = panel * PANEL, c = 0; c < PANEL; c += stored::LANES) {
+    if (first + c >= layer.outs) break;
+    const int64_t row = (first + c) / stored::LANES * stored::lanes_bytes<F>(layer.in);
+    const char* cell = static_cast<const char*>(layer.weights) + row + start / inputs * F::BYTES;
+    for (int64_t i = 0; i < num; i += inputs, cell += F::BYTES) stored::widen_cell<F>(cell, to + i * PANEL + c, PANEL);
+  }
+}
+
+template <class T>  // char: of stored blocks
 void panel_product(const Linear& layer, const T* weights, int64_t panel, const float* x, float* out, int64_t rows) {
   const int64_t first = panel * PANEL;
   const int valid = int(std::min<int64_t>(PANEL, layer.outs - first));
   for (int64_t start = 0; start < layer.in; start += DEPTH) {
     const int num = int(std::min<int64_t>(DEPTH, layer.in - start));
     const T* some = weights + (panel * layer.in + start) * PANEL;
-    if (!std::is_same_v<T, float> && rows >= WIDENED_FROM) {
+    if constexpr (std::is_same_v<T, char>) {
+      alignas(64) float wide[DEPTH * PANEL] = {};
+      stored::with_format(layer.kind, [&](auto f) { widen_panel<decltype(f)>(layer, panel, start, num, wide); });
+      add_rows(x + start, layer.in, wide, num, out + first, layer.outs, rows, valid, start == 0);
+    } else if (!std::is_same_v<T, float> && rows >= WIDENED_FROM) {
       alignas(64) float wide[DEPTH * PANEL];
       for (int i = 0; i < num * PANEL; i += WIDE) store(wide + i, load<Wide>(some + i));
       add_rows(x + start, layer.in, wide, num, out + first, layer.outs, rows, valid, start == 0);
@@ -1121,10 +1162,25 @@ void panel_product(const Linear& layer, const T* weights, int64_t panel, const f
       for (int64_t o = first; o < first + valid; ++o) out[r * layer.outs + o] += layer.bias[o];
 }
 
+template <class F>
+void stored_panel(const Linear& layer, int64_t panel, const stored::Piece* x, float* out, int64_t rows) {
+  for (int64_t first = panel * PANEL; first < std::min((panel + 1) * PANEL, layer.outs); first += stored::LANES) {
+    const char* cells = static_cast<const char*>(layer.weights) + first / stored::LANES * stored::lanes_bytes<F>(layer.in);
+    const int valid = int(std::min<int64_t>(stored::LANES, layer.outs - first));
+    const float* bias = layer.bias == nullptr ? nullptr : layer.bias + first;
+    stored::rows_of<F>(cells, layer.in / stored::NUMBERS, x, out + first, layer.outs, rows, valid, bias);
+  }
+}
+
 // One panel of a layer: x [rows, in], out [rows, outs]. Every weight is read once for some six rows, and every sum is
 // taken in the same order whatever the number of rows.
-void panel_of(const Linear& layer, int64_t panel, const float* x, float* out, int64_t rows) {
-  if (layer.kind == 1)
+void panel_of(const Linear& layer, int64_t panel, const float* x, const stored::Piece* pieces, float* out,
+              int64_t rows) {
+  if (layer.is_stored() && pieces != nullptr)
+    stored::with_format(layer.kind, [&](auto f) { stored_panel<decltype(f)>(layer, panel, pieces, out, rows); });
+  else if (layer.is_stored())
+    panel_product(layer, static_cast<const char*>(layer.weights), panel, x, out, rows);
+  else if (layer.kind == 1)
     panel_product(layer, static_cast<const Half*>(layer.weights), panel, x, out, rows);
   else if (layer.kind == 2)
     panel_product(layer, static_cast<const Brain*>(layer.weights), panel, x, out, rows);
@@ -1161,12 +1217,78 @@ extern "C" int64_t small_rows_panel() { return PANEL; }
 
 // out = layer(x): x [rows, in] and out [rows, outs] contiguous.
 extern "C" void small_rows_product(const Linear* layer, const float* x, float* out, int64_t rows, int64_t threads) {
-  const int64_t parts = (rows + ROWS_OF_A_TASK - 1) / ROWS_OF_A_TASK, panels = layer->panels();
-#pragma omp parallel for schedule(dynamic, 1) num_threads(int(threads)) if (threads > 1)
-  for (int64_t i = 0; i < panels * parts; ++i) {
-    const int64_t part = i / panels, from = rows * part / parts, to = rows * (part + 1) / parts;
-    panel_of(*layer, i % panels, x + from * layer->in, out + from * layer->outs, to - from);
+  const int64_t parts = (rows + ROWS_OF_A_TASK - 1) / ROWS_OF_A_TASK, panels = layer->panels(), in = layer->in;
+  stored::Piece* const pieces = layer->is_stored() ? room_for(rows, in) : nullptr;
+#pragma omp parallel num_threads(int(threads)) if (threads > 1)
+  {
+    if (pieces != nullptr) round_rows(x, rows, in, pieces);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t i = 0; i < panels * parts; ++i) {
+      const int64_t part = i / panels, from = rows * part / parts, to = rows * (part + 1) / parts;
+      const stored::Piece* own = pieces == nullptr ? nullptr : pieces + from * in / stored::NUMBERS;
+      panel_of(*layer, i % panels, x + from * in, own, out + from * layer->outs, to - from);
+    }
   }
+}
+
+// Whether this thread's products round rows to 8 bits for stored blocks, as they do unless told otherwise.
+extern "C" void small_rows_rounds(int64_t whether) { rounds = whether != 0; }
+
+namespace {
+
+// Asks for pages of 2 MB, where the system has such: a row of 8,960 x 1,536 in Q4_K takes 0.85 of the time.
+void in_large_pages(char* memory, int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+  constexpr intptr_t PAGE = 1 << 21;
+  const intptr_t from = (intptr_t(memory) + PAGE - 1) & -PAGE, to = (intptr_t(memory) + bytes) & -PAGE;
+  if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
+#endif
+}
+
+}  // namespace
+
+// A file's blocks of a kind [outs][in / numbers of a block] in cells; nothing is written where `to` is null. The bytes of all cells, 0: no such kind.
+extern "C" int64_t small_rows_store(int64_t kind, const uint8_t* blocks, int64_t in, int64_t outs, char* to,
+                                    int64_t threads) {
+  if (kind < stored::FIRST_KIND || kind >= stored::FIRST_KIND + stored::KINDS) return 0;
+  return stored::with_format(kind, [&](auto f) {
+    typedef decltype(f) F;
+    const int64_t cells = in / stored::cell_inputs<F>(), groups = (outs + stored::LANES - 1) / stored::LANES;
+    constexpr int64_t each = stored::file_bytes<F>();
+    if (to != nullptr) {
+      in_large_pages(to, groups * cells * F::BYTES);
+#pragma omp parallel for schedule(static) num_threads(int(threads)) if (threads > 1)
+      for (int64_t i = 0; i < groups; ++i) {
+        char* own = to + i * cells * F::BYTES;
+        std::memset(own, 0, cells * F::BYTES);
+        stored::Plain plain;
+        for (int64_t lane = 0; lane < std::min<int64_t>(stored::LANES, outs - i * stored::LANES); ++lane)
+          for (int64_t cell = 0; cell < cells; ++cell) {
+            stored::read_block<F>(blocks + ((i * stored::LANES + lane) * cells + cell) * each, plain);
+            stored::write_lane<F>(plain, int(lane), own + cell * F::BYTES);
+          }
+      }
+    }
+    return groups * cells * F::BYTES;
+  });
+}
+
+// Rows of the weights of a layer of stored blocks as float32: out [n, in], of outputs[n].
+extern "C" void small_rows_widen(const Linear* layer, const int64_t* outputs, int64_t n, float* out, int64_t threads) {
+  stored::with_format(layer->kind, [&](auto f) {
+    typedef decltype(f) F;
+    constexpr int inputs = stored::cell_inputs<F>();
+#pragma omp parallel for schedule(static) num_threads(int(threads)) if (threads > 1)
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t group = outputs[i] / stored::LANES, lane = outputs[i] % stored::LANES;
+      const char* cell = static_cast<const char*>(layer->weights) + group * stored::lanes_bytes<F>(layer->in);
+      for (int64_t start = 0; start < layer->in; start += inputs, cell += F::BYTES) {
+        alignas(64) float all_lanes[inputs * stored::LANES];
+        stored::widen_cell<F>(cell, all_lanes, stored::LANES);
+        for (int j = 0; j < inputs; ++j) out[i * layer->in + start + j] = all_lanes[j * stored::LANES + lane];
+      }
+    }
+  });
 }
 
 // A layer of a Llama-like decoder, and memory for its numbers between the steps.
@@ -1211,14 +1333,17 @@ INLINE void spread(const float* from, const float* norm, float eps, const float*
 
 // What `num` layers with the same inputs compute, panel by panel over the threads of a parallel region.
 template <int N>
-INLINE void products(const Linear* const (&layers)[N], const float* x, float* const (&outs)[N], int64_t rows) {
+INLINE void products(const Linear* const (&layers)[N], const float* x, stored::Piece* pieces, float* const (&outs)[N],
+                     int64_t rows) {
   int64_t ends[N], total = 0;
-  for (int n = 0; n < N; ++n) ends[n] = total += layers[n]->panels();
+  bool any = false;
+  for (int n = 0; n < N; ++n) ends[n] = total += layers[n]->panels(), any |= layers[n]->is_stored();
+  if (any && pieces != nullptr) round_rows(x, rows, layers[0]->in, pieces);
 #pragma omp for schedule(static)
   for (int64_t i = 0; i < total; ++i) {
     int n = 0;
     while (i >= ends[n]) ++n;
-    panel_of(*layers[n], i - (n > 0 ? ends[n - 1] : 0), x, outs[n], rows);
+    panel_of(*layers[n], i - (n > 0 ? ends[n - 1] : 0), x, pieces, outs[n], rows);
   }
 }
 
@@ -1230,6 +1355,8 @@ INLINE void products(const Linear* const (&layers)[N], const float* x, float* co
 extern "C" void small_rows_between(const Decoder* done, const Decoder* next, const Scratch* s, const float* attended,
                                    const float* cos, const float* sin, float* q, float* k, float* v, int64_t rows,
                                    int64_t threads) {
+  const Decoder* const some = done != nullptr ? done : next;
+  stored::Piece* const pieces = room_for(rows, std::max({some->o.in, some->q.in, some->down.in}));
 #pragma omp parallel num_threads(int(threads)) if (threads > 1)
   {
     if (done != nullptr) {
@@ -1240,21 +1367,21 @@ extern "C" void small_rows_between(const Decoder* done, const Decoder* next, con
         const float* from = attended + (h * rows + r) * dim;
         std::copy(from, from + dim, s->wide + r * in + h * dim);
       }
-      products<1>({&done->o}, s->wide, {s->normed}, rows);
+      products<1>({&done->o}, s->wide, pieces, {s->normed}, rows);
 #pragma omp for schedule(static)
       for (int64_t r = 0; r < rows; ++r) {
         float *x = s->x + r * hidden, *added = s->normed + r * hidden;
         for (int64_t d = 0; d < hidden; ++d) x[d] += added[d];
         norm_row(x, done->norm_after, added, hidden, done->eps);
       }
-      products<2>({&done->gate, &done->up}, s->normed, {s->wide, s->wider}, rows);
+      products<2>({&done->gate, &done->up}, s->normed, pieces, {s->wide, s->wider}, rows);
 #pragma omp for schedule(static)
       for (int64_t r = 0; r < rows; ++r) {
         float *gate = s->wide + r * inner, *up = s->wider + r * inner;
         silu_row(gate, gate, inner);
         for (int64_t d = 0; d < inner; ++d) gate[d] *= up[d];
       }
-      products<1>({&done->down}, s->wide, {s->normed}, rows);
+      products<1>({&done->down}, s->wide, pieces, {s->normed}, rows);
 #pragma omp for schedule(static)
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t d = r * hidden; d < (r + 1) * hidden; ++d) s->x[d] += s->normed[d];
@@ -1265,7 +1392,7 @@ extern "C" void small_rows_between(const Decoder* done, const Decoder* next, con
       for (int64_t r = 0; r < rows; ++r)
         norm_row(s->x + r * hidden, next->norm, s->normed + r * hidden, hidden, next->eps);
       float* after_k = s->wider + rows * next->k.outs;
-      products<3>({&next->q, &next->k, &next->v}, s->normed, {s->wide, s->wider, after_k}, rows);
+      products<3>({&next->q, &next->k, &next->v}, s->normed, pieces, {s->wide, s->wider, after_k}, rows);
 #pragma omp for schedule(static)
       for (int64_t r = 0; r < rows; ++r) {
         const float *c = cos + r * dim, *n = sin + r * dim;

@@ -23,10 +23,11 @@ from core.config import MOST_CPU_SHARE, MOST_GUESSES
 from core.decoding.adaptive import PassCost
 from core.ops.attention import attend
 from core.ops.host_attention import HostAttention
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.kernel_structs import LinearSizes
 from core.ops.link import LINK_BYTES, link_rate
-from core.ops.native import KEPT_AS, SmallRows, small_rows
+from core.ops.native import KEPT_AS, SmallRows
 from core.ops.transfer import HostRows
 from core.planning.choices import Choice
 from core.planning.machine_spec import Bandwidths, RowCosts

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import SmallRows, small_rows
+from core.ops.native import SmallRows
 from tests.core.fake_cuda import fake_cuda as fake_cuda
 
 

@@ -21,8 +21,9 @@ from core.models.cached_model import CachedModel
 from core.models.hub.catalog import find
 from core.models.loader import ModelDims, load_tokenizer, prepared
 from core.ops.backend import STOCK, Backend
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import SmallRows, small_rows
+from core.ops.native import SmallRows
 from core.planning.choices import choose_dtype, choose_kv
 from core.planning.sizes import kv_bytes_per_token
 from tests.core.kv_store.test_engine_store import BOOK, fetch, keep

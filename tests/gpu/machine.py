@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import small_rows
 from core.planning.hardware import this_machine
 from tests.gpu.checklist import ROOT, Here
 from tests.gpu.conftest import PART

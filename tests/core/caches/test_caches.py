@@ -32,8 +32,8 @@ from core.caches.streaming import StreamingCache
 from core.config import DraftConfig, RetrievalConfig
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import small_rows
 from tests.core.toys import tiny_shape
 
 SHAPE = tiny_shape(layers=2, heads=4, kv_heads=2, dim=4)

@@ -19,8 +19,9 @@ from core.generation.together import Question, in_order
 from core.models import joined
 from core.models.loader import prepared
 from core.ops.backend import Backend
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import KEYS_OF_A_SHARE, MOST_TOKENS, small_rows
+from core.ops.native import KEYS_OF_A_SHARE, MOST_TOKENS
 from core.planning.planner import make_plan
 from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
 

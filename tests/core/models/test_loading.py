@@ -18,8 +18,9 @@ from core.models.linear import PackedLinear, RowsInBits, pack, places
 from core.models.loader import LoadedModel, load_model, load_module, prepared, read_dims
 from core.models.loading import LoadProgress, load_meter, watched_loading
 from core.ops.backend import STOCK, Backend
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import SmallRows, small_rows
+from core.ops.native import SmallRows
 from core.planning.sizes import weight_bytes
 from tests.core.toys import CPU
 
@@ -155,7 +156,7 @@ from pathlib import Path
 import torch
 from core.models.loader import load_model, read_dims
 from core.ops.backend import Backend
-from core.ops.native import small_rows
+from core.ops.kernel import small_rows
 
 def held():  # memory of its own; pages of the mapped file are the system's to take back
     return 1024 * int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])

@@ -38,8 +38,8 @@ from core.models.self_draft import (
     widened,
 )
 from core.ops.graphs import Graphs
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import small_rows
 from tests.core.models.hub.test_catalog import save
 from tests.core.toys import CPU, EnumeratingSampler, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 

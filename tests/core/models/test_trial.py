@@ -23,8 +23,8 @@ from core.models.hub.catalog import find
 from core.models.loader import LoadedModel, dims_of, load_tokenizer, prepared
 from core.models.trial import try_out
 from core.ops.backend import STOCK, Backend
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import small_rows
 from core.ops.reach import Asked, Reach
 from tests.core.models.tiny_families import tiny_family
 from tests.core.toys import tiny_config

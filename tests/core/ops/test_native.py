@@ -18,8 +18,9 @@ from core.models.loader import prepared
 from core.ops import backend, kernel_build, native
 from core.ops.attention import attend, attend_reference
 from core.ops.backend import STOCK, Attend, Backend, choose_backend
+from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel, can_compile
-from core.ops.native import KEPT_AS, SmallRows, small_rows
+from core.ops.native import KEPT_AS, SmallRows
 from core.ops.threads import Threads
 from tests.core.toys import loaded, random_prompt, tiny_config
 

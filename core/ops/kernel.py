@@ -1,0 +1,78 @@
+"""The compiled kernel of this machine: made, loaded, and compared once with its slow twins."""
+
+import subprocess
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from core.ops.attention import Masses, Partial, attend_reference
+from core.ops.kernel_build import NoKernel, cache_folder, compiled
+from core.ops.kernel_structs import LinearSizes
+from core.ops.native import CHUNKS, KEPT_AS, VOTERS, SmallRows, packed
+from core.ops.stored_blocks import agrees
+
+
+def small_rows(cache: Path | None = None) -> SmallRows:
+    """The kernel for this machine, compiled (seconds) if needed, and checked.
+
+    Args:
+        cache: folder for compiled kernels; default: triforce-reader in the user's cache folder.
+    Raises:
+        NoKernel: it is not available here; the message says why.
+    """
+    try:
+        kernel = SmallRows(compiled(cache or cache_folder()))
+    except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as error:  # RuntimeError: no home
+        raise NoKernel(f"the kernel does not compile or load ({type(error).__name__})") from error
+    _check(kernel)
+    return kernel
+
+
+def _check(kernel: SmallRows) -> None:
+    """Compare every loop once with the slow twins, so that a miscompiled kernel is never used."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    # KV heads, heads of each, keys, new rows, dimensions: 1 to 26 rows a head, keys in shares, a piece of a prompt
+    cases = (
+        *((1, 1, 130, num_new, dim) for num_new, dim in ((1, 72), (1, 128), (2, 72), (3, 64), (5, 64))),
+        *((2, 2, 700, num_new, dim) for num_new, dim in ((1, 64), (3, 64), (4, 72))),
+        (3, 2, 1300, 13, 64),
+        (1, 2, 300, 100, 64),
+    )
+    for kv_heads, group, keys, num_new, dim in cases:
+        q = random(1, group * kv_heads, num_new, dim)
+        k, v = random(1, kv_heads, keys, dim), random(1, kv_heads, keys, dim)
+        for kept in KEPT_AS:
+            k, v = k.to(kept), v.to(kept)
+            if not torch.allclose(kernel(q, k, v, 0.125), attend_reference(q, k.float(), v.float(), 0.125), atol=1e-5):
+                raise NoKernel("the compiled kernel gives wrong results on this processor")
+    q, k, v = random(1, 2, VOTERS, 64), random(1, 1, 200, 64), random(1, 1, 200, 64)
+    seen = torch.ones(VOTERS, 200).tril(200 - VOTERS).log()
+    attention = torch.softmax((q @ k.mT).double() * 0.125 + seen, -1).sum((1, 2))
+    by_chunk = attention.view(1, 1, -1, CHUNKS[0]).sum(-1), kernel.with_votes(q, k, v, 0.125, CHUNKS[0])[1]
+    x, weight, norm = random(3, 163), random(21, 163), random(163)
+    exact = x.double() / (x.double().square().mean(1, keepdim=True) + 1e-5).sqrt() * norm.double()
+    silu = (kernel.silu(10 * x), 10 * x.double() * (10 * x.double()).sigmoid())
+    panels = packed(weight, kernel.panel)
+    product = kernel.product(x, LinearSizes(panels.data_ptr(), None, 163, 21, 0)), x.double() @ weight.double().T
+    means, asked = random(2, 70, 24), random(2, 8, 24)
+    shares = (kernel.votes(asked, means, 0.3), torch.softmax(asked.double() @ means.double().mT * 0.3, -1).sum(1))
+    assert by_chunk[1] is not None, "the kernel votes in chunks of this size"
+    pairs = [product, shares, (by_chunk[1], by_chunk[0]), (kernel.norm(x, norm, 1e-5), exact), silu]
+    for kept in KEPT_AS:
+        blocks, found = random(9, 2, 1, 56, 64).to(kept), Partial(torch.empty_like(q), torch.empty(1, 2, VOTERS))
+        masses = Masses(torch.empty(9, 1, 2 * VOTERS, 7), torch.empty(9, 1, 2 * VOTERS))
+        kernel.blocks(q, blocks, 0.125, found, 2.0, 1, masses)
+        keys, values = blocks.double().transpose(0, 1).reshape(2, -1, 64)
+        scores = 2 * torch.tanh(q[0].double() @ keys.T * 0.125 / 2)
+        pairs += [(found.out[0], scores.softmax(-1) @ values), (found.lse[0], scores.logsumexp(-1))]
+        exact = scores.view(2 * VOTERS, 9, 7, 8).transpose(0, 1).flatten(2).softmax(-1).view(9, -1, 7, 8).sum(-1)
+        pairs.append((masses.shares[:, 0], exact))
+    if not all(torch.allclose(found.double(), twin, atol=1e-4) for found, twin in pairs):
+        raise NoKernel("the compiled products compute something else on this processor")
+    if not agrees(kernel):
+        raise NoKernel("products with stored blocks compute something else on this processor")
