@@ -25,6 +25,12 @@ INLINE Bytes bytes_at(const char* p) {
   return own;
 }
 
+// Bits moved BY places down (up where it is negative) in pairs of bytes: a mask takes away what comes from the other byte.
+template <int BY> INLINE Bytes moved(Bytes x) {
+  typedef uint16_t Pairs __attribute__((vector_size(sizeof(Bytes))));
+  return BY > 0 ? (Bytes)((Pairs)x >> BY) : (Bytes)((Pairs)x << -BY);
+}
+
 // LANES small numbers as float32.
 INLINE Wide small_at(const char* p) {
 #if defined(__AVX512F__)
@@ -70,16 +76,21 @@ template <int BITS_, int BLOCKS_, bool LEAST_, int SCALES_, int OFFSET_> struct 
 #pragma GCC unroll 4
     for (int g = 0; g < 4; ++g) {
       const Bytes two = bytes_at(own + g * VECTOR);
-      w[g] = two & 15, w[g + 4] = two >> 4;
+      w[g] = two & 15, w[g + 4] = moved<4>(two) & 15;
     }
-    if constexpr (UPPER > 0) {
-#pragma GCC unroll 8
-      for (int g = 0; g < 8; ++g) {
-        const Bytes plane = bytes_at(upper + (UPPER == 2 ? g / 4 * VECTOR : 0));
-        const int at = UPPER == 2 ? 2 * (g % 4) : g, up = 4 - at;
-        w[g] |= (up >= 0 ? plane << up : plane >> -up) & uint8_t(UPPER == 2 ? 0x30 : 0x10);
+    if constexpr (UPPER == 1) {
+      const Bytes plane = bytes_at(upper);
+      w[0] |= moved<-4>(plane) & 16, w[1] |= moved<-3>(plane) & 16, w[2] |= moved<-2>(plane) & 16;
+      w[3] |= moved<-1>(plane) & 16, w[4] |= plane & 16, w[5] |= moved<1>(plane) & 16;
+      w[6] |= moved<2>(plane) & 16, w[7] |= moved<3>(plane) & 16;
+    }
+    if constexpr (UPPER == 2)
+#pragma GCC unroll 2
+      for (int g = 0; g < 8; g += 4) {
+        const Bytes plane = bytes_at(upper + g / 4 * VECTOR);
+        w[g] |= moved<-4>(plane) & 48, w[g + 1] |= moved<-2>(plane) & 48;
+        w[g + 2] |= plane & 48, w[g + 3] |= moved<2>(plane) & 48;
       }
-    }
   }
   // Scales of the outputs of a cell for one half of a block, and their minima.
   INLINE static Wide scale(const char* cell, int block, int half) {
