@@ -14,13 +14,14 @@ from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from core.errors import LoadingStopped
-from core.models.linear import PackedLinear, RowsInBits, pack, places
+from core.models.linear import PackedLinear, RowsInBits, exact_products, pack, places
 from core.models.loader import LoadedModel, load_model, load_module, prepared, read_dims
 from core.models.loading import LoadProgress, load_meter, watched_loading
 from core.ops.backend import STOCK, Backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.native import SmallRows
+from core.ops.stored_blocks import random_blocks
 from core.planning.sizes import weight_bytes
 from tests.core.toys import CPU
 
@@ -145,9 +146,51 @@ def test_the_plan_counts_what_stays_of_a_gguf_file(tmp_path: Path, backend: Back
     file, _ = write_pair(tmp_path, "llama", kind)
     loaded, dims = load(file, backend), read_dims(file)
     packed = [part for part in loaded.module.modules() if isinstance(part, PackedLinear)]
-    padding = sum(part.packed.nbytes - part.in_features * part.out_features * part.packed.itemsize for part in packed)
+    sizes = [(part, part.in_features * part.out_features) for part in packed if not part.stored]
+    padding = sum(part.packed.nbytes - size * part.packed.itemsize for part, size in sizes)
     assert weight_bytes(dims, torch.float32, packs=True) == pytest.approx(loaded.weight_bytes - padding, rel=0.05)
-    assert {part.packed.dtype for part in packed} == {torch.float16 if kind == "F16" else torch.float32}
+    assert {part.packed.dtype for part in packed} == {torch.float16 if kind == "F16" else torch.uint8}
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_a_files_blocks_are_multiplied_as_they_are(
+    tmp_path: Path, backend: Backend, kind: str, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of queries and keys in another order than the file's; output layers of their own, and tied ones."""
+    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
+    from tests.ggufs import write_pair
+
+    file, _ = write_pair(tmp_path, family, kind)
+    loaded = load(file, backend)
+    with monkeypatch.context() as widened:
+        widened.setattr("core.models.gguf_file.LAYOUTS", {})
+        wide = load(file, backend)
+    packed = [part for part in loaded.module.modules() if isinstance(part, PackedLinear)]
+    assert all(part.stored for part in packed) and loaded.weight_bytes < 0.4 * wide.weight_bytes
+    rows, theirs = (cast(Any, one.module).get_input_embeddings() for one in (loaded, wide))
+    assert torch.equal(rows(torch.arange(288)), theirs(torch.arange(288)))
+    assert (rows.rows is cast(Any, loaded.module).lm_head.packed) == (family == "qwen2")
+    with exact_products(loaded.module):
+        assert torch.allclose(logits(loaded, 40), logits(wide, 40), rtol=1e-3, atol=1e-4)
+    rounded, exact = (torch.log_softmax(logits(one, 40), -1) for one in (loaded, wide))
+    lost = (exact.exp() * (exact - rounded)).sum(-1).mean()
+    assert 1e-7 < lost < 0.02
+
+
+def test_what_is_no_linear_layer_and_no_embedding_is_filled_all_the_same(backend: Backend) -> None:
+    class Doubled(nn.Embedding):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(input)
+
+    stored = random_blocks("Q4_0", 8, 64, torch.Generator().manual_seed(0))
+    module = nn.ModuleDict({"rows": Doubled(8, 64)})
+    weight = cast(Any, module["rows"]).weight
+    weight.stored_blocks = stored
+    for together in places(module):
+        assert backend.kernel is not None
+        pack(together, backend.kernel)
+    assert torch.equal(module["rows"](torch.arange(8)), 2 * stored.widened())
 
 
 PEAK = """

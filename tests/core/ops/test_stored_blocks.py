@@ -1,0 +1,81 @@
+"""Products with the blocks of GGUF files, against gguf's own numbers and sums in float64."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.ops import kernel_build
+from core.ops.native import SmallRows
+from core.ops.stored_blocks import LAYOUTS, StoredWeight, agrees, cell_bytes, random_blocks, without_rounding
+
+OUTS, INPUTS, ROWS = 70, 768, 33
+
+
+def in_8_bits(x: torch.Tensor) -> torch.Tensor:
+    """The slow twin of what rows become: each 32 numbers in 255 steps of their largest, float64."""
+    pieces = x.double().view(len(x), -1, 32)
+    steps = pieces.abs().amax(-1, keepdim=True) / 127
+    return torch.where(steps > 0, (pieces / steps).round() * steps, 0.0).flatten(1)
+
+
+def rows_with_outliers() -> torch.Tensor:
+    x = torch.randn(ROWS, INPUTS, generator=torch.Generator().manual_seed(1))
+    x[:, 40] *= 100
+    x[3, 64:96] = 0
+    return x
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_weights_are_what_gguf_unpacks_and_rows_do_not_depend_on_each_other(kernel: SmallRows, kind: str) -> None:
+    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
+    stored = random_blocks(kind, OUTS, INPUTS, torch.Generator().manual_seed(0))
+    weight = StoredWeight(stored, INPUTS, kernel)
+    exact, outputs = stored.widened(), torch.tensor([[5, 69], [0, 5]])
+    assert torch.equal(weight.rows(torch.arange(OUTS)), exact) and torch.equal(weight.rows(outputs), exact[outputs])
+    assert weight.cells.nbytes <= cell_bytes(kind, OUTS, INPUTS)
+    x, bias = rows_with_outliers(), torch.randn(OUTS)
+    weight.sizes.bias = bias.data_ptr()
+    found = kernel.product(x, weight.sizes)
+    with without_rounding(kernel):
+        slow = kernel.product(x, weight.sizes)
+    for ours, rows in ((found, in_8_bits(x)), (slow, x.double())):
+        wanted = rows @ exact.double().T + bias
+        assert torch.allclose(ours.double(), wanted, rtol=0, atol=2e-6 * float(wanted.abs().max()))
+    before = torch.get_num_threads()
+    for number in (1, 2, 3):
+        torch.set_num_threads(number)
+        assert all(torch.equal(kernel.product(x[-n:], weight.sizes), found[-n:]) for n in (*range(1, 10), 17))
+    torch.set_num_threads(before)
+
+
+def test_a_number_that_is_none_spoils_its_own_row_alone(kernel: SmallRows) -> None:
+    weight = StoredWeight(random_blocks("Q4_K", OUTS, INPUTS, torch.Generator().manual_seed(0)), INPUTS, kernel)
+    x = rows_with_outliers()[:4]
+    whole = kernel.product(x, weight.sizes)
+    x[1, 5], x[2, 700] = torch.nan, torch.inf
+    found = kernel.product(x, weight.sizes)
+    assert found[1:3].isnan().all() and torch.equal(found[[0, 3]], whole[[0, 3]])
+
+
+def test_a_kernel_that_computes_something_else_is_noticed(kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert agrees(kernel)
+    product = SmallRows.product
+    monkeypatch.setattr(SmallRows, "product", lambda self, x, sizes: product(self, x, sizes) * 1.01)
+    assert not agrees(kernel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processor", ["x86-64-v2", "haswell", "skylake-avx512"])
+def test_other_processors_compute_the_same(
+    kernel: SmallRows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, processor: str
+) -> None:
+    """Without VNNI, without AVX-512, and without either."""
+    flags = [f"-march={processor}" if flag == "-march=native" else flag for flag in kernel_build.FLAGS]
+    monkeypatch.setattr(kernel_build, "FLAGS", flags)
+    try:
+        other = SmallRows(kernel_build.compiled(tmp_path))
+    except (subprocess.CalledProcessError, OSError):
+        pytest.skip(f"no compiler for {processor}")
+    assert agrees(other)
