@@ -11,6 +11,7 @@ from core.generation.loaded import LoadedModels
 from core.generation.reading_pace import ReadingPace
 from core.models.experts import Experts
 from core.models.hub.catalog import ModelEntry
+from core.models.linear import stored_kinds
 from core.models.loader import LoadedModel, ModelDims
 from core.models.quantised import FORMATS
 from core.models.self_draft import is_int4, self_draft_bytes
@@ -97,6 +98,8 @@ class Equality:
 
 
 def _format(plan: Plan, target: LoadedModel) -> str:
+    if stored := stored_kinds(target.module):
+        return stored
     kept = FORMATS.get(plan.bits.value, str(plan.dtype.value).removeprefix("torch."))
     return "int4" if plan.bits.value in FORMATS and is_int4(target.module) else kept
 
@@ -114,7 +117,7 @@ def engine_info(
         draft_because=about.draft_because if about else "",
         plan=plan,
         weights=_format(plan, target),
-        quantised=plan.bits.value in FORMATS,
+        quantised=plan.bits.value in FORMATS or bool(stored_kinds(target.module)),
         attention=models.backend.name,
         attention_because=models.backend.because,
         most_context=target.dims.max_context,

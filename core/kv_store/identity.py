@@ -22,7 +22,6 @@ from torch import nn
 from core.caches.base import KVShape
 from core.kv_store.bookfile import FORMAT, as_bytes
 from core.models.hub.store import weight_files
-from core.models.linear import PackedLinear
 
 # What transformers records in a configuration about itself and about its source.
 VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache")
@@ -54,8 +53,6 @@ def family_of(module: nn.Module, shape: KVShape, text: str, *, pieces: str, know
         "device": shape.device.type,
         "pieces": pieces,
     }
-    if any(isinstance(part, PackedLinear) and part.stored for part in module.modules()):
-        parts["products"] = "with blocks as stored"
     if shape.narrow is not None:
         parts["kept as"] = str(shape.narrow).removeprefix("torch.")
     family: Future[Family] = Future()

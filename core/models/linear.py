@@ -8,8 +8,10 @@ wide, a row's last bits therefore depend on the rows beside it.
 """
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +19,13 @@ from torch.nn import functional
 
 from core.ops.kernel_structs import LinearSizes
 from core.ops.native import MOST_TOKENS, SmallRows, packed
-from core.ops.stored_blocks import StoredBlocks, StoredWeight, without_rounding
+from core.ops.stored_blocks import LAYOUTS, StoredBlocks, StoredWeight, rounded, without_rounding
 
 # 2 cores, all weights of the bundled target, stock / kernel ms: 1 row 2.1 / 0.9, 9 rows 4.8 / 2.0, 33 rows 7.9 / 7.2.
 MOST_ROWS = MOST_TOKENS
 KINDS = (torch.float32, torch.float16, torch.bfloat16)  # by their number in the kernel
 PIECE = 1 << 22  # weights looked at together
+ROUNDED = {8: "Q8_0", 4: "Q4_1"}  # the blocks that weights are rounded to, by bits
 
 
 def stored_type(weight: Tensor) -> torch.dtype:
@@ -92,6 +95,22 @@ class PackedLinear(nn.Module):
         if x.dtype != torch.float32:
             return functional.linear(x, self.weight.to(x.dtype), self.bias)
         return self.kernel.product(x, self.sizes)
+
+
+def _round(linear: nn.Linear, bits: int) -> None:
+    """Let a layer's weight stand for one of at most so many bits, where blocks of 32 divide it."""
+    stored, kind = stored_blocks(linear.weight), ROUNDED[bits]
+    if linear.in_features % 32 == 0 and (stored is None or LAYOUTS[stored.kind].bits > LAYOUTS[kind].bits):
+        cast(Any, linear.weight).stored_blocks = rounded(stored.widened() if stored else linear.weight.detach(), kind)
+
+
+def stored_kinds(module: nn.Module) -> str:
+    """The GGML types of the blocks that a model's linear layers have, most weights first; empty: they have none."""
+    sizes: Counter[str] = Counter()
+    for part in module.modules():
+        if isinstance(part, PackedLinear) and part.stored:
+            sizes[part.stored.kind] += part.in_features * part.out_features
+    return ", ".join(kind for kind, _ in sizes.most_common())
 
 
 def stored_blocks(weight: Tensor) -> StoredBlocks | None:
@@ -166,12 +185,18 @@ def places(module: nn.Module) -> list[list[Place]]:
     return list(found.values())
 
 
-def pack(together: Sequence[Place], kernel: SmallRows) -> None:
-    """Replace the linear layers and embeddings among parts with one weight in common, of a float32 model on CPU."""
+def pack(together: Sequence[Place], kernel: SmallRows, bits: int | None = None) -> None:
+    """Replace the linear layers and embeddings among parts with one weight in common, of a float32 model on CPU.
+
+    Args:
+        bits: 8 or 4: weights of linear layers that have more are rounded to so many.
+    """
     head: PackedLinear | None = None
     for parent, name in together:
         part = getattr(parent, name)
         if type(part) is nn.Linear and part.weight.dtype in KINDS:
+            if bits:
+                _round(part, bits)
             head = PackedLinear(part, kernel)
             setattr(parent, name, head)
     for parent, name in together:

@@ -289,7 +289,8 @@ def load_model(
         UnsupportedModel: transformers has no causal language model for it.
         NotEnoughMemory: the device is full. LoadingStopped: the user has stopped it.
     """
-    in_bits = device.type == "cpu" and dtype == torch.float32 and bits not in FORMATS and divide is None
+    in_bits = device.type == "cpu" and dtype == torch.float32 and divide is None
+    in_bits &= bits not in FORMATS or backend.kernel is not None
     meter = load_meter()
     before, kernel = meter.done, backend.kernel if in_bits else None
     read = partial(load_module, folder, dtype, overrides, in_bits=in_bits, as_stored=kernel is not None)
@@ -418,9 +419,10 @@ def prepared(
     if divide is not None:
         divide(module)
     try:
-        if bits is not None and bits in FORMATS:
+        if bits is not None and bits in FORMATS and backend.kernel is None:
             quantise(module, quantised_linear(bits, device))
-        _place(module, dtype, device, backend.kernel, dims.weight_bytes if file_bytes is None else file_bytes)
+        left = dims.weight_bytes if file_bytes is None else file_bytes
+        _place(module, dtype, device, backend.kernel, bits if bits in FORMATS else None, left)
     except torch.OutOfMemoryError as error:
         raise NotEnoughMemory(
             "The weights do not fit into the memory that is free on the device.",
@@ -438,15 +440,25 @@ def prepared(
 
 
 def _place(
-    module: nn.Module, dtype: torch.dtype, device: torch.device, kernel: SmallRows | None, file_bytes: float
+    module: nn.Module,
+    dtype: torch.dtype,
+    device: torch.device,
+    kernel: SmallRows | None,
+    bits: int | None,
+    file_bytes: float,
 ) -> None:
-    """Bring weights to their device, type and layout, part by part: none is there twice but those of one part."""
+    """Bring weights to their device, type and layout, part by part: none is there twice but those of one part.
+
+    Args:
+        bits: as of `pack`; the output layer's are not rounded.
+    """
+    output = module.get_output_embeddings()  # type: ignore[operator]
     meter, total = load_meter(), sum(parameter.nbytes for parameter in module.parameters()) or 1
     for together in places(module):
         parent, name = together[0]
         size = sum(own.nbytes for own in getattr(parent, name).parameters(recurse=False))
         if kernel is not None:
-            pack(together, kernel)
+            pack(together, kernel, None if any(getattr(*place) is output for place in together) else bits)
         for parent, name in together:
             _place_part(getattr(parent, name), dtype, device)
         trim_heap()

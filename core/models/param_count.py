@@ -50,6 +50,10 @@ class ModelSize:
         """Bytes of the weights on one device, with the unquantised part in the type `rest`."""
         return int(self.layer_parameters * STORED_BITS[bits] / 8 + self.other_parameters * rest.itemsize)
 
+    def rounded_bytes(self, bits: float) -> int:
+        """Bytes of the weights for the compiled kernel, with so many bits of those of the layers, and the file's rest."""
+        return int(self.layer_parameters * bits / 8 + self.other_parameters * self.dims.disk_dtype.itemsize)
+
     @property
     def output_parameters(self) -> int:
         """Parameters of the output layer, which may share them with the embeddings."""

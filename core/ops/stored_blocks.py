@@ -55,11 +55,31 @@ def cell_bytes(kind: str, outs: int, inputs: int) -> int:
     return round(LAYOUTS[kind].bits * inputs / 8) * -(-outs // LANES) * LANES
 
 
+def rounded(weight: Tensor, kind: str) -> StoredBlocks:
+    """A weight [O, I] rounded to the nearest levels, I a multiple of 32; NaN and infinity are not rounded.
+
+    Args:
+        kind: Q8_0, whose scale is a 127th of the largest number of a block; or Q4_1, from the least number to the
+            largest in 15 steps.
+    """
+    pieces = weight.float().reshape(len(weight), -1, 32)
+    if kind == "Q8_0":
+        scale = (pieces.abs().amax(-1, keepdim=True) / 127).half()
+        levels = (pieces / scale.float().clamp_min(1e-30)).round().clamp(-127, 127).to(torch.int8).view(torch.uint8)
+        parts = [scale.view(torch.uint8), levels]
+    else:
+        least, most = (number[..., None] for number in pieces.aminmax(dim=-1))
+        offset, scale = least.half(), ((most - least) / 15).half()
+        levels = ((pieces - offset.float()) / scale.float().clamp_min(1e-30)).round().clamp(0, 15).to(torch.uint8)
+        parts = [scale.view(torch.uint8), offset.view(torch.uint8), levels[..., :16] | levels[..., 16:] << 4]
+    return StoredBlocks(kind, torch.cat(parts, -1).flatten(1))
+
+
 class StoredWeight:
     """A weight [O, I] in the kernel's cells; `stored_blocks.h` says how they lie."""
 
     def __init__(self, stored: StoredBlocks, inputs: int, kernel: SmallRows) -> None:
-        self._kernel, number = kernel, len(KEPT_AS) + list(LAYOUTS).index(stored.kind)
+        self.kind, self._kernel, number = stored.kind, kernel, len(KEPT_AS) + list(LAYOUTS).index(stored.kind)
         blocks, outs = stored.blocks.contiguous(), len(stored.blocks)
         size: int = kernel.library.small_rows_store(number, None, inputs, outs, None, 1)
         self.cells = torch.empty(size, dtype=torch.uint8)

@@ -120,7 +120,7 @@ class Basis:
             rows.append(PlanRow(DRAFT_WEIGHTS, weight_bytes(self.draft, dtype, packs=self.packs)))
             rows.append(PlanRow(STREAMING, streaming_bytes(self.draft, self.config, dtype)))
         rows += graph_rows(dims, self.draft, self.config, self.device.value, self.config.num_gpus)
-        if bits in WIDENED_BITS[self.device.value] and self.size is not None:
+        if bits in WIDENED_BITS[self.device.value] and self.size is not None and not self.packs:
             rows.append(widened_row(self.size, dtype, bits))
         if self.drafts_apart:
             assert self.size is not None, "self-draft weights are planned from counted parameters"

@@ -9,12 +9,14 @@ from core.caches.retrieval import GROWTH
 from core.caches.running_state import MOST_INPUTS, MOST_STATE_MARKS, STATE_COPIES
 from core.caches.window_layer import SHORT, window_rows
 from core.config import DraftConfig, EngineConfig
+from core.models.linear import ROUNDED
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
 from core.ops.graphs import graph_bytes
 from core.ops.scores import MOST_GROUPS
+from core.ops.stored_blocks import LAYOUTS
 
 GIB = 1 << 30
 # torch, transformers and Python themselves in a process's RAM: 0.55 GB measured. What CUDA tells as a GPU's free memory
@@ -148,7 +150,9 @@ def target_weight_bytes(
     if bits == 8 * dtype.itemsize:
         return weight_bytes(dims, dtype, packs=packs)
     assert size is not None, "quantised weights are planned from counted parameters"
-    return size.quantised_bytes(bits, dtype) if bits in FORMATS else size.weight_bytes(bits)
+    if bits not in FORMATS:
+        return size.weight_bytes(bits)
+    return size.rounded_bytes(LAYOUTS[ROUNDED[bits]].bits) if packs else size.quantised_bytes(bits, dtype)
 
 
 def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:

@@ -1,5 +1,6 @@
 """Quantised targets: exact for the weights they have, smaller as planned, and no law that depends on the company."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,11 +9,12 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from core.config import EngineConfig, GenerationConfig
+from core.config import AttentionWish, EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.errors import InvalidSetting, UnsupportedModel
 from core.generation.events import Finished
 from core.models import quantised
+from core.models.linear import ROUNDED
 from core.models.quantised import FORMATS, QuantisedLinear, quantise
 from core.models.self_draft import quantised_linear
 from tests.core.models.hub.test_catalog import save
@@ -78,12 +80,22 @@ def test_the_output_layer_is_left_alone_and_the_rest_shrinks(bits: int) -> None:
     assert sum(p.numel() * p.element_size() for p in model.parameters()) < (0.5 if bits == 8 else 0.35) * before
 
 
+@pytest.mark.parametrize("attention", ["torch", "compiled"])
 @pytest.mark.parametrize("bits", BITS)
-def test_an_engine_is_exact_for_the_quantised_model(tmp_path: Path, bits: int) -> None:
-    """Greedy text of all methods is plain decoding's, and that of transformers with the widened weights put in."""
+def test_an_engine_is_exact_for_the_quantised_model(
+    tmp_path: Path, bits: int, attention: AttentionWish, request: pytest.FixtureRequest
+) -> None:
+    """Greedy text of all methods is plain decoding's, and that of transformers with the widened weights put in.
+
+    The compiled kernel multiplies with blocks as GGUF files have them, and rounds rows for them.
+    """
+    if attention == "compiled":
+        request.getfixturevalue("kernel")  # skips where there is none
     folder = save(tmp_path / "m")
-    engine = Engine.load(EngineConfig(model=str(folder), bits=bits, device="cpu", context=512, draft_model="none"))
-    assert engine.info.quantised and engine.info.weights == FORMATS[bits] and "quantised" in engine.info.exact_for
+    config = EngineConfig(model=str(folder), bits=bits, device="cpu", context=512, draft_model="none")
+    engine = Engine.load(replace(config, attention=attention))
+    weights = (FORMATS if attention == "torch" else ROUNDED)[bits]
+    assert engine.info.quantised and engine.info.weights == weights and "quantised" in engine.info.exact_for
     planned = {row.name: row.size_bytes for row in engine.plan.rows}
     assert planned["target weights"] == pytest.approx(engine.info.target_weight_bytes, rel=0.06)
     prompt = [3 + n % 50 for n in range(100)]
@@ -95,6 +107,8 @@ def test_an_engine_is_exact_for_the_quantised_model(tmp_path: Path, bits: int) -
 
     plain = text("autoregressive")
     assert text("retrieval") == text("lookup") == plain
+    if attention == "compiled":
+        return
     stock = cast(Any, AutoModelForCausalLM).from_pretrained(folder, dtype=torch.float32)
     for name, part in stock.named_modules():
         if isinstance(part, nn.Linear) and name != "lm_head":

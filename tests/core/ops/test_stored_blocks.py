@@ -8,7 +8,7 @@ import torch
 
 from core.ops import kernel_build
 from core.ops.native import SmallRows
-from core.ops.stored_blocks import LAYOUTS, StoredWeight, agrees, cell_bytes, random_blocks, without_rounding
+from core.ops.stored_blocks import LAYOUTS, StoredWeight, agrees, cell_bytes, random_blocks, rounded, without_rounding
 
 OUTS, INPUTS, ROWS = 70, 768, 33
 
@@ -48,6 +48,19 @@ def test_weights_are_what_gguf_unpacks_and_rows_do_not_depend_on_each_other(kern
         torch.set_num_threads(number)
         assert all(torch.equal(kernel.product(x[-n:], weight.sizes), found[-n:]) for n in (*range(1, 10), 17))
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1"])
+def test_weights_are_rounded_to_the_nearest_level(kind: str) -> None:
+    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
+    weight = torch.randn(40, 128, generator=torch.Generator().manual_seed(3)) + 0.5
+    weight[3], weight[4, :32] = 0, 0.25  # no largest number, and no range
+    found = rounded(weight, kind).widened()
+    pieces = weight.view(40, 4, 32)
+    steps = pieces.abs().amax(-1) / 127 if kind == "Q8_0" else (pieces.amax(-1) - pieces.amin(-1)) / 15
+    off = (found - weight).abs().view(40, 4, 32).amax(-1)
+    assert (off <= 0.52 * steps + 2e-3 * pieces.abs().amax(-1)).all() and (found[3] == 0).all()
+    assert off.mean() > 0.3 * steps.mean()  # and no finer
 
 
 def test_a_number_that_is_none_spoils_its_own_row_alone(kernel: SmallRows) -> None:
