@@ -51,7 +51,7 @@ class ModelSize:
         return int(self.layer_parameters * STORED_BITS[bits] / 8 + self.other_parameters * rest.itemsize)
 
     def rounded_bytes(self, bits: float) -> int:
-        """Bytes of the weights for the compiled kernel, with so many bits of those of the layers, and the file's rest."""
+        """Bytes of the weights for the compiled kernel, layers in so many bits, the rest as in the file."""
         return int(self.layer_parameters * bits / 8 + self.other_parameters * self.dims.disk_dtype.itemsize)
 
     @property
