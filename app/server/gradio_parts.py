@@ -10,7 +10,7 @@ are dropped here, never named by an address, so those functions raise, and the e
 
 from typing import Any
 
-import safehttpx
+import safehttpx  # type: ignore[import-untyped]
 from gradio import processing_utils, state_holder, utils
 from gradio.blocks import Block
 
@@ -49,9 +49,9 @@ def fetch_nothing() -> None:
     def look(file: Any) -> bool:  # the first that asks for the file; on Windows that would ask another machine for it
         if str(getattr(file, "path", file)).startswith(("\\\\", "//")):
             refuse()
-        return is_static_file(file)
+        return bool(is_static_file(file))
 
     for module, name in [(safehttpx, "get"), *((processing_utils, name) for name in FETCHING)]:
         getattr(module, name)
         setattr(module, name, refuse)
-    utils.is_static_file = look
+    utils.is_static_file = look  # type: ignore[assignment]
