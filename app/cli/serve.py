@@ -20,6 +20,7 @@ from core.errors import InvalidSetting
 
 FOLDER = "shelf"  # of saved books, in the data folder
 KEY_VARIABLE = "TRIFORCE_API_KEY"
+SHORTEST_KEY = 16  # characters, if other machines can try keys: there is no wait between two
 LONGEST_END_SECONDS = 3  # for clients to finish when the server ends
 
 
@@ -105,7 +106,7 @@ def check_door(host: str, key: str | None) -> None:
     """Require a key if other machines can reach the server, because whoever reaches it can use it.
 
     Raises:
-        InvalidSetting: others could use it without a key, or the key cannot be sent in a header.
+        InvalidSetting: others could use it without a key or with a short one, or it cannot be sent in a header.
     """
     if key is not None and (not key or not key.isascii() or not key.isprintable() or key != key.strip()):
         raise InvalidSetting("The API key cannot be sent in a header.", hint="Use plain letters, digits and signs.")
@@ -113,6 +114,11 @@ def check_door(host: str, key: str | None) -> None:
         raise InvalidSetting(
             f"--host {host} lets other machines use the model and its memory of your texts.",
             hint=f"Add --api-key KEY (or set {KEY_VARIABLE}), or leave it out.",
+        )
+    if key is not None and len(key) < SHORTEST_KEY and not is_loopback(host):
+        raise InvalidSetting(
+            f"--host {host} lets other machines try keys, and this one is short.",
+            hint=f"Take one of {SHORTEST_KEY} characters or more, made by chance.",
         )
 
 

@@ -1,18 +1,15 @@
-"""Limits on request bodies: no address that would make the server fetch from the network, and bounded sizes.
+"""Limits on requests: only the addresses that the page uses are there, and bodies are bounded in size, time and number.
 
-Gradio fetches URLs that a client gives as a path in an address or as a file in a message, but this app promises to
-send nothing anywhere. Gradio also stores every byte that is posted as a file.
+Gradio has many more addresses, which fetch, store what was shown or change the page's code, and it stores every byte
+that is posted as a file.
 """
 
 import asyncio
-import json
 import re
 import shutil
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException
@@ -34,15 +31,13 @@ MOST_STORED = 2 << 30  # bytes of stored files that are still to be read
 MEASURE_BYTES = 16 << 20  # after each such amount the folder is measured again, because others post too
 SPARE_BYTES = 64 << 20  # kept free on the disk for conversations, and for bytes that arrive between two measurements
 UPLOAD = "/gradio_api/upload"
-# Gradio's endpoints that this app does not use: they fetch, store what was shown, or change the page's code.
-CLOSED = re.compile(
-    r"/+(gradio_api/+(proxy=|deep_link|run-history|runs|vibe|undo-vibe|dev/|process_recording)|monitoring)"
+# What the page asks for, and a program that drives it with Gradio's client.
+USED = re.compile(
+    r"/|/(login|logout|config)/?|/(static|assets)/.*|/favicon\.ico|/theme\.css|/manifest\.json"
+    r"|/gradio_api/(info|app_id|startup-events|theme\.css|upload|upload_progress|queue/(join|data)|run/\w+|cancel|reset"
+    r"|heartbeat/\w+)/?"
 )
-ELSEWHERE = re.compile(r"https?:", re.IGNORECASE)  # anywhere in an address
-URL = re.compile(
-    r"\s*([a-z][a-z0-9+.-]+:/|[/\\]{2})", re.IGNORECASE
-)  # not C:/, a folder; but \\\\machine is another machine
-NOTHING_HERE, NO_ADDRESSES = "There is nothing here.", "Files are dropped, not named by their address."
+NOTHING_HERE = "There is nothing here."
 TOO_MANY = "Too many requests come at once. Try again in a moment."
 DISK_FULL = "The disk is full. Make room, then drop the files again."
 TOO_LONG, TOO_MUCH = "The request is too long.", "Too many files wait to be read. Drop fewer, or wait a moment."
@@ -81,16 +76,14 @@ class Bodies:
             await self._app(scope, receive, send)
             return
         path = scope["path"]
-        if CLOSED.match(path):
+        if not USED.fullmatch(path):
             await PlainTextResponse(NOTHING_HERE, 404)(scope, receive, send)
-        elif ELSEWHERE.search(path):
-            await PlainTextResponse(NO_ADDRESSES, 403)(scope, receive, send)
         elif path.rstrip("/") == UPLOAD:
             await self._store(scope, receive, send)
         elif scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
         else:
-            await self._look(scope, receive, send)
+            await self._hold(scope, receive, send)
 
     async def _store(self, scope: Scope, receive: Receive, send: Send) -> None:
         declared = _declared_bytes(scope)
@@ -142,7 +135,7 @@ class Bodies:
 
         return counted
 
-    async def _look(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _hold(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read a whole message and pass it on if it is allowed."""
         reader = self._logins if scope["path"].rstrip("/") == "/login" else self._messages
         try:
@@ -153,39 +146,7 @@ class Bodies:
             told = TOO_MANY if isinstance(error, Overloaded) else error.message
             await PlainTextResponse(told, error.status, {"Connection": "close"})(scope, receive, send)
             return
-        if await asyncio.to_thread(names_an_address, body, _own(scope)):
-            await PlainTextResponse(NO_ADDRESSES, 403)(scope, receive, send)
-            return
         await self._app(scope, _replayed(body, receive), send)
-
-
-def names_an_address(body: bytes, own: Sequence[str] = ()) -> bool:
-    """Whether a JSON message has a file, at any depth, whose path or address is not one of the server's own.
-
-    Args:
-        own: prefixes of the server's own addresses, which the page gives to files that it has uploaded.
-    """
-    found = False
-
-    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal found
-        for name, value in pairs:  # all pairs, even with repeated names
-            if name in ("path", "url") and isinstance(value, str) and URL.match(value):
-                found = found or name == "path" or not value.startswith(tuple(own))
-        return dict(pairs)
-
-    try:
-        json.loads(body, object_pairs_hook=note)
-    except RecursionError:
-        return True
-    except ValueError:
-        return False  # the app cannot read it either
-    return found
-
-
-def _own(scope: Scope) -> tuple[str, ...]:
-    host = Headers(scope=scope).get("host", "")
-    return (f"http://{host}/", f"https://{host}/") if host else ()
 
 
 def _declared_bytes(scope: Scope) -> int:

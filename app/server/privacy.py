@@ -1,18 +1,22 @@
-"""What a browser may do with the page: only talk to the server it came from.
+"""What a browser may do with the page: run the scripts that came with it, and load only from the server it came from.
 
-Escaping is the first line of defence against hostile books, this is the second: a picture, script or form that passes
-the first still cannot reach another machine.
+Escaping is the first line of defence against hostile books, this is the second: a script that passes the first does
+not run, and a picture or form cannot reach another machine.
 """
 
-from starlette.datastructures import MutableHeaders
+import base64
+import hashlib
+import re
+
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Gradio's page needs inline scripts, `Function` for its templates and inline styles.
+# Gradio's page needs `Function` for the scripts of its events, and inline styles.
 POLICY = "; ".join(
     (
         "default-src 'self'",
-        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
+        "script-src 'self' 'unsafe-eval'{hashes}",
         "style-src 'self' 'unsafe-inline'",
         "img-src 'self' data: blob:",
         "font-src 'self' data:",
@@ -26,30 +30,58 @@ POLICY = "; ".join(
         "frame-ancestors 'self'",
     )
 )
-HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+OTHERS = {"Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+HEAD, INLINE = b"<head>", re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL)
 
 
-class SecurityHeaders:
-    """ASGI middleware that adds HEADERS to every response."""
+class PagePolicy:
+    """ASGI middleware: every response gets the headers, every HTML page that is sent in one piece a first script.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    Args:
+        first: a script that runs before Gradio's own; `launch(head=...)` would add it only after those have run.
+        later: HTML that Gradio's scripts add to the page, whose inline scripts run, too.
+    """
+
+    def __init__(self, app: ASGIApp, first: str, later: str) -> None:
+        self._app, self._tag = app, b"<script>\n" + first.encode() + b"</script>"
+        self._later = later.encode()
 
     @classmethod
-    def entry(cls) -> Middleware:
+    def entry(cls, first: str, later: str) -> Middleware:
         """This middleware for a list of middleware."""
-        return Middleware(cls)
+        return Middleware(cls, first=first, later=later)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
+        started: Message | None = None
 
-        async def send_with_headers(message: Message) -> None:
+        async def send_with_policy(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update({"Content-Security-Policy": POLICY.format(hashes=""), **OTHERS})
+                if _is_page(headers):
+                    started = message  # held back until length and scripts are known
+                    return
+            if started is not None and message["type"] == "http.response.body":
+                if not message.get("more_body", False):
+                    body = message.get("body", b"").replace(HEAD, HEAD + self._tag, 1)
+                    policy = POLICY.format(hashes=hashes(body + self._later))
+                    headers = MutableHeaders(scope=started)
+                    headers.update({"Content-Length": str(len(body)), "Content-Security-Policy": policy})
+                    message = {**message, "body": body}
+                await send(started)
+                started = None
             await send(message)
 
-        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+        await self._app(scope, receive, send_with_policy if scope["type"] == "http" else send)
+
+
+def hashes(html: bytes) -> str:
+    """The sources of a policy under which the inline scripts of a text run, each behind a space."""
+    sums = (base64.b64encode(hashlib.sha256(script).digest()).decode() for script in INLINE.findall(html))
+    return "".join(f" 'sha256-{one}'" for one in dict.fromkeys(sums))
+
+
+def _is_page(headers: Headers) -> bool:
+    return headers.get("content-type", "").startswith("text/html") and "content-encoding" not in headers

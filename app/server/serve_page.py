@@ -26,9 +26,8 @@ from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from app.server.bodies import Bodies
 from app.server.ending import Ending, leave
-from app.server.head_script import FirstScript
 from app.server.logins import Logins
-from app.server.privacy import SecurityHeaders
+from app.server.privacy import PagePolicy
 from app.server.request_guard import Hosts, RequestGuard, guarded
 from app.ui.assets import ASSETS, CSS, FIRST_SCRIPT, SCRIPTS
 from app.ui.header import limits_note
@@ -167,13 +166,14 @@ def serve(
     from gradio.utils import get_upload_folder
 
     from app.context.samples import load_samples
-    from app.server.page_state import keep_numbers
+    from app.server.gradio_parts import fetch_nothing, keep_numbers
     from app.ui.page import SESSION_SCRIPT, build_page
 
     keep_numbers()
+    fetch_nothing()
     source = source or model_source(args)
     page = build_page(worker, load_samples(), note=note, source=source, downloads=downloads)
-    hosts = Hosts(args.host, args.port, args.allow_host or ())
+    hosts, later = Hosts(args.host, args.port, args.allow_host or ()), head() + SESSION_SCRIPT
     page.launch(
         server_name=args.host,
         server_port=args.port,
@@ -195,14 +195,13 @@ def serve(
         max_file_size=MOST_UPLOAD,
         favicon_path=ASSETS / "static" / "css" / "mark.svg",
         theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
-        head=head() + SESSION_SCRIPT,
+        head=later,
         app_kwargs={
             "lifespan": guarded(hosts),
             "middleware": [
                 Logins.entry(),
                 Bodies.entry(Path(get_upload_folder())),
-                SecurityHeaders.entry(),
-                FirstScript.entry(FIRST_SCRIPT.read_text(encoding="utf-8")),
+                PagePolicy.entry(FIRST_SCRIPT.read_text(encoding="utf-8"), later),
             ],
         },
     )

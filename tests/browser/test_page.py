@@ -1,5 +1,6 @@
 """The page in a real browser: a reader's way through it, hostile books, two tabs, and no word to anyone outside."""
 
+import argparse
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -185,6 +186,80 @@ def test_the_policy_stops_a_picture_that_got_through(visit: Callable[[], Reader]
         })"""
     )
     assert blocked == "https://example.com/pixel.png"
+
+
+BREACHES = {  # what a book would do that got through the escaping
+    "a script": "<script>window.hacked=1</script>",
+    "a handler": "<img src=x onerror='window.hacked=1'>",
+    "an SVG's handler": "<svg onload='window.hacked=1'></svg>",
+    "a way to another machine": "<img src=x onerror='location=\"https://example.com/\"'>",
+    "an iframe": "<iframe srcdoc='<script>parent.hacked=1</script>'></iframe>",
+    "a form": "<form action='https://example.com/'><input></form>",
+    "a link": "<a href='javascript:window.hacked=1'>click</a>",
+}
+
+
+def test_the_policy_stops_a_script_that_got_through(visit: Callable[[], Reader]) -> None:
+    reader = visit()
+    for name, breach in BREACHES.items():
+        told = reader.page.evaluate(
+            """breach => new Promise(done => {
+                setTimeout(() => done(null), 2000);  // a page inside tells its own document
+                document.addEventListener('securitypolicyviolation', event => done(event.effectiveDirective));
+                const place = document.body.appendChild(document.createElement('div'));
+                place.innerHTML = breach;
+                place.querySelector('form')?.submit();
+                place.querySelector('a')?.click();
+                if (breach.startsWith('<script'))
+                    document.head.append(document.createRange().createContextualFragment(breach));
+            })""",
+            breach,
+        )
+        expected = (
+            ("script-src-attr", "script-src-elem", "script-src", "form-action") if "iframe" not in name else (None,)
+        )
+        assert told in expected, name
+        assert reader.page.evaluate("window.hacked") is None and reader.outside == [], name
+
+
+@pytest.mark.parametrize("login", [None, "reader:a long password"])
+def test_the_page_itself_breaks_no_rule_of_the_policy(
+    browser: "playwright.Browser",
+    serve: Callable[[EngineWorker], str],
+    worker: EngineWorker,
+    arguments: argparse.Namespace,
+    engine: FakeEngine,
+    tmp_path: Path,
+    login: str | None,
+) -> None:
+    arguments.auth = login
+    context = browser.new_context(color_scheme="dark")
+    page, broken = context.new_page(), []
+    page.set_default_timeout(SECONDS * 1000)
+    page.expose_function("broke", lambda told: broken.append(told))
+    page.add_init_script(
+        "document.addEventListener('securitypolicyviolation',"
+        " event => broke(`${event.effectiveDirective} ${event.blockedURI} ${event.sourceFile}`))"
+    )
+    address = serve(worker)
+    if login is not None:
+        page.goto(address)
+        for number, text in enumerate(login.split(":")):
+            page.locator("form input, form textarea, .form input, .form textarea").nth(number).fill(text)
+        page.get_by_role("button", name="Login").click()
+        page.wait_for_load_state("networkidle")
+    reader = Reader(page, address)
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Read once")
+    engine.enqueue("Dark.")
+    reader.asks("How was it?")
+    reader.sees("#strip", "Answer complete")
+    page.reload()
+    reader.sees("#chat", "Dark.")
+    page.emulate_media(color_scheme="light")
+    page.wait_for_timeout(300)
+    assert broken == []
+    context.close()
 
 
 def test_two_tabs_take_turns_and_the_second_is_told(

@@ -51,6 +51,9 @@ class Known:
     license: str
     folder: str | None = None
     hub: str | None = None
+    commit: str | None = (
+        None  # of `hub`, on which the model was used by several others; None: that of the first download
+    )
     wheel: Wheel | None = None
     role: Literal["target", "draft"] = "target"
     draft: str | None = None  # name of another row

@@ -20,7 +20,7 @@ from huggingface_hub.hf_api import RepoSibling
 
 from core.errors import CoreError, HubRefused, HubUnreachable, NotPossibleHere, UnsupportedModel
 from core.models.hub.catalog import Wheel, entries
-from core.models.hub.store import INDEXES
+from core.models.hub.store import INDEXES, commit_of
 
 PLAIN_NAME = re.compile(r"\w[\w.-]*")  # top-level files only: no folder, nothing hidden
 HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -59,21 +59,26 @@ class Repository:
 def look_up(repo: str) -> Repository:
     """Ask the hub for the files of a model; of one in a wheel, the catalogue has the answer.
 
+    The commit is the catalogue's, else the one that was downloaded before, else the newest.
+
     Raises:
         HubRefused: unknown, gated or private. HubUnreachable: no answer, or offline.
         UnsupportedModel: no files that this engine could load. NotPossibleHere: this Python has no pip.
     """
-    for row in entries().values():
-        if row.wheel is not None and row.repo == repo:
-            return _in_wheel(repo, row.wheel)
+    row = next((row for row in entries().values() if row.repo == repo), None)
+    if row is not None and row.wheel is not None:
+        return _in_wheel(repo, row.wheel)
     try:
-        told = HfApi(endpoint=constants.ENDPOINT).model_info(repo, files_metadata=True, timeout=SECONDS_TO_ANSWER)
+        pinned = (row.commit if row is not None else None) or commit_of(repo)
+        told = HfApi(endpoint=constants.ENDPOINT).model_info(
+            repo, revision=pinned, files_metadata=True, timeout=SECONDS_TO_ANSWER
+        )
     except (HTTPError, OfflineModeIsEnabled, HFValidationError, OSError) as error:
         raise explain(error, repo) from error
     except (ValueError, KeyError, TypeError) as error:  # invalid or unexpected JSON
         raise garbled(repo) from error
     files = _needed([file for sibling in told.siblings or () if (file := _checked(sibling)) is not None])
-    if told.sha is None or not HEX.fullmatch(told.sha):
+    if told.sha is None or not HEX.fullmatch(told.sha) or pinned not in (None, told.sha):
         raise garbled(repo)
     names = {file.name for file in files}
     if "config.json" not in names or not any(SAFETENSORS.fullmatch(n) or PICKLED.fullmatch(n) for n in names):

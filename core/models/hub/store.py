@@ -43,15 +43,17 @@ def name_of(folder: Path) -> str:
 
 def locate(repo: str) -> Path | None:
     """The files of a hub model: the finished commit, else the newest unfinished one, else None."""
-    folder = repository_folder(repo)
-    ref = folder / "refs" / "main"
-    if ref.is_file():
-        snapshot = folder / "snapshots" / ref.read_text(encoding="utf-8").strip()
-        if snapshot.is_dir():
-            return snapshot
-    snapshots = folder / "snapshots"
+    snapshots, commit = repository_folder(repo) / "snapshots", commit_of(repo)
+    if commit is not None and (snapshots / commit).is_dir():
+        return snapshots / commit
     found = sorted(snapshots.iterdir(), key=lambda path: path.stat().st_mtime) if snapshots.is_dir() else []
     return found[-1] if found else None
+
+
+def commit_of(repo: str) -> str | None:
+    """The commit of a hub model that was downloaded last, or None."""
+    ref = repository_folder(repo) / "refs" / "main"
+    return ref.read_text(encoding="utf-8").strip() if ref.is_file() else None
 
 
 def missing_files(folder: Path) -> list[str]:

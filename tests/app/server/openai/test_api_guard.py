@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.serve import check_door
+from app.cli.serve import SHORTEST_KEY, check_door
 from app.runtime.worker import EngineWorker
 from app.server.request_guard import Hosts
 from core.errors import InvalidSetting
@@ -103,7 +103,10 @@ def test_a_named_origin_is_let_in(worker: EngineWorker) -> None:
 
 def test_other_machines_need_a_key() -> None:
     check_door("127.0.0.1", None)
-    check_door("0.0.0.0", "secret")
+    check_door("127.0.0.1", "secret")
+    check_door("0.0.0.0", "s" * SHORTEST_KEY)
+    with pytest.raises(InvalidSetting, match="short"):
+        check_door("0.0.0.0", "s" * (SHORTEST_KEY - 1))
     with pytest.raises(InvalidSetting, match="--api-key"):
         check_door("0.0.0.0", None)
     for key in ("", " ", "ä", "a\nb"):

@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from core.errors import CoreError, DamagedDownload, HubRefused, HubUnreachable, NotEnoughDisk, UnsupportedModel
 from core.models.hub import download as downloading
 from core.models.hub import store
+from core.models.hub.catalog import Known
 from core.models.hub.client import look_up
 from core.models.hub.download import DownloadProgress, download, still_to_come
 from tests.core.models.hub.toy_hub import COMMIT, ToyHub, serving
@@ -49,9 +50,9 @@ def fetch(cancel: threading.Event | None = None) -> list[DownloadProgress]:
     return list(download(look_up(REPO), cancel))
 
 
-def check_arrived(hub: ToyHub) -> None:
+def check_arrived(hub: ToyHub, commit: str = COMMIT) -> None:
     folder = store.locate(REPO)
-    assert folder is not None and folder.name == COMMIT and not store.missing_files(folder)
+    assert folder is not None and folder.name == commit and not store.missing_files(folder)
     for file in folder.iterdir():
         assert file.read_bytes() == hub.files[file.name], file.name
     assert not store.has_parts(REPO)
@@ -327,16 +328,48 @@ def test_pickled_weights_come_where_there_are_no_others(hub: ToyHub) -> None:
     assert [file.name for file in look_up(REPO).files][-1] == "pytorch_model.bin"
 
 
-def test_a_new_commit_fetches_only_what_changed(hub: ToyHub) -> None:
+def test_a_model_stays_at_the_commit_that_was_downloaded_until_it_is_removed(hub: ToyHub) -> None:
     fetch()
-    hub.asked.clear()
+    fetch()
+    assert hub.revisions == [None, COMMIT]
     hub.commit = "beef" * 10
-    hub.files["config.json"] = b'{"model_type": "mistral"}'
+    assert look_up(REPO).commit == COMMIT
+    store.remove(REPO)
     fetch()
-    assert [name for name, *_ in hub.asked] == ["config.json"]
     folder = store.locate(REPO)
-    assert folder is not None and folder.name == hub.commit
-    assert (folder / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
+    assert folder is not None and folder.name == hub.commit and hub.revisions[-1] is None
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_model_of_the_catalogue_comes_at_its_commit(
+    hub: ToyHub, monkeypatch: pytest.MonkeyPatch, stubborn: bool
+) -> None:
+    row = Known(name="tiny", description="", license="", hub=REPO, commit="beef" * 10)
+    monkeypatch.setattr("core.models.hub.client.entries", lambda: {"tiny": row})
+    hub.stubborn = stubborn
+    if stubborn:
+        with pytest.raises(HubUnreachable):
+            look_up(REPO)
+    else:
+        fetch()
+        check_arrived(hub, "beef" * 10)
+    assert hub.revisions == [row.commit]
+
+
+def test_the_hub_s_own_download_keeps_no_part(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, the hub's library goes on where it was cut: take ours away."""
+    from huggingface_hub import hf_hub_download, utils
+
+    class Stops(utils.tqdm):
+        """A progress that somebody ends, as Stop does."""
+
+        def update(self, n: float | None = 1) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(constants, "ENDPOINT", constants.HUGGINGFACE_CO_URL_TEMPLATE.partition("/{")[0])
+    with pytest.raises(KeyboardInterrupt):
+        hf_hub_download(REPO, WEIGHTS, cache_dir=store.cache_folder(), endpoint=hub.endpoint, tqdm_class=Stops)
+    assert not store.has_parts(REPO)
 
 
 def test_removing_takes_everything_and_says_how_much(hub: ToyHub) -> None:

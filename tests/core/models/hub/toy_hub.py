@@ -23,6 +23,7 @@ class ToyHub:
     token: str | None = None  # wanted of whoever asks
     gated: bool = False
     commit: str = COMMIT
+    stubborn: bool = False  # tells of its commit, whichever was asked for
     cut_after: list[int] = field(default_factory=list)  # bytes sent of a weights file before the line drops, in turn
     corrupt: list[str] = field(default_factory=list)  # names sent with a byte changed, once each
     short: bool = False  # weights end early, as if that were all
@@ -33,6 +34,7 @@ class ToyHub:
     endpoint: str = ""
     asked: list[tuple[str, str | None, int]] = field(default_factory=list)
     tokens: list[str | None] = field(default_factory=list)
+    revisions: list[str | None] = field(default_factory=list)  # that were asked for
 
     def siblings(self) -> list[dict[str, Any]]:
         """Names, sizes and digests, as `?blobs=true` tells them."""
@@ -70,7 +72,9 @@ def serving(hub: ToyHub) -> Iterator[ToyHub]:
             if self.path.startswith(api):  # sizes are told to everybody, as of gated models
                 if hub.token and not hub.gated and self.headers.get("Authorization") != f"Bearer {hub.token}":
                     return self.refuse(401, "RepoNotFound")
-                told = {"id": hub.repo, "modelId": hub.repo, "sha": hub.commit, "siblings": hub.siblings()}
+                hub.revisions.append(self.path.partition("/revision/")[2].partition("?")[0] or None)
+                sha = hub.commit if hub.stubborn else hub.revisions[-1] or hub.commit
+                told = {"id": hub.repo, "modelId": hub.repo, "sha": sha, "siblings": hub.siblings()}
                 return self.answer(200, json.dumps(told).encode())
             if "/resolve/" not in self.path:
                 return self.answer(404, b"")
@@ -95,7 +99,9 @@ def serving(hub: ToyHub) -> Iterator[ToyHub]:
                 content = content[:-100]
             start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and not hub.no_ranges else 0
             hub.asked.append((name, wanted, 206 if start else 200))
-            headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if start else {}
+            headers = {"X-Repo-Commit": hub.commit, "ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
+            if start:
+                headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
             cut = hub.cut_after.pop(0) if hub.cut_after and len(content) >= LFS_FROM else None
             self.answer(206 if start else 200, content[start:], headers, cut)
 

@@ -1,6 +1,8 @@
-"""The script that runs before Gradio's own."""
+"""The script that runs before Gradio's own, and the policy under which no other than those of the page runs."""
 
 import asyncio
+import base64
+import hashlib
 
 import pytest
 from starlette.applications import Starlette
@@ -9,9 +11,13 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import Message
 
-from app.server.head_script import FirstScript
+from app.server.privacy import PagePolicy
 
-PAGE = "<!doctype html><html><head><title>T</title></head><body>é<head></body></html>"
+LATER = "<style>a{}</style><script>\nlater();</script>"
+PAGE = (
+    "<!doctype html><html><head><title>T</title></head><body>é<head>"
+    "<script data-x>own('<script>');</script><script src='a.js'></script></body></html>"
+)
 
 
 def page(_: Request) -> Response:
@@ -33,7 +39,7 @@ def in_parts(_: Request) -> Response:
 def fetched(path: str) -> tuple[dict[str, str], str]:
     """Headers and body, asked for without a server."""
     routes = [Route(f"/{view.__name__}", view) for view in (page, plain, packed, in_parts)]
-    app = Starlette(routes=routes, middleware=[FirstScript.entry("first();")])
+    app = Starlette(routes=routes, middleware=[PagePolicy.entry("first();", LATER)])
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -57,12 +63,26 @@ def fetched(path: str) -> tuple[dict[str, str], str]:
     return headers, b"".join(one.get("body", b"") for one in sent[1:]).decode()
 
 
+def source(script: str) -> str:
+    """As a policy names an inline script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def scripts(headers: dict[str, str]) -> list[str]:
+    """What a response's policy lets run."""
+    (found,) = (one for one in headers["content-security-policy"].split("; ") if one.startswith("script-src"))
+    return found.split()[1:]
+
+
 def test_it_stands_before_everything_else_in_a_page() -> None:
     headers, body = fetched("/page")
     assert body == PAGE.replace("<head>", "<head><script>\nfirst();</script>", 1)
     assert headers["content-length"] == str(len(body.encode()))
+    own = [source(script) for script in ("\nfirst();", "own('<script>');", "\nlater();")]
+    assert scripts(headers) == ["'self'", "'unsafe-eval'", *own]
 
 
 @pytest.mark.parametrize("path", ["/plain", "/packed", "/in_parts"])
 def test_what_is_no_page_sent_whole_stays_as_it_is(path: str) -> None:
-    assert fetched(path)[1] == PAGE
+    headers, body = fetched(path)
+    assert body == PAGE and scripts(headers) == ["'self'", "'unsafe-eval'"], "and has no inline script"

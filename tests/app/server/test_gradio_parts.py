@@ -1,13 +1,15 @@
-"""A page that is used for long does not grow."""
+"""A page that is used for long does not grow, and what would fetch an address raises."""
 
 import asyncio
 from typing import Any
 
 import gradio as gr
 import pytest
-from gradio import state_holder
+import safehttpx
+from gradio import processing_utils, state_holder, utils
+from gradio.data_classes import FileData
 
-from app.server.page_state import PageState, keep_numbers
+from app.server.gradio_parts import FETCHING, NO_ADDRESSES, PageState, fetch_nothing, keep_numbers
 
 (GRADIO_ALONE,) = PageState.__bases__  # served pages have put ours in its place
 
@@ -33,7 +35,7 @@ def test_changed_components_take_the_place_of_the_old_ones() -> None:
 
 
 def test_gradio_alone_keeps_them_all() -> None:
-    """If this fails, Gradio keeps one entry by itself: take app/server/page_state.py away."""
+    """If this fails, Gradio keeps one entry by itself: take PageState away."""
     state, at_first = used(GRADIO_ALONE, 20)
     assert len(state.blocks_config.blocks) >= at_first + 19
 
@@ -46,3 +48,28 @@ def test_pages_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
         gr.HTML("")
     holder.set_blocks(blocks)
     assert isinstance(holder["a page"], PageState)
+
+
+def test_what_would_fetch_an_address_raises() -> None:
+    fetch_nothing()
+    for name in FETCHING:
+        with pytest.raises(ValueError, match=NO_ADDRESSES):
+            getattr(processing_utils, name)("https://books.example/a.txt", "")
+    with pytest.raises(ValueError, match=NO_ADDRESSES):
+        safehttpx.get("https://books.example/a.txt")
+
+
+@pytest.mark.parametrize("path", ["\\\\machine\\a.txt", "//machine/a.txt"])
+def test_no_machine_is_asked_for_a_file(path: str) -> None:
+    """On Windows such a path is a folder of another machine."""
+    fetch_nothing()
+    for file in (path, FileData(path=path)):
+        with pytest.raises(ValueError, match=NO_ADDRESSES):
+            utils.is_static_file(file)
+    assert not utils.is_static_file(FileData(path="C:/Users/reader/a.txt"))
+
+
+def test_a_gradio_that_fetches_by_other_functions_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(processing_utils, FETCHING[0])
+    with pytest.raises(AttributeError, match=FETCHING[0]):
+        fetch_nothing()
