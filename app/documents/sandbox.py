@@ -50,12 +50,15 @@ def confine(file: Path) -> list[str]:
         return result
 
     left = []
-    for what, give_up in (("files", lambda: keep_files(call, file)), ("network", lambda: refuse_sockets(call))):
-        try:
-            call("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-            give_up()
-        except OSError:
-            left.append(what)
+    try:
+        call("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        keep_files(call, file)
+    except OSError:
+        left.append("files")
+    try:
+        refuse_sockets(call)
+    except OSError:
+        left.append("network")
     return left
 
 
@@ -80,8 +83,8 @@ def keep_files(call: Callable[..., int], file: Path) -> None:
 
     own = [place for place in sys.path if Path(place) != PROJECT]
     libraries = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
-    places = (*SYSTEM, sys.prefix, sys.base_prefix, *own, *libraries, PROJECT / "app", PROJECT / "core")
-    allow(places, EXECUTE | READ_FILE | READ_DIR)
+    allow([*SYSTEM, sys.prefix, sys.base_prefix, *own, *libraries], EXECUTE | READ_FILE | READ_DIR)
+    allow([PROJECT / "app", PROJECT / "core"], EXECUTE | READ_FILE | READ_DIR)
     allow([PROJECT], READ_DIR)  # where Python looks for those two
     allow([file], READ_FILE)
     call("syscall", RESTRICT_SELF, ruleset, 0)
