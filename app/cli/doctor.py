@@ -13,6 +13,7 @@ from typing import Any
 
 from app.cli.further import further, further_lines
 from app.cli.reading import print_json
+from app.documents.sandbox import left_open
 from app.runtime.options import engine_config
 from app.runtime.versions import versions
 from core.config import EngineConfig
@@ -257,6 +258,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predicti
         f"Processor  {machine.cpu}, {machine.num_cores} cores",
         f"Memory     {machine.free_ram_bytes / GIB:.1f} of {machine.ram_bytes / GIB:.1f} GiB free",
         *(gpus or [f"GPU        {missing}"]),
+        *([] if rig.assumed else [parsers_line(left_open())]),
         "",
         f"Model      {subject.name}: {subject.description}",
         f"Sizes      {target.num_parameters / 1e9:.3g} billion parameters, {weights} GiB at 16 / 8 / 4 bits; "
@@ -286,6 +288,13 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predicti
             *(f"  {row.size_bytes / GIB:7.2f} GiB  {row.name}" for row in tier.rows),
         ]
     return [*shown, "", *speed_lines(expected), *([] if told.runs.value else ["", f"Note: {told.runs.because}."])]
+
+
+def parsers_line(left: Sequence[str]) -> str:
+    """What a hostile document could reach here if it took over its parser."""
+    if not left:
+        return "Parsers    read their own document and no other file of yours, and reach no network"
+    return f"Parsers    are not kept from {' and '.join(left)}: this system cannot (Linux with Landlock can)"
 
 
 def host_lines(told: RigPlan) -> list[str]:

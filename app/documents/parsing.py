@@ -3,14 +3,17 @@
 Knows the messages and the limits; of PDF or EPUB only the name of the module that parses them.
 """
 
+import compileall
 import json
 import logging
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,7 +68,7 @@ class ParserCrashed(ParsingLimitReached):
 class Parser(NamedTuple):
     """A format's worker process."""
 
-    module: str  # run with -m; takes FILE MEMORY_BYTES CPU_SECONDS
+    module: str  # run by `sandbox.py`; takes FILE MEMORY_BYTES CPU_SECONDS
     what: str  # the format with an article
 
 
@@ -117,7 +120,9 @@ def worker_messages(
     while not turns.acquire(timeout=HEARTBEAT_SECONDS):
         yield None
     try:
-        arguments = ["-m", parser.module, str(file), str(limits.memory_bytes), str(limits.cpu_seconds), *more]
+        compile_parsers()
+        taken = [str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
+        arguments = ["-m", "app.documents.sandbox", parser.module, *taken, *more]
         line_bytes = BYTES_PER_CHAR * limits.chars + MOST_OTHER_BYTES
         process = ParsingProcess(arguments, limits.memory_bytes, limits.cpu_seconds, line_bytes)
         try:
@@ -126,6 +131,13 @@ def worker_messages(
             process.close()
     finally:
         turns.release()
+
+
+@cache
+def compile_parsers() -> None:
+    """Store the bytecode of the parsers' modules, because their processes may write nothing."""
+    if not sys.dont_write_bytecode:
+        compileall.compile_dir(Path(__file__).parent, quiet=2)
 
 
 def receive(process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits) -> Iterator[Sent | None]:

@@ -5,6 +5,7 @@ address space cannot be limited (macOS) or nothing can (Windows), and while the 
 ends with this one: only this one holds the pipe of its standard input, and on Windows its job ends it.
 """
 
+import os
 import queue
 import subprocess
 import sys
@@ -22,6 +23,10 @@ PROJECT = Path(__file__).parents[2]
 WATCH_SECONDS = 0.1
 WAITING_LINES = 64  # lines read ahead of requests
 KEPT_COMPLAINTS = 2_000  # bytes, from the end of its standard error
+ENVIRONMENT = (  # what a parser is told of this program's variables: no keys
+    "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE",
+    "LD_LIBRARY_PATH", "SYSTEMROOT", "USERPROFILE", "APPDATA", "TEMP", "TMP",
+)  # fmt: skip
 Limit = Literal["memory", "time"]
 
 
@@ -46,6 +51,7 @@ class ParsingProcess:
         self._process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=PROJECT,
+            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch, engine: FakeEngine) -> None:
     engine.context = 100_000
-    monkeypatch.setattr(ocr, "ENGINE", fake_ocr.__name__)
+    fake_ocr.use(monkeypatch)
     monkeypatch.setattr(ocr, "PACE", ocr.Pace(20.0))
 
 

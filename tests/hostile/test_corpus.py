@@ -78,6 +78,12 @@ def test_what_cannot_be_shown_counts_as_a_crash(monkeypatch: pytest.MonkeyPatch)
     assert judge(file)[:2] == ("crashed", "KeyError: 'x'")
 
 
+def test_a_small_file_that_takes_much_time_of_this_program_counts_as_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.hostile.run.MOST_OWN_SECONDS", 0.0)
+    file = HostileFile("text", 0, "nothing wrong", "a.txt", lambda: b"Words enough for a page.")
+    assert judge(file)[0] == "hung"
+
+
 def test_the_table_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
     said = table([Row("pdf", 3, 1, 1, 1, 0, 2.5, "a bomb", 99, ["pdf:1 (a bomb) crashed: x"]), Row("text", 1, 1)])
     assert (

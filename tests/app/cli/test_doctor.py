@@ -10,6 +10,8 @@ import pytest
 
 import launch as launcher
 from app.cli import doctor
+from app.cli.doctor import parsers_line
+from app.documents.sandbox import left_open
 from core.planning import machine_spec
 from core.planning.choices import Choice
 from core.planning.cost_model import Processor
@@ -96,6 +98,13 @@ def test_people_are_told_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert launcher.main(["doctor", "--context", "4096", "--device", "cpu", "--no-venv"]) == 0
     shown = capsys.readouterr().out
     assert "Assumed" not in shown and "Note" not in shown and "measured on this processor" in shown
+    assert f"\n{parsers_line(left_open())}\n" in shown
+
+
+def test_what_this_system_leaves_open_to_parsers_is_told_in_a_line() -> None:
+    assert "no other file" in parsers_line([]) and "are not kept from files and network:" in parsers_line(
+        ["files", "network"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, NameObject
 
 import launch
-from app.documents import ocr, read_document
+from app.documents import read_document
 from core.generation.text import ChatText
 from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
@@ -167,7 +167,7 @@ def test_folders_and_zip_files_are_their_documents_in_order(tmp_path: Path, caps
 def test_scans_are_recognised_on_request_marked_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ocr, "ENGINE", fake_ocr.__name__)
+    fake_ocr.use(monkeypatch)
     scan = write_scan(tmp_path / "scan.pdf", 60, 70)
     where = ("--data-dir", tmp_path / "data")
     assert text(scan, *where) == 1
@@ -189,7 +189,7 @@ def test_scans_are_recognised_on_request_marked_and_kept(
 def test_scans_in_folders_and_zip_files_are_recognised_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ocr, "ENGINE", fake_ocr.__name__)
+    fake_ocr.use(monkeypatch)
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.txt").write_text("A text.")
     scan = write_scan(tmp_path / "books" / "scan.pdf", 60)

@@ -1,19 +1,30 @@
 """An engine without models, and scans for it: what it reads on a page is the shade of its middle."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
 
+from app.documents import ocr, process
 from app.documents.scan_layout import Found
 
 NAME = "fake"
 MISSING, BROKEN, GATE = "FAKE_OCR_MISSING", "FAKE_OCR_BROKEN", "FAKE_OCR_GATE"  # variables of the environment
 FAILING = "FAKE_OCR_FAILING"  # of those, too
 CRASHES, FAILS, EMPTY, WAITS = 0, 10, 20, 200  # shades; from WAITS on: while the file GATE is there
+
+
+def use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be the engine: its process finds this file by PYTHONPATH, and is told the variables above."""
+    monkeypatch.setattr(ocr, "ENGINE", "fake_ocr")
+    monkeypatch.setitem(sys.modules, "fake_ocr", sys.modules[__name__])
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setattr(process, "ENVIRONMENT", (*process.ENVIRONMENT, MISSING, BROKEN, GATE, FAILING))
 
 
 def version() -> str | None:

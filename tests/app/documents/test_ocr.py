@@ -35,7 +35,7 @@ SAMPLE = Path(__file__).parents[3] / "assets" / "books" / "harbour-8k.pdf"
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ocr, "ENGINE", fake_ocr.__name__)
+    fake_ocr.use(monkeypatch)
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ __all__ = ["make_pdf", "writer"]  # fixtures
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ocr, "ENGINE", fake_ocr.__name__)
+    fake_ocr.use(monkeypatch)
     monkeypatch.setattr(ocr, "PACE", ocr.Pace(3.0))
 
 

@@ -1,0 +1,226 @@
+"""A parser that has been taken over reads nothing but its document, writes nothing and reaches nobody."""
+
+import ctypes
+import mimetypes
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.documents import process, sandbox
+from app.documents.parsing import LIMITS, Parser, worker_messages
+from app.documents.process import ParsingProcess
+from app.documents.sandbox import REFUSED, SCOPES_SINCE, SYSTEM, left_open
+
+LEFT = left_open() if sys.platform == "linux" else ["files", "network"]
+files = pytest.mark.skipif("files" in LEFT, reason="no Landlock here")
+network = pytest.mark.skipif("network" in LEFT, reason="no filters of system calls here")
+SECONDS = 60.0
+
+
+def landlock_version() -> int:
+    libc = ctypes.CDLL(None)
+    return int(libc.syscall(sandbox.CREATE_RULESET, None, 0, sandbox.VERSION)) if sys.platform == "linux" else 0
+
+
+WORKER = """
+import ctypes, json, os, socket, subprocess, sys
+from pathlib import Path
+from app.documents.parsing_worker import serve
+
+def read(stream):
+    try:
+        said = str(eval(sys.argv[4]))
+    except OSError as error:
+        said = type(error).__name__
+    yield {"kind": "page", "text": said}
+    yield {"kind": "done"}
+
+serve(read, (), sys.argv[1:4])
+"""
+
+
+class Trap:
+    """A document beside a private folder, and a parser that evaluates what it is told to.
+
+    `sandboxed` and `free` tell what became of an expression: its value, or the name of the error.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.code, self.private = folder / "code", folder / "private"
+        self.document, self.diary = folder / "book.txt", self.private / "diary.txt"
+        for place in (self.code, self.private):
+            place.mkdir()
+        (self.code / "hostile_parser.py").write_text(WORKER)
+        self.document.write_text("a book")
+        self.diary.write_text("a diary")
+
+    def sandboxed(self, expression: str) -> str:
+        messages = worker_messages(Parser("hostile_parser", "a trap"), self.document, "a", LIMITS, [expression])
+        (said,) = [message["text"] for message in messages if message and message["kind"] == "page"]
+        return said
+
+    def free(self, expression: str) -> str:
+        """The same by a parser that is not confined."""
+        arguments = ["-m", "hostile_parser", str(self.document), str(LIMITS.memory_bytes), "100", expression]
+        parser = ParsingProcess(arguments, LIMITS.memory_bytes, 100, 10_000)
+        try:
+            return str(eval(parser.line(SECONDS))["text"])
+        finally:
+            parser.close()
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trap:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "code"))
+    return Trap(tmp_path)
+
+
+@files
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "Path({diary!r}).read_text()",
+        "os.listdir({private!r})",
+        "Path('/proc/self/root' + {diary!r}).read_text()",
+        "len(Path(f'/proc/{{os.getppid()}}/environ').read_bytes()) > 0",
+        "subprocess.run([sys.executable, '-c', 'open(' + repr({diary!r}) + ')'], stderr=-3, check=False).returncode "
+        "and 1 / (not os.listdir({private!r}))",
+    ],
+    ids=["a file", "a folder", "by another name", "this program's variables", "by another program"],
+)
+def test_no_other_file_is_read(trap: Trap, attempt: str) -> None:
+    expression = attempt.format(diary=str(trap.diary), private=str(trap.private))
+    assert trap.sandboxed(expression) == "PermissionError"
+    assert not trap.free(expression).endswith("Error"), "it fails anyway"
+
+
+@files
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "open({diary!r}, 'r+').truncate()",
+        "open({diary!r}, 'w').close()",
+        "Path({private!r}, 'new').touch()",
+        "Path({private!r}, 'new').mkdir()",
+        "Path({private!r}, 'new').symlink_to({diary!r})",
+        "Path({private!r}, 'new').hardlink_to({document!r})",
+        "Path({diary!r}).rename({private!r} + '/new')",
+        "Path({diary!r}).unlink()",
+        "open({document!r}, 'w').close()",
+        "Path({code!r}, 'new.py').touch()",
+    ],
+)
+def test_nothing_is_written_deleted_or_renamed(trap: Trap, attempt: str) -> None:
+    places = {"diary": trap.diary, "private": trap.private, "document": trap.document, "code": trap.code}
+    expression = attempt.format(**{name: str(place) for name, place in places.items()})
+    assert trap.sandboxed(expression) == "PermissionError"
+    assert sorted(trap.private.iterdir()) == [trap.diary] and trap.diary.read_text() == "a diary"
+    assert trap.document.read_text() == "a book"
+    assert not trap.free(expression).endswith("Error"), "it fails anyway"
+
+
+@pytest.mark.skipif(landlock_version() < SCOPES_SINCE, reason="Landlock keeps no signals here")
+def test_no_other_process_is_signalled(trap: Trap) -> None:
+    assert trap.sandboxed("os.kill(os.getppid(), 0)") == "PermissionError"
+    assert trap.free("os.kill(os.getppid(), 0)") == "None", "it fails anyway"
+
+
+@network
+def test_no_server_of_this_machine_is_reached(trap: Trap) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        expression = f"socket.create_connection({server.getsockname()!r}).close()"
+        assert trap.sandboxed(expression) == "PermissionError"
+        assert not trap.free(expression).endswith("Error"), "it fails anyway"
+
+
+@network
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "socket.socket(socket.AF_UNIX).connect({path!r})",
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9))",
+        "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close()",
+        "[one.close() for one in socket.socketpair()]",
+    ],
+    ids=["a socket in a folder", "a datagram", "the kernel's", "a pair"],
+)
+def test_no_socket_of_any_kind_is_made(trap: Trap, attempt: str) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        path = str(trap.private / "s")[-100:]
+        server.bind(path)
+        server.listen()
+        expression = attempt.format(path=path)
+        assert trap.sandboxed(expression) == "PermissionError"
+        assert not trap.free(expression).endswith("Error"), "it fails anyway"
+
+
+@network
+def test_no_call_of_another_kind_makes_one(trap: Trap) -> None:
+    """io_uring, and on x86-64 the numbers of x32."""
+    calls = [REFUSED[os.uname().machine][1][-1], sandbox.OTHER_CALLS + REFUSED[os.uname().machine][1][0]]
+    for number in calls:
+        expression = f"(ctypes.CDLL(None, use_errno=True).syscall({number}, 0, 0, 0), ctypes.get_errno())"
+        assert trap.sandboxed(expression) == "(-1, 1)"
+        assert trap.free(expression) != "(-1, 1)", "it fails anyway"
+
+
+def test_a_parser_is_told_no_keys(trap: Trap, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "a key")
+    monkeypatch.setenv("TRIFORCE_AUTH", "name:password")
+    seen = "sorted(set(os.environ) & {'HF_TOKEN', 'TRIFORCE_AUTH', 'PATH'})"
+    assert trap.sandboxed(seen) == "['PATH']"
+    assert trap.sandboxed("set(os.environ) <= {'LC_CTYPE', *" + repr(process.ENVIRONMENT) + "}") == "True"
+    monkeypatch.setattr(process, "ENVIRONMENT", (*process.ENVIRONMENT, "HF_TOKEN"))
+    assert trap.sandboxed(seen) == "['HF_TOKEN', 'PATH']"
+
+
+def test_a_parser_may_read_its_document_and_start_a_program_that_is_installed(trap: Trap) -> None:
+    assert trap.sandboxed(f"Path({str(trap.document)!r}).read_text()") == "a book"
+    assert trap.sandboxed("subprocess.check_output(['ls', os.__file__], text=True) == os.__file__ + chr(10)") == "True"
+
+
+# -------------------- systems that cannot
+
+WITHOUT_LANDLOCK = """
+import os, runpy, sys
+from app.documents import sandbox
+keep_files, refused = sandbox.keep_files, sandbox.REFUSED
+sandbox.keep_files, machine = lambda *_: None, os.uname().machine
+sandbox.REFUSED = {machine: (refused[machine][0], (sandbox.CREATE_RULESET,))}
+assert sandbox.confine(sandbox.PROJECT) == []
+runpy.run_module("app.documents.sandbox", run_name="__main__", alter_sys=True)
+"""
+
+
+def lines(code: str) -> Iterator[bytes]:
+    parser = ParsingProcess(["-c", code], 1 << 40, 100, 10_000)
+    try:
+        while line := parser.line(SECONDS):
+            yield line
+    finally:
+        parser.close()
+
+
+@network
+def test_a_kernel_without_landlock_is_told_and_the_network_is_refused_all_the_same() -> None:
+    assert b"".join(lines(WITHOUT_LANDLOCK)).split() == [b"files"]
+
+
+def test_a_processor_whose_calls_are_not_known_is_told() -> None:
+    code = "from app.documents import sandbox; sandbox.REFUSED = {}; print(sandbox.confine(sandbox.PROJECT)[-1])"
+    assert list(lines(code)) == [b"network\n"]
+
+
+def test_another_system_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert sandbox.confine(tmp_path) == ["files", "network"]
+
+
+def test_the_system_s_lists_of_media_types_are_readable() -> None:
+    """`mimetypes` fails where it finds one that it may not read."""
+    readable = [file for file in mimetypes.knownfiles if any(Path(file).is_relative_to(place) for place in SYSTEM)]
+    assert readable == mimetypes.knownfiles
