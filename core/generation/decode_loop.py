@@ -23,7 +23,7 @@ from core.generation.thinking import Part
 LONGEST_ROUND = 64
 
 
-def sampler_behind(rng: Generator, seed: int, num_written: int, vocab: int, *, speculative: bool) -> TokenSampler:
+def sampler_behind(rng: Generator, seed: int, num_written: int, *, speculative: bool) -> TokenSampler:
     """The sampler of an answer with this seed that has `num_written` tokens already.
 
     Draws that decided what was written must not decide what follows. Plain decoding draws once a token, so it skips as
@@ -32,7 +32,7 @@ def sampler_behind(rng: Generator, seed: int, num_written: int, vocab: int, *, s
     """
     if not speculative:
         sampler = TokenSampler(rng.manual_seed(seed))
-        sampler.skip(num_written, vocab)
+        sampler.skip(num_written)
         return sampler
     digest = hashlib.blake2b(f"{seed} {num_written}".encode(), digest_size=8).digest()
     return TokenSampler(rng.manual_seed(int.from_bytes(digest, "little") >> 1))
@@ -73,7 +73,7 @@ class Answer:
         self._dice = TokenSampler(Generator())  # greedy tokens are certain: nothing is drawn
         if not config.sampling.greedy:
             rng = Generator(device=decoder.verifier.device)
-            self._dice = sampler_behind(rng, config.seed, len(written), decoder.vocab, speculative=bool(decoder.levels))
+            self._dice = sampler_behind(rng, config.seed, len(written), speculative=bool(decoder.levels))
         if config.top_logprobs is not None:
             decoder.note_logits()
         self._shown = [self._watcher.push(self._read(token)[1]) for token in written]
