@@ -148,9 +148,9 @@ MUTANTS = (
     ),
     Mutant(
         "greedy takes the last of the largest",
-        SAMPLING,
-        "logits.argmax(-1, keepdim=True), 1.0",
-        "logits.shape[-1] - 1 - logits.flip(-1).argmax(-1, keepdim=True), 1.0",
+        SPECULATIVE,
+        "            return logits.argmax(-1)\n",
+        "            return logits.shape[-1] - 1 - logits.flip(-1).argmax(-1)\n",
     ),
     Mutant(
         "plain draws are skipped one short", SAMPLING, "for _ in range(num_tokens):", "for _ in range(num_tokens - 1):"

@@ -1,16 +1,26 @@
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.caches.tokens import Context
 from core.config import LEAST_TEMPERATURE, MOST_QUERIES, RetrievalConfig, SamplingParams
 from core.decoding import sampling
 from core.decoding.sampling import TokenSampler, to_probs
+from core.decoding.speculative import SampledModel
 from core.errors import InvalidSetting
 from tests.core.laws import chi_square
+
+
+def test_temperature_zero_is_certain_of_the_first_of_the_largest() -> None:
+    model: Any = SimpleNamespace(device=torch.device("cpu"), graphs=None)
+    logits = torch.tensor([[1.0, 3.0, 3.0], [-1.0, -2.0, -1e9]])
+    assert SampledModel(model, SamplingParams()).probs_of(logits, Context([0, 1]), 2).tolist() == [1, 0]
 
 
 def test_top_k_keeps_the_k_most_likely_and_renormalises() -> None:
