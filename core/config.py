@@ -223,6 +223,7 @@ class GenerationConfig:
     thinking: str | None = (
         None  # what the prompt asks for, see `core.generation.thinking`; None: as the model is set up
     )
+    end_loops: bool = False  # end a greedy text that repeats itself, see `core.generation.decode_loop.loops`
     json_schema: str | None = None  # JSON: a schema that the text of the answer follows; needs requirements-grammar.txt
     top_logprobs: int | None = None  # log-probabilities of each token and of so many others; None: of none
 

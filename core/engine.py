@@ -296,9 +296,7 @@ class Engine:
         answer = self.answer(decoder, prompt_ids, config, written)
         try:
             started = time.perf_counter()
-            decoder.reset_meters()
-            if not (cancel and cancel.is_set()):
-                self._levels.oom_fallback.retry(lambda: decoder.start(Context(answer.tokens)), decoder.forget)
+            begun(decoder, answer, cancel)
             prefill_seconds += time.perf_counter() - started
             while answer.stop_reason is None:
                 if cancel and cancel.is_set():
@@ -396,7 +394,7 @@ class Engine:
         self.use_budget(config.budget)
         decoder = self._levels.decoder(config, self.text, prompt_ids)
         yield from self.read(prompt_ids, cancel, boundary=boundary)
-        return begun(decoder, self.answer(decoder, prompt_ids, config), cancelled=question.cancelled)
+        return begun(decoder, self.answer(decoder, prompt_ids, config), cancel)
 
     def sibling(self, plan: Plan) -> "Engine":
         """Another engine for the same models, with caches of its own, in memory that the caller has planned."""

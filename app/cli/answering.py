@@ -40,6 +40,8 @@ def no_answer(finished: Finished) -> str:
     """A line for people where there is nothing to read, or not all of it."""
     if finished.stop_reason == "cancelled":
         return "Stopped.\n"
+    if finished.stop_reason == "repeating":
+        return "Ended: the model went on repeating itself. A --temperature above 0 may help.\n"
     if finished.in_thought:
         return "The thought was not finished: raise --max-new-tokens, or use --thinking off where the model has it.\n"
     return "" if finished.text.strip() else "The answer is white space alone.\n"

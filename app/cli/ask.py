@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         CoreError: files, questions, settings or memory; raised before any long step where that is possible.
     """
     check_folder(args)
-    config = generation_config(args, args.method or default_method(has_draft=True))
+    config = replace(generation_config(args, args.method or default_method(has_draft=True)), end_loops=True)
     questions = [args.question] if args.question is not None else read_questions(args.questions, args.files)
     if not all(question.strip() for question in questions):
         raise EmptyQuestion

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if STDIN in args.files:
         raise InvalidSetting("Questions come where - would read a document.", hint="Name files, or use 'ask'.")
     check_folder(args)
-    config = generation_config(args, args.method or default_method(has_draft=True))
+    config = replace(generation_config(args, args.method or default_method(has_draft=True)), end_loops=True)
     library = library_of(list(read_documents(args)), args)
     with closing(open_engine(args)) as engine:
         if args.method is None:

@@ -20,7 +20,7 @@ from core.errors import CoreError
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 
 PARTIAL_SECONDS = 3.0  # between two saved states of an unfinished answer
-CUT = frozenset({"max_new_tokens", "cancelled", "time_up"})  # endings after which an answer can continue
+CUT = frozenset({"max_new_tokens", "repeating", "cancelled", "time_up"})  # endings after which an answer can continue
 REPLACEMENT = "\ufffd"  # stands for an incomplete character
 
 

@@ -5,9 +5,11 @@ Speculative(Speculative(draft, target + retrieval), target + full), arXiv 2404.1
 """
 
 import math
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +20,7 @@ from core.caches.retrieval import HeldPart, RetrievalCache
 from core.caches.streaming import HeldWindow, StreamingCache
 from core.caches.tokens import Context
 from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
-from core.decoding.adaptive import MeasuredCost, RoundCost, TableCost, best_gamma, cost_per_token
+from core.decoding.adaptive import MeasuredCost, RecentAcceptance, RoundCost, TableCost, best_gamma, cost_per_token
 from core.decoding.grammar import Grammar
 from core.decoding.ledger import LEAST_GAIN, Ledger, Trial
 from core.decoding.ngram_lookup import Lookup, TokenIndex
@@ -42,7 +44,9 @@ from core.ops.threads import process_threads
 PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.7, 0.9  # initial acceptance for adaptation; a few rounds override it
 LOOKUP_AT_MOST = 12  # tokens proposed at once
 # Passes that are timed before an answer, where their costs are not known; how often, and seconds after which that ends
-MEASURED_ROWS, TRIES, MOST_MEASURING = (1, 3, 9), 3, 1.0
+MEASURED_ROWS, TRIES, MOST_MEASURING = (1, 3, 9), 3, 0.5
+SLOW_PASS = 0.3  # seconds: of passes as slow as that, only the shortest and the longest are timed
+MOST_SELECTING = 0.1  # seconds after which choosing chunks is not timed again
 MOST_LAG = 2  # tokens that a smaller cache reads by itself: with more it takes over what the full cache has read
 LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it chunks are chosen again at once
 
@@ -61,8 +65,13 @@ class Parts:
     costs_about: Callable[[], str]  # what the costs of passes depend on, besides their rows and the context's length
     costs_folder: Path  # where they are kept
     most_guesses: Callable[[], int]  # of a round that the full cache verifies, if the settings do not say
+    acceptance: dict[tuple[str, int], RecentAcceptance] = field(default_factory=dict)  # greedy, by method and level
     # Takes whether passes over the full cache are to count what they attend to; if not, what was counted is forgotten
     count_votes: Callable[[bool], None] = lambda wanted: None
+
+
+class _Cancelled(Exception):
+    """An answer was cancelled before its first round."""
 
 
 class Aside(NamedTuple):
@@ -103,6 +112,10 @@ class Decoder:
                 lookup=lookup,
                 prior=priors[number],
             )
+            if (
+                sampling.greedy
+            ):  # sampled text, which depends on the shapes of rounds, follows from its own answer alone
+                self._top.recent = parts.acceptance.setdefault((name, number), self._top.recent)
             self.levels.append(self._top)
         self._index = parts.index if method.lookup_at_least else None
         self._synced = False  # whether the n-gram index has the conversation
@@ -157,12 +170,12 @@ class Decoder:
         for model in self.models:
             model.meter.reset()
 
-    def start(self, context: Context) -> None:
+    def start(self, context: Context, cancel: threading.Event | None = None) -> None:
         """Choose the contents of the smaller caches after the prompt was read into the full cache.
 
         Their old contents are dropped: what a seed draws may depend on the prompt, not on earlier answers. The draft
         reads its window here if it is worth asking, and passes are timed whose costs are not known: none of it is
-        decoding.
+        decoding. `cancel` ends the timing early, between two passes; then no round may follow.
         """
         self._parts.count_votes(False)
         self.verifier.meter.forget_costs()  # costs depend on how much it has read
@@ -174,45 +187,46 @@ class Decoder:
         self._record()
         if not self._adapts:
             return
-        self._look_up_costs(len(context))
+        for level in self.levels:
+            level.recent.doubt()  # greedy answers begin with what the last one has shown
+        with suppress(_Cancelled):
+            self._begin_costs(context, cancel)
+        self.reset_meters()
+
+    def _begin_costs(self, context: Context, cancel: threading.Event | None) -> None:
+        self._look_up_costs(len(context), cancel)
         self._ledger = Ledger(self._costs[self.verifier.name].of(0), timed=self._sampling.greedy)
         self._shape(lag=0.0)
         if self._best < math.inf and self.levels[0].gamma and self.models[0] is self._parts.draft:
             self._feed_unseen(self.models[0], context)
-        self.reset_meters()
 
     @property
     def _adapts(self) -> bool:
         return self._speculation.adaptive and bool(self.levels)
 
-    def _look_up_costs(self, length: int) -> None:
-        """What passes take behind so many tokens. Caches keep their contents."""
+    def _look_up_costs(self, length: int, cancel: threading.Event | None) -> None:
+        """What passes take behind so many tokens. Caches keep their contents. Raises _Cancelled."""
         kind = "greedy" if self._sampling.greedy else f"sampled, {Filters.of(self._sampling, self.vocab)}"
         folder, about = self._parts.costs_folder, f"{self._parts.costs_about()}, {kind}"
         if any(isinstance(model.cache, RetrievalCache) for model in self.models):  # first: it needs the newest votes
-            self._overhead = kept_costs(folder, about, "selection", length, self._measure_selection)[1]
+            measure: Callable[[], Seconds] = partial(least_seconds, {1: self._time_selection}, MOST_SELECTING, cancel)
+            self._overhead = kept_costs(folder, about, "selection", length, measure)[1]
         for sampled in self._sampled:
-            measure = partial(self._measure, sampled)
+            measure = partial(self._measure, sampled, cancel)
             self._costs[sampled.name] = TableCost(kept_costs(folder, about, sampled.name, length, measure))
 
-    def _measure(self, sampled: SampledModel) -> Seconds:
+    def _measure(self, sampled: SampledModel, cancel: threading.Event | None) -> Seconds:
         rows: tuple[int, ...] = MEASURED_ROWS
         if sampled.model.graphs is not None:  # those that are recorded
             rows = (1, 1 + self.levels[-1].gamma) if sampled.model is self.verifier else (1,)
-        tries: list[list[float]] = []
-        while len(tries) < TRIES and sum(map(sum, tries)) < MOST_MEASURING:
-            tries.append([sampled.time(count) for count in rows])  # in turns: other work disturbs all
-        return dict(zip(rows, map(min, zip(*tries, strict=True)), strict=True))
+        return least_seconds({count: partial(sampled.time, count) for count in rows}, MOST_MEASURING, cancel)
 
-    def _measure_selection(self) -> Seconds:
-        took = []
-        for _ in range(TRIES):
-            started = time.perf_counter()
-            for model in self.models:
-                if isinstance(model.cache, RetrievalCache):
-                    model.cache.select()
-            took.append(time.perf_counter() - started)
-        return {1: min(took)}
+    def _time_selection(self) -> float:
+        started = time.perf_counter()
+        for model in self.models:
+            if isinstance(model.cache, RetrievalCache):
+                model.cache.select()
+        return time.perf_counter() - started
 
     def _record(self) -> None:
         """Record what the first rounds replay, before the answer's clock runs. Caches keep their contents."""
@@ -454,6 +468,30 @@ class Decoder:
         """Level 1 and level 2 so far; methods with one model above the proposer have level 2 only."""
         stats = [level.counter.snapshot() for level in self.levels]
         return (stats[0] if len(stats) == 2 else None, stats[-1] if stats else None)
+
+
+def least_seconds(timed: Mapping[int, Callable[[], float]], most: float, cancel: threading.Event | None) -> Seconds:
+    """The least of what each of some things takes, by their numbers, the quickest first.
+
+    They are timed in turns, because other work disturbs all, until they have taken `most` seconds in all.
+
+    Raises:
+        _Cancelled: `cancel` was set.
+    """
+    least: Seconds = {}
+    total = 0.0
+    for _ in range(TRIES):
+        for number, took in timed.items():
+            if cancel and cancel.is_set():
+                raise _Cancelled
+            if number not in (min(timed), max(timed)) and least[min(timed)] > SLOW_PASS:
+                continue
+            seconds = took()
+            total += seconds
+            least[number] = min(seconds, least.get(number, seconds))
+        if total >= most:
+            break
+    return least
 
 
 def models_of(name: str, parts: Parts) -> list[CachedModel]:

@@ -122,16 +122,6 @@ class Lookup:
         self._found: tuple[int, ...] = ()  # the continuation found last
         self._by: RecentAcceptance = self._trust[0]
 
-    def sync(self, tokens: Sequence[int]) -> None:
-        """Set the committed tokens."""
-        self._index.sync(tokens)
-
-    def extend(self, context: Context) -> None:
-        """Add the tokens committed since the last call."""
-        known = len(self._index.tokens)
-        if len(context) > known:
-            self._index.extend(context.span(known, len(context)))
-
     def guess(self, context: Context) -> Guess | None:
         """Up to `at_most` tokens behind a match of at least `at_least`; None without a match that is worth it."""
         end, length = self._index.find(context.span(max(0, len(context) - LONGEST_MATCH), len(context)))

@@ -1,5 +1,6 @@
 """Questions about one text: each gets caches of its own, which continue what the engine's full cache has read."""
 
+import threading
 from collections.abc import Generator, Sequence
 
 from core.caches.branch import BranchCache
@@ -39,23 +40,23 @@ class Branches:
         yield from trunk.read(prompt_ids, cancel, boundary=boundary)
         if question.cancelled:
             trunk.rewind(min(self._shared, read_by.length))  # what other answers go on behind
-            return begun(decoder, trunk.answer(decoder, prompt_ids, config), cancelled=True)
+            return begun(decoder, trunk.answer(decoder, prompt_ids, config), cancel)
         most = min(own_tokens(question, self._shared), read_by.capacity - self._shared)
         full = BranchCache(read_by, self._shared, most)
         trunk.rewind(self._shared)
         own = Levels(trunk.config, trunk.plan, self._models, lambda: trunk.plan, None, None, full=full)
         own.use_budget(config.budget)
         decoder = own.decoder(config, trunk.text, prompt_ids)
-        return begun(decoder, trunk.answer(decoder, prompt_ids, config), cancelled=False)
+        return begun(decoder, trunk.answer(decoder, prompt_ids, config), cancel)
 
 
-def begun(decoder: Decoder, answer: Answer, *, cancelled: bool) -> Answer:
+def begun(decoder: Decoder, answer: Answer, cancel: threading.Event | None) -> Answer:
     """An answer behind a prompt that was read, or whose reading was cancelled, before its first round."""
     decoder.reset_meters()
-    if cancelled:
+    if not (cancel and cancel.is_set()):
+        answer.oom_fallback.retry(lambda: decoder.start(Context(answer.tokens), cancel), decoder.forget)
+    if cancel and cancel.is_set():
         answer.stop_reason = "cancelled"
-    else:
-        answer.oom_fallback.retry(lambda: decoder.start(Context(answer.tokens)), decoder.forget)
     return answer
 
 

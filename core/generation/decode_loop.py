@@ -21,9 +21,11 @@ from core.generation.thinking import Part
 
 # Most rows that a round needs beyond the committed tokens: every guess and its bonus. Kept free at the context's end.
 LONGEST_ROUND = 64
+# What a greedy text ends in if it has come into a loop: a piece of up to so many tokens, so often, of so many in all
+LONGEST_LOOP, LOOP_TIMES, LOOP_TOKENS = 128, 5, 80
 
 
-def sampler_behind(rng: Generator, seed: int, num_written: int, vocab: int, *, speculative: bool) -> TokenSampler:
+def sampler_behind(rng: Generator, seed: int, num_written: int, *, speculative: bool) -> TokenSampler:
     """The sampler of an answer with this seed that has `num_written` tokens already.
 
     Draws that decided what was written must not decide what follows. Plain decoding draws once a token, so it skips as
@@ -32,10 +34,22 @@ def sampler_behind(rng: Generator, seed: int, num_written: int, vocab: int, *, s
     """
     if not speculative:
         sampler = TokenSampler(rng.manual_seed(seed))
-        sampler.skip(num_written, vocab)
+        sampler.skip(num_written)
         return sampler
     digest = hashlib.blake2b(f"{seed} {num_written}".encode(), digest_size=8).digest()
     return TokenSampler(rng.manual_seed(int.from_bytes(digest, "little") >> 1))
+
+
+def loops(tokens: Sequence[int]) -> bool:
+    """Whether a text ends in LOOP_TIMES times the same piece of up to LONGEST_LOOP tokens, LOOP_TOKENS in all."""
+    newest = list(tokens[-LOOP_TIMES * LONGEST_LOOP :])
+    for size in range(1, LONGEST_LOOP + 1):
+        again = max((LOOP_TIMES - 1) * size, LOOP_TOKENS - size)
+        if len(newest) < again + size:
+            return False
+        if newest[-1] == newest[-1 - size] and newest[-again:] == newest[-again - size : -size]:
+            return True
+    return False
 
 
 class Answer:
@@ -70,10 +84,11 @@ class Answer:
         self._stream, self._watcher = StreamDecoder(text), StopWatcher(config.stop_strings)
         self._reader, self._inner = text.thoughts(prompt_ids), StreamDecoder(text)
         self._thought: list[str] = []
+        self._ends_loops = config.end_loops and config.sampling.greedy and config.json_schema is None
         self._dice = TokenSampler(Generator())  # greedy tokens are certain: nothing is drawn
         if not config.sampling.greedy:
             rng = Generator(device=decoder.verifier.device)
-            self._dice = sampler_behind(rng, config.seed, len(written), decoder.vocab, speculative=bool(decoder.levels))
+            self._dice = sampler_behind(rng, config.seed, len(written), speculative=bool(decoder.levels))
         if config.top_logprobs is not None:
             decoder.note_logits()
         self._shown = [self._watcher.push(self._read(token)[1]) for token in written]
@@ -173,6 +188,8 @@ class Answer:
             return "max_new_tokens"
         if len(self.tokens) + LONGEST_ROUND > self._context:
             return "context_full"
+        if self._ends_loops and loops(self.tokens[self._num_before :]):
+            return "repeating"
         return None
 
     def finish(self) -> str:

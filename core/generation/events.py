@@ -6,7 +6,9 @@ from typing import Literal, NamedTuple
 from core.decoding.origin import Origin
 from core.decoding.stats import DecodeStats
 
-StopReason = Literal["end_of_text", "stop_string", "max_new_tokens", "context_full", "time_up", "cancelled"]
+StopReason = Literal[
+    "end_of_text", "stop_string", "max_new_tokens", "context_full", "repeating", "time_up", "cancelled"
+]
 
 
 class Likely(NamedTuple):

@@ -31,7 +31,7 @@ class Lane:
 
     def slice(self, cancel: threading.Event | None, seconds: float | None) -> Iterator[RoundDone]:
         """Rounds until the slice is over or the answer has ended; at least one unless it is cancelled."""
-        self._enter()
+        self._enter(cancel)
         until = self.answer.seconds + SLICE_SECONDS
         while self.answer.stop_reason is None:
             if cancel and cancel.is_set():
@@ -47,7 +47,7 @@ class Lane:
         else:
             self.end()
 
-    def _enter(self) -> None:
+    def _enter(self, cancel: threading.Event | None) -> None:
         decoder = self.answer.decoder
         for model, meter in zip(decoder.models, self._meters, strict=True):
             model.meter = meter
@@ -62,7 +62,7 @@ class Lane:
             decoder.reset_meters()
             for model in decoder.models[:-1]:
                 model.cache.truncate(self._base)  # rows behind it may be another lane's
-            retry(lambda: decoder.start(Context(self.answer.tokens)), decoder.forget)
+            retry(lambda: decoder.start(Context(self.answer.tokens), cancel), decoder.forget)
         self._inside = True
 
     def leave(self) -> None:

@@ -79,10 +79,10 @@ def a_rewind_keeps_one_token_too_many() -> AbstractContextManager[Any]:
 
 
 def continued_replays_its_draws() -> AbstractContextManager[Any]:
-    def wrong(rng: Generator, seed: int, num_written: int, vocab: int, *, speculative: bool) -> TokenSampler:
+    def wrong(rng: Generator, seed: int, num_written: int, *, speculative: bool) -> TokenSampler:
         return TokenSampler(rng.manual_seed(seed))
 
-    return patch.object(decode_loop, "dice_behind", wrong)
+    return patch.object(decode_loop, "sampler_behind", wrong)
 
 
 def windows_reach_one_token_less() -> AbstractContextManager[Any]:

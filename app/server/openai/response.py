@@ -18,6 +18,7 @@ FINISH: dict[StopReason, FinishReason] = {
     "stop_string": "stop",
     "max_new_tokens": "length",
     "context_full": "length",
+    "repeating": "length",
     "time_up": "length",
     "cancelled": "length",
 }

@@ -25,6 +25,7 @@ LANE_ENDINGS: dict[StopReason, str] = {
     "stop_string": "Complete",
     "max_new_tokens": "At the limit of tokens",
     "context_full": "The context is full",
+    "repeating": "It went on repeating itself",
     "time_up": "Time is up",
     "cancelled": "Stopped",
 }

@@ -14,6 +14,7 @@ from app.ui import render
 WHY_CUT = {
     "max_new_tokens": "It ended at the limit of new tokens.",
     "cancelled": "It was stopped.",
+    "repeating": "It went on repeating itself.",
     "time_up": "Its time was up.",
 }
 

@@ -22,6 +22,7 @@ BLANK_ANSWER = "*(The answer is white space alone.)*"
 IN_THOUGHT: dict[StopReason, str] = {
     "max_new_tokens": "*(Still thinking at the limit of new tokens. Continue goes on; Settings have the limit.)*",
     "context_full": "*(Still thinking when the context was full.)*",
+    "repeating": "*(Ended: its thought went on repeating itself.)*",
     "cancelled": "*(Stopped while it was thinking.)*",
 }
 NO_CONTINUE = "*(Still thinking at the limit of new tokens. Regenerate it with more new tokens; Settings have them.)*"
@@ -120,7 +121,7 @@ def shown(session: Session, path: Sequence[Node]) -> list[Message]:
             message("user", node.question),
             message("user", question_footer(dialogue, node), raw=True),
             *(_answer(node.exchange.finished, found) if node.exchange else []),
-            message("assistant", answer_footer(dialogue, node, last=last, key=own_key(session, found)), raw=True),
+            message("assistant", answer_footer(dialogue, node, last=last, key=own_key(session, node)), raw=True),
         ]
     return messages
 

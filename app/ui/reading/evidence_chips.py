@@ -16,8 +16,10 @@ from app.ui.retrieval_map.view import opened_words, page_of, page_words
 
 OWN = '<span class="own" title="These words do not stand in the {book}: the model’s own wording">'
 KEY = "<u>Underlined</u>: not in the {book} word for word, the model’s own wording"
-KEY_TITLE = "It may be true or not: the line says only that these words do not stand there"
+KEY_OF_MOST = "Most of this answer is not in the {book} word for word: the model’s own wording"
+KEY_TITLE = "It may be true or not: it says only that these words do not stand there"
 FOUND = '<span class="stands">'
+FEW_OWN = 3  # passages of a model's own wording that are underlined even where they are most of an answer
 STAYS = '<span class="stays">'  # a last word and the chip behind it, which no line ends between
 LAST_WORD = re.compile(r"(?<=\s)[^\W_]+[.,;:!?]?[\"'”’»]?\Z")  # without signs of Markdown
 
@@ -28,15 +30,12 @@ def chips(session: Session, node: Node) -> dict[int, str]:
     Empty unless the conversation is about the open book. For an answer about another library, only what is found is
     marked: the rest may have been in that library. An answer that says that the book does not tell claims nothing.
     """
-    book, exchange = session.book, node.exchange
-    if book is None or exchange is None or not session.fits:
+    passages, inserted = _told(session, node), dict[int, str]()
+    if session.book is None or node.exchange is None:
         return {}
-    inserted, text = dict[int, str](), exchange.finished.text
-    passages = book.evidence(text)
-    if is_refusal(text, passages):
-        return {}
-    for number, passage in enumerate(passages):
-        if passage.source is None and exchange.digest != session.digest:
+    book, text, underlined = session.book, node.exchange.finished.text, not _mostly_own(passages)
+    for number, passage in passages.items():
+        if passage.kind == "own" and not underlined:
             continue
         before, behind = _around(book, node, number, passage)
         word = LAST_WORD.search(text[passage.start : passage.end]) if passage.kind != "own" else None
@@ -48,11 +47,31 @@ def chips(session: Session, node: Node) -> dict[int, str]:
     return inserted
 
 
-def own_key(session: Session, inserted: Mapping[int, str]) -> str:
-    """What the faint line means, as HTML above the figures; "" where an answer has none."""
-    if session.book is None or not any('<span class="own"' in html for html in inserted.values()):
+def own_key(session: Session, node: Node) -> str:
+    """What the faint line means, or that most is the model's own wording, as HTML above the figures; "": neither."""
+    passages = _told(session, node)
+    if session.book is None or not any(passage.kind == "own" for passage in passages.values()):
         return ""
-    return f'<span class="own-key" title="{KEY_TITLE}">{KEY.format(book=_books(session.book))}</span>'
+    key = KEY_OF_MOST if _mostly_own(passages) else KEY
+    return f'<span class="own-key" title="{KEY_TITLE}">{key.format(book=_books(session.book))}</span>'
+
+
+def _told(session: Session, node: Node) -> dict[int, Passage]:
+    """The passages of a node's answer about which anything can be told, by their numbers."""
+    book, exchange = session.book, node.exchange
+    if book is None or exchange is None or not session.fits:
+        return {}
+    passages = book.evidence(exchange.finished.text)
+    if is_refusal(exchange.finished.text, passages):
+        return {}
+    same = exchange.digest == session.digest
+    return {number: one for number, one in enumerate(passages) if same or one.source is not None}
+
+
+def _mostly_own(passages: Mapping[int, Passage]) -> bool:
+    """Whether a model's own wording is most of an answer, in more than a few passages: said once, not underlined."""
+    own = [one.end - one.start for one in passages.values() if one.kind == "own"]
+    return len(own) > FEW_OWN and 2 * sum(own) > sum(one.end - one.start for one in passages.values())
 
 
 def _books(book: Book) -> str:

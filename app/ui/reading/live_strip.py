@@ -16,6 +16,7 @@ ENDINGS: dict[StopReason, str] = {
     "stop_string": "Answer complete",
     "max_new_tokens": "At the limit of tokens",
     "context_full": "Ended: the context is full",
+    "repeating": "Ended: it went on repeating itself",
     "time_up": "Ended: its time was up",
     "cancelled": "Stopped",
 }
@@ -147,7 +148,9 @@ class LiveStrip:
     def _guesser(self) -> str:
         """Who guesses at level 1."""
         method = METHODS.get(self._method or "")
-        return "draft" if method is None or method.needs_draft else "lookups"
+        if method is None or not method.lookup_at_least:
+            return "draft"
+        return "draft and lookups" if method.needs_draft else "lookups"
 
     def _brief(self) -> str:
         """Speed and acceptance in a few words, for the folded strip."""

@@ -88,6 +88,7 @@ class SettingsForm:
             seed=seed_of(self.seed) or 0,
             budget=self.budget or None,
             thinking=self.thinking or None,
+            end_loops=True,
         )
 
 

@@ -119,10 +119,17 @@ MUTANTS = (
     Mutant(
         "a draw takes the likeliest token",
         SAMPLING,
-        "int(torch.multinomial(weights, 1, generator=self._rng))",
+        "int(torch.searchsorted(sums, least, right=True))",
         "int(weights.argmax())",
     ),
-    Mutant("draws do not depend on the seed", SAMPLING, "weights, 1, generator=self._rng", "weights, 1"),
+    Mutant("a draw can be of a token that cannot come", SAMPLING, "least, right=True", "least"),
+    Mutant(
+        "sums of weights lose small ones",
+        SAMPLING,
+        "weights.cumsum(-1, dtype=torch.float64)",
+        "weights.cumsum(-1).double()",
+    ),
+    Mutant("draws do not depend on the seed", SAMPLING, "torch.rand(1, generator=self._rng, ", "torch.rand(1, "),
     Mutant(
         "the temperature multiplies",
         SAMPLING,
@@ -141,9 +148,9 @@ MUTANTS = (
     ),
     Mutant(
         "greedy takes the last of the largest",
-        SAMPLING,
-        "logits.argmax(-1, keepdim=True), 1.0",
-        "logits.shape[-1] - 1 - logits.flip(-1).argmax(-1, keepdim=True), 1.0",
+        SPECULATIVE,
+        "            return logits.argmax(-1)\n",
+        "            return logits.shape[-1] - 1 - logits.flip(-1).argmax(-1)\n",
     ),
     Mutant(
         "plain draws are skipped one short", SAMPLING, "for _ in range(num_tokens):", "for _ in range(num_tokens - 1):"

@@ -1,7 +1,8 @@
 """Default methods on a scripted clock: whatever guesses cost and however they fare, plain decoding is hardly faster."""
 
 import random
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +33,14 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
+
+    @classmethod
+    def set(cls, monkeypatch: pytest.MonkeyPatch) -> "Clock":
+        """The clock of all rounds from now on."""
+        clock = cls()
+        for module in ("core.decoding.methods", "core.decoding.speculative"):
+            monkeypatch.setattr(f"{module}.time", clock)
+        return clock
 
     def perf_counter(self) -> float:
         return self.now
@@ -86,6 +95,19 @@ class ScriptedModel(CachedModel):
         return logits
 
 
+def counting(real: Callable[..., Tensor], cancel: threading.Event | None = None) -> Any:
+    """`feed_tokens` that keeps the models and sizes of passes, and cancels during the first one."""
+
+    def feed(model: ScriptedModel, token_ids: Sequence[int], start: int, keep: int) -> Tensor:
+        feed.sizes.append((model.name, len(token_ids)))  # type: ignore[attr-defined]
+        if cancel:
+            cancel.set()
+        return real(model, token_ids, start, keep)
+
+    feed.sizes = []  # type: ignore[attr-defined]
+    return feed
+
+
 def text(kind: str, tokens: int) -> list[int]:
     """A book and an answer: one that quotes it, one that has nothing of it, one that changes, one that misleads."""
     rng = random.Random(kind)
@@ -109,9 +131,30 @@ def seconds(
     full: float = 1.0,
 ) -> float:
     """What an answer takes, in plain tokens' time for the same answer."""
-    clock, script = Clock(), [*text(kind, NEW), *[0] * 80]
-    for module in ("core.decoding.methods", "core.decoding.speculative"):
-        monkeypatch.setattr(f"{module}.time", clock)
+    clock = Clock.set(monkeypatch)
+    script = [*text(kind, NEW), *[0] * 80]
+    return (
+        answered(
+            Decoder(name, scripted(clock, script, tmp_path, acceptance, costs, row, full), sampling, ADAPTIVE),
+            clock,
+            script,
+        )
+        / full
+    )
+
+
+ADAPTIVE = SpeculationConfig()
+
+
+def scripted(
+    clock: Clock,
+    script: Sequence[int],
+    tmp_path: Path,
+    acceptance: tuple[float, float],
+    costs: tuple[float, float],
+    row: float = ROW,
+    full: float = 1.0,
+) -> Parts:
     (level1, level2), (draft, retrieval) = acceptance, costs
     models = {
         "draft": ScriptedModel("draft", clock, script, level1, draft, draft * row),
@@ -120,7 +163,7 @@ def seconds(
     }
     models["full"].cache = cast(Any, full_cache := ScriptedCache(BOOK - 1))
     models["retrieval"].cache = cast(Any, ScriptedPart(full_cache))
-    parts = Parts(
+    return Parts(
         **models,
         index=TokenIndex(),
         vocab=VOCAB,
@@ -130,14 +173,17 @@ def seconds(
         costs_folder=tmp_path,
         most_guesses=lambda: 24,
     )
-    decoder = Decoder(name, parts, sampling, SpeculationConfig())
-    tokens = script[:BOOK]
+
+
+def answered(decoder: Decoder, clock: Clock, script: Sequence[int]) -> float:
+    """Seconds of a token of an answer behind the book."""
+    tokens = list(script[:BOOK])
     decoder.start(Context(tokens))
-    clock.now = 0.0
+    began = clock.now
     while len(tokens) < BOOK + NEW:
         tokens += decoder.step(Context(tokens), TokenSampler(torch.Generator())).tokens
     assert tokens == script[: len(tokens)], "the text is the target's"
-    return clock.now / (full * (len(tokens) - BOOK))
+    return (clock.now - began) / (len(tokens) - BOOK)
 
 
 GRID = ((0.1, 0.3), (0.95, 0.3), (0.1, 0.99), (0.6, 0.93))
@@ -192,3 +238,45 @@ def test_guessing_that_pays_is_used(
 ) -> None:
     took = seconds(monkeypatch, tmp_path, name, kind, sampling=sampling, acceptance=(0.95, 0.99), costs=costs)
     assert took < most
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_greedy_answer_begins_with_what_the_last_one_has_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sampling: SamplingParams
+) -> None:
+    """Where a draft is nearly always right, a second answer is faster; sampled ones depend on none before."""
+    clock = Clock.set(monkeypatch)
+    script = [*text("new", NEW), *[0] * 80]
+    parts, took = scripted(clock, script, tmp_path, (0.95, 0.3), (0.27, 0.3)), []
+    for _ in range(2):
+        parts.full.cache.truncate(BOOK - 1)
+        took.append(answered(Decoder("draft", parts, sampling, ADAPTIVE), clock, script))
+    assert took[1] < 0.98 * took[0] if sampling.greedy else took[1] == pytest.approx(took[0], rel=1e-9)
+
+
+@pytest.mark.parametrize(("full", "rows"), [(0.02, {1, 3, 9}), (1.0, {1, 9})])
+def test_slow_passes_are_timed_less(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, full: float, rows: set[int]
+) -> None:
+    clock = Clock.set(monkeypatch)
+    parts = scripted(
+        clock, script := [*text("new", NEW), *[0] * 80], tmp_path, (0.9, 0.9), (0.01, 0.01), ROW * full, full
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(ScriptedModel, "feed_tokens", counted := counting(ScriptedModel.feed_tokens))
+        Decoder("retrieval", parts, SAMPLED, ADAPTIVE).start(Context(script[:BOOK]))
+    sizes = [size for name, size in counted.sizes if name == "full"]
+    assert set(sizes) == rows and len(sizes) == len(rows) * (3 if full < 0.1 else 1)
+
+
+def test_timing_before_an_answer_can_be_cancelled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock = Clock.set(monkeypatch)
+    parts, cancel = (
+        scripted(clock, script := [*text("new", NEW), *[0] * 80], tmp_path, (0.9, 0.9), (0.3, 0.3)),
+        threading.Event(),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(ScriptedModel, "feed_tokens", counted := counting(ScriptedModel.feed_tokens, cancel))
+        Decoder("triforce", parts, SAMPLED, ADAPTIVE).start(Context(script[:BOOK]), cancel)
+    assert counted.sizes == [("draft", 1)], "no pass behind the one in which it was cancelled"
+    answered(Decoder("triforce", parts, SAMPLED, ADAPTIVE), clock, script)  # what is not known is timed

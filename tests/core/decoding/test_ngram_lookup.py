@@ -55,7 +55,7 @@ def test_a_guess_continues_the_longest_match() -> None:
     quoted = book[200:209]
     index = TokenIndex()
     lookup = Lookup(index, 256, CPU, at_least=5, at_most=12)
-    lookup.sync([*book, 7, *quoted])
+    index.sync([*book, 7, *quoted])
     guess = lookup.guess(Context([*book, 7, *quoted]))
     assert guess is not None
     assert list(guess.tokens) == book[209 : 209 + 9], "as many tokens as agree"
@@ -72,9 +72,9 @@ def test_what_was_committed_is_taken_in() -> None:
     index = TokenIndex()
     lookup = Lookup(index, 64, CPU, at_least=3, at_most=12)
     text = [1, 2, 3, 4, 5, 6, 7]
-    lookup.sync(text)
+    index.sync(text)
     assert lookup.guess(Context(text)) is None
     grown = [*text, 9, 2, 3, 4]
-    lookup.extend(Context(grown))
+    index.extend(grown[len(text) :])
     guess = lookup.guess(Context(grown))
     assert guess is not None and guess.tokens == (5, 6, 7, 9)

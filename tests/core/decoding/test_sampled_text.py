@@ -126,15 +126,17 @@ SMALL_VOCAB, CUTS, RUNS_OF_TABLES = 4, (2, 4, 5), 4000
 
 
 def continued_tables(replayed: bool) -> list[tuple[int, ...]]:
-    """Two tokens, two behind them, one behind these, with one seed, by laws as tables; `replayed`: by the old draws."""
+    """Two tokens, two behind them, one behind these, with one seed, by tables; `replayed`: by the same draws."""
     draft, retrieval, full = tables(11, SMALL_VOCAB)
     level1 = Speculative(AutoregressiveProposer(TableModel("draft", draft)), TableModel("retrieval", retrieval), 1)
     top = Speculative(level1, TableModel("full", full), 1)
     found = []
     for seed in range(RUNS_OF_TABLES):
         tokens: list[int] = []
-        for until in CUTS:  # of old: with the numbers behind those that plain decoding would have used so far
-            sampler = sampler_behind(Generator(), seed, len(tokens), SMALL_VOCAB, speculative=not replayed)
+        for until in CUTS:
+            sampler = sampler_behind(Generator(), seed, len(tokens), speculative=True)
+            if replayed:
+                sampler = TokenSampler(Generator().manual_seed(seed))
             while len(tokens) < until:
                 tokens += alone(top.round(Context(START, tuple(tokens)), sampler)).tokens
             del tokens[until:]
@@ -143,7 +145,7 @@ def continued_tables(replayed: bool) -> list[tuple[int, ...]]:
 
 
 def test_what_is_drawn_behind_written_tokens_does_not_depend_on_how_they_were_drawn() -> None:
-    """Negative control: as it was, an answer went on with random numbers that rejected guesses had been drawn with."""
+    """Negative control: an answer that goes on with random numbers that guesses have been drawn with."""
     full = tables(11, SMALL_VOCAB)[2]
     law: LanguageModel = {(): 1.0}
     for _ in range(CUTS[-1]):
@@ -161,9 +163,7 @@ def test_what_is_drawn_behind_written_tokens_does_not_depend_on_how_they_were_dr
 
 def test_draws_behind_written_tokens_begin_elsewhere_for_every_length_and_seed() -> None:
     begun = {
-        float(
-            torch.rand(1, dtype=torch.float64, generator=sampler_behind(rng, seed, written, 4, speculative=True)._rng)
-        )
+        float(torch.rand(1, dtype=torch.float64, generator=sampler_behind(rng, seed, written, speculative=True)._rng))
         for rng in [Generator()]
         for seed in range(40)
         for written in range(40)

@@ -1,20 +1,26 @@
 from collections import Counter
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.caches.tokens import Context
 from core.config import LEAST_TEMPERATURE, MOST_QUERIES, RetrievalConfig, SamplingParams
 from core.decoding import sampling
 from core.decoding.sampling import TokenSampler, to_probs
+from core.decoding.speculative import SampledModel
 from core.errors import InvalidSetting
 from tests.core.laws import chi_square
 
 
-def test_temperature_zero_is_one_hot_at_the_first_of_the_largest() -> None:
+def test_temperature_zero_is_certain_of_the_first_of_the_largest() -> None:
+    model: Any = SimpleNamespace(device=torch.device("cpu"), graphs=None)
     logits = torch.tensor([[1.0, 3.0, 3.0], [-1.0, -2.0, -1e9]])
-    assert to_probs(logits, SamplingParams()).tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert SampledModel(model, SamplingParams()).probs_of(logits, Context([0, 1]), 2).tolist() == [1, 0]
 
 
 def test_top_k_keeps_the_k_most_likely_and_renormalises() -> None:
@@ -47,10 +53,10 @@ def test_a_nucleus_is_that_of_a_whole_sort(monkeypatch: pytest.MonkeyPatch, most
         assert torch.equal(found, nucleus_by_sorting(torch.softmax(logits, -1), top_p))
 
 
-def test_a_low_temperature_approaches_greedy() -> None:
+def test_a_low_temperature_approaches_the_likeliest_token() -> None:
     logits = torch.randn(50, generator=torch.Generator().manual_seed(0))
     warm = to_probs(logits, SamplingParams(temperature=1e-3))
-    assert torch.allclose(warm, to_probs(logits, SamplingParams()), atol=1e-6)
+    assert warm.argmax() == logits.argmax() and warm.max() > 1 - 1e-6
 
 
 @given(
@@ -95,6 +101,55 @@ def test_unusable_retrieval_settings_are_refused_with_an_action(wrong: dict[str,
     assert error.value.hint
 
 
+def drawn(weights: torch.Tensor, numbers: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    """What is drawn with these random numbers, float64."""
+    left = iter(numbers)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "rand", lambda *_, **__: next(left)[None])
+        return torch.tensor([TokenSampler(torch.Generator()).draw(weights) for _ in numbers])
+
+
+def test_draws_have_the_law_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of random numbers that lie evenly each token has its share, but for its two ends; some weigh nothing."""
+    weights = torch.softmax(2 * torch.randn(60, generator=torch.Generator().manual_seed(0)), -1)
+    weights[[0, 7, 8, 59]] = 0.0
+    evenly = (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
+    counts = torch.bincount(drawn(weights, evenly, monkeypatch), minlength=60)
+    assert (counts - 10_000 * weights.double() / weights.double().sum()).abs().max() <= 1
+    assert not counts[weights == 0].any()
+
+
+def test_the_ends_of_a_draw_are_tokens_that_can_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64)
+    for seed in range(50):
+        weights = torch.rand(9, generator=torch.Generator().manual_seed(seed)) if seed else torch.ones(9)
+        weights[[0, 1, 8]] = 0.0
+        assert drawn(weights, ends, monkeypatch).tolist() == [2, 7]
+
+
+def test_unlikely_tokens_of_a_large_vocabulary_are_drawn_as_often_as_others_of_their_weight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One token of nearly all the mass, then 150,000 that share a ten-thousandth: sums of 32 bits would merge 180."""
+    weights = torch.cat((torch.tensor([1.0]), torch.full((150_000,), 1e-4 / 150_000)))
+    places = torch.arange(500, dtype=torch.float64) * 300 + 0.5
+    total = weights.double().sum()
+    found = drawn(weights, (1 + places * weights[1].double()) / total, monkeypatch)
+    assert (found - 1 == places.long()).all()
+
+
+def draw_by_race(weights: torch.Tensor, rng: torch.Generator) -> int:
+    return int(torch.multinomial(weights, 1, generator=rng))
+
+
+def test_draws_are_distributed_as_torch_s_own() -> None:
+    weights = torch.tensor([0.5, 0.0, 2.0, 1.0, 0.25])
+    law = {(token,): float(weight / weights.sum()) for token, weight in enumerate(weights) if weight}
+    rng = torch.Generator().manual_seed(3)
+    for draw in (TokenSampler(rng).draw, partial(draw_by_race, rng=rng)):
+        assert chi_square(Counter((draw(weights),) for _ in range(4000)), law).fits
+
+
 def test_dice_accept_the_prefix_before_the_first_rejection() -> None:
     sampler = TokenSampler(torch.Generator().manual_seed(0))
     one, zero = torch.ones(3), torch.zeros(3)
@@ -134,7 +189,6 @@ def test_every_guess_has_a_coin_of_its_own() -> None:
 def test_temperatures_too_low_to_divide_by_are_greedy() -> None:
     logits = torch.tensor([[100.0, 99.0, 3.0]])
     for temperature in (1e-37, 1e-6):
-        sampling = SamplingParams(temperature=temperature)
-        assert sampling.greedy and to_probs(logits, sampling).tolist() == [[1, 0, 0]]
+        assert SamplingParams(temperature=temperature).greedy
     lowest = SamplingParams(temperature=LEAST_TEMPERATURE)
     assert not lowest.greedy and to_probs(1e4 * logits, lowest).tolist() == [[1, 0, 0]]

@@ -74,6 +74,18 @@ def test_an_underlined_sentence_is_explained_and_a_refusal_is_not_underlined() -
     assert "not in the books word for word" in conversation(two)[3]["content"][0]["text"]
 
 
+def test_of_an_answer_that_is_mostly_the_models_own_wording_this_is_said_once() -> None:
+    found = "The carved teapot was lost in the spring tide."
+    own = [f"Nobody ever sold the {thing} for a crown." for thing in ("pot", "cup", "jug", "pan")]
+    session = a_session(" ".join([found, *own]), " ".join([found, *own[:3]]), " ".join([*4 * [found], *own]))
+    most, few, book = answers(session)
+    assert 'class="own"' not in most and "page 2" in most
+    assert few.count('class="own"') == 3 and book.count('class="own"') == 4
+    feet = [one["content"][0]["text"] for one in conversation(session)[3::4]]
+    assert ["Most of this answer is not in the book word for word" in foot for foot in feet] == [True, False, False]
+    assert ["<u>Underlined</u>" in foot for foot in feet] == [False, True, True]
+
+
 def test_what_is_kept_copied_and_exported_has_no_chips() -> None:
     session = a_session(f"So {FOUND}, and {INVENTED}.")
     assert "chip" in answers(session)[0] and session.dialogue is not None

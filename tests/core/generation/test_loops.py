@@ -1,0 +1,65 @@
+"""Greedy texts that go on repeating themselves end, at the same token with every method."""
+
+import random
+
+import pytest
+
+from core.config import GenerationConfig, SamplingParams
+from core.engine import Engine
+from core.generation import decode_loop
+from core.generation.decode_loop import LONGEST_LOOP, LOOP_TIMES, LOOP_TOKENS, loops
+from core.generation.events import Finished
+from tests.core.toys import random_prompt, tiny_engine
+
+
+def loops_by_counting(tokens: list[int]) -> bool:
+    """By the definition, every length of a piece and every number of repeats."""
+    for size in range(1, LONGEST_LOOP + 1):
+        piece = tokens[-size:]
+        times = next(
+            n for n in range(1, 1000) if tokens[len(tokens) - (n + 1) * size : len(tokens) - n * size] != piece
+        )
+        behind = tokens[: len(tokens) - times * size][::-1]  # a part of one more piece may stand before them
+        part = next((n for n, token in enumerate(behind) if n >= size or token != piece[-1 - n]), len(behind))
+        if times >= LOOP_TIMES and times * size + part >= LOOP_TOKENS:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 16, 17, 40, LONGEST_LOOP, LONGEST_LOOP + 1])
+def test_a_loop_is_a_piece_that_stands_there_often_enough(size: int) -> None:
+    rng = random.Random(size)
+    piece, before = [rng.randrange(50, 99) for _ in range(size)], [rng.randrange(40) for _ in range(70)]
+    found = []
+    for length in range(LOOP_TIMES * size + LOOP_TOKENS):
+        tokens = [*before, *(piece[at % size] for at in range(length))]
+        found.append(loops(tokens))
+        assert found[-1] is loops_by_counting(tokens)
+    assert any(found) is (size <= LONGEST_LOOP)
+    assert found == sorted(found), "once in a loop, always in it"
+
+
+def answered(engine: Engine, prompt: list[int], config: GenerationConfig, written: list[int] | None = None) -> Finished:
+    *_, finished = engine.generate(prompt, config, written=written or [])
+    assert isinstance(finished, Finished)
+    return finished
+
+
+def test_every_method_ends_a_loop_at_the_same_token_and_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts as a loop here: the newest token stands there four times. Tiny models do not come into real ones."""
+    monkeypatch.setattr(decode_loop, "loops", in_loop := lambda tokens: list(tokens).count(tokens[-1]) >= 4)
+    engine, prompt = tiny_engine(), random_prompt(300, 1)
+
+    def config(method: str, temperature: float = 0.0, *, end_loops: bool = True) -> GenerationConfig:
+        sampling = SamplingParams(temperature=temperature)
+        return GenerationConfig(max_new_tokens=160, method=method, sampling=sampling, end_loops=end_loops)
+
+    whole = answered(engine, prompt, config("autoregressive", end_loops=False))
+    assert whole.stop_reason == "max_new_tokens"
+    first = next(n for n in range(1, 160) if in_loop(whole.token_ids[:n]))
+    for method in ("autoregressive", "triforce", "lookup"):
+        ended = answered(engine, prompt, config(method))
+        assert ended.stop_reason == "repeating" and ended.token_ids == whole.token_ids[:first]
+    assert answered(engine, prompt, config("lookup", 1.0)).stop_reason == "max_new_tokens"
+    more = answered(engine, prompt, config("lookup"), list(whole.token_ids[:first]))
+    assert more.stop_reason == "repeating" and len(more.token_ids) >= first + 4, "who wants more of it can have it"
