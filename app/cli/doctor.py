@@ -254,7 +254,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predicti
     width = "" if here == kv else f", {here / 1024:.0f} KiB as kept here"
     shown = [
         *(described if rig.assumed else []),
-        f"Processor  {machine.cpu}, {machine.num_cores} cores",
+        f"Processor  {', '.join((machine.cpu, f'{machine.num_cores} cores', *machine.abilities))}",
         f"Memory     {machine.free_ram_bytes / GIB:.1f} of {machine.ram_bytes / GIB:.1f} GiB free",
         *(gpus or [f"GPU        {missing}"]),
         "",
