@@ -41,6 +41,12 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         help="for --suite peers: some of transformers,llama.cpp,openvino,onnxruntime (default: all)",
     )
     parser.add_argument(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="for --suite peers: ask about this document, twice (default: a generated book, once)",
+    )
+    parser.add_argument(
         "--checkpoint",
         type=Path,
         metavar="F.jsonl",
@@ -58,7 +64,8 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         "--parts",
         type=name_list,
         metavar="A,B",
-        help="for --suite ablation: only these, as in its table's first column",
+        help="for --suite ablation: only these, as in its table's first column; for --suite peers: ways of decoding "
+        "with one of these in their names",
     )
     parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results (.png, .svg, .pdf)")
     parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")

@@ -1,12 +1,15 @@
 """`bench --suite peers`: this program beside others, on the processor; makes their environments itself."""
 
 import argparse
+import hashlib
 import sys
 from dataclasses import asdict
 
 import psutil
 
 from app.cli.bench_report import BENCH_SEED, commit, finish, follow, tell
+from app.context.context_documents import Library
+from app.documents.bundle import read_documents
 from app.runtime.data_folder import data_dir
 from core.bench.checkpoint import Checkpoint
 from core.bench.peers.process import NotMeasured
@@ -16,7 +19,8 @@ from core.models.hub.catalog import BUNDLED
 from core.models.hub.draft_selection import pair
 from core.planning.hardware import this_machine
 
-DEFAULT_CONTEXTS, DEFAULT_NEW_TOKENS = (8192, 32768, 65536), 256
+DEFAULT_NEW_TOKENS = 256
+BOOK_CONTEXTS, TEXT_CONTEXTS = (8192, 32768, 65536), (2000, 8000, 24000)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidSetting("Peers are measured on the processor.", hint="Leave out --device.")
     entry = pair(args.model or BUNDLED, args.draft or "auto")
     weights = Weights(target=entry.target, draft=entry.draft)
+    text = Library.of(read_documents(args.text)).text if args.text else ""
     threads = psutil.cpu_count(logical=False) or 1
     shape = {
         "repeats": args.repeats,
@@ -39,14 +44,17 @@ def run(args: argparse.Namespace) -> int:
         "suite": args.suite,
         "model": entry.name,
         "weights": weights.digest(),
+        "text": hashlib.sha256(text.encode()).hexdigest(),
         "threads": threads,
         **shape,
         "commit": commit(),
     }
     checkpoint = Checkpoint(args.checkpoint, depends)
-    peers = Peers(weights, data_dir(args.data_dir) / "peers", threads=threads, only=args.peers or (), tell=tell)
+    chosen = {"only": args.peers or (), "parts": args.parts or ()}
+    peers = Peers(weights, data_dir(args.data_dir) / "peers", threads=threads, **chosen, tell=tell)
     programs = peers.prepare(sys.executable, offline=args.offline)
-    measured = peers.rows(args.contexts or DEFAULT_CONTEXTS, **shape, checkpoint=checkpoint, minutes=args.minutes)
+    contexts = args.contexts or (TEXT_CONTEXTS if text else BOOK_CONTEXTS)
+    measured = peers.rows(contexts, **shape, checkpoint=checkpoint, minutes=args.minutes, text=text)
     try:
         rows, complete = follow(measured, args)
     except NotMeasured as error:

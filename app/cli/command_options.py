@@ -19,7 +19,7 @@ RARE = {  # only --help-all lists them
     "draft", "bits", "kv_bits", "self_draft_bits", "gpus", "gpu_memory", "layerwise", "attention", "graphs",
     "cpu_attention_share", "venv", "offline", "data_dir", "remote_key", "allow_host", "share", "allow_origin",
     "queue", "token_ids", "top_p", "top_k", "thinking", "chapters", "saved", "skills", "budget", "placements",
-    "peers", "checkpoint", "minutes", "parts", "acceptance", "models", "machines", "plot", "out",
+    "peers", "checkpoint", "text", "minutes", "parts", "acceptance", "models", "machines", "plot", "out",
     "exact", "whole_words", "force", "sequential",
 }  # fmt: skip
 FREQUENT = {  # by command, in spite of RARE

@@ -129,11 +129,11 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None, draft: st
         )
     if shape is not None and not (file / "config.json").is_file() and not is_here(name):
         small = find_shape(draft) if draft not in (AUTO, NONE) else shape.draft if draft == AUTO else None
-        drafting = size_of(small.config, small.name) if small else None
+        drafting = small.size() if small else None
         return Subject(
             name=shape.name,
             description=shape.description,
-            target=size_of(shape.config, shape.name),
+            target=shape.size(),
             draft=drafting,
             acceptance=given or PUBLISHED,
             has_files=False,
@@ -255,7 +255,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predicti
     width = "" if here == kv else f", {here / 1024:.0f} KiB as kept here"
     shown = [
         *(described if rig.assumed else []),
-        f"Processor  {machine.cpu}, {machine.num_cores} cores",
+        f"Processor  {', '.join((machine.cpu, f'{machine.num_cores} cores', *machine.abilities))}",
         f"Memory     {machine.free_ram_bytes / GIB:.1f} of {machine.ram_bytes / GIB:.1f} GiB free",
         *(gpus or [f"GPU        {missing}"]),
         *([] if rig.assumed else [parsers_line(left_open())]),

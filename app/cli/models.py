@@ -22,7 +22,7 @@ from core.models.hub.client import look_up
 from core.models.hub.download import DownloadProgress, download, still_to_come
 from core.models.hub.local import LocalModel, in_cache
 from core.models.hub.shapes import find_shape
-from core.models.param_count import ModelSize, size_in, size_of
+from core.models.param_count import ModelSize, size_in
 from core.planning.basis import MOST_CONTEXT
 from core.planning.sizes import kv_bytes_per_token
 
@@ -134,8 +134,10 @@ def show_model(name: str, *, as_json: bool) -> int:
 
 def source(row: dict[str, Any]) -> str:
     """Where the files of a model come from."""
-    if row["wheel"]:
-        return f"the wheel {row['wheel']['package']} of pip's index, {disk_size(row['file_bytes'])} in 4 and 8 bits"
+    if row["gguf"]:
+        package, kinds = row["gguf"]["package"], " and ".join(row["gguf"]["kinds"])
+        place = f"the wheel {package} of pip's index" if package else f"{row['hub']}, {row['gguf']['file']}"
+        return f"{place}, {disk_size(row['file_bytes'])} in {kinds}"
     return str(row["hub"] or row["folder"])
 
 
@@ -152,7 +154,7 @@ def report(row: Known) -> dict[str, Any]:
         "parameters": size.num_parameters,
         "dtype": dtype,
         "weight_bytes": size.num_parameters * size.dims.disk_dtype.itemsize,
-        "file_bytes": row.wheel.size_bytes if row.wheel else size.num_parameters * size.dims.disk_dtype.itemsize,
+        "file_bytes": row.gguf.size_bytes if row.gguf else size.num_parameters * size.dims.disk_dtype.itemsize,
         "bits_bytes": {str(bits): size.quantised_bytes(bits, torch.bfloat16) for bits in (16, 8, 4)},
         "kv_bytes_per_token": kv,
         "kv_bytes": {str(context): kv * context for context in CONTEXTS if context <= size.dims.max_context},
@@ -167,7 +169,7 @@ def sizes(row: Known) -> tuple[ModelSize, str]:
     """Parameter count and dimensions, and the name of the type in which the weights are stored."""
     shape = find_shape(row.name)
     if shape is not None:
-        size = size_of(shape.config, row.name)
+        size = shape.size()
     else:
         path = row.path()
         assert path is not None, f"{row.name} has neither files nor a shape"

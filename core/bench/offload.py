@@ -20,7 +20,6 @@ from core.engine_builder import LoadedPair, PairFiles
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.generation.events import Finished, PrefillProgress
 from core.models.hub.shapes import find_shape
-from core.models.param_count import size_of
 from core.planning.hardware import (
     Machine,
     cap_memory,
@@ -220,8 +219,8 @@ def project(machine: Machine, seen: Acceptance | None, tell: Callable[[str], obj
     for name in PROJECTED:
         shape = find_shape(name)
         assert shape is not None, f"the shape {name} is gone"
-        target = size_of(shape.config, shape.name)
-        draft = size_of(shape.draft.config, shape.draft.name) if shape.draft else None
+        target = shape.size()
+        draft = shape.draft.size() if shape.draft else None
         for assumed in PROJECTED_RIGS:
             rig = make_rig(machine, assume=assumed, host_gib=PROJECTED_HOST_GIB)
             for context in PROJECTED_CONTEXTS:

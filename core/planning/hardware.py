@@ -39,6 +39,18 @@ class Gpu:
     free_bytes: int
 
 
+ABILITIES = {  # what Linux calls each, of x86 and of ARM
+    "AVX2": {"avx2"},
+    "AVX-512": {"avx512bw"},
+    "VNNI": {"avx512_vnni", "avx_vnni"},
+    "bf16": {"avx512_bf16", "bf16"},
+    "AMX": {"amx_int8"},
+    "NEON": {"asimd"},
+    "dot products": {"asimddp"},
+    "i8mm": {"i8mm"},
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What planning needs to know about a machine."""
@@ -50,13 +62,14 @@ class Machine:
     gpus: tuple[Gpu, ...]
     unused_gpu: UnusedGpu | None = None  # a GPU that torch cannot use, if there is no usable one
     compiles: bool = False  # whether the processor's own kernel can be had, which widens 16 bits in registers
+    abilities: tuple[str, ...] = ()  # of the processor, for products of few bits; none: they are not known
 
 
 def this_machine() -> Machine:
     """Inspect this machine. Of several GPUs only the current one gets a CUDA context."""
     gpus, unused = _gpus()
     total_ram, free_ram = _ram_bytes()
-    return Machine(cpu_name(), _num_cores(), total_ram, free_ram, gpus, unused, can_compile())
+    return Machine(cpu_name(), _num_cores(), total_ram, free_ram, gpus, unused, can_compile(), abilities())
 
 
 def resolve_device(name: str) -> torch.device:
@@ -136,6 +149,17 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def abilities(info: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
+    """What the processor has for products of few bits, as it is called; nothing where the system does not tell."""
+    if not info.is_file():
+        return ()
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
+    flags = {
+        flag for line in lines if line.startswith(("flags", "Features")) for flag in line.partition(":")[2].split()
+    }
+    return tuple(name for name, needed in ABILITIES.items() if flags & needed)
 
 
 def _ram_bytes() -> tuple[int, int]:

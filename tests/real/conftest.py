@@ -31,7 +31,7 @@ def smollm2() -> Path:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(constants, "HF_HUB_CACHE", str(CACHE))
         row = entries()[SMALLEST]
-        assert row.repo is not None and row.wheel is not None
+        assert row.repo is not None and row.gguf is not None
         try:
             for _ in download(look_up(row.repo)) if row.path() is None else ():
                 pass
@@ -40,7 +40,7 @@ def smollm2() -> Path:
         file = row.path()
         assert file is not None
         with file.open("rb") as content:
-            assert hashlib.file_digest(content, "sha256").hexdigest() == row.wheel.sha256, f"remove {CACHE}"
+            assert hashlib.file_digest(content, "sha256").hexdigest() == row.gguf.sha256, f"remove {CACHE}"
         return file
 
 

@@ -150,13 +150,14 @@ def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:
     """The largest full model that is quick enough on this machine, else the quickest; None: none fits.
 
     Models whose context here holds `needed` tokens come first, then those that the hub hands out at once before those
-    whose licence must be accepted there.
+    whose licence must be accepted there, then of the quick ones those in the form that suits the machine.
     """
     fitting = [row for row in rows if not row.is_bundled and row.fit is not None and row.fit.speeds is not None]
     fitting = [row for row in fitting if row.fit is not None and row.fit.context >= needed] or fitting
     open_ones = [row for row in fitting if row.is_here or not row.gated]
     fitting = open_ones or fitting
     usable = [row for row in fitting if _is_usable(row)]
+    usable = [row for row in usable if row.is_suited] or usable
     if usable:
         return max(usable, key=lambda row: (min(row.fit.context, 1 << 16) if row.fit else 0, row.size_bytes))
     return max(fitting, key=lambda row: row.fit.speeds.triforce if row.fit and row.fit.speeds else 0.0, default=None)
@@ -172,7 +173,7 @@ def _is_usable(row: ModelRow) -> bool:
 def _is_small(ready: Ready) -> bool:
     """Whether the model in use is the smallest real one, which answers but is often wrong."""
     row = entries().get(ready.info.model)
-    return row is not None and row.wheel is not None
+    return row is not None and not row.needs_hub
 
 
 def _why(session: Session, ready: Ready) -> str:

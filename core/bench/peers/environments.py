@@ -16,6 +16,7 @@ from core.bench.peers.process import NotMeasured, last_line, run_killable
 TORCH_WHEELS, TORCH_WHEELS_VARIABLE = "https://download.pytorch.org/whl", "TRIFORCE_TORCH_INDEX"  # as for launch.py
 GPU_PACKAGES = ("nvidia-", "cuda-", "triton")
 BUILD_SECONDS = 3600.0
+BUILD_PROCESSES = ("CMAKE_BUILD_PARALLEL_LEVEL", "LLAMA_CPP_BUILD_JOBS")
 
 
 def environment(recipe: Recipe, folder: Path, tell: Callable[[str], object], *, offline: bool = False) -> Path:
@@ -67,7 +68,7 @@ def _torch(recipe: Recipe) -> list[str]:
 
 
 def _run(command: Sequence[str], log: Path, recipe: Recipe) -> str:
-    level = {"CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))}
+    level = {name: os.environ.get(name, str(os.cpu_count() or 1)) for name in BUILD_PROCESSES}
     with log.open("a", encoding="utf-8") as errors:
         written, code = run_killable(
             command, given="", log=errors, seconds=BUILD_SECONDS, variables={**level, **recipe.variables}

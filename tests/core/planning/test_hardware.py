@@ -18,7 +18,15 @@ from core.engine_builder import LoadedPair
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.planning import hardware, nvidia, tp_planning
 from core.planning.choices import choose_device
-from core.planning.hardware import CONTEXT_BYTES, Gpu, cap_memory, has_kernels, resolve_device, this_machine
+from core.planning.hardware import (
+    CONTEXT_BYTES,
+    Gpu,
+    abilities,
+    cap_memory,
+    has_kernels,
+    resolve_device,
+    this_machine,
+)
 from core.planning.machine_spec import make_rig
 from core.planning.nvidia import DriverAnswer, DriverGpu, InstalledTorch
 from tests.core.fake_cuda import FakeCuda, install
@@ -313,3 +321,11 @@ def test_the_memory_of_this_process_is_seen() -> None:
         block.write(bytes(256 << 20))
         assert hardware.used_memory_bytes(cpu) - before > 128 << 20
     assert hardware.peak_memory_bytes(cpu) >= before
+
+
+def test_what_a_processor_can_do_is_told_by_name(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("model name : x\nflags\t\t: fpu avx2 avx512bw avx512_vnni avx512_bf16\n", encoding="utf-8")
+    assert abilities(info) == ("AVX2", "AVX-512", "VNNI", "bf16")
+    info.write_text("Features : fp asimd asimddp i8mm\n", encoding="utf-8")
+    assert abilities(info) == ("NEON", "dot products", "i8mm") and abilities(tmp_path / "none") == ()

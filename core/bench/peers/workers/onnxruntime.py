@@ -9,7 +9,7 @@ from typing import Any
 
 import onnxruntime_genai as genai
 
-from core.bench.peers.workers.protocol import Clock, Refused, serve
+from core.bench.peers.workers.protocol import Clock, Refused, answers, serve
 
 
 def prepare(request: dict[str, Any]) -> dict[str, Any]:
@@ -27,14 +27,13 @@ def prepare(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Answer the prompt, after a short one."""
+    """Answer the prompts."""
     folder = Path(request["work"]) / "target"
     config = genai.Config(str(folder))
     threads = {"intra_op_num_threads": request["threads"]}
     config.overlay(json.dumps({"model": {"decoder": {"session_options": threads}}}))
     model = genai.Model(config)
-    _answer(model, request["prompt"][:64], request["stop"], 16)
-    return _answer(model, request["prompt"], request["stop"], request["max_new_tokens"])
+    return answers(request, lambda prompt, most: _answer(model, prompt, request["stop"], most))
 
 
 def _answer(model: Any, prompt: list[int], stop: list[int], most: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Worker: OpenVINO GenAI. The model is converted by optimum-intel, with float16 weights as in its files."""
+"""Worker: OpenVINO GenAI. It reads a GGUF file itself; a folder is converted by optimum-intel, with float16 weights."""
 
 import shutil
 import subprocess
@@ -10,14 +10,14 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
-from core.bench.peers.workers.protocol import Clock, Refused, serve, until_stop
+from core.bench.peers.workers.protocol import Clock, Refused, answers, serve, until_stop
 
 GUESSES, NGRAM = 5, 3  # of prompt lookup, as in its documentation
 
 
 def prepare(request: dict[str, Any]) -> dict[str, Any]:
-    """Convert the target, once."""
-    done = Path(request["work"]) / "target"
+    """Convert the target, once, where it is a folder."""
+    done = _model(request)
     if not done.exists():
         part = done.with_name("target.part")
         shutil.rmtree(part, ignore_errors=True)
@@ -28,6 +28,11 @@ def prepare(request: dict[str, Any]) -> dict[str, Any]:
             raise Refused("optimum-intel could not convert the model")
         part.rename(done)
     return {"version": genai.__version__}
+
+
+def _model(request: dict[str, Any]) -> Path:
+    given = Path(request["target"])
+    return given if given.suffix == ".gguf" else Path(request["work"]) / "target"
 
 
 class _Arrivals(genai.StreamerBase):  # type: ignore[misc]
@@ -46,23 +51,20 @@ class _Arrivals(genai.StreamerBase):  # type: ignore[misc]
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Answer the prompt, after a short one."""
+    """Answer the prompts."""
     options = request["options"]
-    settings: dict[str, Any] = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "KV_CACHE_PRECISION": options["kv"],
-        "INFERENCE_NUM_THREADS": request["threads"],
-    }
-    if options["guess"] == "lookup":
+    settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": request["threads"]}
+    if "kv" in options:
+        settings |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": options["kv"]}
+    if options.get("guess") == "lookup":
         settings["prompt_lookup"] = True
-    pipe = genai.LLMPipeline(str(Path(request["work"]) / "target"), "CPU", **settings)
+    pipe = genai.LLMPipeline(str(_model(request)), "CPU", **settings)
     config = genai.GenerationConfig()
     config.do_sample, config.stop_token_ids = False, set(request["stop"])
     config.eos_token_id = request["stop"][0] if request["stop"] else -1
-    if options["guess"] == "lookup":
+    if options.get("guess") == "lookup":
         config.num_assistant_tokens, config.max_ngram_size = GUESSES, NGRAM
-    _answer(pipe, request["prompt"][:64], config, 16, request["stop"])
-    return _answer(pipe, request["prompt"], config, request["max_new_tokens"], request["stop"])
+    return answers(request, lambda prompt, most: _answer(pipe, prompt, config, most, request["stop"]))
 
 
 def _answer(pipe: Any, prompt: list[int], config: Any, most: int, stop: list[int]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+WARM_UP = 64  # tokens of the prompt that is answered before
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -38,9 +39,19 @@ class Clock:
         }
 
 
-def peak_memory_bytes() -> int:
-    """Most memory that this process has held; 0 if unknown. Not getrusage: that counts the parent's, too."""
-    status = Path("/proc/self/status")
+def answers(request: Mapping[str, Any], answer: Callable[[list[int], int], dict[str, Any]]) -> dict[str, Any]:
+    """The answers to all prompts, by kind, in their order: each gets so many tokens at most.
+
+    A short prompt is answered before. None begins as it does, so that nothing of them is read yet.
+    """
+    prompts: dict[str, list[int]] = request["prompts"]
+    answer(max(prompts.values(), key=len)[1 : 1 + WARM_UP], 16)
+    return {kind: answer(prompt, request["max_new_tokens"]) for kind, prompt in prompts.items()}
+
+
+def peak_memory_bytes(process: int | str = "self") -> int:
+    """Most memory that a process has held; 0 if unknown. Not getrusage: that counts the parent's, too."""
+    status = Path(f"/proc/{process}/status")
     if not status.is_file():
         return 0
     lines = status.read_text(encoding="utf-8").splitlines()

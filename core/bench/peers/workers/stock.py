@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.generation.streamers import BaseStreamer
 
-from core.bench.peers.workers.protocol import Clock, serve
+from core.bench.peers.workers.protocol import Clock, answers, serve
 
 CHUNK = 1024  # tokens read at a time; without chunks attention over the prompt takes much more memory
 
@@ -27,7 +27,7 @@ class _Arrivals(BaseStreamer):
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Answer the prompt, after a short one."""
+    """Answer the prompts."""
     torch.set_num_threads(request["threads"])
     torch.set_flush_denormal(True)
     model, options = _load(request["target"]), request["options"]
@@ -38,8 +38,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         more = {"prompt_lookup_num_tokens": 10}
     else:
         more["prefill_chunk_size"] = CHUNK
-    _answer(model, request["prompt"][:64], request["stop"], 16, more)
-    return _answer(model, request["prompt"], request["stop"], request["max_new_tokens"], more)
+    return answers(request, lambda prompt, most: _answer(model, prompt, request["stop"], most, more))
 
 
 def _load(folder: str) -> Any:

@@ -70,6 +70,8 @@ def test_the_largest_model_that_is_quick_enough_is_best() -> None:
     assert best([slow, replace(slow, name="slower", fit=fits(1.0))]) == slow, "none is quick: the quickest"
     assert best([gated, bundled]) == gated and best([bundled, ROW]) is None
     assert best([small, short], 100_000) == small and best([short], 100_000) == short, "it should hold the book"
+    four_bits = replace(ROW, name="four bits", size_bytes=3 * 10**9, fit=fits(20.0), is_suited=True)
+    assert best([good, four_bits, small]) == four_bits and best([good, replace(four_bits, fit=fits(2.0))]) == good
     here = replace(gated, is_here=True)
     assert best([good, here]) == here, "what is on the disk needs no licence any more"
 

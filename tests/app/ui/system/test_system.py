@@ -257,6 +257,28 @@ def test_what_the_host_attends_to_is_told_with_its_reason(ready: Ready, engine: 
     assert found.link_bytes_per_full_pass == 4096 * 2048 - found.host_bytes_per_full_pass
 
 
+def test_what_was_measured_here_is_told_by_context_and_method(ready: Ready) -> None:
+    name = ready.info.model
+
+    def told(method: str, tokens: int, seconds: float, context: int, model: str = name, *more: str) -> Exchange:
+        stats = replace(lane_stats(tokens, method), new_tokens=tokens, decode_seconds=seconds)
+        done = replace(finished("a b", method), stats=stats, prompt_tokens=context)
+        return Exchange("q", done, model=model, methods=(method, *more))
+
+    exchanges = (
+        told("triforce", 100, 2.0, 8000),
+        told("autoregressive", 10, 1.0, 8500),
+        told("autoregressive", 30, 1.0, 8200),
+        told("autoregressive", 40, 1.0, 2000),
+        told("autoregressive", 900, 1.0, 2000, "another"),
+        told("autoregressive", 900, 1.0, 2000, name, "triforce"),
+    )
+    shown = text_of(system(shot(ready, exchanges=exchanges)))
+    assert "About 2,048 tokens Plain decoding 40.0 tokens/s" in shown
+    assert "About 8,192 tokens Plain decoding 20.0 tokens/s, TriForce 50.0 tokens/s" in shown
+    assert "Measured here" not in text_of(system(shot(ready)))
+
+
 def test_acceptance_is_that_of_exact_answers_only(ready: Ready) -> None:
     lossy = replace(finished("a b", "h2o"), exact=False)
     assert "Accepted" not in text_of(system(shot(ready, exchanges=(Exchange("q", lossy),))))

@@ -7,11 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from core.bench.peers.workers.protocol import Refused, serve
+from core.bench.peers.workers.protocol import Refused, answers, serve
 
 
 def prompt(request: dict[str, Any]) -> dict[str, Any]:
-    return {"prompt": list(range(request["context"])), "stop": [2]}
+    prompts = {"recite": list(range(request["context"]))}
+    if request["text"]:
+        prompts = {"free": [*prompts["recite"], 5], "quote": [*prompts["recite"], 6]}
+    return {"prompts": prompts, "stop": [2]}
 
 
 def prepare(request: dict[str, Any]) -> dict[str, Any]:
@@ -37,14 +40,18 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         Path(options["file"]).write_text(str(child.pid), encoding="utf-8")
         time.sleep(60)
-    count = request["max_new_tokens"]
-    wrong = options.get("wrong_from", count)
-    return {
-        "tokens": [7 if place < wrong else 8 for place in range(count)],
-        "first_token_seconds": len(request["prompt"]) / 1000,
-        "ms_per_token": options["ms"],
-        "peak_memory_bytes": request["threads"] * 2**30,
-    }
+
+    def answer(prompt: list[int], count: int) -> dict[str, Any]:
+        wrong = options.get("wrong_from", count)
+        return {
+            "tokens": [7 if place < wrong else options.get("writes", 8) for place in range(count)],
+            "likely": [[[7, " a", -0.5], [8, " the", -0.75]] for _ in range(count)],
+            "first_token_seconds": len(prompt) / 1000,
+            "ms_per_token": options["ms"],
+            "peak_memory_bytes": request["threads"] * 2**30,
+        }
+
+    return answers(request, answer)
 
 
 if __name__ == "__main__":

@@ -51,10 +51,41 @@ def test_lanes_take_turns_and_are_compared_with_ours(weights: Weights) -> None:
     assert (ours.method, ours.ratio_to_ours, ours.same_tokens, ours.runs) == (BASELINE, 1.0, True, 3)
     assert (slow.ratio_to_ours, slow.ms_per_token, slow.same_tokens, slow.equal_tokens) == (2.5, 25.0, True, 16)
     assert (odd.ratio_to_ours, odd.same_tokens, odd.equal_tokens) == (0.5, False, 3)
+    assert (odd.difference, odd.difference_logprob) == ("' a', there ' the'", 0.25)
+    assert (slow.difference, slow.difference_logprob, slow.answer) == (None, None, "recite")
     assert ours.prompt_tokens == 512 and ours.first_token_seconds == 0.512 and ours.memory_gib == 2.0
     order = [line.rpartition(": ")[2] for line in said]
     assert order == [BASELINE, "slow", "odd", "odd", "slow", BASELINE, BASELINE, "slow", "odd"]
     assert not made.skipped
+
+
+def test_a_text_brings_two_kinds_of_answers_of_one_run(weights: Weights) -> None:
+    said: list[str] = []
+    made = peers(weights, Lane("other", "far", {"ms": 5.0, "wrong_from": 2, "writes": 9}), said=said)
+    rows = list(made.rows((64,), **SHAPE | {"repeats": 1}, checkpoint=Checkpoint(None, {}), text="A text."))
+    assert [(row.answer, row.method, row.prompt_tokens) for row in rows] == [
+        (kind, method, 65) for kind in ("free", "quote") for method in (BASELINE, "far")
+    ]
+    assert len(said) == 2 and {row.difference for row in rows} == {None, "' a', there token 9"}
+    assert all(row.difference_logprob is None for row in rows), "it is none of the likely ones"
+
+
+def test_parts_of_names_choose_lanes_and_ours_stays(weights: Weights, tmp_path: Path) -> None:
+    lanes = [OWN, Lane("other", "other, plain", {}), Lane("other", "other, draft", {})]
+    programs = (Program(OURS, WORKER), Program("other", WORKER))
+    made = Peers(weights, tmp_path, threads=1, parts=("draft",), programs=programs, lanes=lanes)
+    assert [lane.name for lane in made._lanes] == [BASELINE, "other, draft"]
+
+
+def test_programs_that_read_no_gguf_file_are_left_out_of_one(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    programs = (Program(OURS, WORKER), Program("other", WORKER, reads_gguf=False))
+    made = Peers(Weights(target=file, draft=None), tmp_path, threads=1, programs=programs, lanes=(OWN,))
+    assert made.prepare(sys.executable) == {} and "GGUF" in made.skipped[0].reason
+    before = Weights(target=file, draft=None).digest()
+    file.write_bytes(b"GGUF2")
+    assert Weights(target=file, draft=None).digest() != before
 
 
 def test_what_fails_is_reported_and_the_rest_goes_on(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:

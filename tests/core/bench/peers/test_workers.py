@@ -1,5 +1,8 @@
 """The workers: the clock, the loops over llama.cpp, and our own and transformers' on the bundled pair."""
 
+import io
+import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,46 +52,35 @@ def llama(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     sys.modules.pop("core.bench.peers.workers.llama_cpp", None)
 
 
-class Counting:
-    """A model that continues every text by a rule; `wrong` tokens of those it draws are others."""
-
-    def __init__(self, wrong: int = 0) -> None:
-        self.tokens: list[int] = []
-        self.passes, self._wrong = 0, wrong
-
-    def logits(self, tokens: list[int], count: int = 1) -> Any:
-        self.passes += 1
-        rows = []
-        for token in tokens:
-            self.tokens.append(token)
-            right = (3 * token + len(self.tokens) // 9) % 11
-            right = (right + 1) % 11 if self._wrong and len(self.tokens) % self._wrong == 0 else right
-            rows.append(20.0 * np.eye(11)[right])
-        return np.stack(rows[-count:])
-
-    def keep(self, count: int) -> None:
-        assert count <= len(self.tokens)
-        del self.tokens[count:]
+def test_its_server_is_told_room_threads_and_how_to_guess(llama: Any, tmp_path: Path) -> None:
+    request = {"target": str(tmp_path), "draft": "small.gguf", "work": str(tmp_path), "threads": 3}
+    request |= {"prompts": {"free": [1] * 500, "quote": [1] * 700}, "max_new_tokens": 100}
+    told = " ".join(llama.command_options({**request, "options": {"guess": "draft-simple"}}))
+    assert "--ctx-size 1024" in told and told.count(" 3 ") == 3 and "--model-draft small.gguf" in told
+    told = " ".join(llama.command_options({**request, "options": {"guess": "ngram-mod"}}))
+    assert told.endswith("--spec-type ngram-mod") and "draft" not in told
 
 
-@pytest.mark.parametrize("stop", [[], [7]])
-@pytest.mark.parametrize("most", [1, 2, 40])
-@pytest.mark.parametrize("kind", ["draft", "wrong draft", "lookup"])
-def test_guesses_change_passes_and_no_token(llama: Any, kind: str, most: int, stop: list[int]) -> None:
-    prompt, plain, target = [1, 2, 3, 1, 2, 3, 1, 2], Counting(), Counting()
-    draft = Counting(wrong=4 if kind == "wrong draft" else 0)
-    guess = llama.looked_up() if kind == "lookup" else llama.drafted(draft)
-    expected = llama._answer(plain, None, prompt, stop, most)["tokens"]
-    assert llama._answer(target, guess, prompt, stop, most)["tokens"] == expected
-    assert len(expected) == most or expected[-1] in stop
-    assert target.passes < plain.passes or most < 3 or len(expected) < 10 or kind == "lookup"
+def test_a_gguf_file_is_read_as_it_is(llama: Any, tmp_path: Path) -> None:
+    request = {"target": "/models/m.gguf", "draft": "/models/folder", "work": str(tmp_path)}
+    assert llama._file(request, "target") == Path("/models/m.gguf")
+    assert llama._file(request, "draft") == tmp_path / "draft.gguf"
 
 
-def test_a_lookup_continues_what_occurred_last(llama: Any) -> None:
-    guess = llama.looked_up()
-    text = [1, 2, 3, 4, 5, 1, 2, 3, 9, 8, 1, 2, 3]
-    assert guess(text) == [9, 8, 1, 2, 3] and guess([*text, 9]) == [8, 1, 2, 3, 9]
-    assert guess([*text, 9, 7]) == []
+def test_times_are_the_servers_own(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"tokens": [5, 6, 7], "timings": {"prompt_ms": 1500.0, "predicted_per_token_ms": 12.5}}
+    asked: list[Any] = []
+
+    class Opener:
+        @staticmethod
+        def urlopen(request: Any) -> Any:
+            asked.append(json.loads(request.data))
+            return io.BytesIO(json.dumps(said).encode())
+
+    monkeypatch.setattr(llama.urllib.request, "urlopen", Opener.urlopen)
+    answer = llama._answer("http://127.0.0.1:1", os.getpid(), [1, 2], 3)
+    assert asked[0]["prompt"] == [1, 2] and asked[0]["n_predict"] == 3 and asked[0]["temperature"] == 0
+    assert answer["tokens"] == [5, 6, 7] and answer["first_token_seconds"] == 1.5 and answer["ms_per_token"] == 12.5
 
 
 def test_rows_are_turned_as_its_own_converter_does(llama: Any) -> None:
@@ -106,6 +98,8 @@ def test_the_bundled_pair_becomes_a_gguf_file(llama: Any, tmp_path: Path) -> Non
     shapes = {tensor.name: tuple(tensor.shape) for tensor in read.tensors}
     assert shapes["token_embd.weight"] == (162, 3072) and shapes["blk.1.attn_q.weight"] == (162, 192)
     assert read.fields["llama.vocab_size"].contents() == 3072 and len(shapes) == 3 + 2 * 9
+    assert len(read.fields["tokenizer.ggml.tokens"].contents()) == 3072
+    assert read.fields["tokenizer.ggml.eos_token_id"].contents() == 4
 
 
 # -------------------- ours and transformers
@@ -123,16 +117,30 @@ def test_ours_and_transformers_write_the_same(threads: None) -> None:
 
     models = ROOT / "assets/models"
     pair = {"target": str(models / "harbour-target"), "draft": str(models / "harbour-draft"), "threads": 1}
-    given = ours.prompt({**pair, "context": 512, "seed": 900_000})
+    given = ours.prompt({**pair, "context": 512, "seed": 900_000, "text": ""})
     request = {**pair, **given, "max_new_tokens": 32}
     workers = {"ours": ours, "transformers": stock}
     answers = {
         lane.name: workers[lane.program].run({**request, "options": dict(lane.options)})
         for lane in LANES
-        if lane.program in workers and not lane.name.endswith(("lookup, f16 KV", "plain, f16 KV", "TriForce"))
+        if lane.program in workers
     }
-    assert len(answers) == 8 and 400 < len(given["prompt"]) < 560
+    answers = {name: answer["recite"] for name, answer in answers.items()}
+    assert len(answers) == 8 and 400 < len(given["prompts"]["recite"]) < 560
     for name, answer in answers.items():
         assert answer["tokens"] == answers["ours, plain"]["tokens"] and len(answer["tokens"]) == 32, name
         assert answer["first_token_seconds"] > 0 and answer["ms_per_token"] > 0, name
-    assert answers["ours, TriForce, f16 KV"]["decoded_by"] == "triforce"
+    assert answers["ours, TriForce"]["decoded_by"] == "triforce"
+    likely = answers["ours, plain"]["likely"]
+    assert [first[0].token_id for first in likely] == answers["ours, plain"]["tokens"] and len(likely[0]) == 10
+
+
+def test_both_questions_are_about_the_beginning_of_a_text(threads: None) -> None:
+    from core.bench.peers.workers import ours
+
+    models = ROOT / "assets/models"
+    request = {"target": str(models / "harbour-target"), "draft": None, "threads": 1, "context": 256, "seed": 1}
+    given = ours.prompt({**request, "text": "The harbour was quiet that morning. " * 100})["prompts"]
+    free, quote = given["free"], given["quote"]
+    same = next(place for place, (a, b) in enumerate(zip(free, quote, strict=False)) if a != b)
+    assert list(given) == list(ours.KINDS) and same >= 256 and 256 < len(free) < 330

@@ -26,8 +26,12 @@ TOY = catalog.Known(
     name="toy",
     description="A toy.",
     license="none",
-    wheel=catalog.Wheel(
-        package="toy-model==1.0", file=FILE, size_bytes=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest()
+    gguf=catalog.KnownFile(
+        package="toy-model==1.0",
+        file=FILE,
+        size_bytes=len(CONTENT),
+        sha256=hashlib.sha256(CONTENT).hexdigest(),
+        kinds=("Q4_1",),
     ),
 )
 
