@@ -174,7 +174,7 @@ SUITES = {
         "Beside other programs",
         style=Style(TIME, most_bars=None, sideways=True),
         key="On the bars: time as a multiple of our plain decoding's",
-        label=itemgetter("method"),
+        label=lambda row: row["method"] + (f" ({row['answer']})" if row.get("answer") in ("free", "quote") else ""),
         bars=peer_bars,
     ),
     "offload": Suite(

@@ -140,6 +140,18 @@ def test_what_fits_is_told_with_the_speed_to_expect(engine: FakeEngine, monkeypa
     assert a_page[0] < 0.6 * a_page[1]
 
 
+def test_files_of_4_bits_come_first_where_there_is_no_gpu(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = Ready(cast(Any, engine.info), MACHINE, 4096)
+    for machine, first in ((MACHINE, True), (GPU, False)):
+        monkeypatch.setattr("app.ui.models.rows.machine_alone", lambda _, machine=machine: machine)
+        rows = [row for row in model_rows(state, source()) if not row.in_use and not row.is_bundled]
+        assert rows[0].is_suited == first and len(rows) > 20
+        suited = [row.is_suited for row in rows]
+        assert suited == sorted(suited, reverse=True) and sum(suited) == (11 if first else 0)
+    names = [row.name for row in rows]
+    assert names.index("llama-3.1-8b") < names.index("llama-3.1-8b-q4"), "on a GPU in the catalogue's order"
+
+
 def test_a_context_that_does_not_fit_is_told_with_the_speed_at_the_shorter_one() -> None:
     shape = shapes.find_shape("qwen3-4b-2507")
     assert shape is not None
