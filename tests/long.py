@@ -15,6 +15,7 @@ SUITES: dict[str, tuple[str, list[str]]] = {
     "kills": ("tests.endurance.kills", ["--kills", "200"]),
     "soak": ("tests.endurance.soak", ["--minutes", "20"]),
     "crowd": ("tests.endurance.crowd", []),
+    "siege": ("tests.endurance.siege", []),
     "hostile": ("tests.hostile.run", []),
     "fuzzing": ("tests.hostile.fuzzing", ["--seconds", "120"]),
 }

@@ -1,6 +1,7 @@
 """launch.py as a user meets it: in a folder with spaces, from another folder, with and without an environment."""
 
 import ast
+import hashlib
 import json
 import os
 import shutil
@@ -47,6 +48,8 @@ def checkout(tmp_path: Path) -> Path:
     (root / "app/server").mkdir()
     (root / "requirements.txt").write_text("pytest>=9  # met by the environment of the tests\n\n")
     (root / "requirements-dev.txt").write_text("pytest>=9\n")
+    for file in (environment.LOCK, environment.TORCH_LOCK, environment.CUDA_LOCK):
+        (root / file.name).write_text("")
     for file in ("app/server/serve_page.py", "app/cli/ask.py", "app/cli/doctor.py"):
         (root / file).write_text(ECHO)
     return root
@@ -203,7 +206,14 @@ def wheel(checkout: Path, tmp_path: Path) -> dict[str, str]:
             archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n")
             archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             archive.writestr(f"{info}/RECORD", "")
+    lock(checkout, wheels, "1.0")
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
+
+
+def lock(checkout: Path, wheels: Path, version: str) -> None:
+    """Pin the package at a version, by its hash."""
+    found = hashlib.sha256((wheels / f"tiny-{version}-py3-none-any.whl").read_bytes()).hexdigest()
+    (checkout / environment.LOCK.name).write_text(f"tiny=={version} --hash=sha256:{found}\n")
 
 
 @pytest.mark.slow
@@ -240,10 +250,25 @@ def test_a_half_made_environment_is_repaired(run: Run, checkout: Path, wheel: di
             (venv / "bin" / "python").unlink()
         case "outdated":
             (checkout / "requirements.txt").write_text("tiny==2.0\n")
+            lock(checkout, Path(wheel["PIP_FIND_LINKS"]), "2.0")
     done = run("doctor", **wheel)
     assert done.returncode == 0, done
     assert json.loads(done.stdout)["prefix"] == str(venv)
     assert list(venv.rglob(f"tiny-{'2.0' if damage == 'outdated' else '1.0'}.dist-info/RECORD"))
+
+
+@pytest.mark.slow
+def test_a_package_that_was_changed_on_its_way_is_not_installed(
+    run: Run, checkout: Path, wheel: dict[str, str]
+) -> None:
+    with (Path(wheel["PIP_FIND_LINKS"]) / "tiny-1.0-py3-none-any.whl").open("ab") as changed:
+        changed.write(b" ")
+    done = run("doctor", **wheel)
+    assert done.returncode == 1 and "by its hash. See which index" in done.stderr.splitlines()[-1], done
+    assert not list((checkout / ".venv").rglob("tiny*"))
+    (checkout / "requirements.txt").write_text("tiny\n")
+    (checkout / environment.LOCK.name).write_text("tiny==1.0\n")
+    assert run("doctor", **wheel).returncode == 1, "nor is one without a hash"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The lock file holds one version, with hashes, of everything that requirements.txt asks for."""
+"""The lock files hold one version, with hashes, of everything that requirements.txt asks for."""
 
 import re
 from pathlib import Path
@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def locked() -> dict[str, list[str]]:
     """Versions by name."""
     found: dict[str, list[str]] = {}
-    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    for entry in re.split(r"\n(?=[a-z0-9])", text.partition("\n")[2].replace("\\\n", "")):
+    text = "".join(file.read_text(encoding="utf-8") for file in sorted(ROOT.glob("requirements*.lock")))
+    for entry in re.split(r"\n(?=[a-z0-9])", text.replace("\\\n", "")):
         if match := re.match(r"([a-z0-9][a-z0-9.-]*)==(\S+)", entry):
             assert "--hash=sha256:" in entry, f"{match[1]} has no hash"
             found.setdefault(match[1], []).append(match[2])

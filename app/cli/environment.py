@@ -1,4 +1,7 @@
-"""The environment of launch.py: `.venv`, the packages of requirements.txt, the build of torch that the GPU needs.
+"""The environment of launch.py: `.venv`, the packages of the lock files, the build of torch that the GPU needs.
+
+`.venv` gets the versions of the lock files, by their hashes; an environment of the user's own need only meet the ranges
+of requirements.txt.
 
 Imports only the standard library and `core.planning.nvidia`, which does the same: nothing else may be installed yet.
 """
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS, DEV_REQUIREMENTS = ROOT / "requirements.txt", ROOT / "requirements-dev.txt"
+# Versions with hashes: of all packages but torch, of torch, and of what torch of the public index needs on Linux.
+LOCK, TORCH_LOCK, CUDA_LOCK = (ROOT / f"requirements{name}.lock" for name in ("", "-torch", "-cuda"))
+LOCKED_CUDA = "13.0"
+BY_HASH = ("--no-deps", "--require-hashes", "-r")
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "triforce-reader.stamp"  # the digest of the requirements installed, or INSTALLING
@@ -103,7 +110,8 @@ def added_by_extras(found: metadata.Distribution, extras: set[str]) -> "Iterator
 
 def digest() -> str:
     """The digest of the requirements that a ready `.venv` was filled from."""
-    return hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+    files = (REQUIREMENTS, LOCK, TORCH_LOCK, CUDA_LOCK)
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def stamp() -> str | None:
@@ -137,7 +145,10 @@ def fill_venv(device: str) -> None:
     STAMP.write_text(INSTALLING, encoding="utf-8")
     try:
         install_torch(VENV_PYTHON, device)
-        pip_install(VENV_PYTHON, "-r", REQUIREMENTS)
+        if any(nvidia.cuda_of(file) == LOCKED_CUDA for file in VENV.rglob("site-packages/torch/version.py")):
+            pip_install(VENV_PYTHON, *BY_HASH, CUDA_LOCK)
+        pip_install(VENV_PYTHON, *BY_HASH, LOCK)
+        pip_install(VENV_PYTHON, "-r", REQUIREMENTS)  # finds all there, but what a build of PyTorch's own needs besides
     except Situation:
         STAMP.unlink()  # pip failed by itself and left `.venv` consistent
         raise
@@ -185,6 +196,11 @@ def explain_pip(complaints: str) -> Situation:
         return Situation(
             "The package index cannot be reached, and what is missing comes from there.",
             hint="Connect to the network and start again.",
+        )
+    if "DO NOT MATCH THE HASHES" in complaints:
+        return Situation(
+            "A package is not the one that the lock files name by its hash.",
+            hint="See which index pip uses (pip config list): it, or something on the way, changes packages.",
         )
     if "No space left on device" in complaints:
         return Situation("The disk is full.", hint="Free 3 GB (10 GB for a GPU) and start again.")
@@ -266,8 +282,7 @@ def choose_torch(device: str) -> TorchWish:
 def install_torch(python: Path, device: str) -> None:
     """Install the build of torch that suits this machine, and print which and why in one line.
 
-    Packages that torch requires come with the requirements from the user's package index; torch itself too, if every
-    build suits this machine.
+    It comes from the user's package index, if every build suits this machine. What it requires is not installed.
 
     Raises:
         Situation: pip could not install it.
@@ -277,19 +292,22 @@ def install_torch(python: Path, device: str) -> None:
         return
     wish = choose_torch(device)
     print(f"torch: {wish.because}. {wish.hint}".strip(), file=sys.stderr)
-    if wish.build is not None:
+    if wish.build is None:
+        pip_install(python, *BY_HASH, TORCH_LOCK)
+    else:
         install_build(python, version, wish.build)
 
 
 def install_build(python: Path, version: str, build: str) -> None:
-    """Install one build of torch from its wheels, without its requirements.
+    """Install one build of torch from its wheels, without its requirements; that for the CPU by its hash.
 
     Raises:
         Situation: pip could not install it.
     """
     place = torch_wheels().rstrip("/")
+    what = (*BY_HASH, TORCH_LOCK) if build == "cpu" else ("--no-deps", f"torch=={version}+{build}")
     try:
-        pip_install(python, "--no-deps", "--index-url", f"{place}/{build}", f"torch=={version}+{build}")
+        pip_install(python, "--index-url", f"{place}/{build}", *what)
     except Situation as situation:
         raise Situation(
             f"torch {version}+{build} was not to be had from {place}. {situation.problem}",

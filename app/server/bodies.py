@@ -13,7 +13,6 @@ from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -64,11 +63,6 @@ class Bodies:
         self._most_posted, self._most_stored, self._num_uploads = most_posted, most_stored, 0
         self._messages = messages.Bodies(most_message, MOST_MESSAGES)
         self._logins = messages.Bodies(MOST_LOGIN, MOST_LOGINS)
-
-    @classmethod
-    def entry(cls, uploads: Path) -> Middleware:
-        """This middleware for a list of middleware."""
-        return Middleware(cls, uploads=uploads)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.middleware import Middleware
 from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,11 +39,6 @@ class Logins:
 
     def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
         self._app, self._clock, self._guesses = app, clock, Guesses(FREE_GUESSES)
-
-    @classmethod
-    def entry(cls) -> Middleware:
-        """This middleware for a list of middleware."""
-        return Middleware(cls)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""

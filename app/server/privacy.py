@@ -8,8 +8,7 @@ import base64
 import hashlib
 import re
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.middleware import Middleware
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # Gradio's page needs `Function` for the scripts of its events, and inline styles.
@@ -46,11 +45,6 @@ class PagePolicy:
         self._app, self._tag = app, b"<script>\n" + first.encode() + b"</script>"
         self._later = later.encode()
 
-    @classmethod
-    def entry(cls, first: str, later: str) -> Middleware:
-        """This middleware for a list of middleware."""
-        return Middleware(cls, first=first, later=later)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         started: Message | None = None
@@ -60,7 +54,7 @@ class PagePolicy:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update({"Content-Security-Policy": POLICY.format(hashes=""), **OTHERS})
-                if _is_page(headers):
+                if headers.get("content-type", "").startswith("text/html") and "content-encoding" not in headers:
                     started = message  # held back until length and scripts are known
                     return
             if started is not None and message["type"] == "http.response.body":
@@ -81,7 +75,3 @@ def hashes(html: bytes) -> str:
     """The sources of a policy under which the inline scripts of a text run, each behind a space."""
     sums = (base64.b64encode(hashlib.sha256(script).digest()).decode() for script in INLINE.findall(html))
     return "".join(f" 'sha256-{one}'" for one in dict.fromkeys(sums))
-
-
-def _is_page(headers: Headers) -> bool:
-    return headers.get("content-type", "").startswith("text/html") and "content-encoding" not in headers

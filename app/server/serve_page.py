@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from starlette.middleware import Middleware
+
 from app.context import upload_files
 from app.context.kept_documents import FOLDER as KEPT
 from app.context.kept_documents import KeptDocuments
@@ -199,9 +201,9 @@ def serve(
         app_kwargs={
             "lifespan": guarded(hosts),
             "middleware": [
-                Logins.entry(),
-                Bodies.entry(Path(get_upload_folder())),
-                PagePolicy.entry(FIRST_SCRIPT.read_text(encoding="utf-8"), later),
+                Middleware(Logins),
+                Middleware(Bodies, uploads=Path(get_upload_folder())),
+                Middleware(PagePolicy, first=FIRST_SCRIPT.read_text(encoding="utf-8"), later=later),
             ],
         },
     )

@@ -245,6 +245,11 @@ def installed_torch() -> InstalledTorch | None:
     return InstalledTorch(version, version_of(cuda) or None if cuda else None)
 
 
+def cuda_of(told: Path) -> str | None:
+    """The version of CUDA that a build of torch is for, as its `version.py` tells."""
+    return _assigned(told).get("cuda")
+
+
 def _assigned(file: Path) -> dict[str, str | None]:
     """Strings and None that a module assigns to names."""
     values: dict[str, str | None] = {}

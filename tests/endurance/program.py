@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -20,14 +21,14 @@ END_SECONDS = 30.0
 class Program:
     """One run of the app on a data folder."""
 
-    def __init__(self, folder: Path, *, context: int = 8192) -> None:
+    def __init__(self, folder: Path, *, context: int = 8192, more: Sequence[str] = ()) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.address, self.folder = f"http://127.0.0.1:{port}/", folder
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder.with_name(f"{folder.name}.log")
-        arguments = ["--port", str(port), "--data-dir", str(folder), "--context", str(context)]
+        arguments = ["--port", str(port), "--data-dir", str(folder), "--context", str(context), *more]
         with self.log.open("a", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.endurance.start", *arguments, "--no-browser", "--offline"],

@@ -8,7 +8,7 @@ import pytest
 from app.conversations.store import Conversations
 from tests import long
 from tests.app.conversations.test_tree import a_dialogue
-from tests.endurance import kills, soak
+from tests.endurance import kills, siege, soak
 from tests.endurance.kills import Found, look
 from tests.endurance.person import Ledger
 from tests.endurance.soak import Sample, Soak
@@ -74,3 +74,9 @@ def test_a_minute_of_use_loses_nothing(tmp_path: Path) -> None:
     run, ledger, found = soak.run(1.0, 4, seed, tmp_path, filled=False)
     assert (run.crashes, ledger.hangs, found.failures) == ([], [], []), f"seed {seed}"
     assert sum(ledger.acts.values()) > 20
+
+
+@pytest.mark.slow
+def test_a_short_siege_lets_nobody_in(tmp_path: Path) -> None:
+    found = siege.run(50, 1, tmp_path)
+    assert set(found.answers) == {"401"} and len(found.quiet) == len(found.besieged) == siege.QUESTIONS

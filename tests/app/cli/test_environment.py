@@ -105,7 +105,9 @@ def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
 
 
 PLACE = environment.TORCH_WHEELS
-REST = f"-r {environment.REQUIREMENTS}"
+BY_HASH = "--no-deps --require-hashes -r"
+TORCH, REST = f"{BY_HASH} {environment.TORCH_LOCK}", f"-r {environment.REQUIREMENTS}"
+LOCKED = [f"{BY_HASH} {environment.LOCK}", REST]
 RTX = "as NVIDIA GeForce RTX 4090 was found"
 UPDATE = "Update the NVIDIA driver to {} or newer, then run: python launch.py repair"
 
@@ -174,11 +176,23 @@ def test_the_first_start_installs_the_torch_that_gpu_and_driver_need(
     elif smi is not None:
         put_smi(tmp_path / "bin", *smi)
     environment.fill_venv(device)
-    own = [f"--no-deps --index-url {PLACE}/{build} torch==2.13.0+{build}"] if build else []
-    assert pip.asked == [*own, REST], "torch alone from PyTorch's wheels, all else from the user's index"
+    own = TORCH if build in (None, "cpu") else f"--no-deps torch==2.13.0+{build}"
+    own = f"--index-url {PLACE}/{build} {own}" if build else own
+    assert pip.asked == [own, *LOCKED], "torch alone from PyTorch's wheels, all else from the user's index"
     (told,) = capfd.readouterr().err.splitlines()
     assert told.startswith(f"torch: {line}")
     assert environment.STAMP.read_text() == environment.digest()
+
+
+@pytest.mark.parametrize(("cuda", "there"), [("'13.0'", True), ("'12.6'", False), ("None", False)])
+def test_the_libraries_for_cuda_come_by_hash_where_torch_is_the_public_index_s(
+    pip: Pip, cuda: str, there: bool
+) -> None:
+    told = environment.VENV / "lib" / "site-packages" / "torch" / "version.py"
+    told.parent.mkdir(parents=True)
+    told.write_text(f"__version__ = '2.13.0'\ncuda: str | None = {cuda}\n")
+    environment.fill_venv("cpu")
+    assert pip.asked == [TORCH, *([f"{BY_HASH} {environment.CUDA_LOCK}"] if there else []), *LOCKED]
 
 
 def test_another_place_for_the_wheels_can_be_named_or_none(
@@ -189,7 +203,8 @@ def test_another_place_for_the_wheels_can_be_named_or_none(
     environment.fill_venv("auto")
     monkeypatch.setenv(environment.TORCH_WHEELS_VARIABLE, "")
     environment.fill_venv("auto")
-    assert pip.asked == ["--no-deps --index-url file:///mirror/cu130 torch==2.13.0+cu130", REST, REST]
+    own = "--index-url file:///mirror/cu130 --no-deps torch==2.13.0+cu130"
+    assert pip.asked == [own, *LOCKED, TORCH, *LOCKED]
 
 
 def test_wheels_that_cannot_be_had_are_one_line(pip: Pip, tmp_path: Path) -> None:
@@ -212,7 +227,7 @@ def test_requirements_without_torch_install_none(pip: Pip, tmp_path: Path, monke
     other.write_text("tiny==1.0\n")
     monkeypatch.setattr(environment, "REQUIREMENTS", other)
     environment.fill_venv("auto")
-    assert pip.asked == [f"-r {other}"]
+    assert pip.asked == [LOCKED[0], f"-r {other}"]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +289,7 @@ def broken(pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
 
 def test_repair_installs_the_build_that_suits_the_gpu(broken: Pip, capfd: pytest.CaptureFixture[str]) -> None:
     assert launch.main(["repair"]) == 0
-    assert broken.asked == [f"--no-deps --index-url {PLACE}/cu126 torch==2.13.0+cu126", REST]
+    assert broken.asked == [f"--index-url {PLACE}/cu126 --no-deps torch==2.13.0+cu126", REST]
     assert environment.STAMP.read_text() == environment.digest()
     first, last = capfd.readouterr().err.splitlines()
     assert "is a build without CUDA. Installing torch 2.13.0+cu126 in" in first and "Start with" in last

@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -39,7 +40,7 @@ def in_parts(_: Request) -> Response:
 def fetched(path: str) -> tuple[dict[str, str], str]:
     """Headers and body, asked for without a server."""
     routes = [Route(f"/{view.__name__}", view) for view in (page, plain, packed, in_parts)]
-    app = Starlette(routes=routes, middleware=[PagePolicy.entry("first();", LATER)])
+    app = Starlette(routes=routes, middleware=[Middleware(PagePolicy, first="first();", later=LATER)])
     sent: list[Message] = []
 
     async def receive() -> Message:

@@ -1,0 +1,148 @@
+"""A reader who has logged in asks while others send 1,000 requests a second without a login.
+
+python -m tests.endurance.siege --rate 1000 --rounds 4 --json F
+
+The page listens on every address (`--host 0.0.0.0`) with a password. The senders are a process of their own on this
+machine; they and the page share its processors. Quiet and besieged rounds take turns.
+"""
+
+import argparse
+import asyncio
+import datetime
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from urllib.parse import urlsplit
+
+from gradio_client import Client, handle_file
+
+from app.cli.bench_report import commit
+from core.planning.hardware import this_machine
+from tests.endurance.program import Program
+
+AUTH = ("reader", "a long password")
+QUESTIONS = 8  # a round
+TICK_SECONDS = 0.01
+PATIENCE_SECONDS = 20.0
+BODY = b"[" + b"[]," * 1300  # what others would have parsed
+PATHS = ("POST /gradio_api/queue/join", "POST /gradio_api/upload", "POST /gradio_api/run/predict", "GET /config")
+
+
+@dataclass(slots=True)
+class Siege:
+    """What was seen. Times in seconds, of one answer of 24 tokens each."""
+
+    rate: int  # requests a second that were wanted
+    quiet: list[float] = field(default_factory=list)
+    besieged: list[float] = field(default_factory=list)
+    sent: list[float] = field(default_factory=list)  # requests a second, of each besieged round
+    answers: dict[str, int] = field(default_factory=dict)  # to the senders, by status
+    load: float = 0.0  # of the machine before, in processes that want a processor
+
+    @property
+    def slower(self) -> float:
+        """How many times as long the reader waits."""
+        return median(self.besieged) / median(self.quiet)
+
+
+def send(address: str, rate: int, line: Connection) -> None:
+    """Send requests without a login until the other end says stop; then tell how many came back with which status."""
+    answers: Counter[str] = Counter()
+    started = time.monotonic()
+    asyncio.run(_send(address, rate, line, answers))
+    line.send((time.monotonic() - started, answers))
+
+
+async def _send(address: str, rate: int, line: Connection, answers: Counter[str]) -> None:
+    host, port = urlsplit(address).hostname, urlsplit(address).port
+    begun, number, tasks = time.monotonic(), 0, set[asyncio.Task[None]]()
+
+    async def one(number: int) -> None:
+        head = f"{PATHS[number % len(PATHS)]} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {len(BODY)}\r\n"
+        head += f"Content-Type: application/json\r\nCookie: access-token-x={number}\r\n\r\n"
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write(head.encode() + BODY)
+                answers[(await reader.readline()).split()[1].decode()] += 1
+                writer.close()
+        except (OSError, TimeoutError, IndexError) as error:
+            answers[type(error).__name__] += 1
+
+    while not line.poll():
+        while number < (time.monotonic() - begun) * rate and len(tasks) < 2 * rate:
+            tasks.add(asyncio.create_task(one(number)))
+            number += 1
+        await asyncio.sleep(TICK_SECONDS)
+        tasks = {task for task in tasks if not task.done()}
+    for task in tasks:
+        task.cancel()
+
+
+def run(rate: int, rounds: int, place: Path) -> Siege:
+    """Quiet and besieged rounds in turns, on one program."""
+    found = Siege(rate, load=os.getloadavg()[0])
+    program = Program(place / "data", more=("--host", "0.0.0.0", "--auth", ":".join(AUTH)))
+    try:
+        program.wait()
+        reader = Client(program.address, auth=AUTH, verbose=False)
+        session = str(reader.predict("", api_name="/enter")[0])
+        book = place / "book.txt"
+        book.write_text("Mary lost the brass kettle in March. " * 400, encoding="utf-8")
+        list(reader.submit(session, [handle_file(str(book))], api_name="/open"))
+        ask(reader, session)  # the first reads the book
+        for _ in range(rounds):
+            found.quiet += [ask(reader, session) for _ in range(QUESTIONS)]
+            ours, theirs = multiprocessing.Pipe()
+            sender = multiprocessing.Process(target=send, args=(program.address, rate, theirs))
+            sender.start()
+            time.sleep(2)
+            found.besieged += [ask(reader, session) for _ in range(QUESTIONS)]
+            ours.send("stop")
+            seconds, answers = ours.recv()
+            sender.join()
+            found.sent.append(answers.total() / seconds)
+            found.answers = dict(answers + Counter(found.answers))
+        reader.close()
+    finally:
+        program.end()
+    return found
+
+
+def ask(reader: Client, session: str) -> float:
+    """Seconds until an answer is whole."""
+    started = time.monotonic()
+    list(reader.submit(session, "What did Mary lose?", "triforce", 0.0, 1.0, 24, api_name="/ask"))
+    return time.monotonic() - started
+
+
+def main(argv: list[str]) -> int:
+    """Returns 1 if a reader waits more than twice as long, or a request was let in."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as place:
+        found = run(args.rate, args.rounds, Path(place))
+    print(f"an answer, quiet      {median(found.quiet):.2f} s, at most {max(found.quiet):.2f} s")
+    print(f"an answer, besieged   {median(found.besieged):.2f} s, at most {max(found.besieged):.2f} s")
+    print(f"times as long         {found.slower:.2f}")
+    print(f"requests a second     {median(found.sent):.0f} of {args.rate}, answered {found.answers}")
+    if args.json:
+        made = {"command": f"python -m tests.endurance.siege --rate {args.rate} --rounds {args.rounds}"}
+        made |= {"commit": commit(), "machine": asdict(this_machine()), "date": str(datetime.date.today())}
+        args.json.write_text(json.dumps(made | asdict(found), indent=1, default=str) + "\n", encoding="utf-8")
+    return int(found.slower > 2 or any(status.startswith("2") for status in found.answers))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
