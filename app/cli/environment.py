@@ -11,6 +11,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -258,12 +259,13 @@ class TorchWish(NamedTuple):
     build: str | None  # a folder of the wheel index, for example "cpu"; None: the build in the user's own index
     because: str
     hint: str = ""  # how the user can get a better build
+    lean: bool = False  # whether libraries for GPUs, which the public index's torch needs on Linux, have no use
 
 
 def choose_torch(device: str) -> TorchWish:
     """The build for this machine's GPUs, according to their driver."""
     if device == "cpu":
-        return TorchWish(None, "from your package index, as --device cpu was given")
+        return TorchWish(None, "from your package index, as --device cpu was given", lean=nvidia.SYSTEM == "linux")
     if not torch_wheels():
         return TorchWish(None, f"from your package index, as {TORCH_WHEELS_VARIABLE} is empty")
     answer = nvidia.ask_driver()
@@ -271,7 +273,7 @@ def choose_torch(device: str) -> TorchWish:
         because = f"the CPU build for now, as nvidia-smi is there and {answer.failure}"
         return TorchWish("cpu", because, f"When the GPU works, run: {nvidia.REPAIR}")
     if not answer.gpus:
-        return TorchWish(None, "from your package index, as no NVIDIA GPU was found")
+        return TorchWish(None, "from your package index, as no NVIDIA GPU was found", lean=nvidia.SYSTEM == "linux")
     found, suited = f"as {answer.gpus[0].name} was found", nvidia.choose_build(answer.gpus)
     if suited.build is None:
         return TorchWish("cpu", f"the CPU build for now, {found}, but {suited.because}", suited.hint)
@@ -292,10 +294,20 @@ def install_torch(python: Path, device: str) -> None:
         return
     wish = choose_torch(device)
     print(f"torch: {wish.because}. {wish.hint}".strip(), file=sys.stderr)
-    if wish.build is None:
-        pip_install(python, *BY_HASH, TORCH_LOCK)
-    else:
+    if wish.build is not None:
         install_build(python, version, wish.build)
+    elif not (wish.lean and installed_lean(python, version)):
+        pip_install(python, *BY_HASH, TORCH_LOCK)
+
+
+def installed_lean(python: Path, version: str) -> bool:
+    """Install torch without libraries for GPUs where pip's index or folders have it, whether they do."""
+    locked = TORCH_LOCK.read_text(encoding="utf-8").replace(f"torch=={version} ", f"torch=={version}+cpu ")
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Situation):
+        (lock := Path(folder) / TORCH_LOCK.name).write_text(locked, encoding="utf-8")
+        pip_install(python, *BY_HASH, lock)
+        return True
+    return False
 
 
 def install_build(python: Path, version: str, build: str) -> None:

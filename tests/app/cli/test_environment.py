@@ -1,6 +1,7 @@
 """The environment of launch.py: what is missing, what pip says, which torch a GPU and its driver get."""
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -99,12 +100,14 @@ def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
     monkeypatch.setattr(environment, "VENV_PYTHON", pip.python)
     monkeypatch.setattr(environment, "STAMP", venv / "stamp")
     monkeypatch.setattr(environment, "venv_works", lambda: True)
+    monkeypatch.setattr(environment, "installed_lean", lambda *_: False)  # as with the public index
     monkeypatch.delenv(environment.TORCH_WHEELS_VARIABLE, raising=False)
     pretend(monkeypatch, tmp_path / "bin")
     return pip
 
 
 PLACE = environment.TORCH_WHEELS
+INSTALLED_LEAN = environment.installed_lean
 BY_HASH = "--no-deps --require-hashes -r"
 TORCH, REST = f"{BY_HASH} {environment.TORCH_LOCK}", f"-r {environment.REQUIREMENTS}"
 LOCKED = [f"{BY_HASH} {environment.LOCK}", REST]
@@ -182,6 +185,22 @@ def test_the_first_start_installs_the_torch_that_gpu_and_driver_need(
     (told,) = capfd.readouterr().err.splitlines()
     assert told.startswith(f"torch: {line}")
     assert environment.STAMP.read_text() == environment.digest()
+
+
+@pytest.mark.parametrize(("device", "is_there"), [("cpu", True), ("auto", True), ("auto", False)])
+def test_without_a_gpu_torch_without_its_libraries_is_taken_where_somebody_has_it(
+    pip: Pip, device: str, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "installed_lean", INSTALLED_LEAN)
+    monkeypatch.setattr(nvidia, "SYSTEM", "linux")
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch := tmp_path / "scratch"))
+    scratch.mkdir()
+    if not is_there:
+        pip.refuse("scratch")
+    environment.fill_venv(device)
+    asked = pip.asked
+    assert asked.pop(0).startswith(f"{BY_HASH} {scratch}")
+    assert asked == ([] if is_there else [TORCH]) + LOCKED
 
 
 @pytest.mark.parametrize(("cuda", "there"), [("'13.0'", True), ("'12.6'", False), ("None", False)])
