@@ -14,10 +14,17 @@ MAX_ENTRY_BYTES = 16_000_000  # of one file when unpacked: ten times a long nove
 MAX_TOTAL_BYTES = 64_000_000  # of all files that are read, without pictures and fonts
 MAX_RATIO = 200  # markup compresses by a factor of five to ten
 RATIO_FROM_BYTES = 1_000_000  # a high ratio below this is harmless
+SMALL_FILE, SMALL_TEXT = 100_000, 1_000_000  # bytes of a file, and characters or bytes of text that it may hold
+MAX_TEXT_RATIO = 20  # of text to what a file has beyond that; texts compress by a factor of three to ten
 CHUNK_BYTES = 1 << 16
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # all methods that EPUB allows
 # Exceptions that zipfile lets through on malformed input.
 MALFORMED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, RuntimeError, ValueError)
+
+
+def most_text(num_bytes: int) -> int:
+    """How much text, in characters or bytes, a file of so many bytes may hold: what follows its parser takes it all."""
+    return SMALL_TEXT + MAX_TEXT_RATIO * max(0, num_bytes - SMALL_FILE)
 
 
 class Refused(Exception):

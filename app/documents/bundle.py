@@ -66,6 +66,7 @@ def extract_documents(
     elif kind_of(file, name) == "zip":
         sweep_unpacked()
         try:
+            limits = limits.of(file)
             with TemporaryDirectory(prefix=f"{UNPACKED}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
                 entries = yield from unpack(file.absolute(), name, Path(folder), limits)
                 yield from extract_all(name, entries, limits, ocr)

@@ -37,6 +37,7 @@ TEENS = "ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|
 NUMBER = rf"(?:\d{{1,4}}|[ivxlc]{{1,9}}|(?:{TENS})(?:[- ](?:{ONES}))?|{TEENS}|{ONES}|the (?:first|last))"
 NAMES = "prologue|epilogue|introduction|foreword|preface|interlude|conclusion|afterword|appendix(?: [a-z0-9])?"
 CHINESE = "第[ \t]*[0-9一二三四五六七八九十百千零\u3007两]{1,8}[ \t]*[章回卷部]"
+KIND = re.compile(rf"({KINDS})\s+{NUMBER}\b|{CHINESE}", re.IGNORECASE)
 HEADING_LINE = re.compile(
     rf"^[ \t]*+(?=[^\W_])(?P<line>(?:(?P<kind>{KINDS})[ \t]+{NUMBER}\b"
     rf"|(?:{NAMES})(?=[.:]?[ \t]*$)|(?P<chinese>{CHINESE}))"
@@ -134,7 +135,7 @@ def begins(heading: Found) -> int:
 def in_order(source: Iterable[Found]) -> list[Found]:
     """The headings of a source that may be one, as the text has them, with at most MAX_LEVEL levels."""
     short = (
-        heading._replace(level=min(heading.level, MAX_LEVEL))
+        heading if heading.level <= MAX_LEVEL else heading._replace(level=MAX_LEVEL)
         for heading in islice(source, MAX_HEADINGS)
         if len(heading.title) <= LONGEST_HEADING and has_letters(heading.title)
     )
@@ -187,7 +188,7 @@ def chapter_level(headings: Sequence[Found]) -> list[Found]:
 
 def kind_of(title: str) -> str | None:
     """The kind that a title names, "part" or "chapter", in any language; None: neither."""
-    match = re.match(rf"({KINDS})\s+{NUMBER}\b|{CHINESE}", title, re.IGNORECASE)
+    match = KIND.match(title)
     return (match[1] or "chapter").lower() if match else None
 
 
@@ -285,11 +286,11 @@ def markdown_headings(text: str) -> Iterator[Found]:
             continue
         if fenced:
             continue
-        underline = UNDERLINE.match(bare)
+        underline = UNDERLINE.match(bare) if before else None
         if heading := ATX.match(bare):
             yield Found(begins, begins + len(bare), len(heading[1]), without_closing_signs(bare[heading.end() :]))
             before = ""
-        elif underline and before:
+        elif underline:
             level = 1 if underline[1].startswith("=") else 2
             yield Found(before_start, begins + len(bare), level, before.strip())
             before = ""

@@ -106,9 +106,9 @@ def marked_chapters(
         for entry in opened["outline"]
         if 0 <= entry["page"] < len(bounds)
     ]
-    marked = [
+    marked = (
         Found(start + heading["char_start"], start + heading["char_end"], heading["level"], heading["title"])
         for part, start in zip(parts, part_starts, strict=True)
         for heading in part["headings"]
-    ]
+    )
     return make_chapters(text, page_starts, pointed(text, pointers), marked, text_headings(text, page_starts))

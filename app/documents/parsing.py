@@ -12,11 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from app.documents.archive import most_text
 from app.documents.document import Extracting
 from app.documents.errors import (
     DamagedDocument,
@@ -57,6 +58,10 @@ class ParsingLimits:
     silence_seconds: float = 60  # without a new page
     chars: int = 20_000_000  # thirty times 128K tokens
 
+    def of(self, file: Path) -> "ParsingLimits":
+        """Those of one file: a small one holds less text."""
+        return replace(self, chars=min(self.chars, most_text(file.stat().st_size)))
+
 
 LIMITS = ParsingLimits()
 
@@ -89,7 +94,7 @@ def parse(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Gener
     """
     opened: Opened | None = None
     pages: list[PageRead] = []
-    num_chars = 0
+    num_chars, limits = 0, limits.of(file)
     for message in worker_messages(parser, file, name, limits):
         if message and message["kind"] == "opened":
             opened = message

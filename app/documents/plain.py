@@ -15,6 +15,7 @@ from app.documents.stretches import by_stretches
 
 MAX_BYTES = 64_000_000  # a hundred times 128K tokens
 CHARS_PER_PAGE = 1_800  # a printed page
+MOST_SHORT_PAGES, SHORT_PAGE = 100, 20  # more pages are no pages if their mean is fewer characters than this
 TITLE_WITHIN, MAX_TITLE = 10_000, 200  # characters
 MARKDOWN_SUFFIXES = {".md", ".markdown", ".mdown", ".mkd"}
 TEXT_CONTROLS = set(b"\t\n\v\f\r\x1a\x1b\b")  # control bytes that real text files contain
@@ -55,7 +56,7 @@ def extract_plain(file: Path, name: str) -> Iterator[Extracting | Document]:
         format="markdown" if markdown else "text",
         text=text,
         pages=make_pages(starts, len(text)),
-        has_own_pages="\f" in decoded.text,
+        has_own_pages=has_pages(decoded.text),
         warnings=((decoded.warning,) if decoded.warning else ()) + garbled(text, starts),
         chapters=make_chapters(text, starts, markdown_headings(text) if markdown else (), text_headings(text, starts)),
     )
@@ -119,15 +120,21 @@ def decode_windows(encoded: bytes) -> Decoded | None:
     return Decoded(text, "Read as Windows-1252, as it is no UTF-8. If letters look wrong, save it as UTF-8.")
 
 
+def has_pages(raw: str) -> bool:
+    """Whether a text has form feeds, and more than a few of them with more than hardly anything between them."""
+    return 0 < raw.count("\f") <= max(MOST_SHORT_PAGES, len(raw) // SHORT_PAGE)
+
+
 def paginate(raw: str) -> tuple[str, list[int]]:
-    """Cut a text into pages: at form feeds if there are any, else by size at paragraph borders.
+    """Cut a text into pages: at form feeds if they are those of pages, else by size at paragraph borders.
 
     Returns:
         The text (line ends normalised, control characters removed, form feeds replaced by blank lines) and the offset
         of each page.
     """
     text = by_stretches(lambda part: part.translate(NO_CONTROLS), raw.replace("\r\n", "\n").replace("\r", "\n"))
-    if "\f" not in text:
+    if not has_pages(raw):
+        text = text.replace("\f", "\n\n")
         return text, page_starts(text)
     parts = [part.strip("\n") + "\n\n" for part in text.split("\f")]
     if not parts[-1].strip():

@@ -5,12 +5,13 @@ Failed. What is no text for certain is not unpacked, and marked as an image; a f
 """
 
 import mimetypes
+import os
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from app.documents.archive import MAX_TOTAL_BYTES, Archive, BadEntry, Refused, RefusedEntry
+from app.documents.archive import MAX_TOTAL_BYTES, Archive, BadEntry, Refused, RefusedEntry, most_text
 from app.documents.messages import Done, Message, Opened, PageRead
 from app.documents.natural_order import is_hidden, natural
 from app.documents.parsing_worker import refusing, serve
@@ -23,7 +24,8 @@ MAX_UNPACKED_BYTES = 200_000_000  # of all files
 @refusing
 def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file."""
-    archive = Archive(stream, MAX_TOTAL_BYTES, MAX_UNPACKED_BYTES)
+    size = stream.seek(0, os.SEEK_END)
+    archive = Archive(stream, MAX_TOTAL_BYTES, min(MAX_UNPACKED_BYTES, most_text(size)))
     names = sorted((name for name in archive.names if not is_hidden(name)), key=natural)
     if len(names) > MAX_FILES:
         raise Refused("oversized")

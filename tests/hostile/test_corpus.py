@@ -10,15 +10,30 @@ import pytest
 from tests.hostile import fuzzing
 from tests.hostile.corpus import FORMATS, NAMES, HostileFile, corpus
 from tests.hostile.fuzzing import PARSERS, fuzz
-from tests.hostile.run import ROOT, Row, judge, main, table
+from tests.hostile.run import ROOT, SMALL_BYTES, Row, judge, main, table
 
 FILES = list(corpus())
-LARGE = ("bomb", "MB", "000", "without end", "never end", "far down", "one in the other", "beyond", "giant", "labels")
+LARGE = (
+    "bomb",
+    "MB",
+    "000",
+    "without end",
+    "never end",
+    "far down",
+    "one in the other",
+    "beyond",
+    "giant",
+    "labels",
+    "packed",
+)
 SMALL = [file for file in FILES if not any(word in file.what for word in LARGE)]
 PLAIN = ("text", "markdown", "old office", "other")  # those that need no process
 SAMPLE = [
     file for kind in FORMATS for file in [one for one in SMALL if one.format == kind][:: 8 if kind in PLAIN else 20]
 ]
+
+
+PACKED = [file for file in FILES if "packed" in file.what]
 
 
 def name_of(file: HostileFile) -> str:
@@ -39,6 +54,13 @@ def test_the_corpus_has_500_files_and_is_the_same_every_time() -> None:
 def test_a_hostile_file_opens_or_is_refused_in_a_line(file: HostileFile) -> None:
     ending, why, _ = judge(file)
     assert ending in ("opened", "refused"), f"{file.what}: {why}"
+
+
+@pytest.mark.parametrize("file", PACKED, ids=lambda file: f"{file.format}: {file.what}")
+def test_a_packed_file_takes_little_time_outside_its_parser(file: HostileFile) -> None:
+    assert len(file.make()) < SMALL_BYTES
+    ending, why, _ = judge(file)
+    assert ending == ("opened" if "read" in file.what else "refused"), why
 
 
 @pytest.mark.parametrize("kind", list(PARSERS))

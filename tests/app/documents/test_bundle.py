@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.documents import bundle, read_document, read_documents
-from app.documents.archive import Archive, Refused, RefusedEntry
+from app.documents.archive import SMALL_FILE, SMALL_TEXT, Archive, Refused, RefusedEntry, most_text
 from app.documents.errors import (
     AccessDenied,
     DamagedDocument,
@@ -204,6 +205,16 @@ def test_too_much_text_in_all_is_refused(tmp_path: Path) -> None:
     path = make_zip(tmp_path, {f"{n}.txt": WORDS * 9 for n in range(9)})
     with pytest.raises(DocumentTooLarge, match="1,000 characters"):
         list(bundle.extract_documents(path, ParsingLimits(chars=1_000)))
+
+
+def test_a_file_holds_text_in_proportion_to_its_bytes(tmp_path: Path) -> None:
+    lines = random.Random(1).randbytes(200_000).hex() + "\n" * 900_000
+    small = make_zip(tmp_path, {"a.txt": "\n" * 990_000, "b.txt": "b" * 20_000})
+    with pytest.raises(DocumentTooLarge, match="unpacks to more"):
+        read_documents(small)
+    large = make_zip(tmp_path, {"a.txt": lines, "b.txt": "b" * 20_000})
+    assert large.stat().st_size > SMALL_FILE and len(read_documents(large)[0].text) > SMALL_TEXT
+    assert most_text(SMALL_FILE) == SMALL_TEXT == most_text(0) < most_text(SMALL_FILE + 1)
 
 
 def test_folders_of_nothing_or_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

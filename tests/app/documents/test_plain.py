@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from app.documents import read_document
 from app.documents.errors import DocumentTooLarge, EmptyDocument, UnsupportedFormat
-from app.documents.plain import CHARS_PER_PAGE, decode, page_starts, paginate
+from app.documents.plain import (
+    CHARS_PER_PAGE,
+    MOST_SHORT_PAGES,
+    SHORT_PAGE,
+    decode,
+    page_starts,
+    paginate,
+)
 
 TEXT = "Der Zähler läuft weiter, sagte sie: „genug“.\n"
 
@@ -81,6 +88,15 @@ def test_form_feeds_are_the_pages_of_a_text() -> None:
         "",
         "three",
     ]
+
+
+def test_many_form_feeds_with_hardly_anything_between_them_are_no_pages(tmp_path: Path) -> None:
+    for between, has_own_pages in (("a" * SHORT_PAGE, True), ("a" * (SHORT_PAGE - 2), False)):
+        (tmp_path / "a.txt").write_text(f"{between}\f" * (MOST_SHORT_PAGES + 2))
+        document = read_document(tmp_path / "a.txt")
+        assert document.has_own_pages == has_own_pages
+        assert (len(document.pages) > MOST_SHORT_PAGES) == has_own_pages
+        assert document.text.split() == [between] * (MOST_SHORT_PAGES + 2), "nothing is lost"
 
 
 def test_control_characters_never_reach_the_text(tmp_path: Path) -> None:
