@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""What passes of a model take on this processor, without an answer around them: `python assets/tools/pass_times.py
+MODEL... [--held 0,2048,8192,24576] [--rows 1,4,8] [--repeats 5] [--json OUT]`.
+
+Each row is the least of some passes over so many keys and values in 16 bits (zeros: their numbers cost nothing to make,
+and reading and multiplying them costs what others do), in one call of the compiled kernel.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from core.caches.base import FixedRows
+from core.models.linear import stored_kinds
+from core.models.loader import load_model, read_dims
+from core.models.short_pass import ShortPass, short_pass_of
+from core.ops.backend import choose_backend
+
+
+def pass_seconds(short: ShortPass, held: int, rows: int, repeats: int) -> float:
+    """The least of some passes of `rows` tokens behind `held`, in seconds."""
+    layers, heads, dim, kernel = short.shape
+    k, v = ([torch.zeros(1, heads, held + rows, dim, dtype=torch.float16) for _ in range(layers)] for _ in "kv")
+    kept, positions, taken = FixedRows(k, v, held, attend=kernel), torch.arange(held, held + rows), []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        short(torch.arange(5, 5 + rows), positions, None, rows, kept)  # type: ignore[arg-type]  # no cache is asked
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def rows_of(model: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rows of one model."""
+    cpu, dims = torch.device("cpu"), read_dims(model)
+    began = time.perf_counter()
+    loaded = load_model(model, dims, torch.float32, cpu, choose_backend(cpu, torch.float32, "compiled"))
+    seconds, short = time.perf_counter() - began, short_pass_of(loaded.module)
+    if short is None:
+        raise SystemExit(f"{model.name} has no short pass.")
+    kinds = stored_kinds(loaded.module) or "16 or 32 bits"
+    print(f"{model.name}: {kinds}, {loaded.weight_bytes / 1e9:.2f} GB, loaded in {seconds:.1f} s", flush=True)
+    found = []
+    for held in args.held:
+        times = {rows: round(1000 * pass_seconds(short, held, rows, args.repeats), 1) for rows in args.rows}
+        found.append({"model": model.stem, "weights": kinds, "held": held, "ms_by_rows": times})
+        print(f"{held:>8,} keys: " + ", ".join(f"{rows} rows {ms} ms" for rows, ms in times.items()), flush=True)
+    return found
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers with commas between them."""
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    """Print the rows, and write them where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--held", type=numbers, default=[0, 2048, 8192, 24576])
+    parser.add_argument("--rows", type=numbers, default=[1, 4, 8])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    with torch.inference_mode():
+        rows = [row for model in args.models for row in rows_of(model, args)]
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
