@@ -1,5 +1,6 @@
 """What recorded passes hold on to and when they are recorded; that they compute the same is `ops/test_graphs`."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -206,8 +207,8 @@ def after_start(monkeypatch: pytest.MonkeyPatch, note: Callable[[Decoder], None]
     """Calls `note` when the prompt has been read and the answer is about to begin."""
     start = Decoder.start
 
-    def noted(decoder: Decoder, context: Context) -> None:
-        start(decoder, context)
+    def noted(decoder: Decoder, context: Context, cancel: threading.Event | None = None) -> None:
+        start(decoder, context, cancel)
         note(decoder)
 
     with monkeypatch.context() as patch:
