@@ -6,7 +6,8 @@ Each model (a folder or a GGUF file) answers one question about the first tokens
 decoding, through the product's own prompt; ends of text do not end it. Then transformers reads the same prompt and the
 answer with the same weights in float32, its own attention and its own cache, one token at a time. Up to the first token
 that it would have chosen otherwise, this is its own greedy text; from there on both follow our text. At each place
-the log-probabilities of our 20 most likely tokens are compared.
+the log-probabilities of our 20 most likely tokens are compared. For the blocks of a GGUF file our rows are
+rounded to 8 bits, as in llama.cpp, and theirs are not: texts then differ where two tokens are near each other.
 
 Each side runs in a process of its own, one after the other, so that only one of them holds weights. Comparisons that
 the file of --json has already are not repeated.

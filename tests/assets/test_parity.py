@@ -111,6 +111,6 @@ def test_a_gguf_file_in_processes_of_their_own(tmp_path: Path, capsys: pytest.Ca
     pytest.importorskip("gguf", reason="gguf is not installed")
     from tests.ggufs import write_pair
 
-    file, _ = write_pair(tmp_path, "llama", "Q8_0")
+    file, _ = write_pair(tmp_path, "llama", "F16")  # rows are rounded for blocks, and texts may differ
     assert parity.main([str(file), "--texts", str(TEXTS[0]), "--lengths", "600", "--new", "40"]) == 0
     assert capsys.readouterr().out.count("identical") == 1
