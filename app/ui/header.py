@@ -102,7 +102,7 @@ def _facts(ready: Ready) -> str:
     if not ready.info.capabilities.computes_here:
         return _remote(ready)
     info, machine, plan = ready.info, ready.machine, ready.info.plan
-    dtype = plan.precision
+    dtype = f"{info.weights} weights, {plan.precision}" if info.quantised else plan.precision
     if plan.device.value == "cuda" and machine.gpus:
         where, more = machine.gpus[0].name, f"{formats.size(machine.gpus[0].total_bytes)} of device memory"
     else:

@@ -214,7 +214,7 @@ def model_facts(ready: Ready) -> list[Fact]:
     return [
         Fact("Model", info.model, info.description),
         Fact("Draft", draft, f"{guesses}; {info.draft_because}" if info.draft_because else guesses),
-        Fact("Weights", f"{plan.bits.value} bits", plan.bits.because),
+        *weight_facts(info),
         *composition_facts(info),
         *self_draft_facts(info),
         Fact("Device", plan.device.value, plan.device.because),
@@ -235,6 +235,16 @@ def composition_facts(info: "EngineInfo") -> list[Fact]:
     if chosen is None:
         return []
     return [Fact("Decodes by", METHODS[info.usual_method].label, chosen.because)]
+
+
+def weight_facts(info: "EngineInfo") -> list[Fact]:
+    """The bits of the target's weights, or the blocks of its file that they stay in."""
+    bits = info.plan.bits
+    if info.quantised and bits.value > 8:  # not asked for
+        return [
+            Fact("Weights", info.weights, "the file's own blocks, multiplied as they are; rows are rounded to 8 bits")
+        ]
+    return [Fact("Weights", f"{bits.value} bits", bits.because)]
 
 
 def self_draft_facts(info: "EngineInfo") -> list[Fact]:

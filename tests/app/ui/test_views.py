@@ -252,6 +252,12 @@ def test_the_header_tells_model_exactness_machine() -> None:
     assert "Loading the model" in masthead(Loading()) and notice(Loading()) == ""
 
 
+def test_the_header_names_the_blocks_of_a_files_weights() -> None:
+    info = FakeEngine().info
+    info.weights, info.quantised = "Q4_K, Q6_K", True
+    assert "exact · Q4_K, Q6_K weights, float32" in masthead(Ready(cast(Any, info), MACHINE, 4096))
+
+
 def test_the_header_names_the_gpu() -> None:
     info = FakeEngine().info
     info.plan.device = SimpleNamespace(value="cuda", because="found")

@@ -21,7 +21,7 @@ from app.ui.assets import CSS
 from app.ui.system.expected_speed import expect
 from app.ui.system.report import report
 from app.ui.system.tab import SystemHandlers, data_folder, kept_in
-from app.ui.system.view import PARTS, Kept, Snapshot, Usage, system
+from app.ui.system.view import PARTS, Kept, Snapshot, Usage, system, weight_facts
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.errors import NotEnoughMemory
@@ -349,3 +349,10 @@ def test_what_keys_and_values_are_kept_in_has_its_own_reason(ready: Ready, engin
     engine.info.plan.kv = SimpleNamespace(value="torch.float16", because="as the weights are stored")
     told = text_of(system(shot(ready)))
     assert "Precision float32 test" in told and "Keys and values float16 as the weights are stored" in told
+
+
+def test_blocks_of_a_file_are_named_and_not_called_32_bits(engine: FakeEngine) -> None:
+    (usual,) = weight_facts(engine.info)
+    engine.info.weights, engine.info.quantised = "Q4_K, Q6_K", True
+    (stored,) = weight_facts(engine.info)
+    assert usual.value == "32 bits" and (stored.value, "own blocks" in stored.note) == ("Q4_K, Q6_K", True)
