@@ -5,6 +5,7 @@ transformers' own `generate`. Where they part, transformers' logits tell a tie w
 tokens become uniform numbers by the probabilities of one pass of transformers, without any cache (see `uniformity`).
 """
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, StopReason
 from core.generation.text import ChatText
 from tests.exactness.listening import Committed
-from tests.exactness.uniformity import ORDERS, Stretch, leaning, repeating, transformed
+from tests.exactness.uniformity import ORDERS, Stretch, following, leaning, transformed
 from tests.exactness.worlds import World
 
 TIE = NEAR_TIE_GAP[torch.float32]  # gap of logits that rounding explains
@@ -42,6 +43,7 @@ class Verdict:
     mismatches: list[str] = field(default_factory=list)
     worst_gap: float = 0.0  # largest difference of probability of a sampled token to the reference's
     stretch: Stretch | None = None
+    u: list[float] = field(default_factory=list)  # of sampled tokens, by token id; NaN: rounding decides
 
 
 class Reference:
@@ -96,13 +98,13 @@ class Reference:
         new: Sequence[Committed],
         sampling: SamplingParams,
         method: str,
-        written: tuple[Sequence[int], float] | None,
+        written: Sequence[float],
     ) -> Verdict:
         """Sampled tokens behind `base`.
 
         Args:
             new: the tokens.
-            written: where these continue an answer with its seed, its tokens so far and the last one's u.
+            written: where these continue an answer with its seed, u of its tokens so far.
         """
         tokens, verdict = [one.record.token_id for one in new], Verdict(sampled_tokens=len(new))
         if not tokens:
@@ -135,6 +137,8 @@ class Reference:
         keys = {"token id": -torch.arange(p.shape[1]).expand_as(p), "p": p, "q / p": (q + small) / (p + small)}
         uniform = torch.tensor([self._rng.random() for _ in tokens], dtype=torch.float64)
         u = {name: transformed(p, drawn, keys[name], uniform)[sure].tolist() for name in ORDERS}
+        by_id = torch.full((count,), torch.nan, dtype=torch.float64)
+        by_id[sure] = torch.tensor(u["token id"], dtype=torch.float64)
         lean = {}
         guessed = torch.tensor([one.q is not None for one in new]) & sure
         if bool(guessed.any()):
@@ -144,8 +148,9 @@ class Reference:
             below = torch.stack([one.below.double() for n, one in enumerate(new) if twice[n] and one.below is not None])
             lean["leaning to the guess below"] = leaning(p[twice], q[twice], below, drawn[twice])
         if written:
-            lean["repeating when continued"] = repeating(p, drawn, torch.tensor(written[0]))
-        verdict.stretch = Stretch(method, u, lean, written[1] if written else None)
+            lean["following what was written"] = following(by_id, torch.tensor(written, dtype=torch.float64))
+        verdict.stretch = Stretch(method, u, lean, next((last for last in written[-1:] if not math.isnan(last)), None))
+        verdict.u = by_id.tolist()
         return verdict
 
 

@@ -1,5 +1,6 @@
 """Plays a case on an engine and judges every answer."""
 
+import math
 import tempfile
 import threading
 import traceback
@@ -104,7 +105,7 @@ class _Written:
 
     tokens: list[int] = field(default_factory=list)
     judged_from: int = 0  # its tokens from here on are greedy ones of exact methods
-    u: float | None = None  # of the last token, by token id
+    u: list[float] = field(default_factory=list)  # of its tokens, by token id; NaN: not known
     all_sampled: bool = True  # by exact methods
     config: GenerationConfig | None = None  # of what was written last
     ended: bool = False  # by an end-of-text token
@@ -403,9 +404,8 @@ class _Playing:
             verdict = self.reference.greedy([*prompt, *whole[: written.judged_from]], whole[written.judged_from :])
         elif exact:
             same_seed = written.config is not None and written.config.seed == config.seed and written.all_sampled
-            base = [*prompt, *before]
-            so_far = (before, written.u) if same_seed and before and written.u is not None else None
-            verdict = self.reference.sampled(base, committed, config.sampling, config.method, so_far)
+            so_far = written.u if same_seed else []
+            verdict = self.reference.sampled([*prompt, *before], committed, config.sampling, config.method, so_far)
         for what in verdict.mismatches:
             self.wrong(f"{config.method}, {'greedy' if greedy else config.sampling}: {what}")
         self.outcome.near_ties += verdict.near_ties
@@ -423,8 +423,7 @@ class _Playing:
         if not (exact and greedy) or verdict.mismatches or verdict.near_ties:
             written.judged_from = len(whole)
         written.all_sampled = written.all_sampled and exact and not greedy
-        if verdict.stretch:
-            written.u = (verdict.stretch.u["token id"] or [None])[-1]
+        written.u = [*written.u, *(verdict.u or [math.nan] * len(new))]
         written.config = config
         written.ended = bool(whole) and whole[-1] in self.text.eos_ids
 

@@ -21,7 +21,7 @@ from tests.exactness.controls import CONTROLS, Control
 from tests.exactness.judging import ending_of, near_cut, shown_text
 from tests.exactness.playing import Outcome, play
 from tests.exactness.run import Detection, Report, detect, document, run_suite, table
-from tests.exactness.uniformity import BINS, ChiSquare, Pool, Stretch, leaning, repeating, transformed
+from tests.exactness.uniformity import BINS, ChiSquare, Pool, Stretch, following, leaning, transformed
 
 V = 6
 
@@ -236,20 +236,24 @@ def test_a_token_that_follows_the_one_before_is_noticed() -> None:
     assert [test.name for test in pool.alarms()] == ["after the token before, by token id"]
 
 
-def test_replayed_random_numbers_repeat_tokens_more_often_than_chance() -> None:
+def test_replayed_random_numbers_give_neighbouring_u() -> None:
     sums = {True: [0.0, 0.0], False: [0.0, 0.0]}
-    for seed in range(400):
-        p, q = tables(seed)
+    for seed in range(100):
+        (p, q), (other, _) = tables(seed), tables(seed + 1000)
         for replayed, total in sums.items():
-            first = written_by(verify, p, q, 20, seed)
-            other, _ = tables(seed + 1000)
-            second = written_by(verify, other, q, 20, seed if replayed else seed + 500)
-            _, score, variance = repeating(
-                other[torch.tensor(second[:-1])].double(), torch.tensor(second[1:]), torch.tensor(first[1:])
-            )
+            first = u_of(p, written_by(verify, p, q, 20, seed), seed)
+            second = u_of(other, written_by(verify, other, q, 20, seed if replayed else seed + 500), seed + 1)
+            _, score, variance = following(second, first)
             total[0] += score
             total[1] += variance
     assert sums[True][0] ** 2 / sums[True][1] > 25 > 9 > sums[False][0] ** 2 / sums[False][1]
+
+
+def u_of(p: Tensor, tokens: list[int], seed: int) -> Tensor:
+    """u by token id of all tokens but the first."""
+    behind, drawn = p[torch.tensor(tokens[:-1])].double(), torch.tensor(tokens[1:])
+    uniform = torch.rand(len(drawn), generator=Generator().manual_seed(seed), dtype=torch.float64)
+    return transformed(behind, drawn, -torch.arange(p.shape[1]).expand_as(behind), uniform)
 
 
 def test_counts_of_two_pools_add_up(exact: Pool) -> None:

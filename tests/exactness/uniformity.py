@@ -68,15 +68,15 @@ def leaning(p: Tensor, p_level: Tensor, q: Tensor, tokens: Tensor) -> tuple[int,
     return len(tokens), float((own - mean).sum()), float(variance.clamp_min(0).sum())
 
 
-def repeating(p: Tensor, tokens: Tensor, written: Tensor) -> tuple[int, float, float]:
-    """How many tokens are those that were written as far from the answer's beginning, beyond chance: as `leaning`.
+def following(u: Tensor, written: Tensor) -> tuple[int, float, float]:
+    """How far u of tokens goes with u of those that were written as far from the answer's beginning: as `leaning`.
 
-    Equal random numbers draw equal tokens more often than others do, whatever the two distributions are.
+    Equal random numbers give neighbouring u, even from different distributions. NaN: nothing is known of a token.
     """
-    count = min(len(tokens), len(written))
-    chance = p[torch.arange(count), written[:count]]
-    same = (tokens[:count] == written[:count]).double()
-    return count, float((same - chance).sum()), float((chance * (1 - chance)).sum())
+    count = min(len(u), len(written))
+    score, scale = 12 * (u[:count] - 0.5) * (written[:count] - 0.5), 12 * (written[:count] - 0.5).square()
+    known = ~score.isnan()
+    return int(known.sum()), float(score[known].sum()), float(scale[known].sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +85,7 @@ class Stretch:
 
     method: str
     u: dict[str, list[float]]  # by order
-    lean: dict[str, tuple[int, float, float]]  # by what: see `leaning` and `repeating`
+    lean: dict[str, tuple[int, float, float]]  # by what: see `leaning` and `following`
     last_written: float | None = None  # u of the token before, where these continue an answer with its seed
 
 
