@@ -17,13 +17,14 @@ import torch
 
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
+from core.caches.oom_fallback import give_back
 from core.caches.tokens import Context, common_prefix
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, models_of
 from core.engine_builder import LoadedPair, planned_pair
 from core.engine_info import NEAR_TIE_GAP, Equality, engine_info, graphs_choice
-from core.errors import ContextTooSmall
-from core.generation.branches import Branches, begun, number_together
+from core.errors import ContextTooSmall, NotEnoughMemory
+from core.generation.branches import Branches, number_together, started
 from core.generation.decode_loop import LONGEST_ROUND, Answer
 from core.generation.events import Event, LaneEvent, PrefillProgress
 from core.generation.interleave import raced
@@ -39,7 +40,9 @@ from core.models.hub.catalog import ModelEntry
 from core.models.layerwise import DecoderLayers
 from core.ops.graphs import Graphs
 from core.planning.choices import Choice
-from core.planning.memory_plan import Plan, block_changed
+from core.planning.memory_plan import Plan, begun, block_changed
+
+TALK = 4096  # tokens of questions and answers for which there is room behind a text that is read anew
 
 
 class Engine:
@@ -63,32 +66,67 @@ class Engine:
         offload: Offload | None = None,
         graphs: Graphs | None = None,
     ) -> None:
-        config = plan.settled(config)
-        self.config, self.text, self._models, self._graphs = config, text, models, graphs
-        layers = DecoderLayers.of(models.target.module) if models.ranks is None else None
-        told = plan
-        if layers is None and plan.prefill_block.value:
-            told = block_changed(plan, 0, "chunk by chunk, as the layers of this model are not called one by one")
-        self._levels = Levels(config, plan, models, lambda: self.plan, offload, graphs)
-        self._placement = Placement(told, config, self._levels.full, models.ranks, self._tell)
+        self.config = config = plan.settled(config)
+        self.text, self._models, self._graphs, self._offload = text, models, graphs, offload
+        self._layers = DecoderLayers.of(models.target.module) if models.ranks is None else None
+        if self._layers is None and plan.prefill_block.value:
+            plan = block_changed(plan, 0, "chunk by chunk, as the layers of this model are not called one by one")
+        self.context = plan.context.value  # tokens that book, conversation and answer may have together
+        first = begun(plan) if offload is None else plan
+        self.info = engine_info(first, models, about, text.capabilities)
+        self._pace = self.info.pace
+        self._lay_out(first)
+        if graphs is not None:
+            self._levels.try_graphs()
+            self._tell_graphs(graphs)
+
+    def _lay_out(self, plan: Plan) -> None:
+        """Allocate the caches by a plan."""
+        models, config = self._models, self.config
+        self._levels = Levels(config, plan, models, lambda: self.plan, self._offload, self._graphs)
+        self._placement = Placement(plan, config, self._levels.full, models.ranks, self._tell)
         self._levels.when_layers_move(self._placement.layers_moved)
         self._prefill = Prefill(
             self._levels.parts.full,
             self._levels.full,
             self._levels.oom_fallback,
-            layers=layers,
+            layers=self._layers,
             chunk=plan.prefill_chunk.value,
-            block=told.prefill_block.value,
+            block=plan.prefill_block.value,
             lent=self._levels.lent,
             shrunk=self._placement.block_shrunk,
         )
         self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count
-        self.info = engine_info(plan, models, about, text.capabilities)
-        self._pace = self.info.pace
         self._placement.update()
-        if graphs is not None:
-            self._levels.try_graphs()
-            self._tell_graphs(graphs)
+
+    def make_room(self, prompt_ids: Sequence[int], room: int) -> None:
+        """Lay the caches out for a prompt, as the plan says; a changed layout holds nothing.
+
+        Decoders belong to a layout: ask before one is made. A prompt that is too long for the context changes nothing.
+
+        Args:
+            room: tokens that prompt and answer may have together.
+        Raises:
+            NotEnoughMemory: the device has no room for the caches, whatever the plan says.
+        """
+        plan, new = self.plan, 2 * self.cached_prefix(prompt_ids) < len(prompt_ids)
+        needed = max(len(prompt_ids) + (TALK if new else 0), room) + LONGEST_ROUND
+        if plan.longer and plan.capacity < needed and len(prompt_ids) + LONGEST_ROUND <= self.context:
+            wanted = plan.longer
+        elif new and not plan.longer and needed <= plan.most_resident:
+            wanted = begun(plan)
+        else:
+            return
+        for name in ("full", "retrieval", "draft"):
+            if self._graphs is not None:
+                self._graphs.forget(name)
+        del self._levels, self._placement, self._prefill
+        give_back(self._models.target.shape.device)
+        try:
+            self._lay_out(wanted)
+        except NotEnoughMemory:
+            self._lay_out(plan)
+            raise
 
     @classmethod
     def load(cls, config: EngineConfig) -> "Engine":
@@ -129,11 +167,6 @@ class Engine:
         """Forget the conversation; memory is freed with the engine."""
         self._seen.clear()
         self._levels.full.truncate(0)
-
-    @property
-    def context(self) -> int:
-        """Tokens that book, conversation and answer may have together."""
-        return self._levels.full.capacity
 
     def knows(self, token_ids: Sequence[int]) -> bool:
         """Whether the model has all of these tokens."""
@@ -182,6 +215,7 @@ class Engine:
         Args:
             logged: the length at which the newest queries were saved.
         """
+        self.make_room(token_ids, 0)
         self.rewind(0)
         try:
             with self._levels.full.refilled(len(token_ids), logged):
@@ -222,11 +256,17 @@ class Engine:
         return self.chunk_weights()
 
     def read(
-        self, prompt_ids: Sequence[int], cancel: threading.Event | None = None, *, boundary: int = 0
+        self,
+        prompt_ids: Sequence[int],
+        cancel: threading.Event | None = None,
+        *,
+        boundary: int = 0,
+        room: int = 0,
     ) -> Iterator[PrefillProgress]:
         """Prefill: bring the full cache to all tokens but the last. `cancel` ends it early; what was read stays.
 
         Args:
+            room: as in `make_room`.
             boundary: tokens of the book. If not read yet, a step ends there, and the cache remembers it from then on.
         Raises:
             ContextTooSmall: the prompt leaves no room for an answer.
@@ -234,6 +274,7 @@ class Engine:
         total, needed = len(prompt_ids) - 1, len(prompt_ids) + LONGEST_ROUND
         if needed > self.context:
             raise ContextTooSmall(needed, self.context, possible=self.info.most_context)
+        self.make_room(prompt_ids, room)
         context, boundary = Context(list(prompt_ids)), min(boundary, total) or self._levels.likely_boundary(total)
         reused = self.rewind(min(self.cached_prefix(prompt_ids), total))
         self._levels.parts.count_votes(False)
@@ -287,17 +328,20 @@ class Engine:
         Raises:
             ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
         """
+        whole = [*prompt_ids, *written]
+        room = len(whole) + config.max_new_tokens
+        self.make_room(whole, room)
         self.use_budget(config.budget)
         decoder = self._levels.decoder(config, self.text, prompt_ids, written)
         reused, prefill_seconds = 0, 0.0
-        for progress in self.read([*prompt_ids, *written], cancel, boundary=boundary):
+        for progress in self.read(whole, cancel, boundary=boundary, room=room):
             reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
             yield progress
         answer = self.answer(decoder, prompt_ids, config, written)
         try:
-            started = time.perf_counter()
-            begun(decoder, answer, cancel)
-            prefill_seconds += time.perf_counter() - started
+            began = time.perf_counter()
+            started(decoder, answer, cancel)
+            prefill_seconds += time.perf_counter() - began
             while answer.stop_reason is None:
                 if cancel and cancel.is_set():
                     answer.stop_reason = "cancelled"
@@ -317,7 +361,7 @@ class Engine:
             prompt_ids,
             config,
             written=written,
-            context=self.context,
+            context=self._levels.full.capacity,
             kv_bytes_per_token=self.info.kv_bytes_per_token,
             oom_fallback=self._levels.oom_fallback,
             link_calibration=self._placement.link.value if self._placement.link else None,
@@ -345,7 +389,9 @@ class Engine:
         Raises:
             ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
         """
-        yield from raced(self, self._levels, prompt_ids, configs, cancel, seconds=seconds, boundary=boundary)
+        room = len(prompt_ids) + max(config.max_new_tokens for config in configs)
+        self.make_room(prompt_ids, room)
+        yield from raced(self, self._levels, prompt_ids, configs, cancel, seconds=seconds, boundary=boundary, room=room)
 
     def settle(self, tokens: list[int]) -> None:
         """Set the committed tokens [S]; caches keep at most all but the newest."""
@@ -381,7 +427,10 @@ class Engine:
         Raises:
             ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: as `generate`.
         """
-        number, reader = self.together(questions).value, Branches(self, self._levels, self._models, questions)
+        room = max(len(question.prompt_ids) + question.config.max_new_tokens for question in questions)
+        self.make_room(questions[0].prompt_ids, room)
+        reader = Branches(self, self._levels, self._models, questions, room)
+        number = self.together(questions).value
         yield from answered_together(reader, questions, number) if number > 1 else one_by_one(self.generate, questions)
 
     def opened(self, question: Question) -> Generator[PrefillProgress, None, Answer]:
@@ -391,10 +440,12 @@ class Engine:
         Raises what `generate` raises.
         """
         prompt_ids, config, cancel, boundary = question
+        room = len(prompt_ids) + config.max_new_tokens
+        self.make_room(prompt_ids, room)
         self.use_budget(config.budget)
         decoder = self._levels.decoder(config, self.text, prompt_ids)
-        yield from self.read(prompt_ids, cancel, boundary=boundary)
-        return begun(decoder, self.answer(decoder, prompt_ids, config), cancel)
+        yield from self.read(prompt_ids, cancel, boundary=boundary, room=room)
+        return started(decoder, self.answer(decoder, prompt_ids, config), cancel)
 
     def sibling(self, plan: Plan) -> "Engine":
         """Another engine for the same models, with caches of its own, in memory that the caller has planned."""

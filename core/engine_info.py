@@ -130,7 +130,7 @@ def engine_info(
         host_memory=None,
         link=None,
         experts=target.experts,
-        self_draft_weight_bytes=0 if self_draft is None else self_draft_bytes(self_draft),
+        self_draft_weight_bytes=0 if self_draft is None else self_draft_bytes(self_draft, target.module),
         num_ranks=models.ranks.num_ranks if models.ranks else 1,
         capabilities=capabilities,
         path=str(about.target) if about else "",

@@ -253,6 +253,8 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predicti
     kv = kv_bytes_per_token(target.dims, target.dims.disk_dtype)
     here = kv_bytes_per_token(replace(target.dims, kv_dtype=plan.kv.value), plan.dtype.value)
     width = "" if here == kv else f", {here / 1024:.0f} KiB as kept here"
+    stored = plan.device.value == "cpu" and plan.bits.value == 32 and machine.compiles
+    kept = "as stored: the compiled kernel multiplies with them as their file has them, sums have 32 bits"
     shown = [
         *(described if rig.assumed else []),
         f"Processor  {', '.join((machine.cpu, f'{machine.num_cores} cores', *machine.abilities))}",
@@ -266,7 +268,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predicti
         f"Device     {plan.device.value}: {plan.device.because}",
         f"Precision  {dtype_name(plan)}: {plan.dtype.because}",
         f"Cache      {str(plan.kv.value or plan.dtype.value).removeprefix('torch.')}: {plan.kv.because}",
-        f"Weights    {plan.bits.value} bits: {plan.bits.because}",
+        f"Weights    {kept if stored else f'{plan.bits.value} bits: {plan.bits.because}'}",
         f"Self-draft {told.self_draft_bits.value} bits: {told.self_draft_bits.because}",
         *([f"Decodes by {METHODS[chosen.value.method].label}: {chosen.because}"] if chosen else []),
         *(
@@ -277,7 +279,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predicti
         f"Placement  {plan.placement.value}: {plan.placement.because}",
         *host_lines(told),
         f"Context    {plan.context.value:,} tokens: {plan.context.because}",
-        f"           at most {plan.most_context:,}; {told.most_resident:,} without any in host memory"
+        f"           at most {plan.most_context:,}; up to {told.most_resident:,} without any in host memory"
         if told.num_gpus
         else f"           at most {plan.most_context:,}",
     ]

@@ -26,10 +26,13 @@ class Branches:
 
     Args:
         levels: of the engine, whose full cache reads.
+        room: tokens that each prompt and its answer may have together, at most.
     """
 
-    def __init__(self, trunk: Trunk, levels: Levels, models: LoadedModels, questions: Sequence[Question]) -> None:
-        self._trunk, self._levels, self._models = trunk, levels, models
+    def __init__(
+        self, trunk: Trunk, levels: Levels, models: LoadedModels, questions: Sequence[Question], room: int
+    ) -> None:
+        self._trunk, self._levels, self._models, self._room = trunk, levels, models, room
         self._shared = shared_tokens([question.prompt_ids for question in questions])
 
     def opened(self, question: Question) -> Generator[PrefillProgress, None, Answer]:
@@ -37,20 +40,20 @@ class Branches:
         prompt_ids, config, cancel, boundary = question
         trunk, read_by = self._trunk, self._levels.full
         decoder = self._levels.decoder(config, trunk.text, prompt_ids)  # first: settings are refused before any reading
-        yield from trunk.read(prompt_ids, cancel, boundary=boundary)
+        yield from trunk.read(prompt_ids, cancel, boundary=boundary, room=self._room)
         if question.cancelled:
             trunk.rewind(min(self._shared, read_by.length))  # what other answers go on behind
-            return begun(decoder, trunk.answer(decoder, prompt_ids, config), cancel)
+            return started(decoder, trunk.answer(decoder, prompt_ids, config), cancel)
         most = min(own_tokens(question, self._shared), read_by.capacity - self._shared)
         full = BranchCache(read_by, self._shared, most)
         trunk.rewind(self._shared)
         own = Levels(trunk.config, trunk.plan, self._models, lambda: trunk.plan, None, None, full=full)
         own.use_budget(config.budget)
         decoder = own.decoder(config, trunk.text, prompt_ids)
-        return begun(decoder, trunk.answer(decoder, prompt_ids, config), cancel)
+        return started(decoder, trunk.answer(decoder, prompt_ids, config), cancel)
 
 
-def begun(decoder: Decoder, answer: Answer, cancel: threading.Event | None) -> Answer:
+def started(decoder: Decoder, answer: Answer, cancel: threading.Event | None) -> Answer:
     """An answer behind a prompt that was read, or whose reading was cancelled, before its first round."""
     decoder.reset_meters()
     if not (cancel and cancel.is_set()):

@@ -94,12 +94,13 @@ def raced(
     *,
     seconds: float | None,
     boundary: int,
+    room: int,
 ) -> Generator[LaneEvent]:
-    """See `core.engine.Engine.race`."""
+    """See `core.engine.Engine.race`; `room`: as in `make_room`."""
     trunk.use_budget(configs[0].budget)
     decoders = levels.lane_decoders(configs, trunk.text, prompt_ids)
     reused, prefill_seconds = 0, 0.0
-    for progress in trunk.read(prompt_ids, cancel, boundary=boundary):
+    for progress in trunk.read(prompt_ids, cancel, boundary=boundary, room=room):
         reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
         yield LaneEvent(None, progress)
     answers = [trunk.answer(d, prompt_ids, c) for d, c in zip(decoders, configs, strict=True)]

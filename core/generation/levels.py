@@ -75,7 +75,7 @@ class Levels:
         self.parts = self._parts()
 
     def _full_cache(self, plan: Plan, offload: Offload | None) -> FullCache:
-        target, ranks, context = self._models.target, self._models.ranks, plan.context.value
+        target, ranks, context = self._models.target, self._models.ranks, plan.capacity
         full = make_full_cache(
             target.shape,
             context,

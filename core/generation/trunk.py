@@ -26,7 +26,7 @@ class Trunk(Protocol):
         """Set the budget of the retrieval cache."""
 
     def read(
-        self, prompt_ids: Sequence[int], cancel: threading.Event | None = None, *, boundary: int = 0
+        self, prompt_ids: Sequence[int], cancel: threading.Event | None = None, *, boundary: int = 0, room: int = 0
     ) -> Iterator[PrefillProgress]:
         """Bring the full cache to a prompt."""
 

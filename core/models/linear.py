@@ -99,9 +99,25 @@ class PackedLinear(nn.Module):
 
 def _round(linear: nn.Linear, bits: int) -> None:
     """Let a layer's weight stand for one of at most so many bits, where blocks of 32 divide it."""
-    stored, kind = stored_blocks(linear.weight), ROUNDED[bits]
-    if linear.in_features % 32 == 0 and (stored is None or LAYOUTS[stored.kind].bits > LAYOUTS[kind].bits):
-        cast(Any, linear.weight).stored_blocks = rounded(stored.widened() if stored else linear.weight.detach(), kind)
+    stored = stored_blocks(linear.weight)
+    if _has_more(linear.in_features, stored.kind if stored else None, bits):
+        weight = stored.widened() if stored else linear.weight.detach()
+        cast(Any, linear.weight).stored_blocks = rounded(weight, ROUNDED[bits])
+
+
+def _has_more(inputs: int, kind: str | None, bits: int) -> bool:
+    """Whether a weight can be rounded to so many bits, and has more; `kind`: of its blocks."""
+    return inputs % 32 == 0 and (kind is None or LAYOUTS[kind].bits > LAYOUTS[ROUNDED[bits]].bits)
+
+
+def in_bits(part: PackedLinear, bits: int) -> PackedLinear:
+    """A layer with the same bias and weights rounded to 8 or 4 bits; itself, where they have no more."""
+    if not _has_more(part.in_features, part.stored.kind if part.stored else None, bits):
+        return part
+    linear = nn.Linear(part.in_features, part.out_features, bias=False, device="meta")
+    linear.bias = part.bias  # type: ignore[assignment]
+    cast(Any, linear.weight).stored_blocks = rounded(part.weight, ROUNDED[bits])
+    return PackedLinear(linear, part.kernel)
 
 
 def stored_kinds(module: nn.Module) -> str:

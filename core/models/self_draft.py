@@ -10,9 +10,8 @@ A group of GROUP weights of a row shares a scale and an offset, w = (level - 8) 
 (asymmetric rounding to nearest, as in QuantSpec). The kernels are torch's own and get bfloat16: CUDA's supports no
 other type, and a processor's is a plain loop for others. So activations are converted there and back: the range of
 float16 fits, and the lost bits of precision are worth less than a step of the weights. Rows and columns are padded with
-zeros to the multiples of the kernels. On a processor a row through a layer of 1536 x 8960 takes 0.52 ms, 1.10 through
-the 16-bit weights (nine rows 2.2 and 2.9; two cores of an AMD EPYC, 2026-11-26); layers that fit its caches, as those
-of the bundled pair do, take longer than in 16 bits. Weights outside linear layers (experts kept as one tensor) stay as
+zeros to the multiples of the kernels. Where our compiled kernel runs the model, its products take the copy as they take
+a 4-bit file (`core.ops.stored_blocks`). Weights outside linear layers (experts kept as one tensor) stay as
 they are.
 """
 
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from core.errors import CoreError, NotEnoughMemory, NotPossibleHere, UnsupportedModel
-from core.models.linear import FewRowsNorm, FewRowsSiLU, PackedLinear
+from core.models.linear import FewRowsNorm, FewRowsSiLU, PackedLinear, in_bits
 from core.models.quantised import QuantisedLinear
 
 BITS = 4
@@ -40,7 +39,7 @@ CAPABILITY = (8, 0)  # bfloat16 tensor cores, which the CUDA kernel needs
 ROUNDED_AT_ONCE = 1 << 24  # weights: 64 MB in float32
 LEAVE_OUT = "Leave out --self-draft-bits."
 
-PlainLinear = nn.Linear | PackedLinear | QuantisedLinear
+PlainLinear = nn.Linear | QuantisedLinear
 
 
 class Rounded(NamedTuple):
@@ -108,11 +107,6 @@ class SelfDraftLinear(nn.Module):
             packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.int(), INNER_TILES)
         return packed
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the layer without its bias."""
-        return self.packed.nbytes + self.scales.nbytes
-
     def forward(self, x: Tensor) -> Tensor:
         """x [..., I] to [..., O]."""
         rows = functional.pad(x.reshape(-1, self.in_features).to(COMPUTED), (0, self._more_inputs)).contiguous()
@@ -169,7 +163,9 @@ def self_draft_of(module: nn.Module, device: torch.device) -> nn.Module:
     own: dict[int, object] = {id(shared): shared for shared in (*module.parameters(), *module.buffers())}
     try:
         for part in module.modules():
-            if isinstance(part, PlainLinear):
+            if isinstance(part, PackedLinear):
+                own[id(part)] = in_bits(part, BITS)
+            elif isinstance(part, PlainLinear):
                 own[id(part)] = SelfDraftLinear(_weight_of(part), part.bias, device)
             elif isinstance(part, FewRowsNorm | FewRowsSiLU):
                 own[id(part)] = part
@@ -189,6 +185,7 @@ def _no_kernel(error: RuntimeError, device: torch.device) -> CoreError:
     return UnsupportedModel(f"This torch has no 4-bit kernel for the {device.type} device: {first}.", hint=LEAVE_OUT)
 
 
-def self_draft_bytes(twin: nn.Module) -> int:
+def self_draft_bytes(twin: nn.Module, model: nn.Module) -> int:
     """Bytes of a self-draft without what it shares with its model."""
-    return sum(part.size_bytes for part in twin.modules() if isinstance(part, SelfDraftLinear))
+    shared = {parameter.data_ptr() for parameter in model.parameters()}
+    return sum(parameter.nbytes for parameter in twin.parameters() if parameter.data_ptr() not in shared)

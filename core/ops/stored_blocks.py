@@ -34,6 +34,7 @@ LAYOUTS = {  # by GGML type, in the order of their numbers in the kernel, which 
 }
 LANES = 16  # outputs of a cell, at most
 CHECKED = (9, 512, 21)  # rows, inputs and outputs
+ROUNDED_AT_ONCE = 1 << 22  # weights
 
 
 class StoredBlocks(NamedTuple):
@@ -62,7 +63,12 @@ def rounded(weight: Tensor, kind: str) -> StoredBlocks:
         kind: Q8_0, whose scale is a 127th of the largest number of a block; or Q4_1, from the least number to the
             largest in 15 steps.
     """
-    pieces = weight.float().reshape(len(weight), -1, 32)
+    rows = max(1, ROUNDED_AT_ONCE // weight.shape[1])
+    return StoredBlocks(kind, torch.cat([_rounded(part.float(), kind) for part in weight.split(rows)]))
+
+
+def _rounded(weight: Tensor, kind: str) -> Tensor:
+    pieces = weight.reshape(len(weight), -1, 32)
     if kind == "Q8_0":
         scale = (pieces.abs().amax(-1, keepdim=True) / 127).half()
         levels = (pieces / scale.float().clamp_min(1e-30)).round().clamp(-127, 127).to(torch.int8).view(torch.uint8)
@@ -72,7 +78,7 @@ def rounded(weight: Tensor, kind: str) -> StoredBlocks:
         offset, scale = least.half(), ((most - least) / 15).half()
         levels = ((pieces - offset.float()) / scale.float().clamp_min(1e-30)).round().clamp(0, 15).to(torch.uint8)
         parts = [scale.view(torch.uint8), offset.view(torch.uint8), levels[..., :16] | levels[..., 16:] << 4]
-    return StoredBlocks(kind, torch.cat(parts, -1).flatten(1))
+    return torch.cat(parts, -1).flatten(1)
 
 
 class StoredWeight:

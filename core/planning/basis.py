@@ -26,6 +26,7 @@ from core.planning.sizes import (
     graph_rows,
     prefill_bytes,
     retrieval_bytes,
+    self_draft_weight_bytes,
     state_rows,
     streaming_bytes,
     target_weight_bytes,
@@ -34,6 +35,7 @@ from core.planning.sizes import (
 )
 
 MOST_CONTEXT = 131_072
+LEAST_BEGUN = 8192  # tokens: with fewer an engine does not begin with all layers resident
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +126,7 @@ class Basis:
             rows.append(widened_row(self.size, dtype, bits))
         if self.drafts_apart:
             assert self.size is not None, "self-draft weights are planned from counted parameters"
-            rows.append(PlanRow(DRAFTING_WEIGHTS, self.size.self_draft_bytes))
+            rows.append(PlanRow(DRAFTING_WEIGHTS, self_draft_weight_bytes(self.size, packs=self.packs)))
         return tuple(rows)
 
     def fixed_bytes(self, *, offloaded: bool) -> int:
@@ -170,6 +172,14 @@ class Basis:
         return largest_context(
             self.possible, lambda context: self.sizes.device_bytes(context, layers) <= self.rooms.resident
         )
+
+    def most_begun(self, context: int) -> int:
+        """Tokens for which all layers are resident in an engine that may become one for `context`; 0: too few."""
+        if self.config.placement != "auto" or self.config.num_gpus > 1:
+            return 0
+        room, layers = self.rooms.offloaded, self.sizes.layers
+        most = largest_context(context, lambda length: self.sizes.device_bytes(length, layers) <= room)
+        return most if most >= LEAST_BEGUN else 0
 
     @property
     def fits(self) -> bool:

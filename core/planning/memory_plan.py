@@ -41,12 +41,23 @@ class Plan:
     host_available_bytes: int = 0
     composition: Choice[Composition] | None = None  # who guesses; None: nobody compared (`core.planning.composition`)
     nominal: Bandwidths = NOMINAL_CPU  # shapes rounds where measured values may not be used
+    most_resident: int = 0  # tokens up to which all layers would be resident, where they are not at `context`; 0: none
+    longer: "Plan | None" = None  # of an engine that begins with `most_resident` tokens: the plan beyond them
 
     def settled(self, config: EngineConfig) -> EngineConfig:
         """The settings with the retrieval budget of this plan."""
         if self.budget is None:
             return config
         return replace(config, retrieval=replace(config.retrieval, budget=self.budget.value, grows=False))
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the full cache has rows for."""
+        return self.most_resident if self.longer else self.context.value
+
+    def at(self, num_tokens: int) -> "Plan":
+        """The plan that holds for so many tokens."""
+        return self.longer if self.longer and num_tokens > self.capacity else self
 
     @property
     def precision(self) -> str:
@@ -84,12 +95,40 @@ class Plan:
         return sum(row.size_bytes for row in self.host_rows)
 
 
+def begun(plan: Plan) -> Plan:
+    """The plan while all layers can be resident, because a prompt is short; the same, if that is never or always."""
+    if not (most := plan.most_resident):
+        return plan
+    away = plan.num_layers - plan.resident_layers
+    because = f"up to {most:,} tokens; behind more {away} of {plan.num_layers} layers wait in host memory"
+    sizes, others = plan.cache_sizes, (PREFILL_BLOCK, *(row.name for row in _cache_rows(plan)))
+    return replace(
+        plan,
+        longer=plan,
+        placement=Choice("resident", because),
+        prefill_block=NO_BLOCK,
+        cpu_attention=NOTHING_SHARED,
+        resident_layers=plan.num_layers,
+        offload=None,
+        rows=(
+            *(row for row in plan.rows if row.name not in others),
+            *sizes.device_rows(most, plan.num_layers),
+        ),
+        host_rows=sizes.host_rows(most, plan.num_layers),
+    )
+
+
+def _cache_rows(plan: Plan) -> tuple[PlanRow, ...]:
+    """The last of the plan's rows."""
+    return plan.cache_sizes.device_rows(plan.capacity, plan.resident_layers)
+
+
 def placed(plan: Plan, resident: int, because: str) -> Plan:
     """The plan after loading, with fewer resident layers."""
     word: Placement = "split" if resident else "offloaded"
     stay = f"{resident} of {plan.num_layers} layers stay there" if resident else "no layer stays there"
-    sizes, context = plan.cache_sizes, plan.context.value
-    fixed = plan.rows[: -len(sizes.device_rows(context, plan.resident_layers))]
+    sizes, context = plan.cache_sizes, plan.capacity
+    fixed = plan.rows[: -len(_cache_rows(plan))]
     return replace(
         plan,
         placement=Choice(word, f"{because}: {stay}"),
@@ -101,7 +140,7 @@ def placed(plan: Plan, resident: int, because: str) -> Plan:
 
 def block_changed(plan: Plan, block: int, because: str) -> Plan:
     """The plan with another block size."""
-    changed = plan.cache_sizes.reading_rows(plan.context.value, block, plan.bytes_of(RETRIEVAL))
+    changed = plan.cache_sizes.reading_rows(plan.capacity, block, plan.bytes_of(RETRIEVAL))
     at = next((number for number, row in enumerate(plan.rows) if row.name == PREFILL_BLOCK), None)
     rows = plan.rows if at is None else (*plan.rows[:at], *changed, *plan.rows[at + 1 :])
     return replace(plan, prefill_block=Choice(block, because), rows=rows)

@@ -92,6 +92,7 @@ def plan_from(basis: Basis, words: Words) -> Plan:
         host_rows=sizes.host_rows(context.value, here),
         host_available_bytes=basis.usable.host_available if away else 0,
         nominal=nominal_bandwidths(device, gpus[0].name if gpus else ""),
+        most_resident=basis.most_begun(context.value) if away else 0,
     )
 
 

@@ -155,6 +155,12 @@ def target_weight_bytes(
     return size.rounded_bytes(LAYOUTS[ROUNDED[bits]].bits) if packs else size.quantised_bytes(bits, dtype)
 
 
+def self_draft_weight_bytes(size: ModelSize, *, packs: bool) -> int:
+    """Bytes of the 4-bit copy of all linear weights; `packs`: as in `weight_bytes`."""
+    linear = size.layer_parameters + size.output_parameters
+    return int(linear * LAYOUTS[ROUNDED[DRAFTING_BITS]].bits / 8) if packs else size.self_draft_bytes
+
+
 def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
     """Keys and values of one token, in the layers that attend to all tokens."""
     return dims.shape(dtype, torch.device("meta")).bytes_per_token

@@ -179,6 +179,7 @@ def planned_reads(plan: Plan, target: ModelSize, draft: ModelSize | None, config
 
     A mixture's experts are never quantised, and a self-draft shares them.
     """
+    plan = plan.at(context)
     dims, dtype = replace(target.dims, kv_dtype=plan.kv.value), plan.dtype.value
     layers, shape, state = dims.num_layers, dims.shape(dtype, META), dims.state.nbytes(dtype)
     heads, kv = heads_of(shape), shape.full_reads * plan.cache_sizes.row_bytes

@@ -26,7 +26,7 @@ from core.generation.events import Finished
 from core.models import self_draft
 from core.models.cached_model import CachedModel
 from core.models.hub.catalog import ROOT
-from core.models.linear import PackedLinear, pack, places
+from core.models.linear import PackedLinear, exact_products, pack, places
 from core.models.self_draft import (
     COMPUTED,
     GROUP,
@@ -40,6 +40,7 @@ from core.models.self_draft import (
 from core.ops.graphs import Graphs
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
+from core.ops.stored_blocks import rounded
 from tests.core.models.hub.test_catalog import save
 from tests.core.toys import CPU, EnumeratingSampler, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 
@@ -110,23 +111,32 @@ def test_a_twin_shares_all_but_the_linear_layers_and_changes_nothing() -> None:
     assert kinds["lm_head"] is SelfDraftLinear and kinds["model.layers.1.mlp.down_proj"] is SelfDraftLinear
     linear = [part for part in model.modules() if isinstance(part, nn.Linear)]
     parameters = sum(part.weight.numel() for part in linear)  # 64 columns and 96, which are padded to 128
-    assert STORED_BITS / 8 <= self_draft_bytes(twin) / parameters < 1.2 * STORED_BITS / 8
+    assert STORED_BITS / 8 <= self_draft_bytes(twin, model) / parameters < 1.2 * STORED_BITS / 8
 
 
-def test_layers_with_a_kernel_for_few_rows_get_a_twin_too() -> None:
+def test_layers_of_the_kernel_get_a_twin_in_blocks_of_4_bits() -> None:
     try:
         kernel = small_rows()
     except NoKernel as reason:
         pytest.skip(f"no kernel here: {reason}")
-    model = tiny_model(tiny_config(), 3)
-    expected = self_draft_of(model, CPU)
+    model, slow = tiny_model(tiny_config(), 3), tiny_model(tiny_config(), 3)
+    for part in slow.modules():
+        if isinstance(part, nn.Linear):
+            part.weight.data = rounded(part.weight, "Q4_1").widened()
     for together in places(model):
         pack(together, kernel)
     twin = self_draft_of(model, CPU)
-    assert self_draft_bytes(twin) == self_draft_bytes(expected)
-    assert not any(isinstance(part, PackedLinear) for part in twin.modules())
-    judges = [CachedModel("4", one, FullCache(loaded(tiny_config(), 3).shape, 64, 8), CPU) for one in (expected, twin)]
-    assert torch.equal(*(judge.feed(Context(list(range(5))), range(5), 5) for judge in judges))
+    linear = [part for part in twin.modules() if isinstance(part, PackedLinear)]
+    assert {part.stored and part.stored.kind for part in linear} == {"Q4_1"}
+    assert self_draft_bytes(twin, model) == sum(part.packed.nbytes for part in linear)
+    assert not any(part.stored for part in model.modules() if isinstance(part, PackedLinear)), "the model stays"
+    with exact_products(twin):
+        logits = [
+            CachedModel("4", one, FullCache(loaded(tiny_config(), 3).shape, 64, 8), CPU)
+            .feed(Context(list(range(5))), range(5), 5)
+            for one in (slow, twin, model)
+        ]  # fmt: skip
+    assert torch.allclose(logits[0], logits[1], atol=1e-5) and not torch.allclose(logits[0], logits[2], atol=1e-3)
 
 
 # -------------------- engines

@@ -1,0 +1,98 @@
+"""An engine begins with all layers resident, and moves some away when a prompt needs the room; texts stay the same."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from core import engine as engine_module
+from core.config import EngineConfig, GenerationConfig
+from core.engine import Engine
+from core.generation.decode_loop import LONGEST_ROUND
+from core.generation.events import Finished, PrefillProgress
+from core.generation.together import Question
+from core.ops.backend import STOCK
+from core.planning.memory_plan import begun
+from core.planning.planner import make_plan
+from tests.core.planning.test_planner import GAMER, LLAMA2_7B
+from tests.core.toys import random_prompt, tiny_engine
+
+MOST, TALK = 700, 100
+SHORT, LONG, OTHER = random_prompt(300), random_prompt(900, 1), random_prompt(310, 2)
+CONFIG = GenerationConfig(method="triforce", max_new_tokens=24)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    monkeypatch.setattr(engine_module, "TALK", TALK)
+    split = tiny_engine(placement="split")
+    plan = replace(split.plan, most_resident=MOST)
+    return Engine(split.config, plan, split.text, split._models)
+
+
+def answered(engine: Engine, prompt: Sequence[int], config: GenerationConfig = CONFIG) -> Finished:
+    finished = [event for event in engine.generate(prompt, config) if isinstance(event, Finished)]
+    return finished[0]
+
+
+def wanted(prompt: Sequence[int]) -> tuple[int, ...]:
+    return tuple(answered(tiny_engine(backend=STOCK), prompt).token_ids)
+
+
+def where(engine: Engine) -> tuple[int, int]:
+    plan = engine.plan
+    assert engine.full_cache.capacity == plan.capacity and engine.info.plan is plan
+    assert engine.full_cache.resident_layers == plan.resident_layers
+    return plan.capacity, plan.resident_layers
+
+
+def test_layers_move_away_when_a_prompt_needs_the_room_and_come_back(engine: Engine) -> None:
+    assert where(engine) == (MOST, 2) and engine.context == 2048
+    assert answered(engine, SHORT).token_ids == wanted(SHORT) and where(engine) == (MOST, 2)
+    assert answered(engine, LONG).token_ids == wanted(LONG) and where(engine) == (2048, 1)
+    again = [*LONG, *random_prompt(20, 5)]
+    assert answered(engine, again).reused_tokens >= len(LONG) - 1, "a conversation goes on where it is"
+    assert answered(engine, OTHER).token_ids == wanted(OTHER) and where(engine) == (MOST, 2)
+
+
+def test_a_conversation_that_outgrows_its_layout_is_read_again(engine: Engine) -> None:
+    prompt = random_prompt(MOST - TALK - LONGEST_ROUND - 5, 3)
+    assert answered(engine, prompt).token_ids == wanted(prompt) and where(engine) == (MOST, 2)
+    more = [*prompt, *random_prompt(TALK, 4)]
+    steps = [event for event in engine.generate(more, CONFIG) if isinstance(event, PrefillProgress)]
+    assert steps[0].reused_tokens == 0 and where(engine) == (2048, 1)
+    assert answered(engine, more).token_ids == wanted(more)
+
+
+def test_a_text_that_is_read_gets_room_for_talk_behind_it(engine: Engine) -> None:
+    book = random_prompt(MOST - TALK - LONGEST_ROUND + 1, 6)
+    list(engine.read(book))
+    assert where(engine) == (2048, 1)
+    assert answered(engine, [*book, 5, 6]).reused_tokens >= len(book) - 10
+
+
+def test_races_and_questions_together_find_their_room(engine: Engine) -> None:
+    plain = replace(CONFIG, method="autoregressive", max_new_tokens=MOST - len(SHORT))
+    lanes = {
+        event.lane: event.event for event in engine.race(SHORT, (plain, CONFIG)) if isinstance(event.event, Finished)
+    }
+    assert where(engine) == (2048, 1) and lanes[1].token_ids == lanes[0].token_ids[:24] == wanted(SHORT)
+    questions = [Question([*OTHER, n], CONFIG) for n in (5, 6)]
+    list(engine.answer_together(questions))
+    assert where(engine) == (MOST, 2)
+
+
+def test_the_plan_of_a_card_tells_how_long_all_layers_stay() -> None:
+    plan = make_plan(LLAMA2_7B, None, EngineConfig(context=65536), GAMER)
+    assert plan.resident_layers < 32 and 8192 <= plan.most_resident < 65536
+    first = begun(plan)
+    assert first.resident_layers == 32 and first.offload is None and first.longer is plan
+    assert (
+        first.total_bytes
+        <= first.usable_bytes
+        < begun(replace(plan, most_resident=plan.most_resident + 256)).total_bytes
+    )
+    assert first.context == plan.context and first.at(plan.most_resident) is first
+    assert first.at(plan.most_resident + 1) is plan and f"{plan.most_resident:,}" in first.placement.because
+    assert make_plan(LLAMA2_7B, None, EngineConfig(context=65536, placement="split"), GAMER).most_resident == 0
+    assert begun(make_plan(LLAMA2_7B, None, EngineConfig(context=8192), GAMER)).longer is None
