@@ -8,7 +8,7 @@ from core.errors import InvalidSetting
 
 Device = Literal["auto", "cpu", "cuda"]
 PlacementWish = Literal["auto", "resident", "split", "offloaded"]
-AttentionWish = Literal["auto", "torch", "compiled", "flash-attn", "flex"]
+AttentionWish = Literal["auto", "torch", "compiled", "flash-attn"]
 ATTENTIONS: tuple[AttentionWish, ...] = get_args(AttentionWish)
 MOST_GIB = 1 << 20  # the largest device memory that a setting may state
 MOST_GPUS = 8

@@ -68,7 +68,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "--self-draft-bits",
         type=int,
         choices=(16, 4),
-        help="bits of its weights while it guesses from the retrieval cache (default: 16)",
+        help="of its weights while it guesses from the retrieval cache (default: 4 for 16-bit models on a processor)",
     )
     options.add_argument("--device", choices=("auto", "cpu", "cuda"))
     options.add_argument("--gpus", type=int, metavar="N", help="GPUs that share the model (default: 1)")
@@ -89,7 +89,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     options.add_argument(
         "--attention",
-        choices=("auto", "torch", "compiled", "flash-attn", "flex"),
+        choices=("auto", "torch", "compiled", "flash-attn"),
         help="the code that computes attention (default: the fastest that needs no compiling at every start)",
     )
     options.add_argument("--no-graphs", dest="graphs", action="store_false", help="launch CUDA kernels one by one")

@@ -3,7 +3,8 @@
 MODEL... --text FILE [--lengths 2000,8000,24000] [--new 128] [--repeats 3] [--json OUT]`.
 
 For each model, length of text, kind of answer (free text, quoting, counting) and temperature (0 and 0.7) both methods
-write an answer of the same length from one reading, in turns; a row has the medians and their ratio.
+write an answer of the same length from one reading, in turns, forwards and backwards; a row has the medians of both and
+of the turns' own ratios.
 """
 
 import argparse
@@ -65,17 +66,19 @@ def compared(engine: Engine, prompt: list[int], config: GenerationConfig, repeat
     usual = engine.info.usual_method
     answer(engine, prompt, replace(config, method=usual, max_new_tokens=8))
     runs: dict[str, list[Finished]] = {PLAIN: [], usual: []}
-    for _ in range(repeats):
-        for method, own in runs.items():
-            own.append(answer(engine, prompt, replace(config, method=method)))
-    ms = {method: statistics.median(one.stats.ms_per_token or 0.0 for one in own) for method, own in runs.items()}
+    for turn in range(repeats):
+        for method in list(runs)[:: -1 if turn % 2 else 1]:
+            runs[method].append(answer(engine, prompt, replace(config, method=method)))
+    times = {method: [one.stats.ms_per_token or 0.0 for one in own] for method, own in runs.items()}
+    ms = {method: statistics.median(own) for method, own in times.items()}
+    ratios = [slow / quick for slow, quick in zip(times[PLAIN], times[usual], strict=True)]
     plain, fast = runs[PLAIN][0], runs[usual][0]
     return {
         "method": usual,
         "new_tokens": plain.stats.new_tokens,
         "plain_ms": round(ms[PLAIN], 2),
         "ms": round(ms[usual], 2),
-        "speedup": round(ms[PLAIN] / ms[usual], 3),
+        "speedup": round(statistics.median(ratios), 3),
         "tokens_per_full_pass": round(fast.stats.tokens_per_full_pass or 0.0, 2),
         "same_text": plain.token_ids == fast.token_ids if config.sampling.greedy else None,
         "reproduced": len({one.token_ids for one in runs[usual]}) == 1,

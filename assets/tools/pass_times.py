@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """What passes of a model take on this processor, without an answer around them: `python assets/tools/pass_times.py
-MODEL... [--held 0,2048,8192,24576] [--rows 1,4,8] [--repeats 5] [--json OUT]`.
+MODEL... [--shapes NAMExLAYERS...] [--held 0,2048,8192,24576] [--rows 1,4,8] [--repeats 5] [--json OUT]`.
 
 Each row is the least of some passes over so many keys and values in 16 bits (zeros: their numbers cost nothing to make,
-and reading and multiplying them costs what others do), in one call of the compiled kernel.
+and reading and multiplying them costs what others do), in one call of the compiled kernel. A shape is a model of the
+catalogue with random weights in 4-bit blocks (Q4_K), and with as many of its layers as its name ends in.
 """
 
 import argparse
@@ -14,14 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from core.caches.base import FixedRows
+from core.models.hf_attention import ATTENTION_NAME, register
+from core.models.hub.shapes import find_shape
 from core.models.linear import stored_kinds
-from core.models.loader import load_model, read_dims
+from core.models.loader import LoadedModel, dims_of, load_model, prepared, read_dims
 from core.models.short_pass import ShortPass, short_pass_of
-from core.ops.backend import choose_backend
+from core.ops.backend import Backend, choose_backend
+from core.ops.stored_blocks import random_blocks
 
 
 def pass_seconds(short: ShortPass, held: int, rows: int, repeats: int) -> float:
@@ -36,20 +42,48 @@ def pass_seconds(short: ShortPass, held: int, rows: int, repeats: int) -> float:
     return min(taken)
 
 
-def rows_of(model: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """All rows of one model."""
-    cpu, dims = torch.device("cpu"), read_dims(model)
-    began = time.perf_counter()
-    loaded = load_model(model, dims, torch.float32, cpu, choose_backend(cpu, torch.float32, "compiled"))
+def random_model(name: str, backend: Backend) -> LoadedModel:
+    """A model of the catalogue, with fewer layers where the name ends in x and their number."""
+    model, _, layers = name.rpartition("x")
+    if not (model and layers.isdigit()):
+        model, layers = name, ""
+    if (shape := find_shape(model)) is None:
+        raise SystemExit(f"There is no shape {model!r}.")
+    config, generator = shape.config, torch.Generator().manual_seed(0)
+    config.num_hidden_layers = int(layers or config.num_hidden_layers)
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[: config.num_hidden_layers]
+    config._attn_implementation = ATTENTION_NAME
+    with torch.device("meta"):
+        module: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            part.weight.stored_blocks = random_blocks("Q4_K", *part.weight.shape, generator)
+        else:
+            for own, weight in part.named_parameters(recurse=False):
+                setattr(part, own, nn.Parameter(torch.full(weight.shape, 0.01)))
+    module.model.rotary_emb = type(module.model.rotary_emb)(config)
+    dims = dims_of(config, name, weight_bytes=1)
+    return prepared(module, dims, torch.float32, torch.device("cpu"), backend)
+
+
+def rows_of(model: Path | str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rows of a file or folder, or of a shape."""
+    cpu, name, began = torch.device("cpu"), Path(model).name, time.perf_counter()
+    backend = choose_backend(cpu, torch.float32, "compiled")
+    if isinstance(model, str):
+        loaded = random_model(model, backend)
+    else:
+        loaded = load_model(model, read_dims(model), torch.float32, cpu, backend)
     seconds, short = time.perf_counter() - began, short_pass_of(loaded.module)
     if short is None:
-        raise SystemExit(f"{model.name} has no short pass.")
+        raise SystemExit(f"{name} has no short pass.")
     kinds = stored_kinds(loaded.module) or "16 or 32 bits"
-    print(f"{model.name}: {kinds}, {loaded.weight_bytes / 1e9:.2f} GB, loaded in {seconds:.1f} s", flush=True)
+    print(f"{name}: {kinds}, {loaded.weight_bytes / 1e9:.2f} GB, loaded in {seconds:.1f} s", flush=True)
     found = []
     for held in args.held:
         times = {rows: round(1000 * pass_seconds(short, held, rows, args.repeats), 1) for rows in args.rows}
-        found.append({"model": model.stem, "weights": kinds, "held": held, "ms_by_rows": times})
+        found.append({"model": name.removesuffix(".gguf"), "weights": kinds, "held": held, "ms_by_rows": times})
         print(f"{held:>8,} keys: " + ", ".join(f"{rows} rows {ms} ms" for rows, ms in times.items()), flush=True)
     return found
 
@@ -62,14 +96,16 @@ def numbers(text: str) -> list[int]:
 def main() -> None:
     """Print the rows, and write them where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--shapes", nargs="*", default=[], metavar="NAMExLAYERS")
     parser.add_argument("--held", type=numbers, default=[0, 2048, 8192, 24576])
     parser.add_argument("--rows", type=numbers, default=[1, 4, 8])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    register()
     with torch.inference_mode():
-        rows = [row for model in args.models for row in rows_of(model, args)]
+        rows = [row for model in (*args.models, *args.shapes) for row in rows_of(model, args)]
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 

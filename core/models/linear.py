@@ -86,9 +86,15 @@ class PackedLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """A copy of the weights as `nn.Linear` has them, [O, I] float32."""
+        return self.rows(0, self.out_features)
+
+    def rows(self, first: int, last: int) -> Tensor:
+        """A copy of the weights of some outputs, [last - first, I] float32; `first` begins a panel."""
         if self.stored:
-            return self.stored.rows(torch.arange(self.out_features))
-        return self.packed.transpose(1, 2).reshape(-1, self.in_features)[: self.out_features].float()
+            return self.stored.rows(torch.arange(first, last))
+        panel = self.packed.shape[2]
+        panels = self.packed[first // panel : -(-last // panel)]
+        return panels.transpose(1, 2).reshape(-1, self.in_features)[: last - first].float()
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., I] to [..., O]."""
@@ -116,7 +122,10 @@ def in_bits(part: PackedLinear, bits: int) -> PackedLinear:
         return part
     linear = nn.Linear(part.in_features, part.out_features, bias=False, device="meta")
     linear.bias = part.bias  # type: ignore[assignment]
-    cast(Any, linear.weight).stored_blocks = rounded(part.weight, ROUNDED[bits])
+    outs, at_once = part.out_features, 1024
+    pieces = (part.rows(first, min(first + at_once, outs)) for first in range(0, outs, at_once))
+    blocks = torch.cat([rounded(piece, ROUNDED[bits]).blocks for piece in pieces])
+    cast(Any, linear.weight).stored_blocks = StoredBlocks(ROUNDED[bits], blocks)
     return PackedLinear(linear, part.kernel)
 
 

@@ -12,7 +12,6 @@ from core.config import ATTENTIONS, AttentionWish
 from core.errors import NotPossibleHere
 from core.ops.attention import Partial, attend, partial
 from core.ops.flash import flash_attention
-from core.ops.flex import flex_attention
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.native import SmallRows
@@ -25,7 +24,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # q, k, v, scaling; 
 HEADS, KEYS, ROWS, DIM = 6, 4096, 9, 64
 PROMPT_ROWS = 256  # of a piece of a prompt
 REPEATS = 7
-TORCH, COMPILED, FLASH, FLEX = ATTENTIONS[1:]
+TORCH, COMPILED, FLASH = ATTENTIONS[1:]
 
 
 PartialAttend = Callable[[Tensor, Tensor, Tensor, float], Partial]  # see `attention.partial`
@@ -47,7 +46,7 @@ STOCK = Backend(TORCH, attend, "torch's own operations")
 def choose_backend(device: torch.device, dtype: torch.dtype, wish: AttentionWish = "auto") -> Backend:
     """The wanted backend, or by default the faster of stock operations and the optional kernel here.
 
-    Cost: 0.3 s, and compiling the first time; for FlexAttention at every start.
+    Cost: 0.3 s, and compiling the first time.
 
     Raises:
         InvalidSetting: the wanted backend is not available here.
@@ -121,8 +120,8 @@ def backend_named(name: str, device: torch.device, dtype: torch.dtype) -> Backen
         return STOCK
     if name == FLASH and dtype not in (torch.float16, torch.bfloat16):
         raise NoKernel("flash-attn computes in 16 bit only")
-    if name in (FLASH, FLEX):
-        parts = flash_attention(device, dtype) if name == FLASH else flex_attention(device, dtype)
+    if name == FLASH:
+        parts = flash_attention(device, dtype)
         return Backend(name, parts, because, partial=parts.partial)
     if device.type != "cpu" or dtype != torch.float32:
         raise NoKernel("the compiled kernel computes in float32 on a processor only")

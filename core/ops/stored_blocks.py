@@ -34,7 +34,7 @@ LAYOUTS = {  # by GGML type, in the order of their numbers in the kernel, which 
 }
 LANES = 16  # outputs of a cell, at most
 CHECKED = (9, 512, 21)  # rows, inputs and outputs
-ROUNDED_AT_ONCE = 1 << 22  # weights
+ROUNDED_AT_ONCE = 1 << 19  # weights, so that what is computed on the way stays in a processor's caches
 
 
 class StoredBlocks(NamedTuple):
@@ -71,12 +71,12 @@ def _rounded(weight: Tensor, kind: str) -> Tensor:
     pieces = weight.reshape(len(weight), -1, 32)
     if kind == "Q8_0":
         scale = (pieces.abs().amax(-1, keepdim=True) / 127).half()
-        levels = (pieces / scale.float().clamp_min(1e-30)).round().clamp(-127, 127).to(torch.int8).view(torch.uint8)
+        levels = (pieces / scale.float().clamp_min(1e-30)).round_().clamp_(-127, 127).to(torch.int8).view(torch.uint8)
         parts = [scale.view(torch.uint8), levels]
     else:
         least, most = (number[..., None] for number in pieces.aminmax(dim=-1))
         offset, scale = least.half(), ((most - least) / 15).half()
-        levels = ((pieces - offset.float()) / scale.float().clamp_min(1e-30)).round().clamp(0, 15).to(torch.uint8)
+        levels = (pieces - offset.float()).div_(scale.float().clamp_min(1e-30)).round_().clamp_(0, 15).to(torch.uint8)
         parts = [scale.view(torch.uint8), offset.view(torch.uint8), levels[..., :16] | levels[..., 16:] << 4]
     return torch.cat(parts, -1).flatten(1)
 

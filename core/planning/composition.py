@@ -1,7 +1,8 @@
 """Who guesses for a target, chosen by what is sure before anything has run.
 
 Plain decoding and lookups need nothing beside the target. A draft is loaded where memory holds it, unless the full
-cache would lie on the device without it and not with it; a 4-bit copy of the target's weights where it is asked for.
+cache would lie on the device without it and not with it; a 4-bit copy of the target's weights where it is asked for,
+and where passes take as long as reading their weights, if it takes no context away.
 Whether guesses pay is measured while an answer is decoded. Level 2 verifies in every composition: the choice changes
 speed, never a text's distribution.
 """
@@ -14,6 +15,7 @@ from core.decoding.registry import METHODS, default_method
 from core.errors import ContextTooSmall, CoreError, NotEnoughMemory
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
+from core.models.self_draft import BITS as DRAFTING_BITS
 from core.planning.choices import Choice, Composition
 from core.planning.hardware import Machine
 from core.planning.memory_plan import Plan
@@ -25,13 +27,26 @@ Planner = Callable[[EngineConfig, bool], Plan]  # plans by settings, with the dr
 
 
 def compose(config: EngineConfig, plan_of: Planner, *, has_draft: bool) -> Plan:
-    """The plan with the retrieval budget that suits its memory, as far as the settings leave that open.
+    """The plan with the draft, the 4-bit copy and the retrieval budget that suit its memory, as far as settings allow.
 
     Args:
         has_draft: whether there is a draft with the target's tokens.
     Raises:
         CoreError: as `plan_of`.
     """
+    found = _with_budget(config, plan_of, has_draft=has_draft)
+    if config.self_draft_bits is not None or not found.copy_pays:
+        return found
+    copied = replace(config, self_draft_bits=DRAFTING_BITS, context=found.context.value)
+    try:
+        more = _with_budget(copied, plan_of, has_draft=has_draft)
+    except (NotEnoughMemory, ContextTooSmall):
+        return found
+    alike = (more.resident_layers, more.budget) == (found.resident_layers, found.budget)
+    return replace(more, context=found.context, most_context=found.most_context) if alike else found
+
+
+def _with_budget(config: EngineConfig, plan_of: Planner, *, has_draft: bool) -> Plan:
     if not config.retrieval.grows:
         return with_guesser(config, plan_of, has_draft=has_draft)
     usual = config.retrieval.budget

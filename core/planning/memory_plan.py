@@ -39,13 +39,16 @@ class Plan:
     offload: Offload | None = None  # None: the full cache is resident
     host_rows: tuple[PlanRow, ...] = ()
     host_available_bytes: int = 0
+    copy_pays: bool = False  # whether a 4-bit copy of the weights would guess in a fraction of the time
     composition: Choice[Composition] | None = None  # who guesses; None: nobody compared (`core.planning.composition`)
     nominal: Bandwidths = NOMINAL_CPU  # shapes rounds where measured values may not be used
     most_resident: int = 0  # tokens up to which all layers would be resident, where they are not at `context`; 0: none
     longer: "Plan | None" = None  # of an engine that begins with `most_resident` tokens: the plan beyond them
 
     def settled(self, config: EngineConfig) -> EngineConfig:
-        """The settings with the retrieval budget of this plan."""
+        """The settings with the self-draft and the retrieval budget of this plan."""
+        if self.composition is not None:
+            config = replace(config, self_draft_bits=self.composition.value.self_draft_bits)
         if self.budget is None:
             return config
         return replace(config, retrieval=replace(config.retrieval, budget=self.budget.value, grows=False))

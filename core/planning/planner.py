@@ -93,6 +93,7 @@ def plan_from(basis: Basis, words: Words) -> Plan:
         host_available_bytes=basis.usable.host_available if away else 0,
         nominal=nominal_bandwidths(device, gpus[0].name if gpus else ""),
         most_resident=basis.most_begun(context.value) if away else 0,
+        copy_pays=basis.copy_pays,
     )
 
 

@@ -90,8 +90,7 @@ def plan_rig(
     basis = asked.basis()
     self_draft = Choice(basis.bits.value, "the target's own weights")
     if basis.drafts_apart:
-        because = "your setting: a second copy of the linear weights, used for guesses only"
-        self_draft = Choice(DRAFTING_BITS, because)
+        self_draft = Choice(DRAFTING_BITS, "a second copy of the linear weights, used for guesses only")
     plan = plan_from(basis, asked)
     if rig.assumed:
         plan = replace(plan, device=Choice(plan.device.value, "as described"))

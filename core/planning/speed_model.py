@@ -164,14 +164,9 @@ def lengths_below(context: int) -> Sequence[int]:
 
 
 def self_draft_reads(plan: Plan, target: ModelSize) -> int | None:
-    """Bytes of the weights that retrieval passes read from a 4-bit copy; None: the target's own are counted.
-
-    On a processor too, where a copy gains more or less by its size (`core.models.self_draft`).
-    """
+    """Bytes of the weights that retrieval passes read from a 4-bit copy; None: there is none."""
     copied = plan.bytes_of(DRAFTING_WEIGHTS)
-    if not copied or plan.device.value != "cuda":
-        return None
-    return copied + target.self_draft_pass_bytes - target.self_draft_bytes
+    return copied + target.self_draft_pass_bytes - target.self_draft_bytes if copied else None
 
 
 def planned_reads(plan: Plan, target: ModelSize, draft: ModelSize | None, config: EngineConfig, context: int) -> Reads:

@@ -52,7 +52,6 @@ ATTENTION = {
     "torch": "torch’s own operations",
     "compiled": "our kernel for few rows, torch’s operations for many",
     "flash-attn": "flash-attn",
-    "flex": "FlexAttention for few rows, torch’s operations for many",
 }
 UNKNOWN_PART = Part("buffers", "")
 OTHERS = '<a class="others" href="#models">Other models</a>'  # further down in the tab

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -95,7 +96,29 @@ def test_a_draft_whose_weights_do_not_fit_is_left_out_with_the_reason() -> None:
         compose_rig(target, small, replace(config, draft_model="llama-3.2-1b"), rig)
 
 
-def test_a_copy_in_four_bits_is_loaded_where_it_was_asked_for_alone() -> None:
+@pytest.mark.parametrize(
+    ("model", "changed", "copied"),
+    [
+        ("llama-3.1-8b", {}, True),
+        ("llama-3.1-8b", {"compiles": False}, False),  # torch's own products are slower on a processor
+        ("llama-3.1-8b", {"ram_bytes": 36 * GIB, "free_ram_bytes": 36 * GIB}, False),  # it would take context away
+        ("llama-68m", {}, False),  # too small
+        ("qwen3-30b-a3b-2507", {}, False),  # its experts are never rounded
+    ],
+)
+def test_a_processor_guesses_with_a_copy_in_four_bits_where_that_costs_nothing_else(
+    model: str, changed: dict[str, Any], copied: bool
+) -> None:
+    machine = replace(HOST, **({"compiles": True} | changed))
+    for asked in (None, 16):
+        config = EngineConfig(self_draft_bits=asked)
+        told = compose_rig(sizes(model)[0], None, config, make_rig(machine))
+        wanted = 4 if copied and asked is None else 16
+        assert chosen(told)[0].self_draft_bits == wanted and bool(told.plan.bytes_of(DRAFTING_WEIGHTS)) is (wanted == 4)
+        assert told.plan.settled(config).self_draft_bits == wanted
+
+
+def test_a_copy_in_four_bits_is_loaded_on_a_gpu_where_it_was_asked_for_alone() -> None:
     told = composed("llama-3.1-8b", "1xh100", 32768, draft=False)
     assert told.self_draft_bits.value == 16 and not told.plan.bytes_of(DRAFTING_WEIGHTS)
     told = composed("llama-3.1-8b", "1xh100", 32768, EngineConfig(self_draft_bits=4), draft=False)
@@ -227,7 +250,7 @@ def test_where_passes_wait_for_the_link_the_budget_grows_with_the_room(
 
 def test_a_budget_that_was_asked_for_stays_and_one_without_room_falls_back() -> None:
     asked = settled("RTX 4090,23.2,1008,25", replace(GROWING, retrieval=RetrievalConfig(budget=4096))).plan
-    assert asked.budget is None and asked.settled(GROWING) is GROWING
+    assert asked.budget is None and asked.settled(GROWING) == replace(GROWING, self_draft_bits=16)
     tight = settled("RTX 4090,19,1008,25", replace(GROWING, context=65536)).plan
     assert tight.budget == Choice(4096, "as usual for the model"), "8,192 do not fit"
     small = settled("RTX 4090,16.9,1008,25", replace(GROWING, context=16384)).plan
