@@ -121,7 +121,7 @@ def in_bits(part: PackedLinear, bits: int) -> PackedLinear:
     if not _has_more(part.in_features, part.stored.kind if part.stored else None, bits):
         return part
     linear = nn.Linear(part.in_features, part.out_features, bias=False, device="meta")
-    linear.bias = part.bias  # type: ignore[assignment]
+    linear.bias = part.bias
     outs, at_once = part.out_features, 1024
     pieces = (part.rows(first, min(first + at_once, outs)) for first in range(0, outs, at_once))
     blocks = torch.cat([rounded(piece, ROUNDED[bits]).blocks for piece in pieces])

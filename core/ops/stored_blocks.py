@@ -64,7 +64,7 @@ def rounded(weight: Tensor, kind: str) -> StoredBlocks:
             largest in 15 steps.
     """
     rows = max(1, ROUNDED_AT_ONCE // weight.shape[1])
-    return StoredBlocks(kind, torch.cat([_rounded(part.float(), kind) for part in weight.split(rows)]))
+    return StoredBlocks(kind, torch.cat([_rounded(part.float(), kind) for part in torch.split(weight, rows)]))
 
 
 def _rounded(weight: Tensor, kind: str) -> Tensor:
