@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.cli.argument_types import BOOK_FORMATS
+from assets.tools.commands import BOOK_FORMATS
 from app.documents import read_document
 from assets.tools.books.epub import to_epub
 from assets.tools.books.formats import FORMATS, as_read
