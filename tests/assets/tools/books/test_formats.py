@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from assets.tools.commands import BOOK_FORMATS
 from app.documents import read_document
 from assets.tools.books.epub import to_epub
 from assets.tools.books.formats import FORMATS, as_read
 from assets.tools.books.generated import Book, Chapter, write_book
+from assets.tools.commands import BOOK_FORMATS
 
 XHTML = "{http://www.w3.org/1999/xhtml}"
 OPF = "{http://www.idpf.org/2007/opf}"
