@@ -2,8 +2,9 @@
 
 It parses the arguments, sees to an environment that meets requirements.txt (the running one if it does, else
 `.venv` beside this file, made and filled on the first start) and hands over to `app`. Before that it imports only the
-standard library and what of ours does the same: `app.cli.arguments` with its types, and `app.cli.environment`. Python
-3.6 can still parse this file, so that an old Python gets a sentence, no traceback.
+standard library and what of ours does the same: `app.cli.arguments` with its types, `app.cli.environment`, and the
+options of the instruments (`assets.tools.commands`). Python 3.6 can still parse this file, so that an old Python gets a
+sentence, no traceback.
 """
 
 import signal
@@ -28,21 +29,21 @@ from collections.abc import Sequence
 from app.cli.arguments import parse_arguments
 from app.cli.environment import Situation, prepare_environment, repair
 from app.cli.terminal import error_document, filter_terminals
+from assets.tools.commands import TOOLS
 from core.planning import nvidia
 
 COMPUTING = (None, "ask", "chat", "race", "serve", "bench", "doctor")  # commands that a GPU makes faster
 PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 MODULES = {None: "app.server.serve_page", "test": "app.cli.check"}  # else app.cli.<command>
+MODULES |= {tool.name: tool.module for tool in TOOLS}  # which the product itself never imports
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one command line. Returns 0 done, 1 the user's situation, 2 wrong usage, 130 interrupted."""
-    args = parse_arguments(argv)
+    args = parse_arguments(argv, TOOLS)
     try:
         prepare_environment(argv, use_venv=args.venv, device=args.device)
         prepare_process(offline=args.offline)
-        for note in args.notes:
-            print(note, file=sys.stderr, flush=True)
         tell_unused_gpu(args)
         code = hand_over(args)
         sys.stdout.flush()

@@ -21,7 +21,7 @@ from core.caches.oom_fallback import give_back
 from core.caches.tokens import Context, common_prefix
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, models_of
-from core.engine_builder import LoadedPair, planned_pair
+from core.engine_builder import LoadedPair, PairFiles, planned_pair
 from core.engine_info import NEAR_TIE_GAP, Equality, engine_info, graphs_choice
 from core.errors import ContextTooSmall, NotEnoughMemory
 from core.generation.branches import Branches, number_together, started
@@ -129,13 +129,13 @@ class Engine:
             raise
 
     @classmethod
-    def load(cls, config: EngineConfig) -> "Engine":
-        """Plan, then load.
+    def load(cls, config: EngineConfig, files: PairFiles | None = None) -> "Engine":
+        """Plan, then load the models that the settings name, or these.
 
         Raises:
             UnknownModel, UnsupportedModel, DamagedAssets, NotEnoughMemory, ContextTooSmall: see `core.errors`.
         """
-        pair, plan = planned_pair(config)
+        pair, plan = planned_pair(config, files)
         return cls.of(pair, config, plan)
 
     @classmethod

@@ -18,11 +18,10 @@ from core.models.hub.catalog import ModelEntry
 from core.models.hub.draft_selection import pair
 from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load_tokenizer, prepared, read_dims
 from core.models.loading import load_meter
-from core.models.param_count import ModelSize
+from core.models.param_count import ModelSize, size_in
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS, self_draft_of
 from core.models.trial import kv_type, try_out
-from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
 from core.ops.graphs import Graphs
 from core.parallel.rank_pool import load_shared
@@ -61,7 +60,7 @@ class PairFiles:
             UnknownModel, ModelNotHere, IncompleteModel, UnsupportedModel, DamagedAssets: see `core.errors`.
         """
         entry = pair(name, draft)
-        return cls(entry, target_dims(entry), read_dims(entry.draft) if entry.draft else None)
+        return cls(entry, read_dims(entry.target, entry.overrides), read_dims(entry.draft) if entry.draft else None)
 
     @classmethod
     def of_modules(cls, model: PreTrainedModel, draft: PreTrainedModel | None) -> "PairFiles":
@@ -90,7 +89,22 @@ class PairFiles:
 
     def counted(self, config: EngineConfig) -> ModelSize | None:
         """The target's parameter counts where a plan needs them: if any of its weights are to be quantised."""
-        return target_size(self.entry) if config.bits in FORMATS or config.self_draft_bits == BITS else None
+        return self.size() if config.bits in FORMATS or config.self_draft_bits == BITS else None
+
+    def size(self) -> ModelSize:
+        """The target's parameters by kind; nothing is loaded."""
+        return size_in(self.entry.target, self.entry.overrides)
+
+    def load_target(
+        self, dims: ModelDims, dtype: torch.dtype, device: torch.device, backend: Backend, bits: int | None
+    ) -> LoadedModel:
+        """The target; with `bits` 8 or 4, quantised.
+
+        Raises:
+            DamagedAssets, UnsupportedModel, NotEnoughMemory.
+        """
+        entry = self.entry
+        return load_model(entry.target, dims, dtype, device, backend, overrides=entry.overrides, bits=bits)
 
     def without_draft(self, because: str) -> "PairFiles":
         """The target alone."""
@@ -120,7 +134,7 @@ class LoadedPair(LoadedModels):
         load_meter().expect(files.weight_bytes)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         kept = replace(files.target, kv_dtype=plan.kv.value)
-        target = load_target(files.entry, kept, dtype, device, backend, config.bits)
+        target = files.load_target(kept, dtype, device, backend, config.bits)
         target, kv = _tried(target, files.entry.name, config, plan, backend)
         self_draft = self_draft_of(target.module, device) if config.self_draft_bits == BITS else None
         return cls(
@@ -201,21 +215,21 @@ class LoadedPair(LoadedModels):
         return replace(plan, kv=self.kv)
 
 
-def planned_pair(config: EngineConfig) -> tuple[LoadedPair, Plan]:
+def planned_pair(config: EngineConfig, files: PairFiles | None = None) -> tuple[LoadedPair, Plan]:
     """Plan for this machine, then load.
 
+    Args:
+        files: default: those that the settings name.
     Raises:
         UnknownModel, UnsupportedModel, DamagedAssets, NotEnoughMemory, ContextTooSmall: see `core.errors`.
     """
     check_policy(config.retrieval.policy, shared=config.num_gpus > 1)
-    files, machine = PairFiles.find(config.model, config.draft_model), this_machine()
-    entry, dims = files.entry, files.target
+    files, machine = files or PairFiles.find(config.model, config.draft_model), this_machine()
+    dims = files.target
     if config.num_gpus > 1:
         if config.bits in FORMATS:
             raise InvalidSetting("Quantised weights are not shared between GPUs.", hint="Leave out --bits or --gpus.")
-        if entry.widened is not None:
-            raise InvalidSetting("Widened models are not shared between GPUs.", hint="Leave out --gpus.")
-        dims, machine = one_share(entry.target, dims, config, machine)
+        dims, machine = one_share(files.entry.target, dims, config, machine)
     plan = composed_plan(replace(files, target=dims), config, machine)
     config = plan.settled(config)
     if files.draft and plan.composition is not None and not plan.composition.value.has_draft:
@@ -238,7 +252,7 @@ def composed_plan(files: PairFiles, config: EngineConfig, machine: Machine) -> P
     Raises:
         InvalidSetting, NotEnoughMemory, ContextTooSmall: as `make_plan`.
     """
-    size = target_size(files.entry) if config.num_gpus == 1 else None
+    size = files.size() if config.num_gpus == 1 else None
     return compose_here(files.target, files.draft, config, machine, size)
 
 

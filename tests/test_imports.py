@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[1]
 # From the top down: what stands later knows nothing of what stands before it.
 LAYERS = {
     "app": [
-        "cli", "server", "ui", "runtime", "conversations", "remote", "context", "book_export", "documents",
-        "document_formats", "formats", "markdown",
+        "cli", "server", "ui", "runtime", "conversations", "remote", "context", "documents", "document_formats",
+        "formats", "markdown",
     ],
     "core": [
-        "bench", "synthetic", "triforce", "engine", "engine_builder", "kv_store", "engine_api", "engine_info",
+        "triforce", "engine", "engine_builder", "kv_store", "engine_api", "engine_info",
         "generation", "parallel", "planning", "decoding", "models", "caches", "ops", "config", "errors",
     ],
 }  # fmt: skip
@@ -27,7 +27,6 @@ MODULES = {
 }
 
 BROUGHT = {"numpy", "jinja2", "packaging", "tokenizers", "filelock"}  # by every version of torch and transformers
-PEERS = {"openvino", "openvino_genai", "onnxruntime_genai", "llama_cpp"}  # each in its own environment
 OPTIONAL = {"llguidance", "bitsandbytes", "flash_attn"}
 
 
@@ -98,10 +97,17 @@ def test_an_import_that_points_up_would_be_seen() -> None:
     assert circles(ring) == [["app.a.x", "app.a.z", "app.b.y"]]
 
 
+OUTSIDE = re.compile(r"^\s*(?:from|import) (?:assets|tests)\b.*|[\"'](?:assets|tests)\.\w+\.\w+", re.M)
+
+
 def test_the_product_imports_no_instrument_and_no_test() -> None:
     for file in MODULES.values():
-        source = file.read_text(encoding="utf-8")
-        assert not re.search(r"^\s*(from|import) (assets|tests)\b", source, re.M), file
+        assert not OUTSIDE.findall(file.read_text(encoding="utf-8")), file
+
+
+def test_launch_alone_hands_over_to_instruments() -> None:
+    launch = (ROOT / "launch.py").read_text(encoding="utf-8")
+    assert OUTSIDE.findall(launch) == ["from assets.tools.commands import TOOLS"]
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "core").rglob("*.py")), ids=lambda file: file.stem)
@@ -112,12 +118,12 @@ def test_core_names_no_package_of_the_app(file: Path) -> None:
     packages = {name.partition(".")[0] for name in named} - set(sys.stdlib_module_names) - {"core"}
     asked_for = (ROOT / "requirements.txt").read_text(encoding="utf-8").replace("-", "_")
     unasked = {name for name in packages if not re.search(rf"^{name}\b", asked_for, re.M)}
-    assert not unasked - BROUGHT - PEERS - OPTIONAL and not packages & {"app", "gradio", "pypdf"}
+    assert not unasked - BROUGHT - OPTIONAL and not packages & {"app", "gradio", "pypdf"}
 
 
 def test_core_imports_without_the_app_s_packages() -> None:
     block = "import sys; [sys.modules.__setitem__(n, None) for n in ('gradio', 'pypdf', 'bitsandbytes', 'flash_attn')]"
-    modules = "core.engine, core.bench.speed, core.bench.peers.suite, core.planning.speed_model"
+    modules = "core.triforce, core.planning.speed_model"
     done = subprocess.run(
         [sys.executable, "-c", f"{block}; import {modules}"], cwd=ROOT, capture_output=True, text=True
     )

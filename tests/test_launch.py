@@ -30,10 +30,9 @@ def run(args):
     return 0
 """
 COPIED = (
-    "launch.py", "app/cli/arguments.py", "app/cli/argument_types.py", "app/cli/bench_arguments.py",
-    "app/cli/command_options.py",
-    "app/cli/terminal.py", "app/document_formats.py", "app/cli/check.py", "app/cli/environment.py",
-    "core/errors.py", "core/planning/nvidia.py",
+    "launch.py", "app/cli/arguments.py", "app/cli/argument_types.py", "app/cli/command_options.py",
+    "assets/tools/commands.py", "app/cli/terminal.py", "app/document_formats.py", "app/cli/check.py",
+    "app/cli/environment.py", "core/errors.py", "core/planning/nvidia.py",
 )  # fmt: skip
 RAISES = "def run(args):\n    {}\n"
 
@@ -95,7 +94,7 @@ def test_nothing_but_the_standard_library_is_imported_before_the_environment_is_
     code = "import sys; before = set(sys.modules); import launch; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     names = {name.partition(".")[0] for name in done.stdout.split()}
-    assert names - sys.stdlib_module_names == {"app", "core", "launch"}
+    assert names - sys.stdlib_module_names == {"app", "assets", "core", "launch"}
     assert "app.cli.arguments" in done.stdout.split()
 
 
@@ -110,12 +109,6 @@ def test_a_met_environment_is_used_at_once_from_any_folder(run: Run, checkout: P
     assert "a b.pdf" in str(given["files"])
     assert (given["GRADIO_ANALYTICS_ENABLED"], given["HF_HUB_DISABLE_TELEMETRY"]) == ("False", "1")
     assert not (checkout / ".venv").exists()
-
-
-def test_an_old_name_is_told_in_one_line(run: Run) -> None:
-    done = run("doctor", "--draft-bits", "4")
-    assert json.loads(done.stdout)["self_draft_bits"] == 4
-    assert done.stderr == "note: --draft-bits is now called --self-draft-bits.\nlog\n"
 
 
 def test_without_a_command_the_app_runs(run: Run) -> None:

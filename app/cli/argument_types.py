@@ -4,9 +4,6 @@ import argparse
 import sys
 from pathlib import Path
 
-BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.book_export, told before it can be imported
-FEWEST_TOKENS = 60  # no book has fewer words
-
 MOST_QUESTION_BYTES = 1 << 20
 
 
@@ -48,34 +45,12 @@ def page_range(text: str) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
-def book_length(text: str) -> int:
-    """An argparse type: a number of tokens that some book may have."""
-    if not text.isdecimal() or int(text) < FEWEST_TOKENS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no length for a book: use a number from {FEWEST_TOKENS} up")
-    return int(text)
-
-
-def book_file(text: str) -> Path:
-    """An argparse type: a file name whose ending names a format."""
-    if Path(text).suffix.lower() not in BOOK_FORMATS:
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in one of {', '.join(BOOK_FORMATS)}")
-    return Path(text)
-
-
 def name_list(text: str) -> tuple[str, ...]:
     """An argparse type: `a,b`."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list: use names with commas between them")
     return names
-
-
-def int_list(text: str) -> tuple[int, ...]:
-    """An argparse type: `4096,32768`."""
-    names = name_list(text)
-    if not all(name.isdecimal() and int(name) > 0 for name in names):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: use for example 4096,32768")
-    return tuple(map(int, names))
 
 
 def float_list(text: str) -> tuple[float, ...]:

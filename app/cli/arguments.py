@@ -4,12 +4,11 @@ import argparse
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import NamedTuple, NoReturn
 
 from app.cli import command_options as options
-from app.cli.bench_arguments import add_bench_options
 from app.cli.terminal import error_document
 
 VERSION = "0.1"
@@ -36,13 +35,16 @@ DEFAULTS = {  # of the common options
     "remote": None,
     "remote_key": None,
 }
-OLD_OPTIONS = {  # still accepted, with a note that names the new option
-    "--draft-bits": "--self-draft-bits",
-    "--host-share": "--cpu-attention-share",
-    "--shelf": "--saved",
-    "--no-shelf": "--no-saved",
-}
-OLD_COMMANDS = {"shelf": "saved"}
+
+
+class Command(NamedTuple):
+    """A command; `app.cli` has a module of its name with `run`, unless it names another."""
+
+    name: str
+    text: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    rare: frozenset[str] = frozenset()  # options of its own that only --help-all lists
+    module: str = ""
 
 
 class Misuse(Exception):
@@ -61,8 +63,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises Misuse."""
         if found := re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose", message):
-            names = [name for name, text, _ in COMMANDS if text]
-            meant = "; files belong behind 'ask' or 'chat'" if "." in found[1] else alike(found[1], names)
+            meant = "; files belong behind 'ask' or 'chat'" if "." in found[1] else alike(found[1], self.commands)
             message = f"there is no command {found[1]!r}{meant}"
         raise Misuse(self, message)
 
@@ -77,13 +78,13 @@ def alike(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line (`command` is None for the app; `notes`: messages about old names).
+def parse_arguments(argv: Sequence[str], tools: Sequence[Command] = ()) -> argparse.Namespace:
+    """Parse a command line (`command` is None for the app).
 
     Wrong usage exits with 2, before anything is installed; with --json it is told on stdout, too.
     """
     try:
-        return parsed(argv)
+        return parsed(argv, tools)
     except Misuse as misuse:
         problem = str(misuse) if str(misuse)[-1] in ".?" else f"{misuse}."
         hint = f"See: python {misuse.parser.prog} --help"
@@ -93,20 +94,16 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         sys.exit(2)
 
 
-def parsed(argv: Sequence[str]) -> argparse.Namespace:
+def parsed(argv: Sequence[str], tools: Sequence[Command]) -> argparse.Namespace:
     """Parse a command line.
 
     Raises:
         Misuse: wrong usage.
     """
-    words, old = in_todays_words(argv)
-    parser = build_parser(everything="--help-all" in words)
-    args, rest = parser.parse_known_args(words)
+    parser = build_parser(tools, everything="--help-all" in argv)
+    args, rest = parser.parse_known_args(argv)
     told_by = parser.commands[args.command] if args.command else parser
     error = told_by.error
-    if args.command in OLD_COMMANDS:
-        old[args.command] = args.command = OLD_COMMANDS[args.command]
-    args.notes = [f"note: {name} is now called {new}." for name, new in old.items()]
     if args.command == "test":
         args.pytest_args = rest
     elif rest:
@@ -135,42 +132,31 @@ def not_utf8(args: argparse.Namespace) -> Iterator[str]:
                 yield name
 
 
-def in_todays_words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """A command line with today's option names, and the old names it contained."""
-    words, old = list(argv), {}
-    for index, word in enumerate(words):
-        if word == "--" or (word == "test" and all(one.startswith("-") for one in words[:index])):  # then pytest's
-            break
-        name, equals, value = word.partition("=")
-        if name in OLD_OPTIONS:
-            old[name] = OLD_OPTIONS[name]
-            words[index] = old[name] + equals + value
-    return words, old
-
-
 COMMANDS = (
-    ("ask", "one answer, streamed", options.add_ask_options),
-    ("chat", "questions and answers about files, in the terminal", options.add_chat_options),
-    (
+    Command("ask", "one answer, streamed", options.add_ask_options),
+    Command("chat", "questions and answers about files, in the terminal", options.add_chat_options),
+    Command(
         "race",
         "methods in fair turns from one reading of the text: speeds, acceptance, equality",
         options.add_race_options,
     ),
-    ("serve", "an OpenAI-compatible server for other programs", options.add_serve_options),
-    ("bench", "measure methods at several context lengths", add_bench_options),
-    ("book", "write a new generated book, and questions about it", options.add_book_options),
-    ("text", "what the model gets of each file: pages, tokens, chapters, warnings", options.add_text_options),
-    ("saved", "books saved on disk, which need not be read again", options.add_saved_options),
-    ("shelf", None, options.add_saved_options),  # --help omits old names
-    ("doctor", "what this machine has, or one that you describe, what fits on it, and why", options.add_doctor_options),
-    ("models", "known models: list them, show one, get it from the hub, remove it", options.add_models_options),
+    Command("serve", "an OpenAI-compatible server for other programs", options.add_serve_options),
+    Command("text", "what the model gets of each file: pages, tokens, chapters, warnings", options.add_text_options),
+    Command("saved", "books saved on disk, which need not be read again", options.add_saved_options),
+    Command(
+        "doctor",
+        "what this machine has, or one that you describe, what fits on it, and why",
+        options.add_doctor_options,
+    ),
+    Command("models", "known models: list them, show one, get it from the hub, remove it", options.add_models_options),
 )
 
 
-def build_parser(*, everything: bool = False) -> Parser:
+def build_parser(tools: Sequence[Command] = (), *, everything: bool = False) -> Parser:
     """The whole command line.
 
     Args:
+        tools: further commands.
         everything: --help lists rare options, too.
     """
     parser = Parser(
@@ -186,15 +172,14 @@ def build_parser(*, everything: bool = False) -> Parser:
     options.add_app_options(parser)
     finish(parser, None, everything=everything)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, text, add_options in COMMANDS:
-        shown: dict[str, Any] = {"help": text, "description": sentence(text)} if text else {}
-        command = commands.add_parser(name, allow_abbrev=False, **shown)
+    for row in (*COMMANDS, *tools):
+        command = commands.add_parser(row.name, allow_abbrev=False, help=row.text, description=sentence(row.text))
         options.add_common_options(command)
-        if name != "chat":
+        if row.name != "chat":
             json_help = "print one JSON document as the last line of stdout"
             command.add_argument("--json", action="store_true", help=json_help)
-        add_options(command)
-        finish(command, name, everything=everything)
+        row.add_options(command)
+        finish(command, row.name, row.rare, everything=everything)
     add_project_commands(commands)
     parser.commands = dict(commands.choices)
     return parser
@@ -205,9 +190,9 @@ def sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def finish(parser: Parser, command: str | None, *, everything: bool) -> None:
+def finish(parser: Parser, command: str | None, rare: Iterable[str] = (), *, everything: bool) -> None:
     """Add --help-all, and leave rare options out of --help."""
-    if everything or options.hide_rare(parser, command):
+    if everything or options.hide_rare(parser, command, rare):
         parser.add_argument("--help-all", action="help", help="list all options, rare ones too")
 
 

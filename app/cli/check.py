@@ -20,7 +20,7 @@ STEPS = {  # run by `check` after the tests, as `python -m`
     "real models": ("pytest", *REAL, "-n", PROCESSES, "--dist", "loadfile"),  # skipped without a network
     "format": ("ruff", "format", "--check", "."),
     "style": ("ruff", "check", "."),
-    "types": ("mypy", "--strict", "core", "app"),
+    "types": ("mypy", "--strict", "core", "app", "assets/tools"),
 }
 
 

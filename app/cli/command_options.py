@@ -1,33 +1,22 @@
 """The options of each command. Standard library only, as `arguments.py`."""
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
-from app.cli.argument_types import (
-    BOOK_FORMATS,
-    book_file,
-    book_length,
-    float_list,
-    name_list,
-    page_range,
-    port_number,
-    question,
-)
+from app.cli.argument_types import float_list, name_list, page_range, port_number, question
 from app.document_formats import EACH
 
 RARE = {  # only --help-all lists them
     "draft", "bits", "kv_bits", "self_draft_bits", "gpus", "gpu_memory", "layerwise", "attention", "graphs",
     "cpu_attention_share", "venv", "offline", "data_dir", "remote_key", "allow_host", "share", "allow_origin",
-    "queue", "token_ids", "top_p", "top_k", "thinking", "chapters", "saved", "skills", "budget", "placements",
-    "peers", "checkpoint", "text", "minutes", "parts", "acceptance", "models", "machines", "plot", "out",
-    "exact", "whole_words", "force", "sequential",
+    "queue", "token_ids", "top_p", "top_k", "thinking", "chapters", "saved", "budget", "acceptance", "models",
+    "machines", "exact", "whole_words", "sequential",
 }  # fmt: skip
 FREQUENT = {  # by command, in spite of RARE
     None: {"share", "data_dir", "offline"},
     "chat": {"thinking", "saved", "chapters"},
     "ask": {"thinking", "saved", "chapters"},
-    "bench": {"plot", "out"},
-    "book": {"force"},
     "doctor": {"bits", "gpus", "gpu_memory", "models", "machines"},
     "models": {"offline"},
     "race": {"thinking", "saved", "chapters"},
@@ -38,9 +27,9 @@ FREQUENT = {  # by command, in spite of RARE
 ASKED = "what to ask about the files; @FILE reads it from a file, @- from what is piped in"
 
 
-def hide_rare(parser: argparse.ArgumentParser, command: str | None) -> int:
-    """Leave rare options out of a command's help; returns how many."""
-    rare = RARE - FREQUENT.get(command, set())
+def hide_rare(parser: argparse.ArgumentParser, command: str | None, more: Iterable[str]) -> int:
+    """Leave rare options, and these, out of a command's help; returns how many."""
+    rare = {*RARE, *more} - FREQUENT.get(command, set())
     hidden = [action for action in parser._actions if action.dest in rare and action.help != argparse.SUPPRESS]
     for action in hidden:
         action.help = argparse.SUPPRESS
@@ -231,21 +220,6 @@ def add_saved_options(parser: argparse.ArgumentParser) -> None:
     """`saved`: an action, and a book."""
     parser.add_argument("action", nargs="?", choices=("list", "remove", "clear", "cap"), default="list")
     parser.add_argument("name", nargs="?", metavar="NAME|GIB", help="remove NAME; cap GIB: room for all of them")
-
-
-def add_book_options(parser: argparse.ArgumentParser) -> None:
-    """`book`: its length and its file. The common --seed chooses the book."""
-    endings = ", ".join(ending[1:] for ending in BOOK_FORMATS)
-    parser.add_argument("--tokens", type=book_length, metavar="T", required=True, help="length, in the model's tokens")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=book_file,
-        metavar="FILE",
-        required=True,
-        help=f"the new book ({endings}); its questions go to FILE.questions.json, without the book's ending",
-    )
-    parser.add_argument("--force", action="store_true", help="replace files that exist")
 
 
 def add_doctor_options(parser: argparse.ArgumentParser) -> None:

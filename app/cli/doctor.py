@@ -25,7 +25,6 @@ from core.models.hub.shapes import find_shape
 from core.models.hub.store import weight_files
 from core.models.loader import read_config
 from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
-from core.models.widen import target_size
 from core.planning.composition import usual_acceptance
 from core.planning.hardware import this_machine
 from core.planning.machine_spec import Rig, described_gpu, make_rig
@@ -144,7 +143,7 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None, draft: st
     return Subject(
         name=entry.name,
         description=entry.description,
-        target=target_size(entry),
+        target=size_in(entry.target, entry.overrides),
         draft=size_in(entry.draft) if entry.draft else None,
         acceptance=given or usual_acceptance(entry.acceptance),
         has_files=has_files,

@@ -48,9 +48,9 @@ def rows_of(model: str, text: str, length: int, args: argparse.Namespace) -> Ite
             prompt = conversation.ask(question).prompt_ids(engine.text, None)
             for temperature in TEMPERATURES:
                 sampling = SamplingParams(temperature=temperature, top_p=TOP_P if temperature else 1.0)
-                config = GenerationConfig(max_new_tokens=args.new, sampling=sampling, seed=1)
+                asked = GenerationConfig(max_new_tokens=args.new, sampling=sampling, seed=1)
                 row = {"model": engine.info.model, "tokens": len(prompt), "kind": kind, "temperature": temperature}
-                yield {**row, **compared(engine, prompt, config, args.repeats)}
+                yield {**row, **compared(engine, prompt, asked, args.repeats)}
 
 
 def cut(engine: Engine, text: str, length: int) -> str:

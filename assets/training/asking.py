@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache, LlamaForCausalLM
 
+from assets.tools.books.generated import Question, write_book
+from assets.tools.books.quotes import quote_questions
 from assets.training.dialogs import (
     SKILL_WEIGHTS,
     WORDS_PER_TOKEN,
@@ -35,9 +37,7 @@ from assets.training.measure import ATTENTION
 from assets.training.run import Run, by_skill, token_losses
 from assets.training.shapes import HEAD_DIM
 from assets.training.tokens import Layout
-from core.bench.quotes import quote_questions
 from core.models.hf_attention import cache_argument
-from core.synthetic.book import Question, write_book
 
 ops = torch.ops.aten
 ASKING = "recipe_asking"

@@ -14,8 +14,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from app.book_export import FORMATS, Row, choose_questions, to_json  # noqa: E402
-from core.synthetic.book import Kind, write_book  # noqa: E402
+from assets.tools.books.formats import FORMATS  # noqa: E402
+from assets.tools.books.generated import Kind, write_book  # noqa: E402
+from assets.tools.books.questions import Row, choose_questions, to_json  # noqa: E402
 
 FOLDER = ROOT / "assets" / "books"
 # The order matters: it is that of the random draws, and kinds that were added later come last.

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from assets.tools.books.generated import write_book
 from assets.training.shapes import HEAD_DIM
 from assets.training.tokens import TOKENIZER_SEED, VOCAB_SIZE, Layout
-from core.synthetic.book import write_book
 
 PAIRS = HEAD_DIM // 2
 NUM_LOCAL_PAIRS = 9

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from assets.tools.books.generated import Book, Question, write_book
+from assets.tools.books.quotes import quote_questions
 from assets.training.english import babble, prose
 from assets.training.tokens import BOS, END, SPECIALS, VOCAB_SIZE, Layout
-from core.bench.quotes import quote_questions
-from core.synthetic.book import Book, Question, write_book
 
 WORDS_PER_TOKEN = 1 / 1.22
 SKILLS = (

@@ -1,8 +1,8 @@
 """Text from outside the generator: English that comes with Python itself, and sentences of made-up words.
 
-A book of a reader is not written by `core/synthetic/book.py`. So that quoting leans on no particular words, part of the
-training documents are technical English (the language reference in `pydoc_data` and the doc strings of the standard
-library) and babble (random sentences over random words). Measurements ask for sentences of the other topics.
+A book of a reader is not written by `assets/tools/books/generated.py`. So that quoting leans on no particular words,
+part of the training documents are technical English (the language reference in `pydoc_data` and the doc strings of the
+standard library) and babble (random sentences over random words). Measurements ask for sentences of the other topics.
 """
 
 from __future__ import annotations

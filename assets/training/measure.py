@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache, LlamaForCausalLM
 
+from assets.tools.bench.recall import RECITED_TOKENS
+from assets.tools.books.generated import Question, write_book
+from assets.tools.books.quotes import quote_questions
 from assets.training.dialogs import FACT, LIST, RECITE, SKILLS, WORDS_PER_TOKEN, answer_ids, compose, held_out_seed
 from assets.training.english import babble
 from assets.training.tokens import BOS, SPECIALS, Layout
-from core.bench.quotes import quote_questions
-from core.bench.recall import RECITED_TOKENS
 from core.models.hf_attention import cache_argument
-from core.synthetic.book import Question, write_book
 
 ATTENTION = "recipe_causal"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from assets.tools.books.generated import write_book
 from assets.training.english import passages
-from core.synthetic.book import write_book
 
 VOCAB_SIZE = 3072
 PAD, BOS, USER, ASSISTANT, END = "<|pad|>", "<|bos|>", "<|user|>", "<|assistant|>", "<|end|>"

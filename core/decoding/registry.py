@@ -4,7 +4,6 @@ A new method of known parts is one entry here: engine, page, race, command line,
 drops part of the book also names what it keeps in `core.caches.policies.LOSSY_POLICIES`.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from core.errors import InvalidSetting
@@ -144,8 +143,3 @@ def methods_for(*, has_draft: bool) -> tuple[str, ...]:
 def default_method(*, has_draft: bool) -> str:
     """The method used where none was chosen: the fastest."""
     return FASTEST if has_draft else "lookup"
-
-
-def plain_first(methods: Iterable[str]) -> tuple[str, ...]:
-    """Methods to measure, each once, with plain decoding, the baseline, first."""
-    return tuple(dict.fromkeys((PLAIN, *methods)))

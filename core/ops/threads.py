@@ -106,7 +106,7 @@ class Threads:
         look: tells what was used; tests replace it and `clock`.
     """
 
-    adapts = True  # of all; benchmarks measure without
+    adapts = True  # of all; tests compute without
 
     def __init__(
         self,

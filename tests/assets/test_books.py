@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from app.book_export import as_read
 from app.documents import read_document
+from assets.tools.books.formats import as_read
+from assets.tools.books.generated import ABSENT_ANSWER, write_book
 from assets.training.books import FOLDER, QUESTIONS, SAMPLES, Sample
 from assets.training.tokens import Layout
-from core.synthetic.book import ABSENT_ANSWER, write_book
 
 LAYOUT = Layout.load(FOLDER.parent / "models" / "harbour-target")
 ROWS = json.loads((FOLDER / "questions.json").read_text(encoding="utf-8"))

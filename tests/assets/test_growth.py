@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface, LlamaForCausalLM
 
+from assets.tools.books.generated import write_book
+from assets.tools.books.quotes import quote_questions
 from assets.training.circuits import FLAGS
 from assets.training.dialogs import (
     WORDS_PER_TOKEN,
@@ -44,8 +46,6 @@ from assets.training.measure import ATTENTION, causal_attention
 from assets.training.run import Run, token_losses
 from assets.training.shapes import HEAD_DIM, TARGET
 from assets.training.tokens import Layout
-from core.bench.quotes import quote_questions
-from core.synthetic.book import write_book
 from tests.assets.conftest import short_leg
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
+from assets.tools.bench.recall_tasks import measured_topics, unseen_quotes, unwrapped
+from assets.tools.books.generated import Question, write_book
 from assets.training.dialogs import WORDS_PER_TOKEN, answer_ids, held_out_seed
 from assets.training.measure import ATTENTION, answer_hits, read
 from assets.training.tokens import Layout
-from core.bench.recall_tasks import measured_topics, unseen_quotes, unwrapped
-from core.synthetic.book import Question, write_book
 
 MODELS = Path(__file__).resolve().parents[2] / "assets" / "models"
 LAYOUT = Layout.load(MODELS / "harbour-target")

@@ -11,6 +11,8 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from assets.tools.bench.recall_tasks import english_texts
+from assets.tools.books.generated import Question
 from assets.training import measure, train
 from assets.training.asking import Asking, answer_losses, ask_about, make_rows, open_book, pad, text_and_questions
 from assets.training.circuits import FLAGS, VERBS
@@ -30,11 +32,9 @@ from assets.training.english import babble, passages, prose
 from assets.training.run import Run, first_model, next_token_losses
 from assets.training.shapes import DRAFT, TARGET, build
 from assets.training.tokens import END, Layout
-from core.bench.recall_tasks import english_texts
 from core.generation.text import ChatText
 from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
-from core.synthetic.book import Question
 from tests.assets.conftest import short_leg
 
 
@@ -90,9 +90,9 @@ def test_the_first_weights_tell_facts_that_are_told_from_facts_that_are_not(
     layout: Layout, model: LlamaForCausalLM
 ) -> None:
     """Before any training: the flag at a question's verb, in books of 1,000 tokens; by chance both rates were equal."""
+    from assets.tools.books.generated import write_book
     from assets.training.circuits import regions_of
     from assets.training.dialogs import WORDS_PER_TOKEN
-    from core.synthetic.book import write_book
 
     flag, seen = regions_of(TARGET.hidden).told.start, {"fact": [], "absent": []}  # type: ignore[var-annotated]
     for index in range(3):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from assets.tools.books.generated import write_book
 from assets.training.tokens import END, SPECIALS, Layout
-from core.synthetic.book import write_book
 
 MODELS = Path(__file__).resolve().parents[2] / "assets" / "models"
 LAYOUT = Layout.load(MODELS / "harbour-target")

@@ -18,7 +18,7 @@ from statistics import median
 
 from gradio_client import handle_file
 
-from app.cli.bench_report import commit
+from assets.tools.bench.report import commit
 from core.planning.hardware import this_machine
 from tests.endurance.person import Ledger, Person
 from tests.endurance.program import Program

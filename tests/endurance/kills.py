@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.cli.bench_report import commit
 from app.conversations.schema import load
+from assets.tools.bench.report import commit
 from core.kv_store.bookfile import BookReader
 from core.planning.hardware import this_machine
 from tests.endurance.person import Ledger, Person

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from gradio_client import Client, handle_file
 
-from app.cli.bench_report import commit
+from assets.tools.bench.report import commit
 from core.planning.hardware import this_machine
 from tests.endurance.program import Program
 

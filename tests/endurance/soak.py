@@ -23,9 +23,9 @@ from typing import Any
 
 import psutil
 
-from app.cli.bench_report import commit
 from app.runtime.sessions import MOST_SESSIONS
 from app.server.serve_page import MOST_STATES
+from assets.tools.bench.report import commit
 from core.planning.hardware import this_machine
 from tests.endurance.kills import Found, look
 from tests.endurance.person import Ledger, Person

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from assets.tools.books.generated import write_book
 from core.config import DraftConfig, GenerationConfig, PlacementWish, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import EXACT_METHODS
-from core.synthetic.book import write_book
 from tests.core.toys import FAMILIES, VOCAB, Letters
 
 World = Literal["tiny", "bundled", "windowed"]

@@ -18,8 +18,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from app.cli.bench_report import commit
 from app.runtime.versions import versions
+from assets.tools.bench.report import commit
 from core.planning.hardware import this_machine
 from tests.exactness.cases import World, draw_case
 from tests.exactness.controls import CONTROLS, Control

@@ -1,6 +1,6 @@
 """Steps at the size of real models: the bundled target widened to Llama2-7B's shape, reading generated books.
 
-What it computes is the bundled target (`core.models.widen`), so text and acceptance are real while weights, keys and
+What it computes is the bundled target (`assets.tools.widen`), so text and acceptance are real while weights, keys and
 values are as large as the 7B model's. Books are read, not made up.
 """
 
@@ -17,6 +17,7 @@ from unittest import mock
 import psutil
 import torch
 
+from assets.tools.widen import pair_files
 from core.caches.retrieval import RetrievalCache
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig, SpeculationConfig
@@ -33,7 +34,7 @@ MODEL, TINY_MODEL = "widened:llama2-7b", "harbour"
 # What a start consists of; some lie in others
 PLACES = (
     "core.engine_builder.composed_plan",
-    "core.engine_builder.load_target",
+    "assets.tools.widen.WidenedFiles.load_target",
     "core.engine_builder._load_draft",
     "core.engine_builder._tried",
     "core.generation.levels.make_full_cache",
@@ -89,13 +90,13 @@ def opened(here: Here, config: EngineConfig) -> tuple[EngineConfig, Engine]:
     started = time.perf_counter()
     with clocked(seconds, device):
         try:
-            pair, plan = planned_pair(config)
+            pair, plan = planned_pair(config, pair_files(config))
         except NotEnoughMemory as error:
             here.report.add("refused", {"context": config.context, "error": str(error)})
             if error.largest_context is None:
                 raise
             config = replace(config, context=error.largest_context // 64 * 64)
-            pair, plan = planned_pair(config)
+            pair, plan = planned_pair(config, pair_files(config))
         seconds["pair, all of it"] = time.perf_counter() - started
         engine = Engine.of(pair, config, plan)
     seconds["pair and engine, all of it"] = time.perf_counter() - started

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from assets.tools.widen import pair_files
 from core.caches.full_parts import Offload
 from core.config import (
     DraftConfig,
@@ -244,7 +245,7 @@ def writes_alike_recorded(engine: Engine) -> None:
 
 def test_a_widened_model_in_half_precision_runs_recorded() -> None:
     config = EngineConfig(methods=("triforce",), model="widened:1024x5", device="cuda", context=4096)
-    engine = Engine.load(config)
+    engine = Engine.load(config, pair_files(config))
     writes_alike_recorded(engine)
 
 
@@ -299,7 +300,7 @@ def test_a_row_through_four_bits_does_not_depend_on_its_company() -> None:
 @pytest.mark.parametrize("placement", ["resident", "offloaded"])
 def test_a_model_of_four_bits_is_read_offloaded_recorded_and_exact(placement: PlacementWish) -> None:
     config = EngineConfig(model="widened:1024x5", device="cuda", context=4096, bits=4, placement=placement)
-    engine = Engine.load(config)
+    engine = Engine.load(config, pair_files(config))
     assert engine.info.weights == "int4" and engine.info.graphs.value
     assert written(engine, "retrieval") == written(engine, "autoregressive")
 
@@ -315,9 +316,8 @@ def test_drafting_with_four_bits_on_the_device_writes_what_the_cpu_writes(record
 
 
 def test_a_widened_model_in_half_precision_drafts_with_four_bits() -> None:
-    engine = Engine.load(
-        EngineConfig(methods=("triforce",), model="widened:1024x5", device="cuda", context=4096, self_draft_bits=4)
-    )
+    config = EngineConfig(methods=("triforce",), model="widened:1024x5", device="cuda", context=4096, self_draft_bits=4)
+    engine = Engine.load(config, pair_files(config))
     planned = {row.name: row.size_bytes for row in engine.plan.rows}
     assert planned["self-draft weights, 4 bit"] == pytest.approx(engine.info.self_draft_weight_bytes, rel=0.1)
     writes_alike_recorded(engine)

@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 
-from core.bench.speed import bench_prompt
+from assets.tools.bench.speed import bench_prompt
 from core.caches.retrieval import RetrievalCache
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import NEAR_TIE_GAP, Engine

@@ -19,11 +19,11 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, Literal
 
-from app.cli.bench_report import commit
 from app.context.context_documents import Library
 from app.documents import Document, DocumentError, read_documents
 from app.markdown import literal
 from app.runtime.versions import versions
+from assets.tools.bench.report import commit
 from core.planning.hardware import this_machine
 from tests.hostile.corpus import FORMATS, PER_FORMAT, SEED, HostileFile, corpus
 

@@ -231,10 +231,13 @@ def _shorter(fit: Fit, plan: Callable[[ModelSource], Fit], source: ModelSource) 
 def _counted(name: str) -> "ModelSize":
     """Parameters by kind. Cost: a twentieth of a second."""
     from core.models.hub.shapes import find_shape
-    from core.models.widen import target_size
+    from core.models.param_count import size_in
 
     shape = find_shape(name)
-    return shape.size() if shape else target_size(catalog.find(name))
+    if shape:
+        return shape.size()
+    entry = catalog.find(name)
+    return size_in(entry.target, entry.overrides)
 
 
 def machine_alone(state: ModelState) -> "Machine":

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,6 @@ from core.models.hub import store
 ROOT = Path(__file__).resolve().parents[3]
 CATALOG_FILE = Path(__file__).with_name("catalog.json")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-WIDENED = "widened:"  # prefix of the sizes for a widened bundled target (core/models/widen.py)
 BUNDLED = "harbour"
 # Types of GGUF weights that are computed with as they are stored; others are widened to 32 bits
 KEPT = frozenset(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"))
@@ -118,7 +117,6 @@ class ModelEntry:
     chat_template: str | None = None
     template_options: Mapping[str, Any] = field(default_factory=dict)
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    widened: str | None = None  # sizes to which the target is widened when it is loaded
 
 
 @functools.cache
@@ -153,10 +151,6 @@ def find(name: str) -> ModelEntry:
         ModelNotHere: it is known but not downloaded.
         IncompleteModel, DamagedAssets: files are missing, of a download or of a bundled model.
     """
-    if name.startswith(WIDENED):
-        sizes = name.removeprefix(WIDENED)
-        description = f"The bundled target computing the same at the sizes {sizes}, for measuring what those cost."
-        return replace(find(BUNDLED), name=name, description=description, widened=sizes)
     known = entries().get(name)
     if known is None:
         known = next((row for row in entries().values() if row.repo == name and not row.overrides), None)

@@ -24,11 +24,6 @@ class Shape:
         return replace(size, dims=replace(size.dims, packed_bytes=entries()[self.name].packed_bytes))
 
 
-def shape_names() -> tuple[str, ...]:
-    """Names of all shapes."""
-    return tuple(name for name, row in entries().items() if row.config is not None)
-
-
 def find_shape(name: str) -> Shape | None:
     """The shape with a name, and its draft's."""
     row = entries().get(name)

@@ -3,11 +3,16 @@
 import argparse
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from app.cli.arguments import COMMANDS, OLD_OPTIONS, VERSION, build_parser, parse_arguments
+from app.cli import arguments
+from app.cli.arguments import COMMANDS, VERSION, build_parser
+from assets.tools.commands import TOOLS
+
+parse_arguments = partial(arguments.parse_arguments, tools=TOOLS)
 
 
 def test_without_a_command_it_is_the_app() -> None:
@@ -103,42 +108,12 @@ def test_what_was_meant_is_guessed(argv: list[str], words: str, capsys: pytest.C
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        (["shelf", "cap", "40"], ["saved", "cap", "40"]),
-        (["--host-share=0.2", "ask", "shelf", "-q", "Who?", "--shelf"], None),
-        (["race", "a", "-q", "Who?", "--no-shelf"], ["race", "a", "-q", "Who?", "--no-saved"]),
-        (["doctor", "--draft-bits", "4"], ["doctor", "--self-draft-bits", "4"]),
-    ],
-)
-def test_old_names_still_work_and_tell_the_new_one(before: list[str], now: list[str] | None) -> None:
-    now = now or ["--cpu-attention-share=0.2", "ask", "shelf", "-q", "Who?", "--saved"]
-    old, new = vars(parse_arguments(before)), vars(parse_arguments(now))
-    notes = old.pop("notes")
-    assert new.pop("notes") == [] and old == new
-    changed = [(a, b) for a, b in zip(before, now, strict=True) if a != b]
-    told = [f"note: {a.partition('=')[0]} is now called {b.partition('=')[0]}." for a, b in changed]
-    assert notes == told and told
-
-
 def test_what_follows_two_dashes_is_no_option() -> None:
-    assert parse_arguments(["ask", "-q", "Who?", "--", "--shelf"]).files == [Path("--shelf")]
+    assert parse_arguments(["ask", "-q", "Who?", "--", "--saved"]).files == [Path("--saved")]
 
 
-@pytest.mark.parametrize("argv", [["--help-all"], ["ask", "--help-all"], ["doctor", "--help-all"]])
-def test_help_shows_no_old_name(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse_arguments(argv)
-    told = capsys.readouterr().out
-    assert "--self-draft-bits" in told and not {"shelf", *OLD_OPTIONS} & set(told.replace(",", " ").split())
-
-
-def test_words_for_pytest_stay_as_they_are_and_a_file_may_be_called_test() -> None:
-    args = parse_arguments(["test", "tests/x.py", "--shelf"])
-    assert args.pytest_args == ["tests/x.py", "--shelf"] and not args.notes
-    asked = parse_arguments(["ask", "test", "-q", "Who?", "--shelf"])
-    assert asked.command == "ask" and asked.notes
+def test_a_file_may_be_called_test() -> None:
+    assert parse_arguments(["ask", "test", "-q", "Who?"]).command == "ask"
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
@@ -152,7 +127,7 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def test_race_has_the_options_of_ask() -> None:
-    commands = build_parser(everything=True).commands
+    commands = build_parser(TOOLS, everything=True).commands
     own = {"--questions": "--verify", "--method": "--methods"}  # and what race has instead
     asked, raced = (set(commands[name].options()) for name in ("ask", "race"))
     assert asked - raced == set(own) and raced - asked == {*own.values(), "--sequential", "--report"}
@@ -162,10 +137,10 @@ def test_race_has_the_options_of_ask() -> None:
 def test_every_option_is_documented() -> None:
     page = (Path(__file__).parents[3] / "assets" / "docs" / "command-line.md").read_text(encoding="utf-8")
     told = set(re.findall(r"--[a-z][a-z-]*", page))
-    assert options_of(build_parser(everything=True)) - told == set()
+    assert options_of(build_parser(TOOLS, everything=True)) - told == set()
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name, text, _ in COMMANDS if text)])
+@pytest.mark.parametrize("command", [[], *([row.name] for row in (*COMMANDS, *TOOLS))])
 def test_help_is_short_and_help_all_has_the_rest(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for asked in ("--help", "--help-all"):

@@ -20,7 +20,6 @@ from core.decoding.registry import (
     default_method,
     is_exact,
     methods_for,
-    plain_first,
 )
 from core.errors import InvalidSetting
 
@@ -64,10 +63,6 @@ def test_what_can_be_used_begins_with_what_is_used() -> None:
         assert set(usable) == {name for name, method in METHODS.items() if has_draft or not method.needs_draft}
     assert default_method(has_draft=True) == FASTEST
     assert GenerationConfig().method == COMPARED[1], "TriForce as published"
-
-
-def test_plain_decoding_is_measured_first_and_once() -> None:
-    assert plain_first(["triforce", PLAIN, "triforce", "draft"]) == (PLAIN, "triforce", "draft")
 
 
 def test_an_unknown_method_is_named() -> None:

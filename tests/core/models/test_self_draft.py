@@ -302,12 +302,12 @@ def test_what_cannot_be_combined_is_refused_with_an_action(monkeypatch: pytest.M
     assert "--self-draft-bits" in pointless.value.hint
     with pytest.raises(InvalidSetting, match="not shared between GPUs"):
         EngineConfig(num_gpus=2, self_draft_bits=4)
-    args = launch.parse_arguments(["--remote", "http://127.0.0.1:9", "--draft-bits", "4"])
+    args = launch.parse_arguments(["--remote", "http://127.0.0.1:9", "--self-draft-bits", "4"])
     with pytest.raises(InvalidSetting, match="this machine"):
         connector(args)
     assert launch.parse_arguments(["doctor"]).self_draft_bits is None, "the plan decides"
     with pytest.raises(SystemExit):
-        launch.parse_arguments(["doctor", "--draft-bits", "8"])
+        launch.parse_arguments(["doctor", "--self-draft-bits", "8"])
 
 
 def test_a_device_that_cannot_is_refused_with_an_action(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import psutil
 import pytest
 import torch
 
-from core.bench import ablation, offload
-from core.bench.speed import _device
+from assets.tools.bench import ablation, offload
+from assets.tools.bench.speed import _device
 from core.config import EngineConfig
 from core.engine import Engine
 from core.engine_builder import LoadedPair

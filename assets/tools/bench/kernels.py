@@ -1,0 +1,155 @@
+"""`bench --suite kernels`: attention of some rows to many keys, by the compiled kernel and by torch's operations; loads
+no model.
+
+All candidates of one length are timed in turns, so that a busy moment of the machine affects all alike. With one thread
+its processor time is measured, which waiting for a core is no part of.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from assets.tools.bench.report import finish, follow, tell
+from core.engine_builder import flush_denormals
+from core.errors import InvalidSetting
+from core.ops.attention import attend
+from core.ops.backend import Attend
+from core.ops.kernel import small_rows
+from core.ops.kernel_build import NoKernel
+from core.ops.native import SmallRows
+from core.planning.hardware import this_machine
+
+HEADS, DIM = 8, 64
+DEFAULT_KEYS = (2048, 32_768, 122_880)
+ROWS = (1, 2, 6, 12, 24)  # passes of decoding
+PROMPT_ROWS = (256, 1024)  # pieces of a prompt
+PROMPT_REPEATS = 3
+TURNS = 5  # passes are short: --repeats counts fives of them
+COMPILED, STOCK = "compiled", "torch"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure. Returns 0, or 130 after Ctrl-C; then the results so far are printed.
+
+    Raises:
+        InvalidSetting: a length without keys, or a picture is wanted.
+    """
+    if args.plot:
+        raise InvalidSetting("The kernels suite is not drawn.", hint="Leave out --plot, or use --out F.json.")
+    contexts = args.contexts or DEFAULT_KEYS
+    if min(contexts) < 1:
+        raise InvalidSetting("Attention needs at least one key.", hint="Use --contexts 2048,32768.")
+    flush_denormals()
+    kernel: SmallRows | None = None
+    try:
+        kernel = small_rows()
+    except NoKernel as reason:
+        tell(f"Only torch's attention is measured: {reason}.")
+    repeats = TURNS * args.repeats
+    rows, complete = follow(run_kernels(kernel, contexts, repeats), args)
+    told = {"suite": args.suite, "model": f"{HEADS} heads of {DIM}", "device": "cpu", "dtype": "float32"}
+    told |= {
+        "threads": torch.get_num_threads(),
+        "clock": clock().__name__,
+        "repeats": repeats,
+        "kernel": kernel is not None,
+    }
+    return finish(args, this_machine(), told, rows, complete=complete)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRow:
+    """One kernel at one shape: 8 heads of 64 dimensions."""
+
+    context: int  # keys, the rows' own included
+    query_rows: int
+    method: str  # COMPILED or STOCK
+    dtype: str  # of keys and values; queries and sums are float32
+    ms: float  # median
+    ms_min: float
+    gb_per_second: float  # keys and values, read once
+    gflops: float  # 4 * rows * keys * heads * dimensions
+    to_one_row: float  # time as a multiple of the same kernel's for one row
+    times_stock: float  # the speed as a multiple of torch's in float32
+
+
+class _Case(NamedTuple):
+    rows: int
+    method: str
+    dtype: torch.dtype
+    run: Callable[[], Tensor]
+    taken: list[float]  # seconds
+
+
+def run_kernels(
+    kernel: Attend | None, contexts: Sequence[int], repeats: int, *, rows: Sequence[int] = (*ROWS, *PROMPT_ROWS)
+) -> Iterator[KernelRow]:
+    """Measure; rows come when their number of keys is done. Memory: 6 KiB a key.
+
+    Args:
+        kernel: the compiled one; None: there is none here, and only torch's is measured.
+        repeats: times that each is run; prompts' pieces at most PROMPT_REPEATS times.
+    """
+    for keys in contexts:
+        cases = list(_cases(kernel, keys, [count for count in rows if count <= keys]))
+        _time(cases, repeats)
+        yield from _rows(keys, cases)
+
+
+def _cases(kernel: Attend | None, keys: int, rows: Sequence[int]) -> Iterator[_Case]:
+    generator = torch.Generator().manual_seed(keys)
+    k, v = torch.randn(2, 1, HEADS, keys, DIM, generator=generator)
+    kernels = {STOCK: attend} | ({COMPILED: kernel} if kernel else {})
+    for dtype in (torch.float32, torch.float16):
+        kept = k.to(dtype), v.to(dtype)
+        for count in rows:
+            q = torch.randn(1, HEADS, count, DIM, generator=generator)
+            for name, call in kernels.items():
+                yield _Case(count, name, dtype, _bound(call, q, *kept), [])
+
+
+def _bound(call: Attend, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
+    return lambda: call(q, k, v, DIM**-0.5)
+
+
+def clock() -> Callable[[], float]:
+    """What is measured with torch's present number of threads: seconds of this thread, or of the wall."""
+    return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+
+
+def _time(cases: Sequence[_Case], repeats: int) -> None:
+    now = clock()
+    for turn in range(repeats + 1):  # the first is warm-up
+        for case in cases:
+            if case.rows in PROMPT_ROWS and turn > PROMPT_REPEATS:
+                continue
+            started = now()
+            with torch.inference_mode():
+                case.run()
+            if turn > 0:
+                case.taken.append(now() - started)
+
+
+def _rows(keys: int, cases: Sequence[_Case]) -> Iterator[KernelRow]:
+    seconds = {(case.rows, case.method, case.dtype): statistics.median(case.taken) for case in cases}
+    least = min(case.rows for case in cases)
+    for case in cases:
+        median, numbers = seconds[case.rows, case.method, case.dtype], keys * HEADS * DIM
+        yield KernelRow(
+            context=keys,
+            query_rows=case.rows,
+            method=case.method,
+            dtype=str(case.dtype).removeprefix("torch."),
+            ms=1e3 * median,
+            ms_min=1e3 * min(case.taken),
+            gb_per_second=2 * numbers * case.dtype.itemsize / median / 1e9,
+            gflops=4 * case.rows * numbers / median / 1e9,
+            to_one_row=median / seconds[least, case.method, case.dtype],
+            times_stock=seconds[case.rows, STOCK, torch.float32] / median,
+        )

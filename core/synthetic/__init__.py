@@ -1,1 +1,0 @@
-"""Generated books whose facts are recorded, for benchmarks and training."""

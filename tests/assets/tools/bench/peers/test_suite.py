@@ -1,0 +1,184 @@
+"""The peers suite with a peer that computes nothing: turns, comparison, refusals, and going on after an end."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assets.tools.bench.checkpoint import Checkpoint
+from assets.tools.bench.peers import suite
+from assets.tools.bench.peers.lanes import BASELINE, LANES, OURS, PROGRAMS, Lane, Program, Recipe
+from assets.tools.bench.peers.process import NotMeasured
+from assets.tools.bench.peers.suite import Peers, Weights
+from core.errors import InvalidSetting
+
+WORKER = "tests.assets.tools.bench.peers.fake_peer"
+SHAPE: dict[str, Any] = {"repeats": 3, "max_new_tokens": 16, "seed": 1}
+OWN = Lane(OURS, BASELINE, {"ms": 10.0})
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Weights:
+    folder = tmp_path / "target"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return Weights(target=folder, draft=None)
+
+
+def peers(weights: Weights, *lanes: Lane, said: list[str] | None = None) -> Peers:
+    made = Peers(
+        weights,
+        weights.target.parent / "peers",
+        threads=2,
+        programs=(Program(OURS, WORKER), Program("other", WORKER)),
+        lanes=(OWN, *lanes),
+        tell=(said if said is not None else []).append,
+    )
+    made.prepare(sys.executable)
+    return made
+
+
+def test_lanes_take_turns_and_are_compared_with_ours(weights: Weights) -> None:
+    said: list[str] = []
+    made = peers(
+        weights, Lane("other", "slow", {"ms": 25.0}), Lane("other", "odd", {"ms": 5.0, "wrong_from": 3}), said=said
+    )
+    rows = list(made.rows((512,), **SHAPE, checkpoint=Checkpoint(None, {})))
+    ours, slow, odd = rows
+    assert (ours.method, ours.ratio_to_ours, ours.same_tokens, ours.runs) == (BASELINE, 1.0, True, 3)
+    assert (slow.ratio_to_ours, slow.ms_per_token, slow.same_tokens, slow.equal_tokens) == (2.5, 25.0, True, 16)
+    assert (odd.ratio_to_ours, odd.same_tokens, odd.equal_tokens) == (0.5, False, 3)
+    assert (odd.difference, odd.difference_logprob) == ("' a', there ' the'", 0.25)
+    assert (slow.difference, slow.difference_logprob, slow.answer) == (None, None, "recite")
+    assert ours.prompt_tokens == 512 and ours.first_token_seconds == 0.512 and ours.memory_gib == 2.0
+    order = [line.rpartition(": ")[2] for line in said]
+    assert order == [BASELINE, "slow", "odd", "odd", "slow", BASELINE, BASELINE, "slow", "odd"]
+    assert not made.skipped
+
+
+def test_a_text_brings_two_kinds_of_answers_of_one_run(weights: Weights) -> None:
+    said: list[str] = []
+    made = peers(weights, Lane("other", "far", {"ms": 5.0, "wrong_from": 2, "writes": 9}), said=said)
+    rows = list(made.rows((64,), **SHAPE | {"repeats": 1}, checkpoint=Checkpoint(None, {}), text="A text."))
+    assert [(row.answer, row.method, row.prompt_tokens) for row in rows] == [
+        (kind, method, 65) for kind in ("free", "quote") for method in (BASELINE, "far")
+    ]
+    assert len(said) == 2 and {row.difference for row in rows} == {None, "' a', there token 9"}
+    assert all(row.difference_logprob is None for row in rows), "it is none of the likely ones"
+
+
+def test_parts_of_names_choose_lanes_and_ours_stays(weights: Weights, tmp_path: Path) -> None:
+    lanes = [OWN, Lane("other", "other, plain", {}), Lane("other", "other, draft", {})]
+    programs = (Program(OURS, WORKER), Program("other", WORKER))
+    made = Peers(weights, tmp_path, threads=1, parts=("draft",), programs=programs, lanes=lanes)
+    assert [lane.name for lane in made._lanes] == [BASELINE, "other, draft"]
+
+
+def test_programs_that_read_no_gguf_file_are_left_out_of_one(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    programs = (Program(OURS, WORKER), Program("other", WORKER, reads_gguf=False))
+    made = Peers(Weights(target=file, draft=None), tmp_path, threads=1, programs=programs, lanes=(OWN,))
+    assert made.prepare(sys.executable) == {} and "GGUF" in made.skipped[0].reason
+    before = Weights(target=file, draft=None).digest()
+    file.write_bytes(b"GGUF2")
+    assert Weights(target=file, draft=None).digest() != before
+
+
+def test_what_fails_is_reported_and_the_rest_goes_on(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "RUN_SECONDS", 15.0)
+    note = weights.target.parent / "child"
+    kinds = ("refuses", "raises", "crashes", "ends", "hangs")
+    failing = [Lane("other", kind, {"fails": kind, "file": str(note)}) for kind in kinds]
+    made = peers(
+        weights, *failing, Lane("other", "small", {"ms": 1.0}, needs_draft=True), Lane("other", "last", {"ms": 1.0})
+    )
+    rows = list(made.rows((512,), **SHAPE, checkpoint=Checkpoint(None, {})))
+    assert [row.method for row in rows] == [BASELINE, "last"] and all(row.runs == 3 for row in rows)
+    assert {skipped.method: skipped.reason for skipped in made.skipped} == {
+        "refuses": "it takes no such cache",
+        "raises": "ValueError: a tensor has no shape",
+        "crashes": "it was ended by SIGKILL",
+        "ends": "it ended without an answer: out of ideas",
+        "hangs": "it took longer than 15 s",
+        "small": "there is no draft model",
+    }
+    assert gone(int(note.read_text(encoding="utf-8"))), "what a peer started ends with it"
+
+
+def gone(process: int) -> bool:
+    for _ in range(200):
+        try:
+            os.kill(process, 0)
+            state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_program_that_cannot_be_made_is_left_out(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(recipe: Recipe, folder: Path, tell: object, *, offline: bool) -> Path:
+        if recipe.packages == ("none",):
+            raise NotMeasured("no compiler was found")
+        return Path(sys.executable)
+
+    monkeypatch.setattr(suite, "environment", refuse)
+    programs = (
+        Program(OURS, WORKER),
+        Program("a", WORKER, Recipe(packages=("none",))),
+        Program("b", WORKER, Recipe(packages=())),
+    )
+    lanes = (OWN, Lane("a", "a, plain", {"ms": 1.0}), Lane("b", "b, plain", {"ms": 1.0}))
+    made = Peers(weights, weights.target.parent / "peers", threads=1, programs=programs, lanes=lanes)
+    assert made.prepare(sys.executable) == {"b": "1.0"}
+    rows = list(made.rows((16,), **SHAPE, checkpoint=Checkpoint(None, {})))
+    assert [row.method for row in rows] == [BASELINE, "b, plain"]
+    assert [(one.method, one.reason) for one in made.skipped] == [("a", "no compiler was found")]
+    strange = Weights(target=weights.target.rename(weights.target.parent / "strange"), draft=None)
+    made = Peers(strange, weights.target.parent / "peers", threads=1, programs=programs, lanes=lanes)
+    assert made.prepare(sys.executable) == {}
+    assert [one.reason for one in made.skipped] == ["no compiler was found", "it does not know this family"]
+
+
+def test_it_goes_on_where_it_ended(weights: Weights, tmp_path: Path) -> None:
+    file, lane = tmp_path / "runs.jsonl", Lane("other", "slow", {"ms": 25.0})
+    first = peers(weights, lane)
+    assert list(first.rows((64,), **SHAPE, checkpoint=Checkpoint(file, {}), minutes=0)) == [] and first.out_of_time
+    whole = list(peers(weights, lane).rows((64,), **SHAPE, checkpoint=Checkpoint(file, {})))
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1 + 6, "the settings and six runs"
+    file.write_text("\n".join(lines[:3]) + "\n" + lines[3][:20], encoding="utf-8")
+    said: list[str] = []
+    again = peers(weights, lane, said=said)
+    assert list(again.rows((64,), **SHAPE, checkpoint=Checkpoint(file, {}))) == whole
+    assert len(said) == 4, "two runs were whole; the third was cut off as it was written"
+    said.clear()
+    done = peers(weights, lane, said=said)
+    assert list(done.rows((64,), **SHAPE, checkpoint=Checkpoint(file, {}), minutes=0)) == whole
+    assert said == [] and not done.out_of_time
+
+
+def test_an_unknown_peer_is_refused_and_ours_always_takes_part(weights: Weights, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="no peer 'magic'"):
+        Peers(weights, tmp_path, threads=1, only=("magic",))
+    chosen = Peers(weights, tmp_path, threads=1, only=("transformers",))
+    assert list(chosen.prepare(sys.executable)) == [] and not chosen.skipped
+
+
+def test_every_lane_has_a_program_and_a_name_of_its_own() -> None:
+    assert {lane.program for lane in LANES} == {program.name for program in PROGRAMS}
+    assert len({lane.name for lane in LANES}) == len(LANES) and LANES[0].name == BASELINE
+    for program in PROGRAMS:
+        assert program.recipe is None or all("==" in package for package in program.recipe.packages)
+
+
+def test_the_digest_follows_the_weights(weights: Weights) -> None:
+    before = weights.digest()
+    (weights.target / "model.safetensors").write_bytes(b"other weights")
+    assert weights.digest() != before

@@ -1,0 +1,410 @@
+"""bench --plot: a picture of the rows' numbers, in any of three formats, of an interrupted run too; refused early."""
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+import launch as launcher
+from assets.tools.bench import command as bench
+from assets.tools.bench.charts import bars, plot
+from core.decoding.registry import METHODS
+
+ROOT = Path(__file__).parents[4]
+RESULTS = ROOT / "assets" / "results"
+BEGINNINGS = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
+ALL_METHODS = tuple(METHODS)
+CONTEXTS = (4096, 8192, 32768, 122880)
+
+
+def recorded(suite: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((RESULTS / f"{suite}-2core-cpu.json").read_text(encoding="utf-8"))
+    return document
+
+
+def document_of(suite: str, rows: Sequence[dict[str, Any]], **config: Any) -> dict[str, Any]:
+    """A document as its suite writes it, with rows and settings of ours."""
+    document = recorded("speed")
+    return {**document, "config": {**document["config"], **config, "suite": suite}, "rows": list(rows)}
+
+
+def speed_row(context: int, method: str, ms: float | None = 10.0, ratio: float = 1.5, **more: Any) -> dict[str, Any]:
+    return {"context": context, "method": method, "ms_per_token": ms, "speedup_vs_autoregressive": ratio, **more}
+
+
+def crowded(suite: str) -> dict[str, Any]:
+    """Four contexts and eight methods (offload: three placements and two methods), all of about one height."""
+    if suite == "offload":
+        cells = itertools.product(CONTEXTS, ("resident", "split", "offloaded"), ("autoregressive", "triforce"))
+        return document_of(suite, [speed_row(context, method, placement=where) for context, where, method in cells])
+    pairs = list(itertools.product(CONTEXTS, ALL_METHODS))
+    if suite == "speed":
+        return document_of(
+            suite, [speed_row(*pair, 10 + n % 3, ms_per_token_by_book=[9, 12]) for n, pair in enumerate(pairs)]
+        )
+    if suite == "page":
+        figures = {"alone_ms_per_token": 10.0, "page_ms_per_token": 11.0, "page_over_alone": 1.1}
+        return document_of(suite, [{"context": context, "method": method, **figures} for context, method in pairs])
+    if suite == "ablation":
+        return document_of(suite, [ablation_row(context, f"with another {m} than that", m) for context, m in pairs])
+    skills = ("fact", "absent", "list", "quote", "recite", "quote_any")
+    return document_of(
+        suite, [recall_row(*pair, skill, 0.5, n=100 - n % 2) for n, pair in enumerate(pairs) for skill in skills]
+    )
+
+
+def recall_row(context: int, method: str, skill: str, exact: float | None, n: int = 100) -> dict[str, Any]:
+    interval = None if exact is None else [exact - 0.1, exact + 0.1]
+    return {"context": context, "method": method, "skill": skill, "n": n, "exact": exact, "exact_interval": interval}
+
+
+def ablation_row(context: int, variant: str, method: str, ms: float | None = 10.0) -> dict[str, Any]:
+    return speed_row(context, method, ms, part="round lengths", variant=variant, acceptance_level2=0.93)
+
+
+def draw(document: dict[str, Any]) -> Figure:
+    return bars.draw(plot.chart_of(document))
+
+
+def drawn(axes: Axes) -> dict[str, list[float]]:
+    """The heights (or lengths, from the left) of the bars of each series."""
+    found: dict[str, list[float]] = {}
+    for container in axes.containers:
+        if not isinstance(container, BarContainer):  # the lines of a spread
+            continue
+        sideways = container.orientation == "horizontal"
+        values = [patch.get_width() if sideways else patch.get_height() for patch in container.patches]
+        found.setdefault(str(container.get_label()), []).extend(values)
+    return found
+
+
+def said(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.texts)
+
+
+def notes(axes: Axes) -> list[str]:
+    """What stands at the bars, series by series, and under the axis."""
+    return [text.get_text() for text in axes.texts if text.get_text()]
+
+
+def names(axes: Axes) -> list[str]:
+    return [label.get_text() for label in axes.get_xticklabels()]
+
+
+# -------------------- files
+
+
+@pytest.mark.parametrize(
+    ("suite", "ending"),
+    [
+        ("speed", ".png"),
+        ("peers", ".svg"),
+        ("recall", ".pdf"),
+        ("page", ".PNG"),
+        ("offload", ".svg"),
+        ("ablation", ".pdf"),
+    ],
+)
+def test_every_suite_s_document_becomes_a_file_of_its_format(
+    suite: str, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"{suite}{ending}"
+    plot.keep(crowded(suite) if suite in ("offload", "ablation") else recorded(suite), path)
+    assert path.read_bytes().startswith(BEGINNINGS[ending.lower()])
+    assert capsys.readouterr().err == f"The picture is in {path}.\n"
+
+
+def test_names_that_the_font_cannot_write_warn_nobody(tmp_path: Path) -> None:
+    document = document_of("speed", [speed_row(8192, "triforce")], model="本$x$ " + "long" * 40)
+    assert "?$x$ long" in " ".join(said(draw(document)).split())
+    for ending in plot.FORMATS:
+        plot.keep(document, tmp_path / f"F{ending}")
+
+
+def test_drawing_leaves_the_global_state_of_pyplot_alone() -> None:
+    code = (
+        "import json, sys, io; from pathlib import Path; from assets.tools.bench.charts import bars, plot;"
+        "assert 'matplotlib' not in sys.modules;"
+        f"document = json.loads(Path({str(RESULTS / 'page-2core-cpu.json')!r}).read_text());"
+        "bars.draw(plot.chart_of(document)).savefig(io.BytesIO());"
+        "assert 'matplotlib.figure' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# -------------------- what is drawn
+
+
+def test_bars_of_speed_are_the_rows_numbers_with_their_speedup() -> None:
+    document = recorded("speed")
+    figure = draw(document)
+    (axes,) = figure.axes
+    expected: dict[str, list[float]] = {}
+    for row in document["rows"]:
+        expected.setdefault(row["method"], []).append(row["ms_per_token"])
+    assert drawn(axes) == expected
+    assert sorted(notes(axes)) == sorted(f"{row['speedup_vs_autoregressive']:.1f}x" for row in document["rows"])
+    assert names(axes) == ["8,192 tokens", "32,768 tokens"]
+    assert axes.get_ylabel() == "ms per token (lower is better)"
+    lines = [
+        tuple(path.vertices[:, 1]) for c in axes.collections if isinstance(c, LineCollection) for path in c.get_paths()
+    ]
+    books = [row["ms_per_token_by_book"] for row in document["rows"]]
+    assert sum(sorted(lines), ()) == pytest.approx(sum(sorted((min(book), max(book)) for book in books), ()))
+    words = said(figure)
+    assert (
+        f"harbour, float32, float16 cache, on {document['hardware']['cpu']} (2 cores)" in words
+        and f"Commit {document['commit']}." in words
+    )
+    runs = f"medians of {document['config']['repeats']} runs"
+    assert "slowest book" in words and runs in words and "Incomplete" not in words
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(legend) == sorted(plot.WORDS[method] for method in expected)
+
+
+def test_bars_of_peers_tell_their_ratio_to_ours() -> None:
+    lanes = {"ours, plain": ("ours", 10.0, 1.0), "ours, TriForce": ("ours", 5.0, 0.5), "A f16": ("A", 12.0, 1.2)}
+    rows = [
+        {"context": context, "program": program, "method": lane, "ms_per_token": ms, "ratio_to_ours": ratio}
+        for context in (8192, 32768)
+        for lane, (program, ms, ratio) in lanes.items()
+    ]
+    for axes in draw(document_of("peers", [*rows, {**rows[0], "method": "slow", "ms_per_token": None}])).axes:
+        assert drawn(axes) == {"ours": [10.0, 5.0], "A": [12.0]}
+        assert sorted(notes(axes)) == ["0.50x", "1.00x", "1.20x"]
+        assert [label.get_text() for label in axes.get_yticklabels()] == list(lanes)
+        colours = {bar.patches[0].get_facecolor() for bar in axes.containers if isinstance(bar, BarContainer)}
+        assert len(colours) == 2, "peers that the palette does not know have colours of their own"
+
+
+def test_bars_of_the_page_stand_alone_beside_through_the_page() -> None:
+    document = recorded("page")
+    (axes,) = draw(document).axes
+    assert drawn(axes) == {
+        plot.ALONE: [row["alone_ms_per_token"] for row in document["rows"]],
+        plot.PAGE: [row["page_ms_per_token"] for row in document["rows"]],
+    }
+    assert names(axes) == ["Plain", "TriForce"] and notes(axes) == ["1.22x", "1.08x", "8,192 tokens"]
+
+
+def test_placements_have_groups_of_their_own_under_each_context() -> None:
+    rows = [
+        speed_row(context, method, ms, ms / 7, placement=placement)
+        for context, ms in ((8192, 7.0), (32768, 70.0))
+        for placement in ("resident", "offloaded")
+        for method in ("autoregressive", "triforce")
+    ]
+    (axes,) = draw(document_of("offload", rows)).axes
+    assert drawn(axes) == {"autoregressive": [7.0, 7.0, 70.0, 70.0], "triforce": [7.0, 7.0, 70.0, 70.0]}
+    assert names(axes) == ["resident", "offloaded"] * 2
+    assert notes(axes) == [*["1.0x", "1.0x", "10x", "10x"] * 2, "8,192 tokens", "32,768 tokens"]
+
+
+def test_recall_has_a_panel_for_each_context_with_intervals_and_how_many_were_asked() -> None:
+    document = recorded("recall")
+    figure = draw(document)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["8,192 tokens", "32,768 tokens", "122,880 tokens"]
+    for axes, context in zip(figure.axes, (8192, 32768, 122880), strict=True):
+        rows = [row for row in document["rows"] if row["context"] == context and row["exact"] is not None]
+        assert drawn(axes)["h2o"] == [row["exact"] for row in rows if row["method"] == "h2o"]
+        assert sum(map(len, drawn(axes).values())) == len(rows)
+        lines = [
+            tuple(p.vertices[:, 1]) for c in axes.collections if isinstance(c, LineCollection) for p in c.get_paths()
+        ]
+        intervals = sorted(tuple(row["exact_interval"]) for row in rows)
+        assert sum(sorted(lines), ()) == pytest.approx(sum(intervals, ()))
+        asked = [label.get_text() for label in axes.get_xticklabels(minor=True)]
+        assert sorted(asked) == sorted(str(row["n"]) for row in rows)
+        assert names(axes)[:2] == ["facts", "not in the book"]
+    assert "95% intervals" in said(figure) and "Incomplete" not in said(figure)
+    assert "Incomplete" in said(draw({**document, "complete": False}))
+
+
+def test_how_many_were_asked_is_told_once_where_it_is_the_same() -> None:
+    rows = [recall_row(8192, method, "fact", 0.5, 40) for method in ("autoregressive", "triforce")]
+    (axes,) = draw(document_of("recall", rows)).axes
+    assert [label.get_text() for label in axes.get_xticklabels(minor=True)] == ["40"]
+
+
+def test_ablation_has_a_bar_from_the_left_for_each_variant_with_level_2_beside_it() -> None:
+    plain = speed_row(8192, "autoregressive", 20.0, part="autoregressive", variant="", acceptance_level2=None)
+    rows = [plain, ablation_row(8192, "fixed", "triforce", 12.0), ablation_row(32768, "fixed", "triforce", 30.0)]
+    first, second = draw(document_of("ablation", rows)).axes
+    assert drawn(first) == {"autoregressive": [20.0], "triforce": [12.0]} and drawn(second) == {"triforce": [30.0]}
+    assert [label.get_text() for label in first.get_yticklabels()] == ["autoregressive", "round lengths: fixed"]
+    assert notes(first) == ["20.0 ms, 1.50x", "12.0 ms, 1.50x, level 2: 0.93"] and first.yaxis_inverted()
+
+
+def test_what_was_not_measured_has_no_bar() -> None:
+    rows = [speed_row(8192, "autoregressive"), speed_row(8192, "triforce", None), speed_row(32768, "triforce", None)]
+    (axes,) = draw(document_of("speed", rows)).axes
+    assert drawn(axes) == {"autoregressive": [10.0]} and names(axes) == ["8,192 tokens"]
+    assert not plot.chart_of(document_of("recall", [recall_row(8192, "h2o", "all", None)])).groups
+    assert not plot.chart_of(document_of("ablation", [ablation_row(8192, "x", "triforce", None)])).groups
+    counts = [{**ablation_row(8192, "x", "triforce", None), "tokens_per_full_pass": 6.5}]
+    (axes,) = draw(document_of("ablation", counts, counted=True)).axes
+    assert drawn(axes) == {"triforce": [6.5]} or drawn(axes) == {"TriForce": [6.5]}
+    assert notes(axes) == ["level 2: 0.930"] and "tokens per full pass" in axes.get_xlabel()
+
+
+def test_the_machine_is_told_in_words() -> None:
+    gpu = {"name": "RTX 4090", "total_bytes": 1, "free_bytes": 1}
+    document = document_of("speed", [], dtype="bfloat16", bits=4, device="cuda")
+    document["hardware"] = {**document["hardware"], "gpus": [gpu, gpu]}
+    cpu = document["hardware"]["cpu"]
+    assert plot.subject(document) == f"harbour, bfloat16, 4-bit weights, on 2\u00a0× RTX 4090, {cpu} (2 cores)"
+    document["config"] |= {"device": "cpu", "bits": 16, "self_draft_bits": 4}
+    assert plot.subject(document) == f"harbour, bfloat16, 4-bit self-draft, on {cpu} (2 cores)", "the GPUs did nothing"
+    assert "Commit" not in plot.remarks({**document, "commit": None}, spread=False)
+
+
+@pytest.mark.parametrize("suite", ["speed", "offload", "page", "recall", "ablation"])
+def test_words_never_lie_on_one_another(suite: str) -> None:
+    figure = draw(crowded(suite))
+    figure.canvas.draw()
+    texts: list[Text] = [*figure.texts, *figure.legends[0].get_texts()]
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        values = [label for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high or low > high]
+        ticks = [*axes.get_xticklabels(), *axes.get_xticklabels(minor=True)] if low < high else []
+        texts += [*axes.texts, *values, *ticks, axes.xaxis.label, axes.yaxis.label, axes.title]
+        texts += [child for child in axes.get_children() if isinstance(child, Text) and child not in texts]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
+    assert len(boxes) > 40
+    inside = figure.bbox
+    for words, box in boxes:
+        assert inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1, words
+    for (one, a), (other, b) in itertools.combinations(boxes, 2):
+        wide, high = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
+        assert wide <= 0.5 or high <= 0.5, f"{one!r} lies on {other!r}"  # half a dot of a hundred an inch
+
+
+def test_the_colours_are_the_page_s() -> None:
+    style = (ROOT / "assets" / "static" / "css" / "theme.css").read_text(encoding="utf-8").partition(".dark")[0]
+    theme = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6});", style))
+    ours = {name: value for name, value in vars(bars).items() if isinstance(value, str) and value.startswith("#")}
+    assert ours and all(theme[name.lower().replace("_", "-")] == value for name, value in ours.items())
+
+
+# -------------------- the command
+
+
+@dataclass(frozen=True)
+class Row:
+    context: int = 8192
+    method: str = "triforce"
+    ms_per_token: float = 12.5
+    speedup_vs_autoregressive: float = 1.8
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
+    """What is measured before Ctrl-C; the engine is not asked."""
+    rows: list[Row] = []
+
+    def interrupted() -> Iterator[Row]:
+        yield from rows
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "start_suite", lambda args, engine: ({}, interrupted()))
+    return rows
+
+
+def test_an_interrupted_run_is_drawn_as_such(
+    measured: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured.append(Row())
+    charts: list[bars.Chart] = []
+    real = bars.draw
+    monkeypatch.setattr(plot, "bars", SimpleNamespace(draw=lambda chart: (charts.append(chart), real(chart))[1]))
+    path = tmp_path / "F.png"
+    assert launcher.main(["bench", "--json", "--plot", str(path), "--no-venv"]) == 130
+    captured = capsys.readouterr()
+    assert path.read_bytes().startswith(BEGINNINGS[".png"]) and str(path) in captured.err
+    document = json.loads(captured.out)
+    assert document["complete"] is False and document["config"]["device"] in ("cpu", "cuda")
+    (chart,) = charts
+    assert chart.warning.startswith("Incomplete") and chart.groups[0].bars[0].value == 12.5
+
+
+@pytest.mark.usefixtures("measured")
+def test_without_a_row_there_is_no_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launcher.main(["bench", "--plot", str(tmp_path / "F.png"), "--no-venv"]) == 130
+    assert not list(tmp_path.iterdir()) and "there is no picture" in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_written_loses_no_result(
+    measured: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    measured.append(Row())
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert launcher.main(["bench", "--json", "--plot", str(tmp_path / "F.svg"), "--no-venv"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["rows"] and "No space left on device" in captured.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("F.jpg", "End it in .png, .svg, .pdf."),
+        ("F", "End it in .png, .svg, .pdf."),
+        ("nowhere/F.png", "There is no folder"),
+        ("folder.png", "Choose another name"),
+    ],
+)
+@pytest.mark.parametrize("suite", ["speed", "offload"])
+def test_a_picture_that_cannot_be_is_refused_in_one_line(
+    suite: str,
+    name: str,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "folder.png").mkdir()
+    assert words in refused(suite, tmp_path / name, capsys, monkeypatch)
+
+
+def test_a_folder_that_is_not_ours_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plot.os, "access", lambda path, mode: False)
+    assert "cannot be written" in refused("speed", tmp_path / "F.png", capsys, monkeypatch)
+
+
+def test_without_matplotlib_the_command_that_installs_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    line = refused("speed", tmp_path / "F.png", capsys, monkeypatch)
+    assert f'-m pip install "{plot.REQUIREMENT}"' in line
+    assert plot.REQUIREMENT in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+
+
+def refused(suite: str, path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The one line with which a picture is refused, before a model is loaded."""
+    monkeypatch.setattr(bench, "bench_config", lambda args: pytest.fail("it went on"))
+    code = launcher.main(["bench", "--suite", suite, "--plot", str(path), "--no-venv"])
+    captured = capsys.readouterr()
+    here = "matplotlib" in captured.err or "cannot be written" in captured.err
+    assert code == (1 if here else 2) and captured.out == ""
+    assert captured.err.startswith("error:") and captured.err.count("\n") == 1
+    return captured.err

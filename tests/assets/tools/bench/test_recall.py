@@ -1,0 +1,160 @@
+"""Claims about the recall suite: judging is strict, rows say what was measured, an interrupt keeps it."""
+
+from __future__ import annotations
+
+from math import isclose
+
+import pytest
+
+from assets.tools.bench import recall
+from assets.tools.bench.recall import Mark, RecallRow
+from assets.tools.bench.recall_tasks import Skill
+from assets.tools.books.generated import Question, write_book
+from core.config import EngineConfig
+from core.engine import Engine
+from core.errors import InvalidSetting
+
+CONTEXT = 1024
+GOAT, HOUSE = "Mara Vale kept a goat named Pip", "Mara Vale lived in a house on Mill Lane"
+
+
+def question(kind: Skill, answer: str, *values: str) -> Question:
+    assert kind != "quote_any"
+    return Question(kind, "?", answer, values or (answer,))
+
+
+# -------------------- judging
+
+
+@pytest.mark.parametrize(
+    ("answer", "f1"),
+    [
+        (f"{GOAT}. {HOUSE}.", 1.0),
+        (f"{HOUSE}. {GOAT}.", 1.0),  # any order
+        (f"{GOAT}.", 2 / 3),  # precision 1, recall 1/2
+        (f"{GOAT}. {HOUSE}. The ship sank.", 4 / 5),  # precision 2/3, recall 1
+        (f"{GOAT}. {GOAT}. {GOAT}.", 2 / 5),  # a loop earns its sentence once
+        (f"{GOAT}. Mara Vale lived in a house on Mill", 1 / 2),  # cut off: neither right nor free
+        ("", 0.0),
+    ],
+)
+def test_f1_weighs_what_is_missing_and_what_is_too_much(answer: str, f1: float) -> None:
+    assert isclose(recall.list_f1(answer, (GOAT, HOUSE)), f1)
+
+
+def test_the_expected_list_of_any_book_has_f1_one() -> None:
+    lists = [q for q in write_book(3_000_000, 4000).questions if q.kind == "list"]
+    assert lists and all(recall.list_f1(q.answer, q.values) == 1.0 for q in lists)
+
+
+@pytest.mark.parametrize(
+    ("said", "share"), [([1, 2, 3, 4], 1.0), ([1, 2, 9, 4], 0.5), ([9, 2, 3, 4], 0.0), ([1, 2, 3, 4, 5], 1.0), ([], 0)]
+)
+def test_only_what_stands_before_the_first_error_counts(said: list[int], share: float) -> None:
+    assert recall.prefix_share(said, [1, 2, 3, 4]) == share
+
+
+def test_a_recitation_is_judged_by_its_first_200_tokens() -> None:
+    wanted = list(range(300))
+    chapter = question("recite", "text")
+    assert recall.judge("recite", chapter, "", wanted[:200], wanted) == Mark(True, 1.0)
+    assert recall.judge("recite", chapter, "", [*wanted[:150], 0], wanted) == Mark(False, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"), [("It sank.", True), ("It sank. It sank.", False), ("It sank", False), ("it sank.", False)]
+)
+def test_the_whole_answer_must_be_equal(answer: str, right: bool) -> None:
+    assert recall.judge("fact", question("fact", "It sank."), answer, [], []) == Mark(right, float(right))
+
+
+@pytest.mark.parametrize(  # from Wilson's formula, worked out by hand with z = 1.96
+    ("rate", "n", "low", "high"),
+    [(0.5, 100, 0.4038, 0.5962), (1.0, 100, 0.9630, 1.0), (0.0, 10, 0.0, 0.2775), (0.95, 100, 0.8882, 0.9785)],
+)
+def test_wilson_intervals(rate: float, n: int, low: float, high: float) -> None:
+    assert recall.wilson_interval(rate, n) == pytest.approx((low, high), abs=5e-4)
+
+
+def test_what_costs_more_is_asked_less() -> None:
+    assert recall.cell_size("fact", 8192, 100) == recall.cell_size("fact", 122880, 100) == 100
+    assert recall.cell_size("list", 122880, 100) < recall.cell_size("list", 8192, 100) < 100
+    assert recall.cell_size("recite", 122880, 1) == 1, "never nothing"
+    assert recall.num_asked("triforce", "list", 122880, 50) == 50
+    assert recall.num_asked("streamingllm", "list", 122880, 50) == 25
+    of_100 = [recall.num_asked("h2o", "fact", context, 100) for context in (8192, 32768, 122880)]
+    assert of_100 == [50, 15, 5]
+    assert recall.num_asked("h2o", "list", 32768, 4) == 1 and recall.num_asked("h2o", "list", 122880, 4) == 0
+
+
+# -------------------- the suite on the bundled pair
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine.load(EngineConfig(context=2048, device="cpu"))
+
+
+@pytest.fixture(scope="module")
+def rows(engine: Engine) -> list[RecallRow]:
+    methods = ("triforce", "autoregressive", "streamingllm")
+    return list(recall.run_recall(engine, [CONTEXT], methods, questions=1, seed=0))
+
+
+def test_every_method_and_skill_has_a_row(rows: list[RecallRow]) -> None:
+    cells = {(row.method, row.skill): row for row in rows}
+    assert len(cells) == len(rows)
+    for method in ("autoregressive", "triforce", "streamingllm"):
+        assert {skill for of, skill in cells if of == method} >= {"fact", "absent", "quote", "recite", "quote_any"}
+        total = sum(row.n for row in rows if row.method == method and row.skill != "all")
+        assert cells[method, "all"].n == total
+    for row in rows:
+        assert row.prompt_tokens <= CONTEXT and row.texts <= row.n and row.ms_per_token
+        assert (row.exact is None) == (row.skill == "all") and (row.f1 is None) == (row.skill != "list")
+        assert row.exact_interval is None or row.exact_interval[0] <= (row.exact or 0) <= row.exact_interval[1]
+
+
+def test_the_book_is_read_once_for_all_questions_and_methods(rows: list[RecallRow]) -> None:
+    assert [row.book_tokens_reread for row in rows] == [0] * len(rows)
+
+
+def test_triforce_writes_what_plain_decoding_writes(rows: list[RecallRow]) -> None:
+    """Also a check of the measurement: the lossy method is not compared, and plain decoding not with itself."""
+    for row in rows:
+        if row.method == "triforce":
+            assert row.compared == row.n
+            assert row.identical_to_autoregressive == row.n - (row.near_ties or 0)
+        else:
+            assert row.compared is None and row.acceptance_level2 is None
+
+
+def test_one_skill_alone_is_asked_the_same_questions(engine: Engine, rows: list[RecallRow]) -> None:
+    said: list[str] = []
+    alone = recall.run_recall(
+        engine, [CONTEXT], ["triforce"], skills=["quote_any"], questions=1, seed=0, progress=said.append
+    )
+    found = {row.skill: row for row in alone}
+    assert set(found) == {"quote_any", "all"} and not any("book" in line for line in said), "no book is read for it"
+    among = next(row for row in rows if (row.method, row.skill) == ("triforce", "quote_any"))
+    assert among.prompt_tokens != next(row for row in rows if row.skill == "quote").prompt_tokens, (
+        "they can be told apart"
+    )
+    assert (found["quote_any"].prompt_tokens, found["quote_any"].exact) == (among.prompt_tokens, among.exact)
+
+
+def test_an_interrupt_leaves_the_rows_so_far(engine: Engine) -> None:
+    def interrupt(line: str) -> None:
+        if line.startswith("  fact"):
+            raise KeyboardInterrupt
+
+    found: list[RecallRow] = []
+    measured = recall.run_recall(engine, [512, 1024], ["streamingllm"], questions=1, seed=0, progress=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(measured)
+    assert [(row.context, row.skill, row.n) for row in found] == [(512, "fact", 1), (512, "all", 1)]
+
+
+@pytest.mark.parametrize("context", [100, 2048])
+def test_a_context_without_room_is_refused_before_anything_is_read(engine: Engine, context: int) -> None:
+    with pytest.raises(InvalidSetting, match=f"{context:,} tokens"):
+        next(recall.run_recall(engine, [1024, context], ["autoregressive"], questions=1, seed=0))

@@ -1,0 +1,135 @@
+"""Claims about the generated books: they are reproducible, and every question has exactly one answer in the text."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from hashlib import sha256
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assets.tools.books.generated import _OBJECT_RELATIONS, _PERSON_RELATIONS, Book, write_book
+
+seeds = st.integers(min_value=0, max_value=2**40)
+lengths = st.integers(min_value=60, max_value=3000)
+
+
+def facts_told(book: Book) -> str:
+    """The text in lower case, so that a statement is found at the start of a sentence too."""
+    return book.text.lower()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds, lengths)
+def test_same_seed_gives_the_same_book(seed: int, num_words: int) -> None:
+    assert write_book(seed, num_words) == write_book(seed, num_words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "digest"),
+    [
+        ((7, 1500), "d934b5d7cd5f523091685818eae726618331e558962dd88788591f1a1b5c3adf"),
+        ((900_000, 9000, 300), "f4b45172b6e00ce13ab2d6e062799c2e6e4cf3f4a486909101bf13a4d27151b0"),
+    ],
+)
+def test_books_stay_what_they_were_when_models_were_trained_on_them(arguments: tuple[int, ...], digest: str) -> None:
+    assert sha256(repr(write_book(*arguments)).encode()).hexdigest() == digest
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds)
+def test_another_seed_gives_another_book(seed: int) -> None:
+    assert write_book(seed, 200).text != write_book(seed + 1, 200).text
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, lengths)
+def test_a_book_has_about_the_asked_length(seed: int, num_words: int) -> None:
+    assert 0.9 * num_words - 20 <= len(write_book(seed, num_words).text.split()) <= 1.15 * num_words + 120
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, lengths)
+def test_every_recorded_fact_is_stated_exactly_once_in_its_chapter(seed: int, num_words: int) -> None:
+    book = write_book(seed, num_words)
+    for fact in book.facts:
+        statement = re.compile(re.escape(fact.statement.lower()) + r"\b")
+        assert len(statement.findall(facts_told(book))) == 1, fact
+        assert len(statement.findall(book.chapters[fact.chapter - 1].text.lower())) == 1, fact
+        assert fact.statement.endswith(fact.value)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, lengths)
+def test_no_question_has_two_answers(seed: int, num_words: int) -> None:
+    book = write_book(seed, num_words)
+    asked = Counter(question.question for question in book.questions)
+    assert asked.most_common(1)[0][1] == 1
+    for fact in book.facts:  # what stands before the value stands nowhere else, so no other value can be meant
+        opening = re.compile(r"\b" + re.escape(fact.statement.removesuffix(fact.value).lower()))
+        assert len(opening.findall(facts_told(book))) == 1, fact
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds, lengths)
+def test_answers_contain_the_values_they_are_judged_by(seed: int, num_words: int) -> None:
+    for question in write_book(seed, num_words).questions:
+        assert question.values
+        assert all(value in question.answer for value in question.values)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds, lengths)
+def test_a_recited_chapter_stands_in_the_book_word_for_word(seed: int, num_words: int) -> None:
+    book = write_book(seed, num_words)
+    for number, chapter in enumerate(book.chapters, start=1):
+        assert chapter.number == number
+        assert chapter.text.startswith(f"Chapter {number}: {chapter.title}\n\n")
+        assert book.text.count(chapter.text) == 1
+    assert sum(question.kind == "recite" for question in book.questions) == len(book.chapters)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_book_is_full_of_distractors(seed: int) -> None:
+    facts = write_book(seed, 6000).facts
+    of_subject = Counter(fact.subject for fact in facts)
+    of_relation = Counter(fact.relation for fact in facts)
+    first_names = Counter(subject.split()[0] for subject in of_subject if " " in subject)
+    assert sum(count >= 3 for count in of_subject.values()) >= 20  # many facts about the same subject
+    assert sum(count >= 5 for count in of_relation.values()) >= 12  # the same fact about many subjects
+    assert sum(count >= 2 for count in first_names.values()) >= 10  # namesakes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_book_asks_for_lists(seed: int) -> None:
+    lists = [question for question in write_book(seed, 6000).questions if question.kind == "list"]
+    assert len(lists) >= 3
+    assert all(len(question.values) == 10 for question in lists)
+
+
+def test_a_book_too_short_for_a_plot_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 60 words"):
+        write_book(1, 59)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds, lengths)
+def test_what_is_asked_in_vain_is_told_nowhere(seed: int, num_words: int) -> None:
+    """A question without an answer names a subject and a relation; the words that would tell it are not in the text."""
+    book = write_book(seed, num_words)
+    absent = [question for question in book.questions if question.kind == "absent"]
+    assert absent and all(question.answer == "The book does not say." for question in absent)
+    openings = [(r.question, r.statement.split("{v}")[0]) for r in _PERSON_RELATIONS + _OBJECT_RELATIONS]
+    checked = 0
+    for question in absent:
+        for pattern, opening in openings:
+            before, after = pattern.split("{s}")
+            if question.question.startswith(before) and question.question.endswith(after):
+                subject = question.question[len(before) : len(question.question) - len(after)]
+                if pattern.format(s=subject) == question.question:
+                    told = re.compile(r"\b" + re.escape(opening.format(s=subject).lower().strip()) + r"\b")
+                    assert not told.search(facts_told(book)), question
+                    checked += 1
+    assert checked, "no question was recognised"
