@@ -1,19 +1,22 @@
-"""`bench --suite kernels`: attention of some rows to many keys, by the compiled kernel and by torch's operations; loads
-no model.
+"""`bench --suite kernels`: attention of some rows to many keys, and products of rows with weights of every stored type,
+by the compiled kernel and by torch's operations; loads no model.
 
 All candidates of one length are timed in turns, so that a busy moment of the machine affects all alike. With one thread
 its processor time is measured, which waiting for a core is no part of.
 """
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from assets.tools.bench.report import finish, follow, tell
 from core.engine_builder import flush_denormals
@@ -22,7 +25,9 @@ from core.ops.attention import attend
 from core.ops.backend import Attend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import SmallRows
+from core.ops.kernel_structs import LinearSizes
+from core.ops.native import KEPT_AS, SmallRows, packed
+from core.ops.stored_blocks import LAYOUTS, StoredWeight, random_blocks
 from core.planning.hardware import this_machine
 
 HEADS, DIM = 8, 64
@@ -32,6 +37,9 @@ PROMPT_ROWS = (256, 1024)  # pieces of a prompt
 PROMPT_REPEATS = 3
 TURNS = 5  # passes are short: --repeats counts fives of them
 COMPILED, STOCK = "compiled", "torch"
+# Weights of an MLP of Qwen2.5-1.5B, random; as many matrices of them in turns as no cache holds
+OUTS, INS, COPIES = 8960, 1536, 8
+PRODUCT_ROWS = (1, 4, 8, 16, 256)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     except NoKernel as reason:
         tell(f"Only torch's attention is measured: {reason}.")
     repeats = TURNS * args.repeats
-    rows, complete = follow(run_kernels(kernel, contexts, repeats), args)
+    products = run_products(kernel, repeats) if kernel else iter(())
+    rows, complete = follow(itertools.chain(run_kernels(kernel, contexts, repeats), products), args)
     told = {"suite": args.suite, "model": f"{HEADS} heads of {DIM}", "device": "cpu", "dtype": "float32"}
     told |= {
         "threads": torch.get_num_threads(),
@@ -65,16 +74,16 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRow:
-    """One kernel at one shape: 8 heads of 64 dimensions."""
+    """One kernel at one shape: 8 heads of 64 dimensions, or products with 8960 x 1536 weights."""
 
-    context: int  # keys, the rows' own included
+    context: int  # keys, the rows' own included; 0: products
     query_rows: int
     method: str  # COMPILED or STOCK
-    dtype: str  # of keys and values; queries and sums are float32
+    dtype: str  # of keys and values, or of weights; queries and sums are float32
     ms: float  # median
     ms_min: float
-    gb_per_second: float  # keys and values, read once
-    gflops: float  # 4 * rows * keys * heads * dimensions
+    gb_per_second: float  # keys and values, or weights, read once
+    gflops: float  # 4 * rows * keys * heads * dimensions, or 2 * rows * weights
     to_one_row: float  # time as a multiple of the same kernel's for one row
     times_stock: float  # the speed as a multiple of torch's in float32
 
@@ -82,7 +91,9 @@ class KernelRow:
 class _Case(NamedTuple):
     rows: int
     method: str
-    dtype: torch.dtype
+    dtype: str
+    num_bytes: int  # read, of what is kept in this type
+    row_operations: int
     run: Callable[[], Tensor]
     taken: list[float]  # seconds
 
@@ -102,20 +113,61 @@ def run_kernels(
         yield from _rows(keys, cases)
 
 
+def run_products(kernel: SmallRows, repeats: int, *, rows: Sequence[int] = PRODUCT_ROWS) -> Iterator[KernelRow]:
+    """Measure products with weights of every type; rows come when their type is done. Memory: 0.5 GB."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(OUTS, INS, generator=generator) / INS**0.5
+    x = torch.randn(max(rows), INS, generator=generator)
+    stock = [
+        _Case(count, STOCK, "float32", *_of_product(32), partial(functional.linear, x[:count], weight), [])
+        for count in rows
+    ]
+    for kind in ("float32", "float16", *LAYOUTS):
+        kept: list[Any] = []
+        for _ in range(COPIES):
+            if kind in LAYOUTS:
+                kept.append(StoredWeight(random_blocks(kind, OUTS, INS, generator), INS, kernel))
+            else:
+                panels = packed(weight, kernel.panel, getattr(torch, kind))
+                sizes = LinearSizes(panels.data_ptr(), None, INS, OUTS, KEPT_AS.index(panels.dtype))
+                kept.append(Panels(panels, sizes))
+        bits = LAYOUTS[kind].bits if kind in LAYOUTS else 8 * getattr(torch, kind).itemsize
+        turns = itertools.cycle(kept)
+        own = [
+            _Case(count, COMPILED, kind, *_of_product(bits), partial(_next_product, kernel, x[:count], turns), [])
+            for count in rows
+        ]
+        _time([*stock, *own], repeats)
+        yield from _rows(0, [*stock, *own] if kind == "float32" else own, stock)
+
+
+class Panels(NamedTuple):
+    """A weight as the kernel multiplies with it, and what tells it so."""
+
+    panels: Tensor
+    sizes: LinearSizes
+
+
+def _of_product(bits: float) -> tuple[int, int]:
+    return round(bits * OUTS * INS / 8), 2 * OUTS * INS
+
+
+def _next_product(kernel: SmallRows, x: Tensor, weights: Iterator[Any]) -> Tensor:
+    return kernel.product(x, next(weights).sizes)
+
+
 def _cases(kernel: Attend | None, keys: int, rows: Sequence[int]) -> Iterator[_Case]:
     generator = torch.Generator().manual_seed(keys)
     k, v = torch.randn(2, 1, HEADS, keys, DIM, generator=generator)
     kernels = {STOCK: attend} | ({COMPILED: kernel} if kernel else {})
     for dtype in (torch.float32, torch.float16):
         kept = k.to(dtype), v.to(dtype)
+        name, numbers = str(dtype).removeprefix("torch."), keys * HEADS * DIM
+        sizes = 2 * numbers * dtype.itemsize, 4 * numbers
         for count in rows:
             q = torch.randn(1, HEADS, count, DIM, generator=generator)
-            for name, call in kernels.items():
-                yield _Case(count, name, dtype, _bound(call, q, *kept), [])
-
-
-def _bound(call: Attend, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
-    return lambda: call(q, k, v, DIM**-0.5)
+            for method, call in kernels.items():
+                yield _Case(count, method, name, *sizes, partial(call, q, *kept, DIM**-0.5), [])
 
 
 def clock() -> Callable[[], float]:
@@ -136,20 +188,20 @@ def _time(cases: Sequence[_Case], repeats: int) -> None:
                 case.taken.append(now() - started)
 
 
-def _rows(keys: int, cases: Sequence[_Case]) -> Iterator[KernelRow]:
-    seconds = {(case.rows, case.method, case.dtype): statistics.median(case.taken) for case in cases}
+def _rows(keys: int, cases: Sequence[_Case], stock: Sequence[_Case] = ()) -> Iterator[KernelRow]:
+    seconds = {(case.rows, case.method, case.dtype): statistics.median(case.taken) for case in (*cases, *stock)}
     least = min(case.rows for case in cases)
     for case in cases:
-        median, numbers = seconds[case.rows, case.method, case.dtype], keys * HEADS * DIM
+        median = seconds[case.rows, case.method, case.dtype]
         yield KernelRow(
             context=keys,
             query_rows=case.rows,
             method=case.method,
-            dtype=str(case.dtype).removeprefix("torch."),
+            dtype=case.dtype,
             ms=1e3 * median,
             ms_min=1e3 * min(case.taken),
-            gb_per_second=2 * numbers * case.dtype.itemsize / median / 1e9,
-            gflops=4 * case.rows * numbers / median / 1e9,
+            gb_per_second=case.num_bytes / median / 1e9,
+            gflops=case.rows * case.row_operations / median / 1e9,
             to_one_row=median / seconds[least, case.method, case.dtype],
-            times_stock=seconds[case.rows, STOCK, torch.float32] / median,
+            times_stock=seconds[case.rows, STOCK, "float32"] / median,
         )

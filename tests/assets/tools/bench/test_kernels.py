@@ -5,8 +5,11 @@ import torch
 from torch import Tensor
 
 from assets.tools.bench import kernels
-from assets.tools.bench.kernels import COMPILED, STOCK, run_kernels
+from assets.tools.bench.kernels import COMPILED, STOCK, run_kernels, run_products
 from core.ops.attention import attend
+from core.ops.kernel import small_rows
+from core.ops.kernel_build import NoKernel
+from core.ops.stored_blocks import LAYOUTS
 
 
 def test_rows_hold_what_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +33,22 @@ def test_rows_hold_what_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_kernel_only_torch_is_measured() -> None:
     assert {row.method for row in run_kernels(None, (32,), 1, rows=(1, 2))} == {STOCK}
+
+
+def test_products_of_every_stored_type_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        kernel = small_rows()
+    except NoKernel as reason:
+        pytest.skip(f"no kernel here: {reason}")
+    monkeypatch.setattr(kernels, "OUTS", 48)
+    monkeypatch.setattr(kernels, "INS", 512)
+    ticks = iter(range(100_000))
+    monkeypatch.setattr(kernels, "clock", lambda: lambda: float(next(ticks)))
+    rows = list(run_products(kernel, 2, rows=(1, 4)))
+    assert {(row.query_rows, row.method, row.dtype) for row in rows} == {
+        *((count, COMPILED, kind) for count in (1, 4) for kind in ("float32", "float16", *LAYOUTS)),
+        *((count, STOCK, "float32") for count in (1, 4)),
+    }
+    row = next(row for row in rows if (row.query_rows, row.dtype) == (4, "Q4_K"))
+    assert row.gb_per_second == 48 * 512 * 4.625 / 8 / 1e9 and row.gflops == 4 * 2 * 48 * 512 / 1e9
+    assert (row.context, row.ms, row.to_one_row, row.times_stock) == (0, 1000.0, 1.0, 1.0)
