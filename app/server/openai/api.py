@@ -54,21 +54,6 @@ EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]  # fmt: skip
-LEAST_BODY, MOST_BODY = 1 << 20, 64 << 20
-# English takes 4 or 5 bytes a token, 30 if every letter is escaped: a prompt too long for the context still gets read.
-BYTES_PER_TOKEN = 128
-Shape = ChatShape | ResponseShape
-ANSWERS: dict[str, tuple[type[Body], type[Shape]]] = {
-    "/v1/chat/completions": (ChatBody, ChatShape),
-    "/v1/completions": (TextBody, TextShape),
-    "/v1/responses": (ResponseBody, ResponseShape),
-}
-OPEN = "/health"  # says only that the server is up
-EVENT_STREAM = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",
-}
 
 
 class Api:
