@@ -192,7 +192,7 @@ class Body(Fields):
             method=method,
             seed=secrets.randbits(63) if self.seed is None else self.seed,
             stop_strings=tuple(self.stop),
-            json_schema=wanted and wanted.grammar,
+            json_schema=wanted.grammar if wanted else None,
             top_logprobs=top_logprobs,
         )
         return ChatRequest(model=self.model, stream=self.stream, config=config, thinking=thinking, **more)
@@ -311,7 +311,10 @@ def parse(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in first["loc"]).lstrip(".")
-        raise RequestError(f"{field}: {first['msg'].removeprefix('Value error, ')}.", param=field) from error
+        told = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "model_type":
+            told = "Input should be an object"
+        raise RequestError(f"{field}: {told}.", param=field) from error
 
 
 def quoted(value: object) -> str:

@@ -29,7 +29,8 @@ class Reasoning(Fields):
 class ResponseBody(Body):
     """/v1/responses."""
 
-    refused = REFUSED | {
+    refused = {
+        **REFUSED,
         "previous_response_id": (),
         "conversation": (),
         "background": (False,),

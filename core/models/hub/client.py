@@ -100,8 +100,8 @@ def _one_file(repo: str, known: KnownFile) -> Repository:
 def _checked(sibling: RepoSibling) -> HubFile | None:
     """A file that may be stored; None for others, whatever their names on the hub."""
     name, size = sibling.rfilename, sibling.size
-    digest = sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
-    if not PLAIN_NAME.fullmatch(name) or not isinstance(size, int) or size < 0 or not HEX.fullmatch(str(digest)):
+    digest = str(sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id)
+    if not PLAIN_NAME.fullmatch(name) or not isinstance(size, int) or size < 0 or not HEX.fullmatch(digest):
         return None
     return HubFile(name, size, digest)
 
