@@ -1,6 +1,6 @@
 """/v1/responses, as far as a client's basic call needs it: text in, text out, whole or streamed; nothing is stored."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -29,7 +29,7 @@ class Reasoning(Fields):
 class ResponseBody(Body):
     """/v1/responses."""
 
-    refused = {
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **REFUSED,
         "previous_response_id": (),
         "conversation": (),
