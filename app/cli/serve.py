@@ -15,7 +15,7 @@ from app.server.ending import Ending, leave
 from app.server.openai.api import Api
 from app.server.openai.metrics import log_requests
 from app.server.request_guard import Hosts
-from app.server.serve_page import PortInUse, check_port, load
+from app.server.serve_page import check_port, load
 from core.errors import InvalidSetting
 
 FOLDER = "shelf"  # of saved books, in the data folder
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl+C. Returns 0.
 
     Raises:
-        InvalidSetting: an unusable address or key. PortInUse. Errors of loading the model.
+        InvalidSetting: an unusable address, port or key. Errors of loading the model.
     """
     import uvicorn
 
@@ -64,8 +64,6 @@ def run(args: argparse.Namespace) -> int:
             announce(args, ready)
             log_requests()
             server.run()
-            if not server.started:
-                raise PortInUse(args.host, args.port)
         except KeyboardInterrupt:  # uvicorn has shut down and raises it again, unless signals are ignored here
             pass
         finally:

@@ -7,24 +7,33 @@ to; `Origin`, the page that asks; `Sec-Fetch-Site`, how the two are related. Pro
 
 import ipaddress
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.server.logins import may_enter
+from app.server.logins import no_login
+from app.server.openai.errors import RequestError
 
 ADDRESS = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
-NEAR = ("same-origin", "none")  # Sec-Fetch-Site of this server's own page, and of an address that the user typed
-TO_OURSELVES = {"Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin"}
-WRONG_NAME = "The server is not known by this name. Use the address that it printed at its start."
-NO_LOGIN = "Log in first, at /."
-FROM_ELSEWHERE = "Pages of other sites may not use this server."
+NEAR = {"same-origin", "none"}  # Sec-Fetch-Site of this server's own page, and of an address that the user typed
+PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type",
+    "Access-Control-Max-Age": "600",
+}
+TO_OURSELVES = {
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+WRONG_NAME = "The server is not known by this name. Use its address, or start it with --allow-host NAME."
+FROM_ELSEWHERE = "Web pages of other origins may not use this server."
 
 
 class Hosts:
@@ -77,34 +86,51 @@ class RequestGuard:
     """Outermost ASGI middleware: the app sees no refused request, and of its body no byte is read.
 
     Args:
-        may_enter: whether a request has the login that it needs.
+        hosts: the addresses that the server answers to.
+        answer: how a refusal is told: 421 another server's name, 403 a web page of another origin.
+        entry: the refusal of a request that lacks the login or key that it needs.
+        origins: web pages that may use the server beside its own, for example http://localhost:3000; "*" for all.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Hosts, may_enter: Callable[[Scope], bool] = lambda _: True) -> None:
-        self._app, self._hosts, self._may_enter = app, hosts, may_enter
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Hosts,
+        answer: Callable[[RequestError], Response] = RequestError.as_text,
+        entry: Callable[[Scope], RequestError | None] = lambda _: None,
+        origins: Sequence[str] | None = None,
+    ) -> None:
+        self._app, self._hosts, self._answer, self._entry = app, hosts, answer, entry
+        self._origins = frozenset(one.rstrip("/") for one in origins or ())
+        self._advice = "" if origins is None else " Start it with --allow-origin to let one in."
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request or one connection."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        refusal = self._refusal(scope)
-        if refusal is None:
-            await self._app(scope, receive, _to_ourselves(send))
-        elif scope["type"] == "http":
-            refusal.headers["Connection"] = "close"  # the rest of the body is not waited for
-            await refusal(scope, receive, _to_ourselves(send))
-        else:
-            await send({"type": "websocket.close", "code": 1008})  # before accepting: becomes 403
+        """Handle one request. There are no websockets."""
+        if scope["type"] == "websocket":
+            return await send({"type": "websocket.close", "code": 1008})  # before accepting: becomes 403
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        headers, app, added = Headers(scope=scope), self._app, TO_OURSELVES
+        asking = headers.getlist("origin")
+        named = bool(asking) and ("*" in self._origins or self._origins.issuperset(asking))
+        if named:
+            added = added | {"Access-Control-Allow-Origin": asking[0], "Vary": "Origin"}
+        if refusal := self._refusal(scope, headers, asking, named=named):
+            app = response = self._answer(refusal)
+            response.headers["Connection"] = "close"  # the rest of the body is not waited for
+        elif named and scope["method"] == "OPTIONS":
+            app, added = Response(status_code=204), added | PREFLIGHT
+        await app(scope, receive, _with(added, send))
 
-    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
-        headers = Headers(scope=scope)
-        origins = own_origins(scope, self._hosts)
-        if not origins:
-            return PlainTextResponse(WRONG_NAME, 421)
-        if not _is_own(headers, origins) and not is_a_visit(scope, headers):
-            return PlainTextResponse(FROM_ELSEWHERE, 403)
-        return None if self._may_enter(scope) else PlainTextResponse(NO_LOGIN, 401)
+    def _refusal(self, scope: Scope, headers: Headers, asking: list[str], *, named: bool) -> RequestError | None:
+        hosts, arrived_at = headers.getlist("host"), (scope.get("server") or ("", None))[0]
+        ours = self._hosts.origins(hosts[0], arrived_at) if len(hosts) == 1 else ()
+        if not ours:
+            return RequestError(WRONG_NAME, 421, code="host_not_allowed")
+        near = set(asking) <= set(ours) and set(headers.getlist("sec-fetch-site")) <= NEAR
+        if not (named or near or is_a_visit(scope, headers)):
+            return RequestError(FROM_ELSEWHERE + self._advice, 403, code="origin_not_allowed")
+        return None if named and scope["method"] == "OPTIONS" else self._entry(scope)
 
 
 def guarded(hosts: Hosts) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
@@ -116,53 +142,34 @@ def guarded(hosts: Hosts) -> Callable[[Starlette], AbstractAsyncContextManager[N
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         assert app.middleware_stack is not None, "the lifespan came through it"
-        app.middleware_stack = RequestGuard(app.middleware_stack, hosts, partial(may_enter, app))
+        app.middleware_stack = RequestGuard(app.middleware_stack, hosts, entry=partial(no_login, app))
         yield
 
     return lifespan
 
 
-def own_origins(scope: Scope, hosts: Hosts) -> tuple[str, ...]:
-    """The origins of this server's pages under the name a request uses; none if the server does not answer to it."""
-    named = Headers(scope=scope).getlist("host")
-    arrived_at = (scope.get("server") or ("", None))[0]
-    return hosts.origins(named[0], arrived_at) if len(named) == 1 else ()
-
-
-def comes_from_afar(headers: Headers) -> bool:
-    """A browser says that a page of another site, or of another origin on this host, sends the request."""
-    return any(site not in NEAR for site in headers.getlist("sec-fetch-site"))
-
-
 def is_a_visit(scope: Scope, headers: Headers) -> bool:
     """A link from elsewhere opens the page: this changes nothing, and the other page sees nothing."""
     return (
-        scope["type"] == "http"
-        and (scope["method"], scope["path"]) == ("GET", "/")
+        (scope["method"], scope["path"]) == ("GET", "/")
         and "origin" not in headers
         and headers.get("sec-fetch-mode") == "navigate"
         and headers.get("sec-fetch-dest") == "document"
     )
 
 
-def _is_own(headers: Headers, origins: tuple[str, ...]) -> bool:
-    return all(origin in origins for origin in headers.getlist("origin")) and not comes_from_afar(headers)
+def _with(added: Mapping[str, str], send: Send) -> Send:
+    """Add headers to every answer, and take away what an app sets to let other origins read it."""
 
-
-def _to_ourselves(send: Send) -> Send:
-    """Add headers to every answer so that no other origin may read or embed it, whatever the app sets."""
-
-    async def send_to_ourselves(message: Message) -> None:
-        if message["type"] in ("http.response.start", "websocket.http.response.start"):
-            message["headers"] = [
-                one for one in message.get("headers", ()) if not one[0].lower().startswith(b"access-control-")
-            ]
-            headers = MutableHeaders(scope=message)
-            headers.update(TO_OURSELVES)
-            headers.setdefault("X-Content-Type-Options", "nosniff")
+    async def send_with(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            kept = [one for one in message.get("headers", ()) if not one[0].lower().startswith(b"access-control-")]
+            headers = MutableHeaders(raw=kept)
+            headers.update(added)
+            message["headers"] = headers.raw
         await send(message)
 
-    return send_to_ourselves
+    return send_with
 
 
 def _plain(name: str) -> str:

@@ -26,7 +26,7 @@ from app.runtime.model_folders import NAME, ModelFolders
 from app.runtime.options import engine_config
 from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
-from app.server.bodies import Bodies
+from app.server.bodies import PageLimits
 from app.server.ending import Ending, leave
 from app.server.logins import Logins
 from app.server.privacy import PagePolicy
@@ -35,7 +35,7 @@ from app.ui.assets import ASSETS, CSS, FIRST_SCRIPT, SCRIPTS
 from app.ui.header import limits_note
 from app.ui.models.rows import ModelSource
 from core.config import EngineConfig
-from core.errors import CoreError, InvalidSetting, NotPossibleHere
+from core.errors import InvalidSetting, NotPossibleHere
 from core.models.hub import catalog
 
 if TYPE_CHECKING:
@@ -56,21 +56,11 @@ PLAIN_WARNING = (
 SHORTEST_PASSWORD = 8  # characters, if other machines can reach the page
 
 
-class PortInUse(CoreError):
-    """Another program listens on the port."""
-
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(
-            f"Port {port} on {host} is in use by another program.",
-            hint=f"End that program or choose another port, for example --port {port + 1}.",
-        )
-
-
 def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl+C. Returns 0; INTERRUPTED if Ctrl+C came during the start.
 
     Raises:
-        InvalidSetting: an address, a password or a context that cannot be used. PortInUse. UnknownModel.
+        InvalidSetting: an address, a port, a password or a context that cannot be used. UnknownModel.
     """
     from_environment = os.environ.pop(AUTH_VARIABLE, None)  # so that no document parser inherits it
     auth = credentials(args.auth or from_environment)
@@ -168,11 +158,10 @@ def serve(
     from gradio.utils import get_upload_folder
 
     from app.context.samples import load_samples
-    from app.server.gradio_parts import fetch_nothing, keep_numbers
+    from app.server.gradio_parts import replace_parts
     from app.ui.page import SESSION_SCRIPT, build_page
 
-    keep_numbers()
-    fetch_nothing()
+    replace_parts()
     source = source or model_source(args)
     page = build_page(worker, load_samples(), note=note, source=source, downloads=downloads)
     hosts, later = Hosts(args.host, args.port, args.allow_host or ()), head() + SESSION_SCRIPT
@@ -202,7 +191,7 @@ def serve(
             "lifespan": guarded(hosts),
             "middleware": [
                 Middleware(Logins),
-                Middleware(Bodies, uploads=Path(get_upload_folder())),
+                Middleware(PageLimits, uploads=Path(get_upload_folder())),
                 Middleware(PagePolicy, first=FIRST_SCRIPT.read_text(encoding="utf-8"), later=later),
             ],
         },
@@ -272,7 +261,7 @@ def check_port(host: str, port: int) -> None:
     """Check that this machine can listen there.
 
     Raises:
-        PortInUse; InvalidSetting: the address is not one of this machine, or the port is reserved.
+        NotPossibleHere: the address is not one of this machine, or the port is in use or reserved.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -281,15 +270,13 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
+            problem, hint = f"{host} is not an address of this machine.", "Use --host 127.0.0.1, or leave it out."
             if error.errno in (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE)):
-                raise PortInUse(host, port) from error
-            if error.errno == errno.EACCES:
-                raise NotPossibleHere(
-                    f"Port {port} is reserved by the system.", hint="Use one from 1024 up, for example --port 7860."
-                ) from error
-            raise NotPossibleHere(
-                f"{host} is not an address of this machine.", hint="Use --host 127.0.0.1, or leave it out."
-            ) from error
+                problem = f"Port {port} on {host} is in use by another program."
+                hint = f"End that program or choose another port, for example --port {port + 1}."
+            elif error.errno == errno.EACCES:
+                problem, hint = f"Port {port} is reserved by the system.", "Use one from 1024 up, such as --port 7860."
+            raise NotPossibleHere(problem, hint=hint) from error
 
 
 # -------------------- what is stored on disk

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from app.context import upload_files
 from app.server import bodies, logins, serve_page
-from app.server.openai import bodies as messages
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "assets" / "docs" / "security.md").read_text(encoding="utf-8")
@@ -26,8 +25,8 @@ def test_its_bounds_are_those_of_the_code() -> None:
     assert f"{bodies.MOST_MESSAGE // mib} MiB a message" in PAGE
     assert f"at most {bodies.MOST_LOGIN >> 10} KiB" in PAGE
     assert f"{bodies.MOST_MESSAGES} messages and {bodies.MOST_UPLOADS} uploads" in PAGE
-    assert f"after {messages.STALLED_SECONDS:.0f} seconds without a byte" in PAGE
-    assert f"messages after {messages.LONGEST_SECONDS / 60:.0f} minutes" in PAGE
+    assert f"after {bodies.STALLED_SECONDS:.0f} seconds without a byte" in PAGE
+    assert f"messages after {bodies.LONGEST_SECONDS / 60:.0f} minutes" in PAGE
     assert f"uploads after {bodies.LONGEST_UPLOAD_SECONDS / 3600:.0f} hours" in PAGE
     assert f"at most {upload_files.LONGEST_WAIT_SECONDS:.0f} seconds" in PAGE and logins.FREE_GUESSES == 5
     assert f"at least {serve_page.SHORTEST_PASSWORD} characters" in PAGE

@@ -5,31 +5,33 @@
 
 import asyncio
 import contextlib
+import hmac
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.runtime.events import Pause, Ready
 from app.runtime.worker import EngineWorker
-from app.server.openai.api_guard import ApiGuard
-from app.server.openai.bodies import STALLED_SECONDS, Bodies, prompt_bytes
-from app.server.openai.errors import BadRequest, Failed, NotFound, RequestError
+from app.server.bodies import STALLED_SECONDS, BodyLimit
+from app.server.openai.errors import RequestError
 from app.server.openai.metrics import METRICS_TYPE, Metrics, Observed, note
-from app.server.openai.request import ChatRequest, parse_chat, parse_json, parse_text, quoted
-from app.server.openai.response import DONE, ChatShape, Head, Part, Result, Shape, TextShape, event, remark
-from app.server.openai.responses import ResponseShape, parse_response
+from app.server.openai.request import Body, ChatBody, ChatRequest, TextBody, parse, parse_json, quoted
+from app.server.openai.response import DONE, ChatShape, Head, Part, Result, TextShape, event, remark
+from app.server.openai.responses import ResponseBody, ResponseShape
 from app.server.openai.turns import MOST_WAITING, Timing, Turns, ended_early
-from app.server.request_guard import Hosts
+from app.server.request_guard import Hosts, RequestGuard
 from core.decoding.registry import methods_for
 from core.generation.events import Finished, PrefillProgress, RoundDone, TokenRecord
 
@@ -38,11 +40,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ALIVE_SECONDS = 5.0  # between comments while there is no text
-EVENT_STREAM = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",
+LEAST_BODY, MOST_BODY = 1 << 20, 64 << 20
+# English takes 4 or 5 bytes a token, 30 if every letter is escaped: a prompt too long for the context still gets read.
+BYTES_PER_TOKEN = 128
+Shape = ChatShape | ResponseShape
+ANSWERS: dict[str, tuple[type[Body], type[Shape]]] = {
+    "/v1/chat/completions": (ChatBody, ChatShape),
+    "/v1/completions": (TextBody, TextShape),
+    "/v1/responses": (ResponseBody, ResponseShape),
 }
+OPEN = "/health"  # says only that the server is up
+EVENT_STREAM = [
+    (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]  # fmt: skip
 
 
 class Api:
@@ -50,7 +61,8 @@ class Api:
 
     Args:
         ready: the model's state from the worker.
-        hosts, key, origins: see `ApiGuard`.
+        hosts, origins: see `RequestGuard`.
+        key: clients send it as `Authorization: Bearer KEY`; None: no key needed.
         thinking: the wish of requests that have none.
     """
 
@@ -66,15 +78,12 @@ class Api:
         thinking: str | None = None,
     ) -> None:
         self._turns = Turns(worker, most_waiting=most_waiting)
-        self._bodies = Bodies(prompt_bytes(ready.context), most_waiting + 1)
         self._metrics = Metrics(lambda: self._turns.num_here, lambda: worker.saved_books.in_memory)
         self._ready, self._created, self._thinking = ready, int(time.time()), thinking
         usual = ready.info.usual_method
         self._methods = tuple(sorted(methods_for(has_draft=ready.info.has_draft), key=lambda name: name != usual))
         routes = [
-            Route("/v1/chat/completions", self.chat, methods=["POST"]),
-            Route("/v1/completions", self.text, methods=["POST"]),
-            Route("/v1/responses", self.response, methods=["POST"]),
+            *(Route(path, partial(self.answer, *kinds), methods=["POST"]) for path, kinds in ANSWERS.items()),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
             Route("/tokenize", self.tokenize, methods=["POST"]),
@@ -85,14 +94,10 @@ class Api:
             routes=routes,
             middleware=[
                 Middleware(Observed, metrics=self._metrics),
-                Middleware(ApiGuard, hosts=hosts, key=key, origins=origins),
+                Middleware(RequestGuard, hosts, RequestError.as_json, partial(no_key, key), origins),
+                Middleware(BodyLimit, prompt_bytes(ready.context), most_waiting + 1, RequestError.as_json),
             ],
-            exception_handlers={
-                RequestError: _refused,
-                HTTPException: _misdirected,
-                ClientDisconnect: _gone,
-                Exception: _broken,
-            },
+            exception_handlers={RequestError: _refused, HTTPException: _misdirected, Exception: _broken},
         )
 
     async def health(self, _request: Request) -> Response:
@@ -114,12 +119,11 @@ class Api:
 
     async def tokenize(self, request: Request) -> Response:
         """The tokens of a text."""
-        body = parse_json(await self._bodies.read(request))
-        if "model" in body:
-            self._check_name(body["model"])
+        body = await _read(request)
+        self._check_name(body.get("model"))
         words = body.get("prompt")
         if not isinstance(words, str):
-            raise BadRequest("prompt must be a text.", param="prompt")
+            raise RequestError("prompt must be a text.", param="prompt")
 
         def encode(engine: "TextEngine") -> list[int]:
             return engine.text.encode(words.encode(errors="replace").decode())
@@ -127,35 +131,13 @@ class Api:
         ids = await self._turns.do(encode)
         return JSONResponse({"count": len(ids), "max_model_len": self._ready.context, "tokens": ids})
 
-    async def chat(self, request: Request) -> Response:
-        """An answer to messages, whole or streamed."""
-        timing, body = await self._begun(request)
-        asked = parse_chat(body, default_method=self._methods[0], thinking=self._thinking)
-        return await self._answered(request, asked, timing, ChatShape(self._head("chatcmpl-"), asked.include_usage))
-
-    async def text(self, request: Request) -> Response:
-        """A text that goes on, without a chat template."""
-        timing, body = await self._begun(request)
-        asked = parse_text(body, default_method=self._methods[0])
-        return await self._answered(request, asked, timing, TextShape(self._head("cmpl-"), asked.include_usage))
-
-    async def response(self, request: Request) -> Response:
-        """As `chat`, in the words of /v1/responses."""
-        timing, body = await self._begun(request)
-        asked = parse_response(body, default_method=self._methods[0], thinking=self._thinking)
-        return await self._answered(request, asked, timing, ResponseShape(self._head("resp_")))
-
-    async def _begun(self, request: Request) -> tuple[Timing, dict[str, Any]]:
+    async def answer(self, body: type[Body], kind: type[Shape], request: Request) -> ASGIApp:
+        """An answer, whole or streamed."""
         timing = Timing(time.perf_counter())
-        return timing, parse_json(await self._bodies.read(request))
-
-    def _head(self, prefix: str) -> Head:
-        return Head(f"{prefix}{secrets.token_hex(12)}", int(time.time()), self._ready.info.model)
-
-    async def _answered(self, request: Request, asked: ChatRequest, timing: Timing, shape: Shape) -> Response:
-        if asked.model is not None:
-            self._check_name(asked.model)
-        self._check_method(asked.config.method)
+        asked = parse(body, await _read(request), self._methods, self._thinking)
+        self._check_name(asked.model)
+        head = Head(f"{kind.PREFIX}{secrets.token_hex(12)}", int(time.time()), self._ready.info.model)
+        shape = kind(head, asked.include_usage)
         results: list[Result] = []
         note(request, results, timing)
         if not asked.stream:
@@ -163,7 +145,7 @@ class Api:
             return Response(status_code=499) if whole is None else JSONResponse(whole)
         parts = self._parts(asked, shape, timing, results)
         first = await _unless_gone(request, anext(parts))  # an error before the first part gets its own status
-        return Response(status_code=499) if first is None else EventStream(request, first, parts)
+        return Response(status_code=499) if first is None else event_stream(request, first, parts)
 
     async def _whole(self, asked: ChatRequest, shape: Shape, timing: Timing, results: list[Result]) -> dict[str, Any]:
         records: list[TokenRecord] = []
@@ -193,12 +175,14 @@ class Api:
                         told_at = time.monotonic()
                         yield remark(f"read {one.done_tokens} of {one.total_tokens} tokens")
                     case RoundDone():
-                        text, shown = timing.fresh(shown, one.text), shown + len(one.text)
-                        part = Part(len(results), text, one.thought, one.tokens if noting else None)
+                        shown += len(one.text)
+                        part = Part(len(results), one.text, one.thought, one.tokens if noting else None)
                         documents = shape.part(part) if part else ()
                     case Finished() if one.stop_reason != "cancelled":
-                        documents = self._ended(asked, one, shape, timing, results, shown)
-                        shown = 0
+                        rest, shown, index = Part(len(results), one.text[shown:]), 0, len(results)
+                        results.append(_result(asked, one, index, ()))
+                        told = shape.part(rest) if rest else ()
+                        documents = (*told, *shape.ended(index, results[index], timing))
                     case Pause() if reading and time.monotonic() - told_at >= ALIVE_SECONDS:
                         told_at = time.monotonic()
                         yield remark("working")
@@ -211,30 +195,11 @@ class Api:
             yield event(document)
         yield DONE
 
-    def _ended(
-        self, asked: ChatRequest, finished: Finished, shape: Shape, timing: Timing, results: list[Result], shown: int
-    ) -> Iterator[dict[str, Any]]:
-        index = len(results)
-        results.append(_result(asked, finished, index, ()))
-        if rest := timing.fresh(shown, finished.text[timing.num_shown_before + shown :]):
-            yield from shape.part(Part(index, rest))
-        yield from shape.ended(index, results[index], timing)
-
-    def _check_method(self, method: str) -> None:
-        if method not in self._methods:
-            known = ", ".join(self._methods)
-            raise BadRequest(
-                f"This server has no draft model for the method {quoted(method)}; use one of {known}.",
-                param="triforce.method",
-            )
-
     def _check_name(self, name: object) -> None:
-        if name != self._ready.info.model:
-            raise NotFound(
-                f"There is no model {quoted(name)} here; this server has {self._ready.info.model!r}.",
-                param="model",
-                code="model_not_found",
-            )
+        here = self._ready.info.model
+        if name not in (None, here):
+            problem = f"There is no model {quoted(name)} here; this server has {here!r}."
+            raise RequestError(problem, 404, param="model", code="model_not_found")
 
     def _card(self) -> dict[str, Any]:
         info = self._ready.info
@@ -259,34 +224,29 @@ def _result(asked: ChatRequest, finished: Finished, index: int, records: Sequenc
     return Result(finished, asked.config.seed + index, noted)
 
 
-class EventStream(Response):
+def event_stream(request: Request, first: bytes, parts: AsyncGenerator[bytes]) -> ASGIApp:
     """Sends parts of an answer as they come; cancels it when the client disconnects or stops receiving."""
 
-    def __init__(self, request: Request, first: bytes, parts: AsyncGenerator[bytes]) -> None:
-        super().__init__(headers=EVENT_STREAM)
-        del self.headers["content-length"]
-        self._request, self._first, self._parts = request, first, parts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all parts."""
-
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         async def take(part: bytes, *, more: bool = True) -> None:
             async with asyncio.timeout(STALLED_SECONDS):
                 await send({"type": "http.response.body", "body": part, "more_body": more})
 
         async def stream() -> None:
-            await take(self._first)
+            await take(first)
             try:
-                async for part in self._parts:
+                async for part in parts:
                     await take(part)
             except RequestError as error:  # too late for an HTTP status
                 await take(event(error.body()) + DONE)
             await take(b"", more=False)
 
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async with aclosing(self._parts):
+        await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM})
+        async with aclosing(parts):
             with contextlib.suppress(TimeoutError):  # the response is unfinished, so the connection is closed
-                await _unless_gone(self._request, stream())
+                await _unless_gone(request, stream())
+
+    return respond
 
 
 async def _unless_gone(request: Request, work: Awaitable[T]) -> T | None:
@@ -307,23 +267,37 @@ async def _unless_gone(request: Request, work: Awaitable[T]) -> T | None:
             await asyncio.gather(working, watching, return_exceptions=True)
 
 
+async def _read(request: Request) -> dict[str, Any]:
+    return parse_json(b"".join([part async for part in request.stream()]))  # `request.body()` would keep it
+
+
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return JSONResponse(error.body(), error.status, error.headers)
+    return error.as_json()
 
 
 async def _misdirected(request: Request, error: Exception) -> Response:
     """An unknown address, or a method it does not have."""
     assert isinstance(error, HTTPException)
-    return JSONResponse(
-        NotFound(f"There is nothing at {request.method} {request.url.path}.").body(), error.status_code, error.headers
-    )
-
-
-async def _gone(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=499)  # nobody reads this
+    problem = f"There is nothing at {request.method} {request.url.path}."
+    return RequestError(problem, error.status_code, headers=error.headers).as_json()
 
 
 async def _broken(_request: Request, _error: Exception) -> Response:
     """A bug in this program; uvicorn's log has the traceback."""
-    return JSONResponse(Failed("The server stopped with an error. Its terminal says which.").body(), 500)
+    return RequestError("The server stopped with an error. Its terminal says which.", 500).as_json()
+
+
+def no_key(key: str | None, scope: Scope) -> RequestError | None:
+    """The refusal of a request without the key."""
+    scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+    right = scheme.lower() == "bearer" and key is not None and hmac.compare_digest(given.strip().encode(), key.encode())
+    if key is None or right or scope["path"] == OPEN:
+        return None
+    problem, headers = "The API key is missing or wrong. Send the server's --api-key.", {"WWW-Authenticate": "Bearer"}
+    return RequestError(problem, 401, code="invalid_api_key", headers=headers)
+
+
+def prompt_bytes(context: int) -> int:
+    """The most bytes of a request whose prompt can fit a context of so many tokens."""
+    return min(MOST_BODY, max(LEAST_BODY, BYTES_PER_TOKEN * context))

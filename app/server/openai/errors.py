@@ -1,81 +1,51 @@
-"""The error a client gets: an HTTP status and the JSON that OpenAI's clients understand.
+"""The error a client gets: an HTTP status and the JSON that OpenAI's clients understand."""
 
-RequestError
-├── BadRequest      400 the request cannot be understood, or asks for what cannot be done
-├── NotAllowed      401/403/421 no key or a wrong one; a web page of another origin; another server's name
-├── NotFound        404 no such model, no such address
-├── TooLarge        413 more bytes than any prompt has
-├── Overloaded      503 too many requests wait already
-└── Failed          500 the engine stopped with an error
-"""
-
+from collections.abc import Mapping
 from typing import Any
+
+from starlette.responses import JSONResponse, PlainTextResponse
 
 from app.runtime.error_text import problem_and_hint
 from app.runtime.worker import EngineFault
 from core.errors import BadGrammar, ContextTooSmall, CoreError
 
 GRAMMAR_FIELDS = {"input": "text.format"}  # where a request has its schema, by where it has its text
+RETRY_SECONDS = 5
 
 
 class RequestError(Exception):
-    """Base of all: the response sent instead of an answer."""
-
-    status = 400
-    kind = "invalid_request_error"
+    """The response sent instead of an answer: 400, the request cannot be understood or asks for what cannot be done."""
 
     def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None, headers: dict[str, str] | None = None
+        self,
+        message: str,
+        status: int = 400,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.message, self.param, self.code, self.headers = message, param, code, headers or {}
+        self.message, self.status, self.param, self.code, self.headers = message, status, param, code, headers
 
     def body(self) -> dict[str, Any]:
         """The JSON of OpenAI's interface for errors."""
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def as_json(self) -> JSONResponse:
+        """For programs."""
+        return JSONResponse(self.body(), self.status, self.headers)
+
+    def as_text(self) -> PlainTextResponse:
+        """For people."""
+        return PlainTextResponse(self.message, self.status, self.headers)
 
 
-class BadRequest(RequestError):
-    """The request cannot be understood, or asks for what cannot be done."""
-
-
-class NotAllowed(RequestError):
-    """No key or a wrong one (401); a web page of another origin (403); not our name (421)."""
-
-    def __init__(self, message: str, *, status: int, code: str) -> None:
-        super().__init__(message, code=code, headers={"WWW-Authenticate": "Bearer"} if status == 401 else None)
-        self.status = status
-
-
-class NotFound(RequestError):
-    """No such model, no such address."""
-
-    status = 404
-
-
-class TooLarge(RequestError):
-    """More bytes than any prompt has."""
-
-    status = 413
-
-
-class Overloaded(RequestError):
-    """Too many requests wait already."""
-
-    status, kind = 503, "server_error"
-
-    def __init__(self, num_waiting: int, retry_seconds: int) -> None:
-        super().__init__(
-            f"{num_waiting} requests wait already: one is answered at a time. Try again in {retry_seconds} s.",
-            code="overloaded",
-            headers={"Retry-After": str(retry_seconds)},
-        )
-
-
-class Failed(RequestError):
-    """The engine stopped with an error, or is being shut down."""
-
-    status, kind = 500, "server_error"
+def overloaded(problem: str) -> RequestError:
+    """The error for one request too many (503)."""
+    action = f"Try again in {RETRY_SECONDS} s."
+    return RequestError(f"{problem} {action}", 503, code="overloaded", headers={"Retry-After": str(RETRY_SECONDS)})
 
 
 def request_error(error: CoreError, field: str = "messages") -> RequestError:
@@ -83,20 +53,14 @@ def request_error(error: CoreError, field: str = "messages") -> RequestError:
     if isinstance(error, ContextTooSmall):
         from core.generation.decode_loop import LONGEST_ROUND  # torch, which the page's start does not wait for
 
-        return too_long(error.needed - LONGEST_ROUND, error.capacity - LONGEST_ROUND, field)
-    if isinstance(error, EngineFault):
-        return Failed(problem_and_hint(error)[0], code="engine_error")
+        return RequestError(
+            f"This prompt has {error.needed - LONGEST_ROUND:,} tokens; at most {error.capacity - LONGEST_ROUND:,} fit. "
+            "Shorten the text, or start the server with a larger --context.",
+            param=field,
+            code="context_length_exceeded",
+        )
     problem, hint = problem_and_hint(error)
+    if isinstance(error, EngineFault):
+        return RequestError(problem, 500, code="engine_error")
     param = GRAMMAR_FIELDS.get(field, "response_format") if isinstance(error, BadGrammar) else None
-    told = problem if "--" in hint else f"{problem} {hint}"  # clients have no command line
-    return BadRequest(told, param=param)
-
-
-def too_long(num_tokens: int, most: int, field: str = "messages") -> BadRequest:
-    """The error for a prompt that leaves no room for an answer."""
-    return BadRequest(
-        f"This prompt has {num_tokens:,} tokens; at most {most:,} fit. Shorten the text, "
-        "or start the server with a larger --context.",
-        param=field,
-        code="context_length_exceeded",
-    )
+    return RequestError(problem if "--" in hint else f"{problem} {hint}", param=param)  # clients have no command line

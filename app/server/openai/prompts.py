@@ -111,7 +111,9 @@ class Prompts:
         first = next((number for number, message in enumerate(others) if message.role == "user"), None)
         if first is None:
             raise InvalidSetting("There is no question.", hint="Send a message of the user.")
-        others[first] = Message("user", EMPTY_LINE.join([*said, others[first].text]))
+        others[first] = Message.model_validate(
+            {"role": "user", "content": EMPTY_LINE.join([*said, others[first].text])}
+        )
         return others
 
     def _parts(self, message: Message, text: "PromptText") -> list[Sequence[int]]:

@@ -1,27 +1,14 @@
-"""Answers in the format of OpenAI's interface, with one object of our own: `triforce`. Pure functions.
-
-A `Shape` is how one of the addresses answers: /v1/chat/completions, /v1/completions, and /v1/responses in `responses`.
-"""
+"""Answers in the format of OpenAI's interface, with one object of our own: `triforce`. Pure functions."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar
 
 from app.runtime.answer_json import answer_report, rounded
 from app.server.openai.turns import Timing
-from core.generation.events import Finished, StopReason, TokenRecord
+from core.generation.events import Finished, TokenRecord
 
-FinishReason = Literal["stop", "length"]
-FINISH: dict[StopReason, FinishReason] = {
-    "end_of_text": "stop",
-    "stop_string": "stop",
-    "max_new_tokens": "length",
-    "context_full": "length",
-    "repeating": "length",
-    "time_up": "length",
-    "cancelled": "length",
-}
 OURS = ("full_passes", "tokens_per_full_pass", "acceptance", "gamma1_mean", "gamma2_mean", "reselections")
 HALF_CHARACTER = "\ufffd"
 DONE = b"data: [DONE]\n\n"
@@ -60,119 +47,88 @@ class Part:
         return bool(self.text or self.thought or self.records)
 
 
-class Shape(Protocol):
-    """The documents of one kind of response."""
+@dataclass(slots=True)
+class ChatShape:
+    """The documents of /v1/chat/completions."""
+
+    PREFIX: ClassVar[str] = "chatcmpl-"  # of its id
+    KIND: ClassVar[str] = "chat.completion"
+    STREAM: ClassVar[str] = "chat.completion.chunk"
+
+    head: Head
+    include_usage: bool
 
     def whole(self, results: Sequence[Result], timing: Timing) -> Document:
         """The response with whole answers."""
+        choices = [self._whole(index, result) for index, result in enumerate(results)]
+        return self._document(self.KIND, choices, usage=usage(results), triforce=ours(results[0], timing))
 
     def first(self) -> Document:
         """The first event of a stream."""
+        return self._document(self.STREAM, [self._choice(0, {"role": "assistant", "content": ""})])
 
     def part(self, part: Part) -> Iterable[Document]:
         """The events for what is new."""
+        if part.thought:
+            yield self._document(self.STREAM, [self._choice(part.index, {"reasoning_content": part.thought})])
+        if part.text or part.records:
+            logs = self._logs(part.index, part.records)
+            yield self._document(self.STREAM, [self._choice(part.index, {"content": part.text}, logs)])
 
     def ended(self, index: int, result: Result, timing: Timing) -> Iterable[Document]:
         """The events at the end of an answer."""
+        choice = self._choice(index, {}, finish=finish_reason(result.finished))
+        yield self._document(self.STREAM, [choice], triforce=ours(result, timing))
 
     def last(self, results: Sequence[Result]) -> Iterable[Document]:
         """The events at the end of the stream."""
+        if self.include_usage:
+            yield self._document(self.STREAM, [], usage=usage(results))
 
-
-@dataclass(slots=True)
-class ChatShape:
-    """/v1/chat/completions."""
-
-    head: Head
-    include_usage: bool
-
-    def whole(self, results: Sequence[Result], timing: Timing) -> Document:
-        """See `Shape`."""
-        choices = [self._choice(index, result, timing) for index, result in enumerate(results)]
-        return _whole(self.head, "chat.completion", choices, results, timing)
-
-    def _choice(self, index: int, result: Result, timing: Timing) -> Document:
+    def _whole(self, index: int, result: Result) -> Document:
         finished = result.finished
-        message = {"role": "assistant", "content": finished.text[timing.num_before :], "refusal": None}
+        message = {"role": "assistant", "content": finished.text, "refusal": None}
         if finished.thought:
             message["reasoning_content"] = finished.thought
-        logs = chat_logprobs(result.records)
-        return {"index": index, "message": message, "logprobs": logs, "finish_reason": FINISH[finished.stop_reason]}
+        return self._choice(index, message, self._logs(index, result.records), finish_reason(finished), "message")
 
-    def first(self) -> Document:
-        """See `Shape`."""
-        return self._chunk(0, {"role": "assistant", "content": ""})
+    def _logs(self, _index: int, records: Sequence[TokenRecord] | None) -> Document | None:
+        return chat_logprobs(records)
 
-    def part(self, part: Part) -> Iterable[Document]:
-        """See `Shape`."""
-        if part.thought:
-            yield self._chunk(part.index, {"reasoning_content": part.thought})
-        if part.text or part.records:
-            yield self._chunk(part.index, {"content": part.text}, logprobs=chat_logprobs(part.records))
+    def _choice(
+        self, index: int, told: Document, logs: Document | None = None, finish: str | None = None, name: str = "delta"
+    ) -> Document:
+        return {"index": index, name: told, "logprobs": logs, "finish_reason": finish}
 
-    def ended(self, index: int, result: Result, timing: Timing) -> Iterable[Document]:
-        """See `Shape`."""
-        last = self._chunk(index, {}, finish_reason=FINISH[result.finished.stop_reason])
-        yield {**last, "triforce": ours(result, timing)}
-
-    def last(self, results: Sequence[Result]) -> Iterable[Document]:
-        """See `Shape`."""
-        if self.include_usage:
-            yield {**_head(self.head, "chat.completion.chunk"), "choices": [], "usage": usage(results)}
-
-    def _chunk(self, index: int, delta: dict[str, str], **more: Any) -> Document:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **more}
-        return {**_head(self.head, "chat.completion.chunk"), "choices": [choice]}
+    def _document(self, kind: str, choices: list[Document], **more: Document) -> Document:
+        head = {"id": self.head.id, "object": kind, "created": self.head.created, "model": self.head.model}
+        return {**head, "system_fingerprint": None, "choices": choices, **more}
 
 
 @dataclass(slots=True)
-class TextShape:
-    """/v1/completions."""
+class TextShape(ChatShape):
+    """The documents of /v1/completions."""
 
-    head: Head
-    include_usage: bool
+    PREFIX = "cmpl-"
+    KIND = STREAM = "text_completion"
+
     _sent: dict[int, int] = field(default_factory=dict)  # characters of each answer, for the offsets of tokens
 
-    def whole(self, results: Sequence[Result], timing: Timing) -> Document:
-        """See `Shape`."""
-        choices = [
-            self._choice(index, one.finished.text, one.records, FINISH[one.finished.stop_reason], one.finished.thought)
-            for index, one in enumerate(results)
-        ]
-        return _whole(self.head, "text_completion", choices, results, timing)
-
-    def first(self) -> Document:
-        """See `Shape`."""
-        return {**_head(self.head, "text_completion"), "choices": [self._choice(0, "")]}
-
-    def part(self, part: Part) -> Iterable[Document]:
-        """See `Shape`."""
-        choice = self._choice(part.index, part.text, part.records, thought=part.thought)
-        yield {**_head(self.head, "text_completion"), "choices": [choice]}
-
-    def ended(self, index: int, result: Result, timing: Timing) -> Iterable[Document]:
-        """See `Shape`."""
-        choice = self._choice(index, "", finish=FINISH[result.finished.stop_reason])
-        yield {**_head(self.head, "text_completion"), "choices": [choice], "triforce": ours(result, timing)}
-
-    def last(self, results: Sequence[Result]) -> Iterable[Document]:
-        """See `Shape`."""
-        if self.include_usage:
-            yield {**_head(self.head, "text_completion"), "choices": [], "usage": usage(results)}
+    def _logs(self, index: int, records: Sequence[TokenRecord] | None) -> Document | None:
+        at = self._sent.get(index, 0)
+        self._sent[index] = at + sum(len(record.text) for record in records or ())
+        return text_logprobs(records, at)
 
     def _choice(
-        self,
-        index: int,
-        text: str,
-        records: Sequence[TokenRecord] | None = None,
-        finish: FinishReason | None = None,
-        thought: str = "",
+        self, index: int, told: Document, logs: Document | None = None, finish: str | None = None, name: str = "delta"
     ) -> Document:
-        at = self._sent.get(index, 0)
-        logs = text_logprobs(records, at)
-        self._sent[index] = at + sum(len(record.text) for record in records or ())
-        choice: Document = {"index": index, "text": text, "logprobs": logs, "finish_reason": finish}
-        return {**choice, "reasoning_content": thought} if thought else choice
+        more = {name: told[name] for name in told if name == "reasoning_content"}
+        return {"index": index, "text": told.get("content", ""), "logprobs": logs, "finish_reason": finish, **more}
+
+
+def finish_reason(finished: Finished) -> str:
+    """Why an answer has ended."""
+    return "stop" if finished.stop_reason in ("end_of_text", "stop_string") else "length"
 
 
 def chat_logprobs(records: Sequence[TokenRecord] | None) -> Document | None:
@@ -260,12 +216,3 @@ def event(document: Document) -> bytes:
 def remark(text: str) -> bytes:
     """A stream comment, which clients skip: it keeps a connection open while a book is read."""
     return b": " + text.encode() + b"\n\n"
-
-
-def _whole(head: Head, kind: str, choices: list[Document], results: Sequence[Result], timing: Timing) -> Document:
-    both = {"usage": usage(results), "triforce": ours(results[0], timing)}
-    return {**_head(head, kind), "choices": choices, **both}
-
-
-def _head(head: Head, kind: str) -> Document:
-    return {"id": head.id, "object": kind, "created": head.created, "model": head.model, "system_fingerprint": None}

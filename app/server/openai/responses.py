@@ -1,88 +1,70 @@
 """/v1/responses, as far as a client's basic call needs it: text in, text out, whole or streamed; nothing is stored."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
-from app.server.openai.errors import BadRequest
-from app.server.openai.request import ChatRequest, parse_chat
+from pydantic import BeforeValidator, Field
+
+from app.server.openai.errors import RequestError
+from app.server.openai.request import REFUSED, Body, ChatRequest, Effort, Fields, Format, Limit, Message, Parts
 from app.server.openai.response import Document, Head, Part, Result, ours, usage
 from app.server.openai.turns import Timing
 from core.generation.events import Finished
 
-# Fields with what nobody here stores, calls or looks up; see `app.server.openai.request.REFUSED`.
-OTHERS: Mapping[str, tuple[Any, ...]] = {
-    "previous_response_id": (),
-    "conversation": (),
-    "background": (False,),
-    "prompt": (),
-    "top_logprobs": (0,),
-}
-FORMATS = {"response_format.json_schema": "text.format", "response_format": "text.format"}  # names in chat, and here
-PARTS = ("input_text", "output_text")  # of messages
+
+class TextOptions(Fields):
+    """What the text is like."""
+
+    format: Format | None = None
+    verbosity: Literal["medium"] = "medium"
 
 
-def parse_response(
-    body: Mapping[str, Any], *, default_method: str = "triforce", thinking: str | None = None
-) -> ChatRequest:
-    """Read a request by the words of a chat request.
+class Reasoning(Fields):
+    """How long to think."""
 
-    Raises:
-        BadRequest: names the first field that cannot be served.
-    """
-    for name, harmless in OTHERS.items():
-        if body.get(name) is not None and body[name] not in harmless:
-            raise BadRequest(f"This server cannot do {name}. Leave it out.", param=name)
-    reasoning = body.get("reasoning") or {}
-    if not isinstance(reasoning, dict):
-        raise BadRequest("reasoning must be an object.", param="reasoning")
-    text = body.get("text") or {}
-    if not isinstance(text, dict) or not isinstance(text.get("format") or {}, dict):
-        raise BadRequest("text must be an object, and text.format too.", param="text")
-    if text.get("verbosity") not in (None, "medium"):
-        raise BadRequest("This server cannot do text.verbosity. Leave it out.", param="text.verbosity")
-    said = body.get("input")
-    messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
-    if not isinstance(messages, list) or not messages:
-        raise BadRequest("input must be a text, or a list of messages.", param="input")
-    if body.get("instructions"):
-        messages = [{"role": "system", "content": body["instructions"]}, *messages]
-    chat = {
-        **{name: value for name, value in body.items() if name not in ("prompt", "top_logprobs", "logprobs", "n")},
-        "messages": [_message(one) for one in messages],
-        "max_tokens": body.get("max_output_tokens"),
-        "reasoning_effort": reasoning.get("effort"),
-        "stream_options": None,
-        "response_format": _response_format(text.get("format")),
+    effort: Effort | None = None
+
+
+class ResponseBody(Body):
+    """/v1/responses."""
+
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **REFUSED,
+        "previous_response_id": (),
+        "conversation": (),
+        "background": (False,),
+        "prompt": (),
+        "top_logprobs": (0,),
     }
-    try:
-        return replace(parse_chat(chat, default_method=default_method, thinking=thinking), field="input")
-    except BadRequest as error:  # in the words of this address
-        names = {"messages": "input", "max_tokens": "max_output_tokens", **FORMATS}
-        if error.param is None or not error.param.startswith(tuple(names)):
-            raise
-        message, param = error.message, error.param
-        for theirs, ours_ in names.items():
-            message, param = message.replace(theirs, ours_), param.replace(theirs, ours_)
-        raise BadRequest(message, param=param, code=error.code) from error
 
+    input: Annotated[
+        list[Message],
+        Field(min_length=1),
+        BeforeValidator(lambda value: [{"role": "user", "content": value}] if isinstance(value, str) else value),
+    ]
+    instructions: Parts | None = None
+    max_output_tokens: Limit | None = None
+    reasoning: Reasoning = Reasoning()
+    text: TextOptions = TextOptions()
 
-def _response_format(wanted: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """`text.format` in the words of a chat request, which has a level more."""
-    return {**wanted, "json_schema": wanted} if wanted and wanted.get("type") == "json_schema" else wanted
-
-
-def _message(value: object) -> object:
-    if not isinstance(value, dict):
-        return value
-    if value.get("type", "message") != "message":
-        raise BadRequest(f"This server cannot do input of the type {value['type']!r}.", param="input")
-    content = value.get("content")
-    if isinstance(content, list):
-        content = [
-            {**one, "type": "text"} if isinstance(one, dict) and one.get("type") in PARTS else one for one in content
-        ]
-    return {**value, "content": content}
+    def asked(self, methods: Sequence[str], thinking: str | None) -> ChatRequest:
+        """See `Body`."""
+        if self.input[-1].role != "user":
+            raise RequestError("The last message must be the user's.", param="input")
+        said = (
+            [Message(role="system", content=self.instructions)]
+            if self.instructions and self.instructions[0].text
+            else []
+        )
+        return self.request(
+            methods,
+            most=self.max_output_tokens,
+            wanted=self.text.format,
+            messages=[*said, *self.input],
+            field="input",
+            thinking=self.wishes(self.reasoning.effort, thinking),
+        )
 
 
 def status_of(finished: Finished) -> str:
@@ -94,21 +76,25 @@ def status_of(finished: Finished) -> str:
 class ResponseShape:
     """The documents of /v1/responses; one answer a request."""
 
+    PREFIX: ClassVar[str] = "resp_"
+
     head: Head
+    include_usage: bool
+
     _texts: list[str] = field(default_factory=list)
     _number: int = 0
 
     def whole(self, results: Sequence[Result], timing: Timing) -> Document:
-        """See `Shape`."""
+        """See `ChatShape`."""
         (result,) = results
         return {**self._response(result.finished), "usage": self._usage(results), "triforce": ours(result, timing)}
 
     def first(self) -> Document:
-        """See `Shape`."""
+        """See `ChatShape`."""
         return self._event("response.created", response=self._response(None))
 
     def part(self, part: Part) -> Iterable[Document]:
-        """See `Shape`."""
+        """See `ChatShape`."""
         if not part.text:
             return
         if not self._texts:
@@ -118,7 +104,7 @@ class ResponseShape:
         yield self._event("response.output_text.delta", **self._place, delta=part.text, logprobs=[])
 
     def ended(self, index: int, result: Result, timing: Timing) -> Iterable[Document]:
-        """See `Shape`."""
+        """See `ChatShape`."""
         text = "".join(self._texts)
         if self._texts:
             yield self._event("response.output_text.done", **self._place, text=text, logprobs=[])
@@ -130,7 +116,7 @@ class ResponseShape:
         yield self._event(f"response.{response['status']}", response=response)
 
     def last(self, results: Sequence[Result]) -> Iterable[Document]:
-        """See `Shape`."""
+        """See `ChatShape`."""
         return ()
 
     @property
@@ -175,11 +161,5 @@ class ResponseShape:
         }
 
     def _usage(self, results: Sequence[Result]) -> Document:
-        told = usage(results)
-        return {
-            "input_tokens": told["prompt_tokens"],
-            "input_tokens_details": told["prompt_tokens_details"],
-            "output_tokens": told["completion_tokens"],
-            "output_tokens_details": told["completion_tokens_details"],
-            "total_tokens": told["total_tokens"],
-        }
+        told = usage(results).items()
+        return {name.replace("prompt", "input").replace("completion", "output"): value for name, value in told}

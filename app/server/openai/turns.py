@@ -16,10 +16,8 @@ from anyio import CapacityLimiter, to_thread
 
 from app.runtime.events import BookMoving, Pause, Waiting, WorkerEvent
 from app.runtime.jobs import Work
-from app.runtime.saved_books import SavedBooks
-from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.server.openai.errors import Failed, Overloaded, request_error
+from app.server.openai.errors import RequestError, overloaded, request_error
 from app.server.openai.prompts import Prompt, Prompts
 from app.server.openai.request import ChatRequest
 from core.errors import CoreError, InvalidSetting
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST_WAITING = 16  # requests behind the running one
-RETRY_SECONDS = 5
 SENT = ("sent by a program",)  # the name of its texts among the saved books
 
 
@@ -42,17 +39,11 @@ class Timing:
     begun: float | None = None  # when its turn came
     first_token: float | None = None
     num_reread: int = 0  # tokens that an earlier request had read and that were read again
-    num_before: int = 0  # characters of the answer that the client has sent
-    num_shown_before: int = 0  # of those, characters that could not begin a stop string
 
     @property
     def queue_seconds(self) -> float:
         """From its arrival to its turn."""
         return (self.begun or time.perf_counter()) - self.arrived
-
-    def fresh(self, shown: int, text: str) -> str:
-        """The part of `text` that the client does not have yet, where `shown` characters precede `text`."""
-        return text[max(0, self.num_before - self.num_shown_before - shown) :]
 
     @property
     def first_token_seconds(self) -> float | None:
@@ -84,10 +75,9 @@ class Turns:
         """Yield the events of one answer when its turn comes. Leaving early cancels it.
 
         Raises:
-            Overloaded: at once. While iterating: a RequestError.
+            RequestError: at once where too many wait, and while iterating.
         """
-        work = _work(request, self._prompts, timing, Kept(self._worker.saved_books, self._session))
-        async with self._turn(work, request.field) as events:
+        async with self._turn(self._work(request, timing), request.field) as events:
             yield events
 
     async def do(self, job: "Callable[[TextEngine], T]") -> T:
@@ -105,10 +95,55 @@ class Turns:
             raise ended_early()
         return found[0]
 
+    def _work(self, request: ChatRequest, timing: Timing) -> Work:
+        from core.generation.text import StopWatcher  # already imported with the engine
+
+        books, prompts = self._worker.saved_books, self._prompts
+
+        def work(engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+            timing.begun = time.perf_counter()
+            text = engine.text
+            prompt = prompts.of(request, text, wish_of(request, engine.info.capabilities.thinking))
+            if request.prompt is not None and not engine.knows(prompt.ids):
+                raise InvalidSetting(
+                    "prompt holds a token that the model does not have.", hint="Send the text instead."
+                )
+            whole, done, end = [*prompt.ids, *prompt.written], 0, prompt.boundary
+            known = prompts.known(whole)
+            before = text.decode(prompt.written)  # the client has it; rounds bring what could begin a stop string again
+            held = again = len(before) - len(StopWatcher(request.config.stop_strings).push(before))
+            ids: tuple[int, ...] = prompt.written
+            yield from books.fetch(self._session, whole, engine, cancel)  # what is kept of it need not be read
+            try:
+                for event in answers(engine, prompt, request, cancel):
+                    match event:
+                        case PrefillProgress() if timing.first_token is None:
+                            if end and event.kept_tokens == end > event.reused_tokens:  # its longest text was just read
+                                books.was_read(self._session, prompt.ids[:end], engine, SENT, event.elapsed_seconds)
+                            timing.num_reread = max(0, min(known, event.total_tokens) - event.reused_tokens)
+                            done = event.done_tokens
+                        case RoundDone():
+                            timing.first_token = timing.first_token or time.perf_counter()
+                            ids += tuple(record.token_id for record in event.tokens)
+                            if again:
+                                fresh = replace(event, text=event.text[again:])
+                                event, again = fresh, max(0, again - len(event.text))
+                        case Finished():
+                            ids, again = prompt.written, held
+                            if before:
+                                event = replace(event, text=event.text[len(before) :])
+                            elif request.prompt is None:
+                                prompts.wrote(event, text)
+                    yield event
+            finally:
+                prompts.read([*prompt.ids, *ids] if timing.first_token else whole[:done])
+
+        return work
+
     @asynccontextmanager
     async def _turn(self, work: Work, field: str = "") -> AsyncIterator[AsyncIterator[Event | Pause]]:
         if self._num_here > self._most:
-            raise Overloaded(self._num_here - 1, RETRY_SECONDS)
+            raise overloaded(f"{self._num_here - 1} requests wait already: one is answered at a time.")
         self._num_here += 1
         stream = _Stream(self._worker.borrow(self._session.id, work))
         try:
@@ -152,61 +187,6 @@ class _Stream:
             self._events.close()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """Texts that were read before and need not be read again, and where a new one is noted."""
-
-    books: SavedBooks
-    session: Session
-
-    def fetch(self, token_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
-        """Bring what is kept of a prompt into the engine."""
-        yield from self.books.fetch(self.session, token_ids, engine, cancel)
-
-    def was_read(self, prompt: Prompt, event: PrefillProgress, engine: "TextEngine") -> None:
-        """Save the prompt's longest text on disk, if that is wanted and it has just been read."""
-        end = prompt.boundary
-        if end and event.kept_tokens == end > event.reused_tokens:
-            self.books.was_read(self.session, prompt.ids[:end], engine, SENT, event.elapsed_seconds)
-
-
-def _work(request: ChatRequest, prompts: Prompts, timing: Timing, kept: Kept) -> Work:
-    from core.generation.text import StopWatcher  # already imported with the engine
-
-    def work(engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
-        timing.begun = time.perf_counter()
-        text = engine.text
-        prompt = prompts.of(request, text, wish_of(request, engine.info.capabilities.thinking))
-        if request.prompt is not None and not engine.knows(prompt.ids):
-            raise InvalidSetting("prompt holds a token that the model does not have.", hint="Send the text instead.")
-        whole, done = [*prompt.ids, *prompt.written], 0
-        known = prompts.known(whole)
-        before = text.decode(prompt.written)
-        timing.num_before = len(before)
-        timing.num_shown_before = len(StopWatcher(request.config.stop_strings).push(before))
-        ids: tuple[int, ...] = prompt.written
-        yield from kept.fetch(whole, engine, cancel)
-        try:
-            for event in answers(engine, prompt, request, cancel):
-                match event:
-                    case PrefillProgress() if timing.first_token is None:
-                        kept.was_read(prompt, event, engine)
-                        timing.num_reread = max(0, min(known, event.total_tokens) - event.reused_tokens)
-                        done = event.done_tokens
-                    case RoundDone():
-                        timing.first_token = timing.first_token or time.perf_counter()
-                        ids += tuple(record.token_id for record in event.tokens)
-                    case Finished():
-                        ids = prompt.written
-                        if not prompt.written and request.prompt is None:
-                            prompts.wrote(event, text)
-                yield event
-        finally:
-            prompts.read([*prompt.ids, *ids] if timing.first_token else whole[:done])
-
-    return work
-
-
 def answers(engine: "TextEngine", prompt: Prompt, request: ChatRequest, cancel: threading.Event) -> Iterator[Event]:
     """The events of all answers that a request wants, one after the other; only the first one reads its prompt.
 
@@ -246,6 +226,6 @@ def wish_of(request: ChatRequest, offered: Sequence[str]) -> str | None:
     return known
 
 
-def ended_early() -> Failed:
+def ended_early() -> RequestError:
     """The error if the stream ended without an answer: the server is shutting down."""
-    return Failed("The server is being shut down.", code="shutting_down")
+    return RequestError("The server is being shut down.", 500, code="shutting_down")

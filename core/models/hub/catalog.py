@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,12 +51,23 @@ class KnownFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """A row of the catalogue: a `folder` of this project, or the id of a `hub` repository, or of a file in it or in a
-    wheel."""
+class Described:
+    """What is told of a model, and how it is used."""
 
     name: str
     description: str
+    limits: str = ""  # what the model cannot do, for display; empty for full models
+    acceptance: tuple[float, float] | None = None  # of levels 1 and 2, as measured with its draft
+    chat_template: str | None = None  # replaces the tokenizer's own
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # replace fields of config.json, as the model card says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known(Described):
+    """A row of the catalogue: a `folder` of this project, or the id of a `hub` repository, or of a file in it or in a
+    wheel."""
+
     license: str
     folder: str | None = None
     hub: str | None = None
@@ -64,14 +75,9 @@ class Known:
     gguf: KnownFile | None = None
     role: Literal["target", "draft"] = "target"
     draft: str | None = None  # name of another row
-    limits: str = ""  # what the model cannot do, for display; empty for full models
     gated: bool = False  # the hub asks everyone to accept the licence first
     chat_format: str = ""  # for display
-    chat_template: str | None = None  # replaces the tokenizer's own
-    template_options: Mapping[str, Any] = field(default_factory=dict)
-    acceptance: tuple[float, float] | None = None  # of levels 1 and 2, as measured with this pair
     speculation: Recommended | None = None
-    overrides: Mapping[str, Any] = field(default_factory=dict)  # replace fields of config.json, as the model card says
     config: Mapping[str, Any] | None = None  # published sizes, to plan with before anything is downloaded
     parameters: int | None = None  # of `config`; counting them takes a second a model
     checked: str = ""  # the day on which these facts were compared with the model's card; empty: before 2026-11
@@ -104,19 +110,12 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelEntry:
+class ModelEntry(Described):
     """A target and, if one is known and downloaded, its draft."""
 
-    name: str
     target: Path
     draft: Path | None
-    description: str
-    limits: str = ""  # what the model cannot do, for display; empty for full models
-    acceptance: tuple[float, float] | None = None  # of levels 1 and 2, as measured with this pair
     draft_because: str = ""
-    chat_template: str | None = None
-    template_options: Mapping[str, Any] = field(default_factory=dict)
-    overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
 @functools.cache
@@ -151,10 +150,8 @@ def find(name: str) -> ModelEntry:
         ModelNotHere: it is known but not downloaded.
         IncompleteModel, DamagedAssets: files are missing, of a download or of a bundled model.
     """
-    known = entries().get(name)
-    if known is None:
-        known = next((row for row in entries().values() if row.repo == name and not row.overrides), None)
-    if known is not None:
+    known = entries().get(name) or row_of(name)
+    if known is not None and (known.name == name or not known.overrides):
         return _entry(known)
     folder = Path(name).expanduser()
     if not folder.exists() and HUB_ID.fullmatch(name):
@@ -200,18 +197,8 @@ def _entry(known: Known) -> ModelEntry:
             require_files(ROOT / row.folder, row.name)
         elif draft is None:
             because = f"its draft is not here: python launch.py models get {known.draft}"
-    return ModelEntry(
-        name=known.name,
-        target=target,
-        draft=draft,
-        description=known.description,
-        limits=known.limits,
-        acceptance=known.acceptance,
-        draft_because=because,
-        chat_template=known.chat_template,
-        template_options=known.template_options,
-        overrides=known.overrides,
-    )
+    told = {one.name: getattr(known, one.name) for one in fields(Described)}
+    return ModelEntry(**told, target=target, draft=draft, draft_because=because)
 
 
 def is_here(name: str) -> bool:
@@ -220,13 +207,18 @@ def is_here(name: str) -> bool:
     return folder is not None and not store.missing_files(folder)
 
 
+def row_of(repo: str) -> Known | None:
+    """The first row with files of that id."""
+    return next((row for row in entries().values() if row.repo == repo), None)
+
+
 def known_row(name: str) -> Known:
     """A row of the catalogue by name or hub id.
 
     Raises:
         UnknownModel: there is none.
     """
-    row = entries().get(name) or next((row for row in entries().values() if row.repo == name), None)
+    row = entries().get(name) or row_of(name)
     if row is None:
         raise UnknownModel(f"The catalogue has no model {name!r}.", hint="See: python launch.py models list")
     return row

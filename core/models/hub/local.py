@@ -105,11 +105,11 @@ def look_at(name: str, *, shown: str, path: Path) -> LocalModel:
         dims, config = read_dims(path), read_config(path)  # first: what cannot be used need not be finished
         require_files(path, shown)
     except CoreError as error:
-        return LocalModel(name=name, shown=shown, path=path, problem=error.problem, hint=error.hint)
+        problem, hint = error.problem, error.hint
     except OSError as error:
-        problem = f"It cannot be read ({error.strerror})."
-        return LocalModel(name=name, shown=shown, path=path, problem=problem, hint=READERS)
+        problem, hint = f"It cannot be read ({error.strerror}).", READERS
     except Exception as error:  # transformers' code for a family may fail in any way on odd values
-        problem = f"Its configuration cannot be used ({type(error).__name__})."
-        return LocalModel(name=name, shown=shown, path=path, problem=problem, hint="Fetch its files again.")
-    return LocalModel(name=name, shown=shown, path=path, family=config.model_type, dims=dims)
+        problem, hint = f"Its configuration cannot be used ({type(error).__name__}).", "Fetch its files again."
+    else:
+        return LocalModel(name=name, shown=shown, path=path, family=config.model_type, dims=dims)
+    return LocalModel(name=name, shown=shown, path=path, problem=problem, hint=hint)

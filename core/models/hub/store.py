@@ -7,7 +7,6 @@ library's constants. Never asks the network.
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from huggingface_hub import constants
@@ -91,7 +90,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 def size_on_disk(repo: str) -> int:
     """Bytes of a hub model in the cache, including unfinished parts."""
-    return sum(file.lstat().st_size for file in _files(repository_folder(repo)))
+    files = (file for file in repository_folder(repo).rglob("*") if file.is_symlink() or file.is_file())
+    return sum(file.lstat().st_size for file in files)
 
 
 def has_parts(repo: str) -> bool:
@@ -113,14 +113,3 @@ def repositories() -> list[str]:
     prefix = f"models{constants.REPO_ID_SEPARATOR}"
     folders = sorted(cache_folder().glob(f"{prefix}*")) if cache_folder().is_dir() else []
     return ["/".join(folder.name.removeprefix(prefix).split(constants.REPO_ID_SEPARATOR, 1)) for folder in folders]
-
-
-def downloaded() -> list[str]:
-    """Those that have a configuration."""
-    return [
-        repo for repo in repositories() if (found := locate(repo)) is not None and (found / "config.json").is_file()
-    ]
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (file for file in folder.rglob("*") if file.is_symlink() or file.is_file())

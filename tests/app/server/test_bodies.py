@@ -18,7 +18,6 @@ from gradio_client import Client, handle_file
 from app.context.upload_files import FOLDER, claim, drop_unopened, forget, in_use, size_bytes, sweep
 from app.runtime.worker import EngineWorker
 from app.server import bodies, serve_page
-from app.server.bodies import Bodies
 from app.ui.assets import ASSETS
 from core.errors import CoreError
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
@@ -130,8 +129,9 @@ def test_only_what_the_page_asks_for_is_there(serve: ServeOn, worker: EngineWork
     address = serve(worker)
     with httpx.Client(trust_env=False, timeout=SECONDS) as client:
         for path in (
-            "monitoring/x", "docs", "openapi.json", "robots.txt", "pwa_icon/2", "gradio_api/deep_link?session_hash=x",
-            "gradio_api/run-history/buckets", "gradio_api/vibe-code", "gradio_api/dev/reload", "gradio_api/token",
+            "monitoring/x", "logout", "docs", "openapi.json", "robots.txt", "pwa_icon/2", "gradio_api/token",
+            "gradio_api/deep_link?session_hash=x", "gradio_api/vibe-code", "gradio_api/dev/reload",
+            "gradio_api/run-history/buckets",
             "gradio_api/custom_component/x/client/A/%0AFAKE", "gradio_api//upload", "gradio_api/stream/x",
         ):  # fmt: skip
             for method in ("GET", "POST"):
@@ -161,13 +161,26 @@ def post_file(client: httpx.Client, address: str, content: bytes, name: str = "a
     return client.post(f"{address}gradio_api/upload", files={"files": (name, content)})
 
 
+def test_no_answer_names_a_folder_of_this_machine(
+    serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace
+) -> None:
+    address = serve(worker)
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
+        (path,) = post_file(client, address, b"words").json()
+        assert len(Path(path).parts) == 2 and not Path(path).is_absolute()
+        assert (arguments.data_dir / FOLDER / path).read_bytes() == b"words", "which the page sends back"
+        told = "".join(client.get(address + place).text for place in ("", "config", "gradio_api/info"))
+    assert (
+        len(told) > 10_000 and str(arguments.data_dir) not in told and str(Path(bodies.__file__).parents[2]) not in told
+    )
+
+
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds of kilobytes."""
-    monkeypatch.setattr(
-        Bodies.__init__, "__kwdefaults__", {"most_posted": 20_000, "most_stored": 50_000, "most_message": 10_000}
-    )
-    monkeypatch.setattr(bodies, "MEASURE_BYTES", 1)
+    limits = {"MOST_POSTED": 20_000, "MOST_STORED": 50_000, "MOST_MESSAGE": 10_000, "MEASURE_BYTES": 1}
+    for name, value in limits.items():
+        monkeypatch.setattr(bodies, name, value)
 
 
 @pytest.mark.usefixtures("narrow")
@@ -216,7 +229,7 @@ def test_unfinished_bodies_are_few_and_end(
     path: str,
     limit: str,
 ) -> None:
-    monkeypatch.setattr("app.server.openai.bodies.STALLED_SECONDS", 2.0)
+    monkeypatch.setattr("app.server.bodies.STALLED_SECONDS", 2.0)
     monkeypatch.setattr(bodies, limit, 2)
     address = serve(worker)
     lines = []

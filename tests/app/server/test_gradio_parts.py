@@ -9,7 +9,7 @@ import safehttpx
 from gradio import processing_utils, state_holder, utils
 from gradio.data_classes import FileData
 
-from app.server.gradio_parts import FETCHING, NO_ADDRESSES, PageState, fetch_nothing, keep_numbers
+from app.server.gradio_parts import FETCHING, NO_ADDRESSES, PageState, replace_parts
 
 (GRADIO_ALONE,) = PageState.__bases__  # served pages have put ours in its place
 
@@ -42,7 +42,7 @@ def test_gradio_alone_keeps_them_all() -> None:
 
 def test_pages_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_holder, "SessionState", GRADIO_ALONE)  # put back at the end
-    keep_numbers()
+    replace_parts()
     holder: Any = state_holder.StateHolder()
     with gr.Blocks() as blocks:
         gr.HTML("")
@@ -51,7 +51,7 @@ def test_pages_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_would_fetch_an_address_raises() -> None:
-    fetch_nothing()
+    replace_parts()
     for name in FETCHING:
         with pytest.raises(ValueError, match=NO_ADDRESSES):
             getattr(processing_utils, name)("https://books.example/a.txt", "")
@@ -62,7 +62,7 @@ def test_what_would_fetch_an_address_raises() -> None:
 @pytest.mark.parametrize("path", ["\\\\machine\\a.txt", "//machine/a.txt"])
 def test_no_machine_is_asked_for_a_file(path: str) -> None:
     """On Windows such a path is a folder of another machine."""
-    fetch_nothing()
+    replace_parts()
     for file in (path, FileData(path=path)):
         with pytest.raises(ValueError, match=NO_ADDRESSES):
             utils.is_static_file(file)
@@ -72,4 +72,4 @@ def test_no_machine_is_asked_for_a_file(path: str) -> None:
 def test_a_gradio_that_fetches_by_other_functions_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(processing_utils, FETCHING[0])
     with pytest.raises(AttributeError, match=FETCHING[0]):
-        fetch_nothing()
+        replace_parts()

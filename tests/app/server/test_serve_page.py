@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.server import serve_page
-from core.errors import CoreError, InvalidSetting, UnknownModel
+from core.errors import CoreError, InvalidSetting, NotPossibleHere, UnknownModel
 
 
 @pytest.mark.parametrize("changed", [{"host": "0.0.0.0"}, {"host": "192.168.0.7"}, {"host": "::"}, {"share": True}])
@@ -60,7 +60,7 @@ def test_a_port_in_use_is_one_line_with_an_action(arguments: argparse.Namespace)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", arguments.port))
         taken.listen()
-        with pytest.raises(serve_page.PortInUse) as caught:
+        with pytest.raises(NotPossibleHere) as caught:
             serve_page.run(arguments)
     assert str(arguments.port) in caught.value.problem and f"--port {arguments.port + 1}" in caught.value.hint
 

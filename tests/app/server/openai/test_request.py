@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from app.server.openai.errors import BadRequest, request_error
-from app.server.openai.request import Message, parse_chat, parse_json, parse_text
-from app.server.openai.responses import parse_response
+from app.server.openai.errors import RequestError, request_error
+from app.server.openai.request import ChatBody, TextBody, parse, parse_json
+from app.server.openai.responses import ResponseBody
 from core.errors import BadGrammar, ContextTooSmall, InvalidSetting
 
 ASKED = [{"role": "user", "content": "Who keeps the light?"}]
 
 
 def parsed(**fields: Any) -> Any:
-    return parse_chat({"model": "m", "messages": ASKED, **fields})
+    return parse(ChatBody, {"model": "m", "messages": ASKED, **fields})
 
 
 def test_defaults_are_those_of_openai() -> None:
     request = parsed()
-    assert request.messages == (Message("user", "Who keeps the light?"),)
+    assert [(one.role, one.text) for one in request.messages] == [("user", "Who keeps the light?")]
     assert (request.config.sampling.temperature, request.config.sampling.top_p) == (1.0, 1.0)
     assert request.config.method == "triforce" and not request.stream
     assert parsed().config.seed != parsed().config.seed, "without a seed every answer is drawn anew"
@@ -47,14 +47,8 @@ def test_instructions_have_two_names() -> None:
 
 def test_what_changes_nothing_is_accepted() -> None:
     parsed(n=1, presence_penalty=0.0, logit_bias={}, tools=[], tool_choice="none", response_format={"type": "text"})
+    parsed(presence_penalty=None, temperature=None, messages=[{**ASKED[0], "tool_calls": None, "function_call": None}])
     parsed(user="someone", metadata={"a": 1}, store=True, service_tier="auto", top_k=-1, logprobs=False, stop=None)
-
-
-def nested(depth: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {}
-    for _ in range(depth):
-        schema = {"items": schema}
-    return schema
 
 
 @pytest.mark.parametrize(
@@ -74,7 +68,6 @@ def nested(depth: int) -> dict[str, Any]:
         ("response_format", {"type": "json_schema"}),
         ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": "y"}}),
         ("response_format", {"type": "json_schema", "json_schema": {"schema": {"const": "x" * 70_000}}}),
-        ("response_format", {"type": "json_schema", "json_schema": {"schema": nested(5000)}}),
         ("guided_json", {"type": "object"}),
         ("temperature", "hot"),
         ("temperature", -1),
@@ -107,7 +100,7 @@ def nested(depth: int) -> dict[str, Any]:
         ("messages", [{"role": "user"}]),
         ("messages", [{"role": "user", "content": " "}]),
         ("messages", [{"role": "user", "content": []}]),
-        ("messages", [{"role": "user", "content": "\ud800"}]),
+        ("messages", [{"role": "user", "content": None, "tool_calls": []}]),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]),
         ("messages", [*ASKED, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]),
         ("messages", [*ASKED, {"role": "assistant", "content": "The"}]),
@@ -115,7 +108,7 @@ def nested(depth: int) -> dict[str, Any]:
     ],
 )
 def test_what_cannot_be_served_is_refused_in_one_line(field: str, value: Any) -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(RequestError) as caught:
         parsed(**{field: value})
     assert "\n" not in caught.value.message and len(caught.value.message) < 300
     assert "--" not in caught.value.message and caught.value.param is not None, "the API's words"
@@ -135,7 +128,6 @@ def test_no_limit_no_name_and_no_chance_are_allowed() -> None:
         ({"prompt": []}, "prompt"),
         ({"prompt": ["a", "b"]}, "prompt"),
         ({"prompt": ""}, "prompt"),
-        ({"prompt": "\ud800"}, "prompt"),
         ({"prompt": [1, True]}, "prompt"),
         ({"prompt": "a", "echo": True}, "echo"),
         ({"prompt": "a", "messages": ASKED}, "messages"),
@@ -144,14 +136,14 @@ def test_no_limit_no_name_and_no_chance_are_allowed() -> None:
     ],
 )
 def test_a_text_to_continue_is_checked_too(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        parse_text(fields)
+    with pytest.raises(RequestError) as caught:
+        parse(TextBody, fields)
     assert caught.value.param == param
 
 
 def test_a_text_or_its_tokens_can_be_continued() -> None:
-    assert parse_text({"prompt": ["a"]}).prompt == "a" and parse_text({"prompt": [[1, 2]]}).prompt == (1, 2)
-    assert parse_text({"prompt": "a", "max_tokens": None}).config.max_new_tokens == 16
+    assert parse(TextBody, {"prompt": ["a"]}).prompt == "a" and parse(TextBody, {"prompt": [[1, 2]]}).prompt == (1, 2)
+    assert parse(TextBody, {"prompt": "a", "max_tokens": None}).config.max_new_tokens == 16
 
 
 @pytest.mark.parametrize(
@@ -159,21 +151,21 @@ def test_a_text_or_its_tokens_can_be_continued() -> None:
     [
         ({}, "input"),
         ({"input": []}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
-        ({"input": [{"type": "function_call_output"}]}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
+        ({"input": [{"type": "function_call_output"}]}, "input[0].type"),
         ({"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
         ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"input": "a", "text": {"format": {"type": "grammar"}}}, "text.format"),
+        ({"input": "a", "text": {"format": {"type": "grammar"}}}, "text.format.type"),
         ({"input": "a", "text": {"format": {"type": "json_schema", "schema": 1}}}, "text.format"),
         ({"input": "a", "text": {"verbosity": "low"}}, "text.verbosity"),
         ({"input": "a", "tools": [{}]}, "tools"),
     ],
 )
 def test_responses_are_refused_in_their_own_words(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        parse_response(fields)
+    with pytest.raises(RequestError) as caught:
+        parse(ResponseBody, fields)
     assert caught.value.param == param
-    assert "messages[" not in caught.value.message and "response_format" not in caught.value.message
+    assert param in caught.value.message and "\n" not in caught.value.message
 
 
 def test_a_schema_reaches_the_engine_from_every_address() -> None:
@@ -182,8 +174,10 @@ def test_a_schema_reaches_the_engine_from_every_address() -> None:
     wanted = {"type": "json_schema", "json_schema": named}
     requests = (
         parsed(response_format=wanted),
-        parse_text({"prompt": "a", "response_format": wanted}),
-        parse_response({"input": "a", "text": {"format": {"type": "json_schema", **named}, "verbosity": "medium"}}),
+        parse(TextBody, {"prompt": "a", "response_format": wanted}),
+        parse(
+            ResponseBody, {"input": "a", "text": {"format": {"type": "json_schema", **named}, "verbosity": "medium"}}
+        ),
     )
     assert [json.loads(one.config.json_schema or "") for one in requests] == [schema] * 3
     anything = parsed(response_format={"type": "json_object"})
@@ -200,13 +194,26 @@ def test_hints_for_the_command_line_are_not_for_clients() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b'{"a": NaN}', b"[" * 100_000, b'{"a":' * 50_000, b"9" * 5_000]
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"a": NaN}',
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b"9" * 5_000,
+        b'{"a": "\\ud800"}',
+        b'{"seed": ' + b"9" * 5_000 + b"}",
+    ],
 )
 def test_what_is_not_an_object_in_json_is_refused(body: bytes) -> None:
-    with pytest.raises(BadRequest):
+    with pytest.raises(RequestError):
         parse_json(body)
 
 
 def test_an_answer_can_be_continued() -> None:
     request = parsed(messages=[*ASKED, {"role": "assistant", "content": "The"}], continue_final_message=True)
-    assert request.continues and request.messages[-1] == Message("assistant", "The")
+    assert request.continues and request.messages[-1].text == "The"

@@ -12,9 +12,9 @@ import pytest
 from starlette.requests import Request
 
 from app.runtime.worker import EngineWorker
-from app.server.openai.api import EventStream
-from app.server.openai.bodies import Bodies, prompt_bytes
-from app.server.openai.errors import BadRequest, Overloaded, TooLarge
+from app.server.bodies import BodyLimit
+from app.server.openai.api import event_stream, prompt_bytes
+from app.server.openai.errors import RequestError
 from tests.app.fakes import HOLD, SECONDS
 from tests.app.server.openai.servers import ServedEngine, served, wait_for
 
@@ -178,51 +178,64 @@ def test_more_bytes_than_any_prompt_has_are_refused_before_they_are_sent(url: st
         assert b" 413 " in line.recv(1000)
 
 
-def test_bodies_are_bounded_by_the_context_however_they_come() -> None:
-    bodies = Bodies(prompt_bytes(16_384), most_at_once=2)
+class Limited:
+    """An app behind a limit of a context's size, and what came of requests."""
 
-    async def coming(*parts: bytes) -> bytes:
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.limit = BodyLimit(self._app, prompt_bytes(16_384), 2, RequestError.as_json)
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        self.bodies.append((await receive())["body"])
+
+    async def status(self, receive: Any) -> int:
+        """200 where the app has seen it."""
+        found = [200]
+
+        async def send(message: Any) -> None:
+            found.append(message.get("status", found[-1]))
+
+        await self.limit({"type": "http", "method": "POST", "headers": []}, receive, send)
+        return found[-1]
+
+
+def test_bodies_are_bounded_by_the_context_however_they_come() -> None:
+    limited = Limited()
+
+    def coming(*parts: bytes) -> int:
         left = list(parts)
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
-        return await bodies.read(Request({"type": "http", "headers": []}, receive))
+        return asyncio.run(limited.status(receive))
 
-    assert bodies.most_bytes == 2 << 20 and asyncio.run(coming(b"a", b"b")) == b"ab"
-    with pytest.raises(TooLarge, match="2 MiB"):
-        asyncio.run(coming(*[bytes(1 << 20)] * 3))
+    assert prompt_bytes(16_384) == 2 << 20 and coming(b"a", b"b") == 200
+    assert coming(*[bytes(1 << 20)] * 3) == 413 and limited.bodies == [b"ab"]
 
 
 def test_slow_senders_are_few_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.server.openai.bodies.STALLED_SECONDS", 0.2)
-    bodies = Bodies(prompt_bytes(16_384), most_at_once=2)
+    monkeypatch.setattr("app.server.bodies.STALLED_SECONDS", 0.2)
+    limited = Limited()
 
     async def silent() -> Any:
         await asyncio.Event().wait()
 
-    async def three() -> list[Any]:
-        sent = [bodies.read(Request({"type": "http", "headers": []}, silent)) for _ in range(3)]
-        return list(await asyncio.gather(*sent, return_exceptions=True))
+    async def three() -> list[int]:
+        return list(await asyncio.gather(*(limited.status(silent) for _ in range(3))))
 
     for _ in range(2):  # places are given back
-        assert [type(error) for error in asyncio.run(three())] == [BadRequest, BadRequest, Overloaded]
+        assert asyncio.run(three()) == [400, 400, 503]
 
 
 def test_a_sender_of_a_byte_now_and_then_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.server.openai.bodies.LONGEST_SECONDS", 0.5)
+    monkeypatch.setattr("app.server.bodies.LONGEST_SECONDS", 0.5)
 
     async def trickling() -> Any:
         await asyncio.sleep(0.01)  # never silent for long
         return {"type": "http.request", "body": b"a", "more_body": True}
 
-    async def read() -> bytes:
-        return await Bodies(prompt_bytes(16_384), most_at_once=2).read(
-            Request({"type": "http", "headers": []}, trickling)
-        )
-
-    with pytest.raises(BadRequest, match="too long to come"):
-        asyncio.run(asyncio.wait_for(read(), 30))
+    assert asyncio.run(asyncio.wait_for(Limited().status(trickling), 30)) == 400
 
 
 def test_a_client_that_takes_nothing_gives_its_turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +259,7 @@ def test_a_client_that_takes_nothing_gives_its_turn_back(monkeypatch: pytest.Mon
     async def answer() -> None:
         scope: dict[str, Any] = {"type": "http", "headers": []}
         written = parts()
-        stream = EventStream(Request(scope, silent), await anext(written), written)
+        stream = event_stream(Request(scope, silent), await anext(written), written)
         await asyncio.wait_for(stream(scope, silent, full), SECONDS)
 
     asyncio.run(answer())

@@ -345,7 +345,7 @@ def test_a_model_of_the_catalogue_comes_at_its_commit(
     hub: ToyHub, monkeypatch: pytest.MonkeyPatch, stubborn: bool
 ) -> None:
     row = Known(name="tiny", description="", license="", hub=REPO, commit="beef" * 10)
-    monkeypatch.setattr("core.models.hub.client.entries", lambda: {"tiny": row})
+    monkeypatch.setattr("core.models.hub.catalog.entries", lambda: {"tiny": row})
     hub.stubborn = stubborn
     if stubborn:
         with pytest.raises(HubUnreachable):
@@ -375,7 +375,7 @@ def test_the_hub_s_own_download_keeps_no_part(hub: ToyHub, monkeypatch: pytest.M
 def test_removing_takes_everything_and_says_how_much(hub: ToyHub) -> None:
     fetch()
     assert store.remove(REPO) >= SIZE
-    assert store.locate(REPO) is None and store.size_on_disk(REPO) == 0 and store.downloaded() == []
+    assert store.locate(REPO) is None and store.size_on_disk(REPO) == 0 and store.repositories() == []
 
 
 def test_two_downloads_at_once_fetch_every_file_once(hub: ToyHub) -> None:

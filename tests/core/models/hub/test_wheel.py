@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import constants
 
 from core.errors import CoreError, DamagedDownload, HubRefused, HubUnreachable, NotEnoughDisk, NotPossibleHere
-from core.models.hub import catalog, client, local, store
+from core.models.hub import catalog, local, store
 from core.models.hub.client import look_up
 from core.models.hub.download import DownloadProgress, download, still_to_come
 from tests.core.models.hub.toy_index import ToyIndex, serving, wheel_with
@@ -38,7 +38,7 @@ TOY = catalog.Known(
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyIndex]:
-    for module in (catalog, client, local):
+    for module in (catalog, local):
         monkeypatch.setattr(module, "entries", lambda: {"toy": TOY})
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     for name in [name for name in os.environ if name.startswith("PIP_")]:
