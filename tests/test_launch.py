@@ -33,6 +33,7 @@ COPIED = (
     "launch.py", "app/cli/arguments.py", "app/cli/argument_types.py", "app/cli/command_options.py",
     "assets/tools/commands.py", "app/cli/terminal.py", "app/document_formats.py", "app/cli/check.py",
     "app/cli/environment.py", "core/errors.py", "core/planning/nvidia.py",
+    "core/ops/compilers.py",
 )  # fmt: skip
 RAISES = "def run(args):\n    {}\n"
 
@@ -47,7 +48,7 @@ def checkout(tmp_path: Path) -> Path:
     (root / "app/server").mkdir()
     (root / "requirements.txt").write_text("pytest>=9  # met by the environment of the tests\n\n")
     (root / "requirements-dev.txt").write_text("pytest>=9\n")
-    for file in (environment.LOCK, environment.TORCH_LOCK, environment.CUDA_LOCK):
+    for file in environment.LOCKS:
         (root / file.name).write_text("")
     for file in ("app/server/serve_page.py", "app/cli/ask.py", "app/cli/doctor.py"):
         (root / file).write_text(ECHO)

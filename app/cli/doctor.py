@@ -25,6 +25,7 @@ from core.models.hub.shapes import find_shape
 from core.models.hub.store import weight_files
 from core.models.loader import read_config
 from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
+from core.ops.compilers import INSTALL
 from core.planning.composition import usual_acceptance
 from core.planning.hardware import this_machine
 from core.planning.machine_spec import Rig, described_gpu, make_rig
@@ -45,6 +46,9 @@ from core.planning.speed_model import (
 
 GIB = float(1 << 30)
 APPLE_GPU = "none with CUDA: Apple's shares the memory of the processor and is not used"
+NO_COMPILER = (
+    f"Kernels    none, as there is no C++ compiler: 4-bit files are widened to 32 bits and slow. Run: {INSTALL}"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +263,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predicti
         f"Processor  {', '.join((machine.cpu, f'{machine.num_cores} cores', *machine.abilities))}",
         f"Memory     {machine.free_ram_bytes / GIB:.1f} of {machine.ram_bytes / GIB:.1f} GiB free",
         *(gpus or [f"GPU        {missing}"]),
+        *([] if rig.assumed or machine.compiles else [NO_COMPILER]),
         *([] if rig.assumed else [parsers_line(left_open())]),
         "",
         f"Model      {subject.name}: {subject.description}",

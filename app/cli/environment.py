@@ -3,7 +3,8 @@
 `.venv` gets the versions of the lock files, by their hashes; an environment of the user's own need only meet the ranges
 of requirements.txt.
 
-Imports only the standard library and `core.planning.nvidia`, which does the same: nothing else may be installed yet.
+Imports only the standard library, and `core.planning.nvidia` and `core.ops.compilers`, which do the same: nothing else
+may be installed yet.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from core.ops.compilers import system_compiler
 from core.planning import nvidia
 
 if TYPE_CHECKING:
@@ -24,8 +26,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS, DEV_REQUIREMENTS = ROOT / "requirements.txt", ROOT / "requirements-dev.txt"
-# Versions with hashes: of all packages but torch, of torch, and of what torch of the public index needs on Linux.
-LOCK, TORCH_LOCK, CUDA_LOCK = (ROOT / f"requirements{name}.lock" for name in ("", "-torch", "-cuda"))
+# Versions with hashes: of all packages but torch, of torch, of what torch of the public index needs on Linux, and of a
+# C++ compiler.
+LOCKS = LOCK, TORCH_LOCK, CUDA_LOCK, COMPILER_LOCK = tuple(
+    ROOT / f"requirements{name}.lock" for name in ("", "-torch", "-cuda", "-compiler")
+)
 LOCKED_CUDA = "13.0"
 BY_HASH = ("--no-deps", "--require-hashes", "-r")
 VENV = ROOT / ".venv"
@@ -111,8 +116,7 @@ def added_by_extras(found: metadata.Distribution, extras: set[str]) -> "Iterator
 
 def digest() -> str:
     """The digest of the requirements that a ready `.venv` was filled from."""
-    files = (REQUIREMENTS, LOCK, TORCH_LOCK, CUDA_LOCK)
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return hashlib.sha256(b"".join(file.read_bytes() for file in (REQUIREMENTS, *LOCKS))).hexdigest()
 
 
 def stamp() -> str | None:
@@ -150,10 +154,21 @@ def fill_venv(device: str) -> None:
             pip_install(VENV_PYTHON, *BY_HASH, CUDA_LOCK)
         pip_install(VENV_PYTHON, *BY_HASH, LOCK)
         pip_install(VENV_PYTHON, "-r", REQUIREMENTS)  # finds all there, but what a build of PyTorch's own needs besides
+        install_compiler(VENV_PYTHON)
     except Situation:
         STAMP.unlink()  # pip failed by itself and left `.venv` consistent
         raise
     STAMP.write_text(digest(), encoding="utf-8")
+
+
+def install_compiler(python: Path) -> None:
+    """Install a C++ compiler where the system has none; where none is to be had, one line says what that costs."""
+    if system_compiler() is not None:
+        return
+    try:
+        pip_install(python, *BY_HASH, COMPILER_LOCK)
+    except Situation as situation:
+        print(f"note: there is no C++ compiler, so answers take longer. {situation.problem}", file=sys.stderr)
 
 
 def venv_works() -> bool:

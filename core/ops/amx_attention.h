@@ -11,7 +11,7 @@
 // that takes as long as multiplying it, and neither runs beside the computing of vectors (measured on two cores of an
 // Intel Xeon: 4 products 17 ns, 128 multiplications of vectors 17 ns, both in turns 35 ns).
 
-#if defined(__AMX_BF16__) && defined(__AVX512BW__)
+#if defined(__AMX_BF16__) && defined(__AVX512BW__) && defined(__linux__)
 #define HAS_MATRICES
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -67,7 +67,7 @@ INLINE void settle() { asm volatile("" ::: "memory"); }
 // behind the one before. Parts are cut off, not rounded: what is left has at most as many bits less.
 template <int P> INLINE void split(Wide x, Wide y, Word* to, int64_t stride) {
   const __m512i upper = _mm512_set1_epi32(int32_t(0xffff0000));
-#pragma GCC unroll 3
+UNROLL(3)
   for (int p = 0; p < P; ++p, to += stride) {
     const __m512i a = _mm512_castps_si512(x), b = _mm512_castps_si512(y);
     _mm512_store_si512(to, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(a, 16), b));
@@ -331,7 +331,7 @@ template <class T> Wide Task<T>::tops(int g, int64_t start) const {
   const Wide before = states_[g].top;
   Wide best[4] = {before, before, before, before};
   for (int j = 0; j < KEYS; j += 4) {
-#pragma GCC unroll 4
+UNROLL(4)
     for (int i = 0; i < 4; ++i) {
       float* at = scores_.at((j + i) * QUERIES);
       Wide score = load<Wide>(at);
@@ -352,7 +352,7 @@ template <class T> void Task<T>::weigh(int g, Wide top, int block, Asking<T>& as
   float* masses = masses_.at((size_t(g) * chunks_ + (chunks_ > 0 ? block * KEYS / chunk_ : 0)) * QUERIES);
   for (int j = 0; j < KEYS; j += 4) {
     asking.step(SOME_WEIGHTS);
-#pragma GCC unroll 4
+UNROLL(4)
     for (int i = 0; i < 4; ++i) {
       float* at = scores_.at((j + i) * QUERIES);
       const Wide weight = power_of_two<Wide>(load<Wide>(at) - top);
@@ -365,11 +365,11 @@ template <class T> void Task<T>::weigh(int g, Wide top, int block, Asking<T>& as
   if (chunks_ > 0) tops_[g * (chunks_ * chunk_ / KEYS) + block] = top;
   for (int j = 0; j < KEYS; j += SIDE) {
     Wide square[SIDE];
-#pragma GCC unroll 16
+UNROLL(16)
     for (int i = 0; i < SIDE; ++i) square[i] = load<Wide>(scores_.at((j + i) * QUERIES));
     turn_over<SIDE / 2>(square, Lanes<SIDE>());
     asking.step(TURN);
-#pragma GCC unroll 16
+UNROLL(16)
     for (int i = 0; i < SIDE; ++i) store(scores_.at((j + i) * QUERIES), square[i]);
   }
   const Wide shrunk = power_of_two<Wide>(state.top - top);

@@ -1,9 +1,9 @@
-"""Optional CPU kernels for passes of a few rows, compiled on first use by the system's C++ compiler.
+"""Optional CPU kernels for passes of a few rows, compiled on first use by a C++ compiler (see `compilers`).
 
 Stock operations read keys and values once for a row, and about twice as long for ten (see `attention`). The kernel in
 small_rows.cpp reads them once for all rows. It is kept in the user's cache folder and checked against the stock result
 before it is used. Nothing depends on it: without a compiler, or on an unsupported processor or system, stock operations
-do the work. It uses torch's own threads: two thread pools would wait for each other's cores.
+do the work. It uses torch's own threads where it can, see `openmp`.
 """
 
 import ctypes
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from core.ops.attention import Masses, Partial, attend
 from core.ops.kernel_structs import DecoderSizes, LinearSizes, ModelSizes, ScratchPointers, Sizes
+from core.ops.openmp import OpenMP, torch_openmp
 from core.ops.threads import process_threads
 
 KEPT_AS = (torch.float32, torch.float16, torch.bfloat16)  # keys and values, by their number in the kernel
@@ -40,10 +41,11 @@ class SmallRows:
     not used, see `__call__`.
     """
 
-    def __init__(self, library: Path) -> None:
+    def __init__(self, library: Path, openmp: OpenMP | None = None) -> None:
         self.reads_prompts = True  # whether long passes come here too; where they are measured, `backend` decides
         pointers, number = ctypes.c_void_p, ctypes.c_int64
         self.library = loaded = ctypes.CDLL(str(library))
+        loaded.small_rows_threads(ctypes.byref(openmp or torch_openmp()))
         self._threads = process_threads()
         self._call = loaded.small_rows_attention
         self._call_norm, self._call_silu = loaded.small_rows_norm, loaded.small_rows_silu

@@ -8,8 +8,8 @@
 // - Rows keep a running maximum and sum (online softmax, arXiv 1805.02867). Threads take shares of a head's keys, or some
 //   of its rows; shares are merged by their log-sum-exp (Flash-Decoding).
 //
-// Keys and values are float32, float16 or bfloat16, which are widened in registers (exactly); all sums are float32. GCC's vector
-// extensions serve every processor; only the widening of float16, and matrix units (amx_attention.h), have instructions that they do not reach.
+// Keys and values are float32, float16 or bfloat16, which are widened in registers (exactly); all sums are float32. The vector
+// extensions of GCC and Clang serve every processor; only the widening of float16, and matrix units (amx_attention.h), have instructions that they do not reach.
 // Blocks and shares begin at fixed keys, every sum is taken in one order, and a key that a row does not see adds exactly
 // 0, so a row's result depends on its query and the keys and values that it sees alone: not on rows beside it, later
 // keys, heads or threads.
@@ -19,11 +19,15 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <mutex>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -36,9 +40,24 @@
 #include <arm_neon.h>
 #endif
 
-#define INLINE inline __attribute__((always_inline))  // GCC finds the loops too long
+#define INLINE inline __attribute__((always_inline))  // compilers find the loops too long
+#ifdef __clang__
+#define UNROLL(N) _Pragma("clang loop unroll(full)")
+#define NOT_UNROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define PRAGMA(TEXT) _Pragma(#TEXT)
+#define UNROLL(N) PRAGMA(GCC unroll N)
+#define NOT_UNROLLED UNROLL(1)
+#endif
+#ifdef _WIN32
+#define EXPORT extern "C" __declspec(dllexport)
+#else
+#define EXPORT extern "C"
+#endif
 
 namespace {
+
+#include "thread_team.h"
 
 typedef float Vec4 __attribute__((vector_size(16)));
 typedef float Vec __attribute__((vector_size(32)));
@@ -146,9 +165,18 @@ template <> INLINE Vec16 load<Vec16>(const Brain* p) {
 }
 #endif
 
+// Elements of two vectors by their numbers, those of y behind those of x.
+template <int... I, class V> INLINE V shuffled(V x, V y) {
+#ifdef __clang__
+  return __builtin_shufflevector(x, y, I...);
+#else
+  return __builtin_shuffle(x, y, Ints<V>{I...});
+#endif
+}
+
 // Elements L and L + step of a vector, for every L, changed with each other.
 template <int STEP, class V, int... L> INLINE V turned(V x, std::integer_sequence<int, L...>) {
-  return __builtin_shuffle(x, Ints<V>{(L ^ STEP)...});
+  return shuffled<(L ^ STEP)...>(x, x);
 }
 
 template <int STEP, class V, class Join> INLINE float joined(V x, Join join) {
@@ -167,16 +195,16 @@ template <class V> inline float sum_of(V x) {
 // sum_of for eight vectors at once, to the same bits.
 inline Vec sums_of(const Vec (&x)[8]) {
   Vec y[4], z[2];
-#pragma GCC unroll 4
+UNROLL(4)
   for (int i = 0; i < 4; ++i)
-    y[i] = __builtin_shuffle(x[i], x[i + 4], Ints<Vec>{0, 1, 2, 3, 8, 9, 10, 11}) +
-           __builtin_shuffle(x[i], x[i + 4], Ints<Vec>{4, 5, 6, 7, 12, 13, 14, 15});
-#pragma GCC unroll 2
+    y[i] = shuffled<0, 1, 2, 3, 8, 9, 10, 11>(x[i], x[i + 4]) +
+           shuffled<4, 5, 6, 7, 12, 13, 14, 15>(x[i], x[i + 4]);
+UNROLL(2)
   for (int i = 0; i < 2; ++i)
-    z[i] = __builtin_shuffle(y[2 * i], y[2 * i + 1], Ints<Vec>{0, 1, 8, 9, 4, 5, 12, 13}) +
-           __builtin_shuffle(y[2 * i], y[2 * i + 1], Ints<Vec>{2, 3, 10, 11, 6, 7, 14, 15});
-  return __builtin_shuffle(z[0], z[1], Ints<Vec>{0, 2, 8, 10, 4, 6, 12, 14}) +
-         __builtin_shuffle(z[0], z[1], Ints<Vec>{1, 3, 9, 11, 5, 7, 13, 15});
+    z[i] = shuffled<0, 1, 8, 9, 4, 5, 12, 13>(y[2 * i], y[2 * i + 1]) +
+           shuffled<2, 3, 10, 11, 6, 7, 14, 15>(y[2 * i], y[2 * i + 1]);
+  return shuffled<0, 2, 8, 10, 4, 6, 12, 14>(z[0], z[1]) +
+         shuffled<1, 3, 9, 11, 5, 7, 13, 15>(z[0], z[1]);
 }
 template <class V> inline float greatest_of(V x) { return joined<lanes<V> / 2>(x, greater<V>); }
 
@@ -273,12 +301,12 @@ template <class T> class Ahead {
 
 // The off-diagonal quarters of a square of vectors change places; then those of the quarters, and so on.
 template <int STEP, int... L> INLINE void turn_over(Wide* rows, std::integer_sequence<int, L...> order) {
-#pragma GCC unroll 16
+UNROLL(16)
   for (int i = 0; i < WIDE; ++i) {
     if (i & STEP) continue;
     const Wide a = rows[i], b = rows[i + STEP];
-    rows[i] = __builtin_shuffle(a, b, Ints<Wide>{(L & STEP ? WIDE + L - STEP : L)...});
-    rows[i + STEP] = __builtin_shuffle(a, b, Ints<Wide>{(L & STEP ? WIDE + L : L + STEP)...});
+    rows[i] = shuffled<(L & STEP ? WIDE + L - STEP : L)...>(a, b);
+    rows[i + STEP] = shuffled<(L & STEP ? WIDE + L : L + STEP)...>(a, b);
   }
   if constexpr (STEP > 1) turn_over<STEP / 2>(rows, order);
 }
@@ -289,21 +317,21 @@ template <class V> INLINE void turn_square(V* rows) { turn_over<lanes<V> / 2>(ro
 // In three rounds of shuffles that are one instruction each: numbers, then pairs, then halves change places.
 template <> INLINE void turn_square<Vec>(Vec* rows) {
   Vec a[8], b[8];
-#pragma GCC unroll 4
+UNROLL(4)
   for (int i = 0; i < 8; i += 2) {
-    a[i] = __builtin_shuffle(rows[i], rows[i + 1], Ints<Vec>{0, 8, 1, 9, 4, 12, 5, 13});
-    a[i + 1] = __builtin_shuffle(rows[i], rows[i + 1], Ints<Vec>{2, 10, 3, 11, 6, 14, 7, 15});
+    a[i] = shuffled<0, 8, 1, 9, 4, 12, 5, 13>(rows[i], rows[i + 1]);
+    a[i + 1] = shuffled<2, 10, 3, 11, 6, 14, 7, 15>(rows[i], rows[i + 1]);
   }
-#pragma GCC unroll 4
+UNROLL(4)
   for (int i = 0; i < 4; ++i) {
     const int from = i / 2 * 4 + i % 2, to = i / 2 * 4 + i % 2 * 2;
-    b[to] = __builtin_shuffle(a[from], a[from + 2], Ints<Vec>{0, 1, 8, 9, 4, 5, 12, 13});
-    b[to + 1] = __builtin_shuffle(a[from], a[from + 2], Ints<Vec>{2, 3, 10, 11, 6, 7, 14, 15});
+    b[to] = shuffled<0, 1, 8, 9, 4, 5, 12, 13>(a[from], a[from + 2]);
+    b[to + 1] = shuffled<2, 3, 10, 11, 6, 7, 14, 15>(a[from], a[from + 2]);
   }
-#pragma GCC unroll 4
+UNROLL(4)
   for (int i = 0; i < 4; ++i) {
-    rows[i] = __builtin_shuffle(b[i], b[i + 4], Ints<Vec>{0, 1, 2, 3, 8, 9, 10, 11});
-    rows[i + 4] = __builtin_shuffle(b[i], b[i + 4], Ints<Vec>{4, 5, 6, 7, 12, 13, 14, 15});
+    rows[i] = shuffled<0, 1, 2, 3, 8, 9, 10, 11>(b[i], b[i + 4]);
+    rows[i + 4] = shuffled<4, 5, 6, 7, 12, 13, 14, 15>(b[i], b[i + 4]);
   }
 }
 #endif
@@ -329,13 +357,13 @@ __attribute__((noinline)) void turn_keys(const T* k, int64_t stride, int num, in
         const T *first = k + d, *second = first + WIDE / 2 * stride;
         ahead.step();
         Wide square[WIDE];
-#pragma GCC unroll 8
+UNROLL(8)
         for (int i = 0; i < WIDE / 2; ++i) {
           square[i] = load<Wide>(first + i * stride);
           square[WIDE / 2 + i] = load<Wide>(second + i * stride);
         }
         turn_square(square);
-#pragma GCC unroll 8
+UNROLL(8)
         for (int i = 0; i < WIDE; ++i) store(to + (d + i) * BLOCK + j, square[i]);
       }
     return;
@@ -343,20 +371,20 @@ __attribute__((noinline)) void turn_keys(const T* k, int64_t stride, int num, in
   for (int j = 0; j < BLOCK; j += WIDE)
     for (int d = 0; d < dim; d += WIDE) {
       Wide square[WIDE];
-#pragma GCC unroll 16
+UNROLL(16)
       for (int i = 0; i < WIDE; ++i) {
         if (i % (WIDE / STEPS_OF_A_SQUARE<T>) == 0) ahead.step();
         square[i] = j + i < num ? load_some(k + (j + i) * stride + d, dim - d) : Wide{};
       }
       turn_square(square);
-#pragma GCC unroll 16
+UNROLL(16)
       for (int i = 0; i < WIDE; ++i) store(to + (d + i) * BLOCK + j, square[i]);
     }
 }
 
 // Keeps a vector in its register: GCC 12 loads it again for each of three or four rows.
 template <class V> INLINE void hold(V&) {}
-#if defined(__AVX__) && !defined(__AVX512F__)
+#if defined(__AVX__) && !defined(__AVX512F__) && !defined(__clang__)
 template <> INLINE void hold<Vec>(Vec& x) { asm("" : "+x"(x)); }
 #endif
 
@@ -368,15 +396,15 @@ INLINE void outer_products(V (&sums)[R][C], const float* numbers, const T* vecto
     ahead.step();
     for (int i = std::min(PACE, num - from); i > 0; --i, numbers += STEP, vectors += stride) {
       V x[C];
-#pragma GCC unroll 8
+UNROLL(8)
       for (int c = 0; c < C; ++c) {
         x[c] = load<V>(vectors + c * lanes<V>);
         if constexpr (R == 3 || R == 4) hold(x[c]);
       }
-#pragma GCC unroll 6
+UNROLL(6)
       for (int r = 0; r < R; ++r) {
         const V number = all<V>(numbers[r * ROW]);
-#pragma GCC unroll 8
+UNROLL(8)
         for (int c = 0; c < C; ++c) sums[r][c] += number * x[c];
       }
     }
@@ -389,9 +417,9 @@ template <int R, class Next> INLINE void score(const float* q, const float* keys
   for (int j = 0; j < BLOCK; j += C * WIDE) {
     Wide sums[R][C] = {};
     outer_products<1, R>(sums, q, keys + j, BLOCK, dim, ahead);
-#pragma GCC unroll 6
+UNROLL(6)
     for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
+UNROLL(8)
       for (int c = 0; c < C; ++c) store(scores + r * BLOCK + j + c * WIDE, sums[r][c]);
   }
 }
@@ -399,14 +427,14 @@ template <int R, class Next> INLINE void score(const float* q, const float* keys
 template <class V, int R, int C, class T, class Next>
 INLINE void add_some(float* out, const float* weights, const T* v, int64_t stride, int num, int dim, Next& ahead) {
   V sums[R][C];
-#pragma GCC unroll 6
+UNROLL(6)
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
+UNROLL(8)
     for (int c = 0; c < C; ++c) sums[r][c] = load<V>(out + r * dim + c * lanes<V>);
   outer_products<BLOCK, 1>(sums, weights, v, stride, num, ahead);
-#pragma GCC unroll 6
+UNROLL(6)
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
+UNROLL(8)
     for (int c = 0; c < C; ++c) store(out + r * dim + c * lanes<V>, sums[r][c]);
 }
 
@@ -509,7 +537,7 @@ template <class T> class Task {
     float* to = part.mass + int64_t(r) * chunks_ + block * BLOCK / chunk_;
     if (chunk_ == W && BLOCK == W * W) {
       Vec eight[W];
-#pragma GCC unroll 8
+UNROLL(8)
       for (int c = 0; c < W; ++c) eight[c] = load(weights + c * W);
       store(to, sums_of(eight));
       return;
@@ -714,8 +742,7 @@ template <class Task, class T>
 void attend_by_rows(const Sizes& s, const float* q, const T* k, const T* v, float* out, float* votes,
                     Unfinished un = {}) {
   const int64_t quartets = (s.num_new + VOTERS - 1) / VOTERS;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(int(s.threads)) if (s.threads > 1)
-  for (int64_t i = 0; i < s.kv_heads * s.groups; ++i) {
+  parallel_for(s.threads, s.kv_heads * s.groups, [&](int64_t i) {
     const int64_t head = i / s.groups, group = i % s.groups, first = s.rows * group / s.groups;
     Task task = task_of<Task>(s, q, k, v, head, group);
     const int64_t size = task.rows * (s.dim + 2), most = task.most_seen();
@@ -735,11 +762,11 @@ void attend_by_rows(const Sizes& s, const float* q, const T* k, const T* v, floa
     }
     if (un.after != nullptr) {
       put_down(result, task.rows, task.dim, un.after + row);
-      continue;
+      return;
     }
     masses.tell(s, result, shares, votes + head * quartets * s.columns);
     finish(result, task.rows, task.dim, out + (head * s.rows + first) * s.dim);
-  }
+  });
 }
 
 // Every task has all rows of a head and some shares of its keys; their parts are merged at the end.
@@ -751,8 +778,7 @@ void attend_by_keys(const Sizes& s, const float* q, const T* k, const T* v, floa
   std::vector<std::vector<float>> kept(s.kv_heads);
   std::vector<Masses> masses;
   for (auto& memory : kept) masses.emplace_back(s, shares, memory);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(int(s.threads)) if (s.threads > 1)
-  for (int64_t i = 0; i < s.kv_heads * s.pieces; ++i) {
+  parallel_for(s.threads, s.kv_heads * s.pieces, [&](int64_t i) {
     const int64_t head = i / s.pieces, piece = i % s.pieces;
     Task task = task_of<Task>(s, q, k, v, head, 0);
     for (int64_t n = shares * piece / s.pieces; n < shares * (piece + 1) / s.pieces; ++n) {
@@ -761,7 +787,7 @@ void attend_by_keys(const Sizes& s, const float* q, const T* k, const T* v, floa
       task.attend(n * s.share, std::min((n + 1) * s.share, s.total), part);
       masses[head].keep(part, n);
     }
-  }
+  });
   const Part result(memory.data() + s.kv_heads * shares * size, s.rows, s.dim);
   for (int64_t head = 0; head < s.kv_heads; ++head) {
     result.clear(s.rows);
@@ -804,7 +830,7 @@ void attention_from(const Sizes& s, const float* q, const T* k, const T* v, floa
 // `share`: keys of a share, a multiple of 64. The work of a head is cut into `pieces` of its keys (then rows <= 192), or
 // into `groups` of its rows, each of at most 192; no result depends on either. If `chunk` is not 0 (8, 16 or 32, and one
 // group): votes [kv_heads, quartets of new tokens, columns], the attention of four tokens' rows to each chunk of keys.
-extern "C" void small_rows_attention(const float* q, const void* k, const void* v, float* out, float* votes,
+EXPORT void small_rows_attention(const float* q, const void* k, const void* v, float* out, float* votes,
                                      const Sizes* sizes, int64_t kind) {
   if (kind == 1)
     attention(*sizes, q, static_cast<const Half*>(k), static_cast<const Half*>(v), out, votes);
@@ -815,7 +841,7 @@ extern "C" void small_rows_attention(const float* q, const void* k, const void* 
 }
 
 // Whether this processor has matrix units, and the system lets the process use them.
-extern "C" int64_t small_rows_has_matrices() {
+EXPORT int64_t small_rows_has_matrices() {
 #ifdef HAS_MATRICES
   return amx::permitted();
 #else
@@ -826,7 +852,7 @@ extern "C" int64_t small_rows_has_matrices() {
 // The same in two steps, for rows that see the same first keys: without `before` what rows have of all keys, which they
 // must all see (num_new 1), goes to `after`; then `before` is what they have of the first `from` keys. Results are the
 // same to the last bit. `pieces` is 1, `from` a multiple of `share`; before and after: [kv_heads, rows, dim + 2].
-extern "C" void small_rows_attention_from(const float* q, const void* k, const void* v, float* out, const Sizes* sizes,
+EXPORT void small_rows_attention_from(const float* q, const void* k, const void* v, float* out, const Sizes* sizes,
                                           int64_t kind, int64_t from, const float* before, float* after) {
   const Unfinished un = {from, before, after};
   if (kind == 1)
@@ -907,11 +933,9 @@ void attend_to_blocks(const Sizes& s, const float* q, const T* blocks, int64_t n
     const int64_t first = s.rows * group / s.groups, last = s.rows * (group + 1) / s.groups;
     return Part(memory.get() + (n * rows_of_all + head * s.rows + first) * row, last - first, s.dim);
   };
-#pragma omp parallel num_threads(int(s.threads)) if (s.threads > 1)
-  {
+  parallel(s.threads, [&](Team& team) {
     std::vector<float> own(s.rows * row), masses(s.chunk > 0 ? s.rows * (s.share / s.chunk) : 0);
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < parts * s.kv_heads * s.groups; ++i) {
+    team.each(parts * s.kv_heads * s.groups, [&](int64_t i) {
       const int64_t n = i / s.groups / s.kv_heads, head = i / s.groups % s.kv_heads, group = i % s.groups;
       const int64_t from = n * BLOCKS_OF_A_TASK, to = std::min(from + BLOCKS_OF_A_TASK, num);
       const T* k = blocks + from * apart;
@@ -927,9 +951,8 @@ void attend_to_blocks(const Sizes& s, const float* q, const T* blocks, int64_t n
         tell(s, part, task.rows, b * rows_of_all + first, shares);
         add_part(result, part, task.rows, task.dim);
       }
-    }
-#pragma omp for schedule(static)
-    for (int64_t i = 0; i < s.kv_heads * s.groups; ++i) {
+    });
+    team.each(s.kv_heads * s.groups, [&](int64_t i) {
       const int64_t head = i / s.groups, group = i % s.groups;
       const int64_t first = s.rows * group / s.groups, at = head * s.rows + first;
       const int rows = int(s.rows * (group + 1) / s.groups - first), dim = int(s.dim);
@@ -937,8 +960,8 @@ void attend_to_blocks(const Sizes& s, const float* q, const T* blocks, int64_t n
       for (int64_t n = 1; n < parts; ++n) add_part(result, part_of(n, head, group), rows, dim);
       for (int r = 0; r < rows; ++r) lse[at + r] = lse_of(result, r);
       finish(result, rows, dim, out + at * dim);
-    }
-  }
+    });
+  });
 }
 
 template <class T>
@@ -956,7 +979,7 @@ void blocks(const Sizes& s, const float* q, const T* from, int64_t num, float* o
 // If `chunk` is not 0 (8, 16 or 32, and `total` a multiple of it): the rows' attention to the chunks of each block as a
 // share of that to the block go `to` [num, kv_heads, rows, total / chunk], float32 or bfloat16, and its log-sum-exp to
 // lses [num, kv_heads, rows]; then `share` is `total`, rounded up to a multiple of 512.
-extern "C" void small_rows_blocks(const float* q, const void* from, int64_t num, float* out, float* lse,
+EXPORT void small_rows_blocks(const float* q, const void* from, int64_t num, float* out, float* lse,
                                   const Sizes* sizes, int64_t kind, void* to, float* lses, int64_t as_brains) {
   const Shares shares = {to, as_brains != 0, lses};
   if (kind == 1)
@@ -1029,21 +1052,22 @@ void vote(const float* q, float scale, const float* keys, int64_t stride, int64_
 
 // out[h][c] = sum over rows r of softmax_c(<q_hr, k_hc> * scale): q [heads, rows, dim] contiguous, k [heads, num, dim]
 // with strides in numbers, out [heads, num]. dim at most 256.
-extern "C" void small_rows_votes(const float* q, const float* k, float* out, double scale, int64_t heads, int64_t rows,
+EXPORT void small_rows_votes(const float* q, const float* k, float* out, double scale, int64_t heads, int64_t rows,
                                  int64_t num, int64_t dim, int64_t k_head, int64_t k_row, int64_t threads) {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(int(threads)) if (threads > 1)
-  for (int64_t h = 0; h < heads; ++h)
+  parallel_for(threads, heads, [&](int64_t h) {
     vote(q + h * rows * dim, float(scale * 1.4426950408889634), k + h * k_head, k_row, rows, num, dim, out + h * num);
+  });
 }
 
 // Copies n chunks of `bytes` each: chunk chunks[i] of head heads[i] into slot slots[i]. Heads lie from_head, to_head bytes
 // apart, the chunks of a head one after the other.
-extern "C" void small_rows_move(const char* from, char* to, const int64_t* heads, const int64_t* chunks,
+EXPORT void small_rows_move(const char* from, char* to, const int64_t* heads, const int64_t* chunks,
                                 const int64_t* slots, int64_t n, int64_t bytes, int64_t from_head, int64_t to_head,
                                 int64_t threads) {
-#pragma omp parallel for schedule(static) num_threads(int(threads)) if (threads > 1)
-  for (int64_t i = 0; i < n; ++i)
+  const auto copy = [&](int64_t i) {
     std::memcpy(to + heads[i] * to_head + slots[i] * bytes, from + heads[i] * from_head + chunks[i] * bytes, bytes);
+  };
+  parallel_for(threads, n, copy, 16);
 }
 
 namespace {
@@ -1074,10 +1098,10 @@ stored::Piece* room_for(int64_t rows, int64_t width) {
   return rounds ? memory.data() : nullptr;
 }
 
-// Within a parallel region, by all of its threads: x [rows, width] in 8 bits.
-INLINE void round_rows(const float* x, int64_t rows, int64_t width, stored::Piece* to) {
-#pragma omp for schedule(static)
-  for (int64_t i = 0; i < rows * width / stored::NUMBERS; ++i) stored::round_block(x + i * stored::NUMBERS, to[i]);
+// By all threads of a team: x [rows, width] in 8 bits.
+INLINE void round_rows(Team& team, const float* x, int64_t rows, int64_t width, stored::Piece* to) {
+  const auto round = [&](int64_t i) { stored::round_block(x + i * stored::NUMBERS, to[i]); };
+  team.each(rows * width / stored::NUMBERS, round, 16);
 }
 
 // out[r][c] (+)= <x_r, column c> over some inputs, for R rows and a panel.
@@ -1087,15 +1111,15 @@ INLINE void add_panel(const float* x, int64_t x_row, const T* weights, int num, 
   Wide sums[R][COLUMNS] = {};
   for (int i = 0; i < num; ++i, weights += PANEL) {
     Wide w[COLUMNS];
-#pragma GCC unroll 4
+UNROLL(4)
     for (int c = 0; c < COLUMNS; ++c) {
       w[c] = load<Wide>(weights + c * WIDE);
       if constexpr (R == 3 || R == 4) hold(w[c]);
     }
-#pragma GCC unroll 6
+UNROLL(6)
     for (int r = 0; r < R; ++r) {
       const Wide number = all<Wide>(x[r * x_row + i]);
-#pragma GCC unroll 4
+UNROLL(4)
       for (int c = 0; c < COLUMNS; ++c) sums[r][c] += number * w[c];
     }
   }
@@ -1213,26 +1237,27 @@ INLINE void silu_row(const float* x, float* out, int64_t num) {
 
 }  // namespace
 
-extern "C" int64_t small_rows_panel() { return PANEL; }
+// The threads of which OpenMP runtime compute; all null, as at first: threads of our own.
+EXPORT void small_rows_threads(const OpenMP* runtime) { openmp = *runtime; }
+
+EXPORT int64_t small_rows_panel() { return PANEL; }
 
 // out = layer(x): x [rows, in] and out [rows, outs] contiguous.
-extern "C" void small_rows_product(const Linear* layer, const float* x, float* out, int64_t rows, int64_t threads) {
+EXPORT void small_rows_product(const Linear* layer, const float* x, float* out, int64_t rows, int64_t threads) {
   const int64_t parts = (rows + ROWS_OF_A_TASK - 1) / ROWS_OF_A_TASK, panels = layer->panels(), in = layer->in;
   stored::Piece* const pieces = layer->is_stored() ? room_for(rows, in) : nullptr;
-#pragma omp parallel num_threads(int(threads)) if (threads > 1)
-  {
-    if (pieces != nullptr) round_rows(x, rows, in, pieces);
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < panels * parts; ++i) {
+  parallel(threads, [&](Team& team) {
+    if (pieces != nullptr) round_rows(team, x, rows, in, pieces);
+    team.each(panels * parts, [&](int64_t i) {
       const int64_t part = i / panels, from = rows * part / parts, to = rows * (part + 1) / parts;
       const stored::Piece* own = pieces == nullptr ? nullptr : pieces + from * in / stored::NUMBERS;
       panel_of(*layer, i % panels, x + from * in, own, out + from * layer->outs, to - from);
-    }
-  }
+    });
+  });
 }
 
 // Whether this thread's products round rows to 8 bits for stored blocks, as they do unless told otherwise.
-extern "C" void small_rows_rounds(int64_t whether) { rounds = whether != 0; }
+EXPORT void small_rows_rounds(int64_t whether) { rounds = whether != 0; }
 
 namespace {
 
@@ -1248,7 +1273,7 @@ void in_large_pages(char* memory, int64_t bytes) {
 }  // namespace
 
 // A file's blocks of a kind [outs][in / numbers of a block] in cells; nothing is written where `to` is null. The bytes of all cells, 0: no such kind.
-extern "C" int64_t small_rows_store(int64_t kind, const uint8_t* blocks, int64_t in, int64_t outs, char* to,
+EXPORT int64_t small_rows_store(int64_t kind, const uint8_t* blocks, int64_t in, int64_t outs, char* to,
                                     int64_t threads) {
   if (kind < stored::FIRST_KIND || kind >= stored::FIRST_KIND + stored::KINDS) return 0;
   return stored::with_format(kind, [&](auto f) {
@@ -1257,8 +1282,7 @@ extern "C" int64_t small_rows_store(int64_t kind, const uint8_t* blocks, int64_t
     constexpr int64_t each = stored::file_bytes<F>();
     if (to != nullptr) {
       in_large_pages(to, groups * cells * F::BYTES);
-#pragma omp parallel for schedule(static) num_threads(int(threads)) if (threads > 1)
-      for (int64_t i = 0; i < groups; ++i) {
+      parallel_for(threads, groups, [&](int64_t i) {
         char* own = to + i * cells * F::BYTES;
         std::memset(own, 0, cells * F::BYTES);
         stored::Plain plain;
@@ -1267,19 +1291,18 @@ extern "C" int64_t small_rows_store(int64_t kind, const uint8_t* blocks, int64_t
             stored::read_block<F>(blocks + ((i * stored::LANES + lane) * cells + cell) * each, plain);
             stored::write_lane<F>(plain, int(lane), own + cell * F::BYTES);
           }
-      }
+      });
     }
     return groups * cells * F::BYTES;
   });
 }
 
 // Rows of the weights of a layer of stored blocks as float32: out [n, in], of outputs[n].
-extern "C" void small_rows_widen(const Linear* layer, const int64_t* outputs, int64_t n, float* out, int64_t threads) {
+EXPORT void small_rows_widen(const Linear* layer, const int64_t* outputs, int64_t n, float* out, int64_t threads) {
   stored::with_format(layer->kind, [&](auto f) {
     typedef decltype(f) F;
     constexpr int inputs = stored::cell_inputs<F>();
-#pragma omp parallel for schedule(static) num_threads(int(threads)) if (threads > 1)
-    for (int64_t i = 0; i < n; ++i) {
+    parallel_for(threads, n, [&](int64_t i) {
       const int64_t group = outputs[i] / stored::LANES, lane = outputs[i] % stored::LANES;
       const char* cell = static_cast<const char*>(layer->weights) + group * stored::lanes_bytes<F>(layer->in);
       for (int64_t start = 0; start < layer->in; start += inputs, cell += F::BYTES) {
@@ -1287,7 +1310,7 @@ extern "C" void small_rows_widen(const Linear* layer, const int64_t* outputs, in
         stored::widen_cell<F>(cell, all_lanes, stored::LANES);
         for (int j = 0; j < inputs; ++j) out[i * layer->in + start + j] = all_lanes[j * stored::LANES + lane];
       }
-    }
+    });
   });
 }
 
@@ -1306,7 +1329,7 @@ struct Scratch {  // at least `rows` times the widths of a layer's inputs and ou
 namespace {
 
 // Rotary position embedding (arXiv 2104.09864) of one head, its halves rotated together; dim a multiple of 8. One loop
-// for all cases: of two products that are added, GCC may fuse either one with the addition.
+// for all cases: of two products that are added, a compiler may fuse either one with the addition.
 INLINE void rotate(const float* x, const float* cos, const float* sin, float* out, int64_t dim) {
   const int64_t half = dim / 2;
   for (int64_t d = 0; d < half; d += lanes<Vec4>) {
@@ -1331,20 +1354,19 @@ INLINE void spread(const float* from, const float* norm, float eps, const float*
   }
 }
 
-// What `num` layers with the same inputs compute, panel by panel over the threads of a parallel region.
+// What `num` layers with the same inputs compute, panel by panel over the threads of a team.
 template <int N>
-INLINE void products(const Linear* const (&layers)[N], const float* x, stored::Piece* pieces, float* const (&outs)[N],
-                     int64_t rows) {
+INLINE void products(Team& team, const Linear* const (&layers)[N], const float* x, stored::Piece* pieces,
+                     float* const (&outs)[N], int64_t rows) {
   int64_t ends[N], total = 0;
   bool any = false;
   for (int n = 0; n < N; ++n) ends[n] = total += layers[n]->panels(), any |= layers[n]->is_stored();
-  if (any && pieces != nullptr) round_rows(x, rows, layers[0]->in, pieces);
-#pragma omp for schedule(static)
-  for (int64_t i = 0; i < total; ++i) {
+  if (any && pieces != nullptr) round_rows(team, x, rows, layers[0]->in, pieces);
+  team.each(total, [&](int64_t i) {
     int n = 0;
     while (i >= ends[n]) ++n;
     panel_of(*layers[n], i - (n > 0 ? ends[n - 1] : 0), x, pieces, outs[n], rows);
-  }
+  });
 }
 
 }  // namespace
@@ -1352,57 +1374,52 @@ INLINE void products(const Linear* const (&layers)[N], const float* x, stored::P
 // The part of a pass between the attention of two layers: what follows attention in `done`, then what precedes it in
 // `next`; either may be null. attended: [heads, rows, dim]; q [heads, rows, dim], k and v [kv_heads, rows, dim] are
 // written; cos and sin [rows, dim].
-extern "C" void small_rows_between(const Decoder* done, const Decoder* next, const Scratch* s, const float* attended,
+EXPORT void small_rows_between(const Decoder* done, const Decoder* next, const Scratch* s, const float* attended,
                                    const float* cos, const float* sin, float* q, float* k, float* v, int64_t rows,
                                    int64_t threads) {
   const Decoder* const some = done != nullptr ? done : next;
   stored::Piece* const pieces = room_for(rows, std::max({some->o.in, some->q.in, some->down.in}));
-#pragma omp parallel num_threads(int(threads)) if (threads > 1)
-  {
+  parallel(threads, [&](Team& team) {
     if (done != nullptr) {
       const int64_t in = done->o.in, hidden = done->o.outs, inner = done->gate.outs, dim = done->dim;
-#pragma omp for schedule(static)
-      for (int64_t i = 0; i < rows * done->heads; ++i) {
+      team.each(rows * done->heads, [&](int64_t i) {
         const int64_t r = i / done->heads, h = i % done->heads;
         const float* from = attended + (h * rows + r) * dim;
         std::copy(from, from + dim, s->wide + r * in + h * dim);
-      }
-      products<1>({&done->o}, s->wide, pieces, {s->normed}, rows);
-#pragma omp for schedule(static)
-      for (int64_t r = 0; r < rows; ++r) {
+      });
+      products<1>(team, {&done->o}, s->wide, pieces, {s->normed}, rows);
+      team.each(rows, [&](int64_t r) {
         float *x = s->x + r * hidden, *added = s->normed + r * hidden;
         for (int64_t d = 0; d < hidden; ++d) x[d] += added[d];
         norm_row(x, done->norm_after, added, hidden, done->eps);
-      }
-      products<2>({&done->gate, &done->up}, s->normed, pieces, {s->wide, s->wider}, rows);
-#pragma omp for schedule(static)
-      for (int64_t r = 0; r < rows; ++r) {
+      });
+      products<2>(team, {&done->gate, &done->up}, s->normed, pieces, {s->wide, s->wider}, rows);
+      team.each(rows, [&](int64_t r) {
         float *gate = s->wide + r * inner, *up = s->wider + r * inner;
         silu_row(gate, gate, inner);
         for (int64_t d = 0; d < inner; ++d) gate[d] *= up[d];
-      }
-      products<1>({&done->down}, s->wide, pieces, {s->normed}, rows);
-#pragma omp for schedule(static)
-      for (int64_t r = 0; r < rows; ++r)
+      });
+      products<1>(team, {&done->down}, s->wide, pieces, {s->normed}, rows);
+      team.each(rows, [&](int64_t r) {
         for (int64_t d = r * hidden; d < (r + 1) * hidden; ++d) s->x[d] += s->normed[d];
+      });
     }
     if (next != nullptr) {
       const int64_t hidden = next->q.in, dim = next->dim;
-#pragma omp for schedule(static)
-      for (int64_t r = 0; r < rows; ++r)
+      team.each(rows, [&](int64_t r) {
         norm_row(s->x + r * hidden, next->norm, s->normed + r * hidden, hidden, next->eps);
+      });
       float* after_k = s->wider + rows * next->k.outs;
-      products<3>({&next->q, &next->k, &next->v}, s->normed, pieces, {s->wide, s->wider, after_k}, rows);
-#pragma omp for schedule(static)
-      for (int64_t r = 0; r < rows; ++r) {
+      products<3>(team, {&next->q, &next->k, &next->v}, s->normed, pieces, {s->wide, s->wider, after_k}, rows);
+      team.each(rows, [&](int64_t r) {
         const float *c = cos + r * dim, *n = sin + r * dim;
         const int64_t heads = next->heads, kv = next->kv_heads;
         spread(s->wide + r * heads * dim, next->q_norm, next->eps, c, n, q, heads, rows, r, dim);
         spread(s->wider + r * kv * dim, next->k_norm, next->eps, c, n, k, kv, rows, r, dim);
         spread(after_k + r * kv * dim, nullptr, 0, nullptr, nullptr, v, kv, rows, r, dim);
-      }
+      });
     }
-  }
+  });
 }
 
 namespace {
@@ -1419,7 +1436,7 @@ template <class T> bool put_behind(const Sizes& z, const float* from, T* rows, i
 }  // namespace
 
 // Whether new rows of a `kind` of keys and values can be written here.
-extern "C" int64_t small_rows_puts(int64_t kind) {
+EXPORT int64_t small_rows_puts(int64_t kind) {
 #ifdef __F16C__
   return kind >= 0;
 #else
@@ -1439,7 +1456,7 @@ struct Model {
 // the new rows behind those held. logits [keep, V] of the last tokens. q [heads, rows, dim], new_k and new_v
 // [kv_heads, rows, dim] and attended, like q, are memory for numbers in between; other arguments as those of the parts.
 // Returns 0 if a key or value was too large for its type.
-extern "C" int64_t small_rows_pass(const Model* model, const Scratch* s, const Sizes* z, int64_t kind, void* const* k,
+EXPORT int64_t small_rows_pass(const Model* model, const Scratch* s, const Sizes* z, int64_t kind, void* const* k,
                                 void* const* v, const float* cos, const float* sin, float* q, float* new_k,
                                 float* new_v, float* attended, int64_t keep, float* logits) {
   const int64_t rows = z->num_new, hidden = model->head->in;
@@ -1468,9 +1485,9 @@ extern "C" int64_t small_rows_pass(const Model* model, const Scratch* s, const S
 }
 
 // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w: x and out [rows, dim] contiguous, w [dim].
-extern "C" void small_rows_norm(
+EXPORT void small_rows_norm(
     const float* x, const float* w, float* out, int64_t rows, int64_t dim, float eps) {
   for (int64_t r = 0; r < rows; ++r) norm_row(x + r * dim, w, out + r * dim, dim, eps);
 }
 
-extern "C" void small_rows_silu(const float* x, float* out, int64_t num) { silu_row(x, out, num); }
+EXPORT void small_rows_silu(const float* x, float* out, int64_t num) { silu_row(x, out, num); }

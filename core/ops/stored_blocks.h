@@ -28,7 +28,8 @@ INLINE Bytes bytes_at(const char* p) {
 // Bits moved BY places down (up where it is negative) in pairs of bytes: a mask takes away what comes from the other byte.
 template <int BY> INLINE Bytes moved(Bytes x) {
   typedef uint16_t Pairs __attribute__((vector_size(sizeof(Bytes))));
-  return BY > 0 ? (Bytes)((Pairs)x >> BY) : (Bytes)((Pairs)x << -BY);
+  if constexpr (BY > 0) return (Bytes)((Pairs)x >> BY);
+  return (Bytes)((Pairs)x << (BY < 0 ? -BY : 0));
 }
 
 // LANES small numbers as float32.
@@ -73,7 +74,7 @@ template <int BITS_, int BLOCKS_, bool LEAST_, int SCALES_, int OFFSET_> struct 
       for (int g = 0; g < 8; ++g) w[g] = bytes_at(own + g * VECTOR);
       return;
     }
-#pragma GCC unroll 4
+UNROLL(4)
     for (int g = 0; g < 4; ++g) {
       const Bytes two = bytes_at(own + g * VECTOR);
       w[g] = two & 15, w[g + 4] = moved<4>(two) & 15;
@@ -85,7 +86,7 @@ template <int BITS_, int BLOCKS_, bool LEAST_, int SCALES_, int OFFSET_> struct 
       w[6] |= moved<2>(plane) & 16, w[7] |= moved<3>(plane) & 16;
     }
     if constexpr (UPPER == 2)
-#pragma GCC unroll 2
+UNROLL(2)
       for (int g = 0; g < 8; g += 4) {
         const Bytes plane = bytes_at(upper + g / 4 * VECTOR);
         w[g] |= moved<-4>(plane) & 48, w[g + 1] |= moved<-2>(plane) & 48;
@@ -168,7 +169,7 @@ template <int BITS> INLINE Words dot_of(Words sums, Bytes w, int32_t four) {
 // A block's sum of levels less OFFSET, times numbers of a row, for vectors FIRST to LAST; starts: OFFSET times the sum of those numbers.
 template <class F, int FIRST, int LAST> INLINE Words block_sum(const Bytes (&w)[8], const int8_t* values, int32_t sum) {
   Words some = Words{} - F::OFFSET * sum, others = {};
-#pragma GCC unroll 8
+UNROLL(8)
   for (int g = FIRST; g < LAST; ++g) {
     int32_t four;
     std::memcpy(&four, values + 4 * g, 4);
@@ -186,16 +187,16 @@ void add_cells(const char* cells, int64_t blocks, const Piece* x, float* out, in
                const float* bias) {
   Wide sums[R] = {};
   for (int64_t at = 0; at < blocks; cells += F::BYTES) {
-#pragma GCC unroll 1
+NOT_UNROLLED
     for (int b = 0; b < F::BLOCKS; ++b, ++at) {
       if constexpr (R > 1)
-#pragma GCC unroll 16
+UNROLL(16)
         for (int line = 0; line < (F::BYTES / F::BLOCKS + 63) / 64; ++line)
           __builtin_prefetch(cells + AHEAD + F::BYTES / F::BLOCKS * b + 64 * line);
       Bytes w[8];
       F::levels(cells, b, w);
       const Wide scale = F::scale(cells, b, 0), upper = F::scale(cells, b, 1), least = F::least(cells, b);
-#pragma GCC unroll 8
+UNROLL(8)
       for (int r = 0; r < R; ++r) {
         const Piece& piece = x[r * blocks + at];
         const auto add = [&](Words sum, Wide by) {

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from core.ops.compilers import find_compiler
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.planning.hardware import this_machine
@@ -42,7 +43,7 @@ def versions(here: Here) -> None:
     add("packages", {name: _version(name) for name in PACKAGES})
     add("machine", this_machine())
     add("threads", torch.get_num_threads())
-    add("compiler", shutil.which("g++"))
+    add("compiler", find_compiler())
     add("compiled kernel", _kernel())
     add("huge pages", {f.name: f.read_text().strip() for f in HUGE_PAGES.glob("*") if f.is_file() and _readable(f)})
     meminfo = Path("/proc/meminfo")

@@ -12,7 +12,7 @@ import launch as launcher
 from app.cli import doctor
 from app.cli.doctor import parsers_line
 from app.documents.sandbox import left_open
-from core.planning import machine_spec
+from core.planning import hardware, machine_spec
 from core.planning.choices import Choice
 from core.planning.cost_model import Processor
 from core.planning.machine_spec import ON_PROCESSOR, Bandwidths
@@ -52,6 +52,16 @@ def test_a_machine_that_is_not_there_is_planned_and_named_as_assumed(capsys: pyt
         "bandwidth_because": assumed["prediction"]["bandwidth_because"],
         "link_because": assumed["prediction"]["link_because"],
     }
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_a_machine_without_a_compiler_is_told_what_brings_one(
+    found: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "can_compile", lambda: found)
+    assert launcher.main(["doctor", "--no-venv"]) == 0
+    shown = capsys.readouterr().out
+    assert ("no C++ compiler" in shown) == ("pip install -r requirements-compiler.lock" in shown) == (not found)
 
 
 def test_drafting_weights_are_planned_and_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from packaging.requirements import Requirement
 
 import launch
 from app.cli import environment
+from core.ops.compilers import Compiler
 from core.planning import nvidia
 from tests.fake_driver import answer, pretend, put_smi
 
@@ -101,6 +102,7 @@ def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
     monkeypatch.setattr(environment, "STAMP", venv / "stamp")
     monkeypatch.setattr(environment, "venv_works", lambda: True)
     monkeypatch.setattr(environment, "installed_lean", lambda *_: False)  # as with the public index
+    monkeypatch.setattr(environment, "system_compiler", lambda: Compiler(("g++",), ()))
     monkeypatch.delenv(environment.TORCH_WHEELS_VARIABLE, raising=False)
     pretend(monkeypatch, tmp_path / "bin")
     return pip
@@ -212,6 +214,19 @@ def test_the_libraries_for_cuda_come_by_hash_where_torch_is_the_public_index_s(
     told.write_text(f"__version__ = '2.13.0'\ncuda: str | None = {cuda}\n")
     environment.fill_venv("cpu")
     assert pip.asked == [TORCH, *([f"{BY_HASH} {environment.CUDA_LOCK}"] if there else []), *LOCKED]
+
+
+def test_a_compiler_comes_by_hash_where_the_system_has_none(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "system_compiler", lambda: None)
+    environment.fill_venv("cpu")
+    assert pip.asked == [TORCH, *LOCKED, f"{BY_HASH} {environment.COMPILER_LOCK}"]
+    assert "no C++ compiler" not in capfd.readouterr().err
+    pip.refuse("requirements-compiler")
+    environment.fill_venv("cpu")
+    assert "note: there is no C++ compiler, so answers take longer. pip could not" in capfd.readouterr().err
+    assert environment.STAMP.read_text() == environment.digest(), "all else is there"
 
 
 def test_another_place_for_the_wheels_can_be_named_or_none(

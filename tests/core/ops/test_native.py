@@ -47,10 +47,7 @@ def as_many_threads_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_there_is_a_compiler_there_is_a_kernel() -> None:
     if not can_compile():
         pytest.skip("no compiler here")
-    try:
-        small_rows()  # NoKernel skips all other tests of it
-    except NoKernel as reason:
-        assert "GNU's OpenMP threads" in str(reason), reason
+    small_rows()  # NoKernel skips all other tests of it
 
 
 def tensors(heads: int, kv_heads: int, cached: int, new: int, dim: int) -> tuple[torch.Tensor, ...]:
@@ -270,10 +267,10 @@ def test_what_the_kernel_was_not_made_for_goes_to_stock_operations(kernel: Small
 
 
 def test_without_a_compiler_stock_operations_serve_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_build.shutil, "which", lambda name: None)
+    monkeypatch.setattr(kernel_build, "find_compiler", lambda: None)
     chosen = choose_backend(CPU, torch.float32)
     assert (chosen.name, chosen.attend) == ("torch", attend)
-    assert "compiler" in chosen.because
+    assert "no C++ compiler: " in chosen.because and "requirements-compiler.lock" in chosen.because
 
 
 def test_a_kernel_that_computes_something_else_is_refused(kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +285,7 @@ def test_a_compiler_that_fails_leaves_no_library(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(kernel_build, "SOURCE", bad)
     with pytest.raises(NoKernel):
         small_rows(tmp_path / "cache")
-    assert not list(tmp_path.rglob("*.so"))
+    assert not list(tmp_path.rglob(f"*{kernel_build.SUFFIX}"))
 
 
 def test_the_slower_backend_is_not_chosen(kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -505,15 +502,3 @@ def test_chunks_are_moved_as_by_stock_operations(kernel: SmallRows, dtype: torch
     assert torch.equal(target, wanted)
     kernel.move_chunks(source, target, (heads[:0], chunks[:0], slots[:0]), 4)
     assert torch.equal(target, wanted)
-
-
-def test_the_kernel_runs_on_torch_s_threads_though_another_package_brings_its_own(tmp_path: Path) -> None:
-    """As where scikit-learn is loaded, too: two runtimes of one kind in the process."""
-    maps, own = tmp_path / "maps", Path(torch.__file__).parent / "lib" / "libgomp.so.1"
-    line = "7feb2fad0000-7feb2fb00000 r-xp 00000000 00:00 0                          "
-    files = [own, Path("/elsewhere/scikit_learn.libs/libgomp-e985bcbb.so.1.0.0"), own]
-    maps.write_text("".join(f"{line}{file}\n" for file in files))
-    assert kernel_build._thread_library(maps) == own
-    maps.write_text(f"{line}/a/libgomp.so.1\n{line}/b/libgomp.so.1\n")
-    with pytest.raises(NoKernel):
-        kernel_build._thread_library(maps)

@@ -1,0 +1,103 @@
+"""Which compiler makes the kernel; other compilers and other systems, where the package ziglang is installed."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from core.ops import compilers, kernel_build
+from core.ops.compilers import Compiler, find_compiler, packaged_compiler
+from core.ops.kernel import small_rows
+
+
+@pytest.mark.parametrize(
+    ("system", "there", "found"),
+    [
+        ("linux", ("g++", "clang++", "ziglang"), "g++"),
+        ("linux", ("clang++", "ziglang"), "clang++"),
+        ("linux", ("ziglang",), "ziglang"),
+        ("linux", (), None),
+        ("darwin", ("g++", "clang++", "ziglang"), "ziglang"),  # g++ there may open a window that offers to install it
+        ("win32", ("g++", "ziglang"), "ziglang"),
+        ("win32", ("g++",), None),
+    ],
+)
+def test_the_system_s_compiler_comes_first_under_linux_and_the_package_s_elsewhere(
+    system: str, there: tuple[str, ...], found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(compilers.shutil, "which", lambda name: name if name in there else None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name in there else None)
+    chosen = find_compiler()
+    assert (chosen and found) == found and (chosen is None or found in chosen.command)
+
+
+def test_another_processor_or_compiler_has_a_library_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made by stand-ins that write what they were asked."""
+    made = []
+    for number, (processor, said) in enumerate([(b"a", "1"), (b"b", "1"), (b"a", "2"), (b"a", "1")]):
+        stand_in = tmp_path / f"compiler{said}"
+        stand_in.write_text(
+            f'#!/bin/sh\n[ "$1" = --version ] && echo {said} || echo made > "${{@: -1}}"\n'.replace("sh", "bash")
+        )
+        stand_in.chmod(0o755)
+        monkeypatch.setattr(kernel_build, "find_compiler", lambda command=str(stand_in): Compiler((command,), ("-O3",)))
+        monkeypatch.setattr(kernel_build, "_processor", lambda own=processor: own)
+        made.append(kernel_build.compiled(tmp_path / "cache"))
+        assert made[-1].read_text() == "made\n" and number < 4
+    assert len(set(made)) == 3 and made[0] == made[3]
+    assert len(list((tmp_path / "cache").iterdir())) == 3, "nothing else is left"
+
+
+@pytest.mark.parametrize(("system", "expected"), [("darwin", b"Apple M3"), ("win32", b"AMD64 Intel64 Family 6")])
+def test_systems_without_proc_tell_their_processor(
+    system: str, expected: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(kernel_build.Path, "is_file", lambda self: False)
+    monkeypatch.setattr(kernel_build.platform, "machine", lambda: "AMD64")
+    monkeypatch.setattr(kernel_build.platform, "processor", lambda: "Intel64 Family 6")
+    told = subprocess.CompletedProcess([], 0, stdout=b"Apple M3")
+    monkeypatch.setattr(kernel_build.subprocess, "run", lambda *_, **__: told)
+    assert kernel_build._processor() == expected
+
+
+@pytest.fixture(scope="module")
+def zig() -> Compiler:
+    found = packaged_compiler()
+    if found is None:
+        pytest.skip("ziglang (requirements-compiler.lock) is not installed")
+    return found
+
+
+@pytest.mark.slow
+def test_clang_s_kernel_computes_the_same(zig: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_build, "find_compiler", lambda: zig)
+    small_rows(tmp_path)  # checked there
+
+
+TARGETS = (
+    "x86_64-windows-gnu",
+    "aarch64-windows-gnu",
+    "x86_64-macos",
+    "aarch64-macos",
+    "aarch64-linux-gnu",
+    "x86_64-linux-gnu",
+)
+CPUS = {"x86_64-linux-gnu": "sapphirerapids", "aarch64-macos": "apple_m1"}  # with matrix units
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_kernel_compiles_for_other_systems(zig: Compiler, target: str, tmp_path: Path) -> None:
+    processor = CPUS.get(target, "x86_64_v3" if target.startswith("x86") else "baseline")
+    flags = [flag.replace("native", processor) for flag in zig.flags]
+    made = tmp_path / "library"
+    command = [*zig.command, "-target", target, *flags, "-shared", str(kernel_build.SOURCE), "-o", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert made.stat().st_size > 100_000
