@@ -15,11 +15,11 @@ from core.decoding.origin import Origin
 from core.decoding.verify import Guess
 from core.ops.streams import to_device
 
-GRAMS = (8, 3)  # indexed lengths, longest first; a match must have at least the shortest
-MOST_TRIED = 8  # earlier places with the same n-gram that are compared, newest first
-LONGEST_MATCH = 32  # tokens compared behind the n-gram
+GRAMS = (2, 1)  # indexed lengths, longest first; a match must have at least the shortest
+MOST_TRIED = 256  # earlier places with the same n-gram that are compared, newest first
+LONGEST_MATCH = 32  # tokens compared
 # Acceptance of a continuation by the length of its match, before any was seen
-PRIORS = {3: 0.3, 5: 0.5, 8: 0.7, 16: 0.9}
+PRIORS = {1: 0.15, 2: 0.3, 3: 0.4, 5: 0.6, 8: 0.75, 16: 0.9}
 
 
 class TokenIndex:
@@ -27,8 +27,8 @@ class TokenIndex:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self._last: list[dict[int, int]] = [{} for _ in GRAMS]  # hash of an n-gram -> its newest end
-        self._before: list[list[int]] = [[] for _ in GRAMS]  # by end: the previous end with the same hash, -1 for none
+        self._last: list[dict[tuple[int, ...], int]] = [{} for _ in GRAMS]  # n-gram -> its newest end
+        self._before: list[list[int]] = [[] for _ in GRAMS]  # by end: the previous end of the same n-gram, 0 for none
 
     def sync(self, tokens: Sequence[int]) -> None:
         """Hold exactly these tokens; the cost grows with the tokens behind the common prefix."""
@@ -37,29 +37,24 @@ class TokenIndex:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens."""
-        start = len(self.tokens)
+        length = len(self.tokens)
         self.tokens.extend(tokens)
         for size, last, before in zip(GRAMS, self._last, self._before, strict=True):
-            for end in range(start + 1, len(self.tokens) + 1):
-                if end < size:
-                    before.append(-1)
-                    continue
-                key = hash(tuple(self.tokens[end - size : end]))
-                before.append(last.get(key, -1))
-                last[key] = end
+            first = max(0, length - size + 1)
+            shifted = (self.tokens[first + by :] for by in range(size))
+            for end, gram in enumerate(zip(*shifted, strict=False), first + size):
+                before.append(last.get(gram, 0))
+                last[gram] = end
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on; the cost grows with what is forgotten."""
         for size, last, before in zip(GRAMS, self._last, self._before, strict=True):
-            for end in range(len(self.tokens), length, -1):
-                earlier = before.pop()
-                if end < size:
-                    continue
-                key = hash(tuple(self.tokens[end - size : end]))
-                if earlier < 0:
-                    del last[key]
+            for end in range(len(self.tokens), max(length, size - 1), -1):
+                gram, earlier = tuple(self.tokens[end - size : end]), before.pop()
+                if earlier:
+                    last[gram] = earlier
                 else:
-                    last[key] = earlier
+                    del last[gram]
         del self.tokens[length:]
 
     def find(self, suffix: Sequence[int]) -> tuple[int, int]:
@@ -69,28 +64,23 @@ class TokenIndex:
             Where it ends in `tokens` (its continuation starts there) and its length; (0, 0) for none. A match at the
             very end of `tokens` has no continuation and does not count.
         """
-        best_end, best_length = 0, 0
         for size, last, before in zip(GRAMS, self._last, self._before, strict=True):
-            if len(suffix) < size:
-                continue
-            end = last.get(hash(tuple(suffix[-size:])), -1)
-            for _ in range(MOST_TRIED):
-                if end < 0:
-                    break
-                length = self._agreement(suffix, end) if end < len(self.tokens) else 0
-                if length > best_length:
-                    best_end, best_length = end, length
-                end = before[end - 1]
-            if best_length:
-                break
-        return (best_end, best_length) if best_length >= GRAMS[-1] else (0, 0)
+            end, ends = last.get(tuple(suffix[-size:]), 0), []
+            while end and len(ends) < MOST_TRIED:
+                if end < len(self.tokens):
+                    ends.append(end)
+                end = before[end - size]
+            if ends:
+                return self._longest(suffix, ends, size)
+        return 0, 0
 
-    def _agreement(self, suffix: Sequence[int], end: int) -> int:
-        most = min(len(suffix), end, LONGEST_MATCH)
-        for length in range(most):
-            if suffix[-1 - length] != self.tokens[end - 1 - length]:
-                return length
-        return most
+    def _longest(self, suffix: Sequence[int], ends: list[int], length: int) -> tuple[int, int]:
+        """Of places where `length` tokens agree, the first of those where the most do."""
+        longer = ends
+        while longer and length < min(len(suffix), LONGEST_MATCH):
+            ends, length = longer, length + 1
+            longer = [end for end in ends if end >= length and self.tokens[end - length] == suffix[-length]]
+        return (longer or ends)[0], length if longer else length - 1
 
 
 class Lookup:

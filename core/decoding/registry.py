@@ -86,7 +86,7 @@ METHODS = {
             "target + retrieval cache proposes, too, where that pays",
             ("retrieval", "full"),
             "good",
-            lookup_at_least=3,
+            lookup_at_least=1,
         ),
         Method(
             "draft",

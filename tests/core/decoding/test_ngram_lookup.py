@@ -7,33 +7,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.caches.tokens import Context
-from core.decoding.ngram_lookup import GRAMS, LONGEST_MATCH, Lookup, TokenIndex
+from core.decoding.ngram_lookup import LONGEST_MATCH, Lookup, TokenIndex
 
 CPU = torch.device("cpu")
 texts = st.lists(st.integers(0, 2), max_size=60)  # few letters: everything repeats
 
 
-def found_plainly(tokens: list[int], suffix: list[int]) -> int:
-    """Length of the longest match of the end of `suffix` that has a continuation; 0 below the shortest n-gram."""
-    best = 0
+def found_plainly(tokens: list[int], suffix: list[int]) -> tuple[int, int]:
+    """As `TokenIndex.find`, by comparing every place."""
+    best_end, best_length = 0, 0
     for end in range(1, len(tokens)):
         length = 0
         while length < min(len(suffix), end, LONGEST_MATCH) and suffix[-1 - length] == tokens[end - 1 - length]:
             length += 1
-        best = max(best, length)
-    return best if best >= GRAMS[-1] else 0
+        if length and length >= best_length:
+            best_end, best_length = end, length
+    return best_end, best_length
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(0, 400), max_size=40), st.integers(0, 40))
-def test_a_match_is_the_longest_there_is(tokens: list[int], cut: int) -> None:
-    """Many letters, so that no n-gram has more places than are tried."""
-    text = tokens + tokens[cut : cut + 12]
+@settings(max_examples=400, deadline=None)
+@given(texts | st.lists(st.integers(0, 400), max_size=40), texts, st.integers(0, 40))
+def test_a_match_is_the_longest_and_newest_there_is(tokens: list[int], tail: list[int], cut: int) -> None:
+    """Also for a suffix that ends in tokens that the index was not told of."""
+    text = tokens + tokens[cut : cut + 40]
     index = TokenIndex()
     index.sync(text)
-    end, length = index.find(text)
-    assert length == found_plainly(text, text)
-    assert length == 0 or text[end - length : end] == text[-length:]
+    for suffix in (text, text + tail):
+        assert index.find(suffix) == found_plainly(text, suffix)
 
 
 @settings(max_examples=200, deadline=None)
