@@ -30,6 +30,7 @@ from core.planning.choices import Choice
 from core.planning.memory_plan import Placement, Plan
 
 USER, ASSISTANT = 2, 3  # begin a message; pieces of text have other numbers
+ROLES = {USER: "user", ASSISTANT: "assistant"}
 BYTES_PER_TOKEN = 4.0  # of text that the server does not count
 LEAST_COUNTED = 8192  # characters; shorter texts are estimated from the last longer one
 FIRST_WORDS = "?"  # a question in its place when a book is read before any question
@@ -94,10 +95,11 @@ class RemoteText:
 
     def messages(self, prompt_ids: Sequence[int]) -> list[dict[str, str]]:
         """The messages of a prompt; the last is a question."""
-        starts = [at for at, number in enumerate(prompt_ids) if number in (USER, ASSISTANT)]
-        spans = [(prompt_ids[start], prompt_ids[start + 1 : end]) for start, end in pairwise([*starts, None])]
-        roles = {USER: "user", ASSISTANT: "assistant"}
-        return [{"role": roles[role], "content": self.decode(ids)} for role, ids in spans]
+        starts = [at for at, number in enumerate(prompt_ids) if number in ROLES]
+        return [
+            {"role": ROLES[prompt_ids[start]], "content": self.decode(prompt_ids[start + 1 : end])}
+            for start, end in pairwise([*starts, len(prompt_ids)])
+        ]
 
     def without_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         """All: a server sends its thought beside the answer."""

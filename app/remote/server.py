@@ -89,7 +89,7 @@ class Server:
         try:
             lengths = {str(row["id"]): row.get("max_model_len") for row in found["data"]}
         except (AttributeError, LookupError, TypeError) as error:
-            raise self._explained(error) from error
+            raise self._explained(error) from None
         return {name: length if is_count(length) else None for name, length in lengths.items()}
 
     def count(self, model: str, text: str) -> int | None:
@@ -114,7 +114,7 @@ class Server:
                 yield piece
                 seconds = BETWEEN_SECONDS
         except Exception as error:
-            raise self._explained(error, seconds) from error
+            raise self._explained(error, seconds) from None
         finally:
             loop.run_until_complete(pieces.aclose())
             loop.close()
@@ -150,7 +150,7 @@ class Server:
                 raise self._refused(reply.status_code, reply.content)
             return reply.json()
         except Exception as error:
-            raise self._explained(error, SHORT_SECONDS) from error
+            raise self._explained(error, SHORT_SECONDS) from None
 
     def _refused(self, status: int, body: bytes) -> RemoteError:
         reason = _line(_reason(body)).rstrip(".")
@@ -158,7 +158,7 @@ class Server:
         return RemoteError(f"The server at {self.name} refuses ({status}){reason and f': {reason}'}.", hint=hint)
 
     def _explained(self, error: Exception, seconds: float = 0.0) -> Exception:
-        """The error for the user; one that is no server's doing stays."""
+        """The error for the user; one that is no server's doing stays. Raise it from None, or it is its own cause."""
         match error:
             case CoreError():
                 return error

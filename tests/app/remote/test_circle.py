@@ -128,6 +128,9 @@ def test_an_answer_that_was_stopped_stays_and_is_not_gone_on_with(tmp_path: Path
     with fake_server() as server:
         server.counts_words()
         worker = remote_worker(server.url, close_later)
+        with pytest.raises(CoreError, match="refuses"):  # and the engine's thread goes on
+            opened(worker, write_book(tmp_path, BOOK))
+        server.answers(GOOD)
         session = worker.sessions.get(opened(worker, write_book(tmp_path, BOOK)))
         server.answers(stream(says("Half a "), end=False))
         with pytest.raises(CoreError, match="ended the connection"):
