@@ -76,7 +76,7 @@ class ModelWatch:
         parts = self._parts
         for updates in self._watch(session_id, method, thinking):
             state = self._worker.state
-            if isinstance(state, Ready) and state.info.has_draft:
+            if isinstance(state, Ready) and state.info.has_draft and not state.info.elsewhere:
                 usual = state.info.usual_method
                 choices = decoding_choices(has_draft=True, usual=usual)
                 updates[parts.method] = staying(choices, method, usual)

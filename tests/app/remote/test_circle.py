@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,6 +20,7 @@ from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from app.server.serve_page import load
 from app.ui.header import masthead
+from app.ui.model_watch import ModelWatch
 from app.ui.page import build_page
 from app.ui.reading.answer_footer import answer_footer
 from app.ui.reading.live_strip import LiveStrip
@@ -35,6 +37,7 @@ from tests.app.server.openai.servers import served
 
 BOOK = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. Arthur Nash mended nets there. " * 12
 KEY = "the-key-of-the-server"
+OF_THE_MODEL = ("method", "variant", "thinking")
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +167,11 @@ def test_the_page_says_where_text_goes_and_offers_nothing_that_is_not_there(
         assert "Remote" in strip and "Accepted" not in strip and "exact" not in strip and "tokens/s" in strip
         head = masthead(state)
         assert "on this machine" not in head and "are sent to http://127.0.0.1" in head and "Race, Inside" in head
+        parts: Any = SimpleNamespace(head="head", banner="banner", note="note", **{n: n for n in OF_THE_MODEL})
+        for watched in (ModelWatch(worker, parts).watch_model, ModelWatch(worker, parts).model_changed):
+            *_, shown = watched(session.id, "")
+            assert "are sent to" in cast(Any, shown)["note"]
+            assert not cast(Any, shown)["method"]["visible"] and not cast(Any, shown)["variant"]["visible"]
         assert where(session) == "" and session.trace is not None and session.trace.records == []
         shot = SystemHandlers(worker, *cast(Any, "abc")).snapshot(session.id, state)
         for text in (system(shot), report(shot)):
