@@ -73,7 +73,7 @@ class Engine:
             plan = block_changed(plan, 0, "chunk by chunk, as the layers of this model are not called one by one")
         self.context = plan.context.value  # tokens that book, conversation and answer may have together
         first = begun(plan) if offload is None else plan
-        self.info = engine_info(first, models, about, text.capabilities)
+        self.info = engine_info(first, models, about, text)
         self._pace = self.info.pace
         self._lay_out(first)
         if graphs is not None:

@@ -17,7 +17,7 @@ from core.planning.choices import Choice
 class TextEngine(Protocol):
     """One loaded model and one conversation at a time. Not thread-safe: one thread owns it.
 
-    `info.capabilities` says which of these methods work; `core.engine.Engine` describes what they do and raise.
+    `core.engine.Engine` describes what the methods do and raise; `info.elsewhere` says what a server does not have.
     """
 
     @property

@@ -5,10 +5,10 @@ from typing import Literal
 
 import torch
 
-from core.decoding.registry import METHODS, default_method
-from core.generation.capabilities import ALL, EngineCapabilities
+from core.decoding.registry import METHODS, REMOTE, default_method
 from core.generation.loaded import LoadedModels
 from core.generation.reading_pace import ReadingPace
+from core.generation.text import ChatText
 from core.models.experts import Experts
 from core.models.hub.catalog import ModelEntry
 from core.models.linear import stored_kinds
@@ -56,7 +56,9 @@ class EngineInfo:
     experts: Experts | None = None  # of a target that is a mixture
     num_ranks: int = 1  # processes of this machine that share the target
     graphs: Choice[bool] = NO_GRAPHS  # whether passes are recorded and replayed
-    capabilities: EngineCapabilities = ALL
+    thinking: tuple[str, ...] = ()  # the WISHES that the chat template can be told; empty: none
+    thinks: str = ""  # which of these it does unless told; "": not known
+    elsewhere: str = ""  # where its text is sent and what it lacks there, in a line; "": it runs on this machine
     path: str = ""  # where the target's files are; not for readers of the page
     target_dims: ModelDims | None = None  # None: not known, as of a server elsewhere
     pace: ReadingPace = field(default_factory=ReadingPace, compare=False)  # the engine adds what readings cost
@@ -64,6 +66,8 @@ class EngineInfo:
     @property
     def usual_method(self) -> str:
         """The method of answers that name none: the plan's composition, if its models are loaded."""
+        if self.elsewhere:
+            return REMOTE
         chosen = self.plan.composition.value.method if self.plan.composition else ""
         if chosen in METHODS and (self.has_draft or not METHODS[chosen].needs_draft):
             return chosen
@@ -104,9 +108,7 @@ def _format(plan: Plan, target: LoadedModel) -> str:
     return "int4" if plan.bits.value in FORMATS and is_int4(target.module) else kept
 
 
-def engine_info(
-    plan: Plan, models: LoadedModels, about: ModelEntry | None, capabilities: EngineCapabilities = ALL
-) -> EngineInfo:
+def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None, text: ChatText) -> EngineInfo:
     """Facts about an engine before it has read anything; host memory is measured later."""
     target, draft, self_draft = models.target, models.draft, models.self_draft
     return EngineInfo(
@@ -132,7 +134,8 @@ def engine_info(
         experts=target.experts,
         self_draft_weight_bytes=0 if self_draft is None else self_draft_bytes(self_draft, target.module),
         num_ranks=models.ranks.num_ranks if models.ranks else 1,
-        capabilities=capabilities,
+        thinking=tuple(text.switches),
+        thinks=text.thinks,
         path=str(about.target) if about else "",
         target_dims=target.dims,
     )

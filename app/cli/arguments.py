@@ -110,8 +110,8 @@ def parsed(argv: Sequence[str], tools: Sequence[Command]) -> argparse.Namespace:
         error(f"unrecognized arguments: {' '.join(rest)}{alike(rest[0], told_by.options())}")
     if args.command == "models" and (args.name is None) != (args.action == "list"):
         error("models list takes no name" if args.name else f"models {args.action} needs the NAME of a model")
-    if args.remote and args.command not in (None, "ask", "chat", "race"):
-        error(f"--remote belongs to the app, 'ask', 'chat' and 'race', not to '{args.command}'")
+    if args.remote and args.command not in (None, "ask", "chat"):
+        error(f"--remote belongs to the app, 'ask' and 'chat', not to '{args.command}'")
     for name in not_utf8(args):
         error(f"{name.replace('_', '-')}: these bytes are not UTF-8 text: write it in UTF-8")
     for name, default in APP_OPTIONS.items():

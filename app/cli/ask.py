@@ -75,7 +75,7 @@ def answer_all(
     stop: threading.Event,
 ) -> None:
     """Answer every question in a fresh conversation about the book, until `stop` is set."""
-    opening = None if args.remote else open_text(engine, conversation, questions[0], [config], args, stop)
+    opening = None if engine.info.elsewhere else open_text(engine, conversation, questions[0], [config], args, stop)
     shown, many = not args.json, len(questions) > 1
     prompts = [conversation.ask(question).prompt_ids(engine.text, config.thinking) for question in questions]
     asked = [Question(prompt, replace(config, seed=args.seed + at), stop) for at, prompt in enumerate(prompts)]
@@ -132,11 +132,10 @@ def document(
     *,
     many: bool,
 ) -> dict[str, Any]:
-    """The JSON of one answer, or of many; with the tokens of their prompts, if there are any here."""
-    here = engine.info.capabilities.computes_here
-    reports = [answer_report(finished, knows_ids=here) for finished in answers]
+    """The JSON of one answer, or of many; with the tokens of their prompts, if they are wanted."""
+    reports = [answer_report(finished) for finished in answers]
     for report, prompt in zip(reports, prompts, strict=bool(prompts)):
-        report["prompt_token_ids"] = prompt if here else None
+        report["prompt_token_ids"] = prompt
     head = {**engine_report(engine.info), **prefill_report(answers[0]), **(opening.report() if opening else {})}
     if not many:
         return {**head, "methods": {answers[0].method: reports[0]}}

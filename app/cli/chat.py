@@ -148,7 +148,7 @@ class Chat:
             before = with_past(self._conversation, self._past, self._engine)
             finished = answer(self._engine, before, question, config, shown=True, stop=stop)
             finished = opening.added_to(finished) if opening else finished
-        if finished.token_ids:
+        if finished.stats.new_tokens:
             self._past.append(Exchange(question, finished, model=self._engine.info.model))
         for line in page_lines(finished.text, self._library):
             print(line)
@@ -157,7 +157,7 @@ class Chat:
 
     def _read(self, question: str, stop: threading.Event) -> Opening | None:
         """Read the text once; what Ctrl+C left unread is read with the next question."""
-        if self._is_read or self._args.remote:
+        if self._is_read or self._engine.info.elsewhere:
             return None
         opening = open_text(self._engine, self._conversation, question, [self._config], self._args, stop)
         self._is_read = not stop.is_set()

@@ -119,7 +119,7 @@ def add_app_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_remote_options(parser: argparse.ArgumentParser) -> None:
-    """`--remote`: use a server's model, for the app, `ask` and `race`."""
+    """`--remote`: use a server's model, for the app, `ask` and `chat`."""
     options = parser.add_argument_group("a model on a server", argument_default=argparse.SUPPRESS)
     options.add_argument("--remote", metavar="URL", help="an OpenAI-compatible server (vLLM, SGLang, `serve`)")
     options.add_argument("--remote-key", metavar="KEY", help="what it wants (default: $TRIFORCE_REMOTE_KEY)")
@@ -134,12 +134,14 @@ def add_ask_options(parser: argparse.ArgumentParser) -> None:
     )
     add_method_option(parser)
     add_token_ids_option(parser)
+    add_remote_options(parser)
     add_answering_options(parser)
 
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:
     """`chat`: files to talk about."""
     add_method_option(parser)
+    add_remote_options(parser)
     add_answering_options(parser)
 
 
@@ -157,7 +159,6 @@ def add_race_options(parser: argparse.ArgumentParser) -> None:
 
 def add_answering_options(parser: argparse.ArgumentParser) -> None:
     """What `ask`, `chat` and `race` have in common: files or parts of one, where they are kept, sampling."""
-    add_remote_options(parser)
     add_files(parser)
     parts = parser.add_mutually_exclusive_group()
     for what in ("chapters", "pages"):

@@ -11,7 +11,6 @@ from pathlib import Path
 from app.cli.ask import answer
 from app.cli.interrupts import INTERRUPTED, stoppable
 from app.cli.parts import library_of, naming_parts
-from app.cli.race_remote import run_remote
 from app.cli.race_verify import run_verify
 from app.cli.reading import (
     check_folder,
@@ -52,10 +51,6 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.verify is not None:
         return run_verify(args)
-    if args.remote:
-        if not args.question.strip():
-            raise EmptyQuestion
-        return run_remote(args)
     names = tuple(dict.fromkeys(args.methods or COMPARED))
     for name in names:
         check_method(name)
@@ -69,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.methods is None:
         configs = (configs[0], replace(configs[1], method=rival_of_plain(engine.info)))
     conversation = open_conversation(engine, library.text)
-    check_thinking(args.thinking, engine.info.capabilities.thinking)
+    check_thinking(args.thinking, engine.info.thinking)
     prompt = conversation.ask(args.question).prompt_ids(engine.text, args.thinking)
     race = None
     with naming_parts(engine, library), stoppable() as stop:

@@ -39,7 +39,7 @@ def run_verify(args: argparse.Namespace) -> int:
     Raises:
         CoreError: file, questions, settings or memory.
     """
-    if args.remote or len(args.files) != 1 or args.chapters or args.pages:
+    if len(args.files) != 1 or args.chapters or args.pages:
         raise InvalidSetting(
             "Questions are verified about one whole file, on this machine.", hint="Name one file alone."
         )

@@ -47,7 +47,7 @@ def open_engine(args: argparse.Namespace) -> TextEngine:
         engine = connector(args)()[0]
     else:
         engine = load_engine(engine_config(args))
-    check_thinking(args.thinking, engine.info.capabilities.thinking)
+    check_thinking(args.thinking, engine.info.thinking)
     return engine
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from app.remote.names import capabilities_of
+from core.decoding.registry import LOSSY_METHODS
 from core.decoding.stats import LevelStats
 from core.errors import NotPossibleHere
 from core.generation.events import Finished
@@ -27,8 +27,7 @@ def summary_line(finished: Finished) -> str:
         share = f" ({100 * stats.link_share:.0f}% of a plain copy)" if stats.link_share is not None else ""
         parts.append(f"link {stats.link_bytes_per_second / 1e9:.2f} GB/s{share}")
     parts.append(f"read {finished.prompt_tokens - finished.reused_tokens:,} tokens in {finished.prefill_seconds:.1f} s")
-    known = finished.exact or not capabilities_of(finished.method).computes_here
-    parts.append(finished.method if known else f"{finished.method}, not exact")
+    parts.append(f"{finished.method}, not exact" if finished.method in LOSSY_METHODS else finished.method)
     return " · ".join(parts)
 
 

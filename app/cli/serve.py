@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             worker.start()
             ready = loaded(worker)
-            check_thinking(args.thinking, ready.info.capabilities.thinking)
+            check_thinking(args.thinking, ready.info.thinking)
             hosts = Hosts(args.host, args.port, args.allow_host or ())
             origins = args.allow_origin or ()
             api = Api(

@@ -2,16 +2,16 @@
 
 from app import formats
 from app.conversations.exchange import Exchange
-from app.remote.names import EXACT_AS_TOLD, EXACTNESS_NOT_SEEN, capabilities_of, method_label
+from core.decoding.registry import METHODS, method_label
 
 TOKENS = "Written in this time, from the first token to the last; a token is a piece of a word."
 PLAIN_FORMATS = ("float", "bfloat")  # number formats without quantisation
 
 
 def exactness(exchange: Exchange) -> str:
-    """exact, exact for the quantised model, or not exact; for a remote server's answer, the server's own statement."""
-    if not capabilities_of(exchange.finished.method).computes_here:
-        return EXACT_AS_TOLD if exchange.finished.exact else EXACTNESS_NOT_SEEN
+    """exact, exact for the quantised model, or not exact; not seen for the answer of a server elsewhere."""
+    if exchange.finished.method not in METHODS:
+        return "exactness not seen"
     if not exchange.finished.exact:
         return "not exact"
     if exchange.weights and not exchange.weights.startswith(PLAIN_FORMATS):
@@ -39,7 +39,7 @@ def figures(exchange: Exchange) -> list[tuple[str, str, str]]:
         found.append(("thought", f"{formats.count(stats.thought_tokens)} of thought", told))
     if stats.tokens_per_second is not None:
         found.append(("speed", f"{formats.figure(stats.tokens_per_second)} tokens/s", "Decoding alone."))
-    if exchange.num_reread and capabilities_of(exchange.finished.method).counts_reread:  # a server's cache is hidden
+    if exchange.num_reread:
         reread = f"{formats.plural(exchange.num_reread, 'token')} read again"
         found.append(("reread", reread, "Of the book, for this answer: something else had used the model meanwhile."))
     found.append(("method", methods(exchange), drawn(exchange)))

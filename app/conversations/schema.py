@@ -11,7 +11,6 @@ from typing import Any, cast, get_args
 
 from app.conversations.exchange import ID, Exchange
 from app.conversations.tree import ROOT, BookRef, Dialogue, Node, sendable
-from app.remote.names import LONGEST_PIECE
 from core.config import SamplingParams
 from core.decoding.stats import DecodeStats, LevelStats
 from core.errors import InvalidSetting
@@ -21,7 +20,7 @@ FORMAT = "triforce-conversation"
 VERSION = 1
 MOST_NODES = 10_000
 MOST_WHOLE = (1 << 63) - 1  # the largest seed that can be stored
-MOST_TOKEN_BITS = 8 * (1 + 4 * LONGEST_PIECE)  # a token of a remote model is a piece of text, stored as a number
+MOST_TOKEN_BITS = 8200  # files of earlier versions have pieces of a server's text as numbers
 MOST_MOMENT = 1 << 62  # microseconds since 1970, small enough that a later one always exists
 MOST_NUMBER = 1e15
 MOST_DIGITS = 9  # of a number used as a key

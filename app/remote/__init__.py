@@ -1,1 +1,1 @@
-"""A server with OpenAI's interface in place of the engine: the same actions, and clear words for unknown figures."""
+"""A model on an OpenAI-compatible server in place of the engine: chat over whole documents, and nothing else."""

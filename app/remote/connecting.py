@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app.remote.client import Address
+from app.remote.server import Server, base_of
 from core.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from core.planning.hardware import Machine
 
 KEY_VARIABLE = "TRIFORCE_REMOTE_KEY"
+LOCAL = ("method", "self_draft_bits", "token_ids", "saved")  # options of models of this machine; unset without a value
 
 
 def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machine]]":
@@ -22,16 +23,17 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machi
     Raises:
         InvalidSetting: immediately, for an invalid address or an option that the server decides.
     """
-    address = Address.of(args.remote)
-    if args.device != "auto":
-        raise InvalidSetting("--device is for models of this machine.", hint="Leave it out with --remote.")
-    if args.self_draft_bits is not None:
-        raise InvalidSetting("--self-draft-bits is for models of this machine.", hint="Leave it out with --remote.")
+    base = base_of(args.remote)
+    given = [name for name in LOCAL if getattr(args, name, None)]
+    for name in (*(["device"] if args.device != "auto" else []), *given):
+        option = f"--{name.replace('_', '-')}"
+        raise InvalidSetting(f"{option} is for models of this machine.", hint="Leave it out with --remote.")
     from_environment = os.environ.pop(KEY_VARIABLE, None)  # so that no document parser inherits it
     key = args.remote_key if args.remote_key is not None else from_environment
-    if address.is_open:
+    server = Server(base, key or None)
+    if server.is_open:
         print(
-            f"Books, questions{' and the key' if key else ''} go to {address.short} unencrypted: whoever listens on "
+            f"Books, questions{' and the key' if key else ''} go to {server.name} unencrypted: whoever listens on "
             "the way can read them. Use https or a tunnel.",
             file=sys.stderr,
         )
@@ -40,7 +42,6 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machi
         from app.remote.engine import RemoteEngine
         from core.planning.hardware import this_machine
 
-        engine = RemoteEngine.connect(address.base, key=key or None, model=args.model, context=args.context)
-        return engine, this_machine()
+        return RemoteEngine.connect(server, args.model, args.context), this_machine()
 
     return connect

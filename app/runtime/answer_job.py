@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from app.conversations.exchange import Exchange
 from app.conversations.store import Conversations
-from app.remote.names import method_on
 from app.runtime.context_loader import recount
 from app.runtime.events import AnswerBegun, PagesLoaded, Pause, WorkerEvent
 from app.runtime.prompts import answer_ids, prompt_of
@@ -64,7 +63,7 @@ class AnswerJob:
                 trace.apply(only_new(event, before, len(written)))
                 if isinstance(event, PrefillProgress):
                     reading.apply(event)
-                if isinstance(event, Finished) and len(event.token_ids) > len(written):
+                if isinstance(event, Finished) and event.stats.new_tokens:
                     session.num_drawn += 1
                 recording.apply(event)
                 if loaded := looking.apply(event):
@@ -76,14 +75,13 @@ class AnswerJob:
     def _recording(self, engine: "TextEngine") -> Recording:
         """The record, with the settings that write this answer."""
         session = self.session
-        can, before = engine.info.capabilities, recorded(self.place, session)
+        info, before = engine.info, recorded(self.place, session)
         wish = before.thinking if before is not None else self.config.thinking  # an answer goes on as it was begun
-        wish = wish if wish in can.thinking else None  # another model may have taken this one's place
-        config = replace(self.config, method=method_on(can, self.config.method), thinking=wish)
+        wish = wish if wish in info.thinking else None  # another model may have taken this one's place
+        config = replace(self.config, method=info.usual_method if info.elsewhere else self.config.method, thinking=wish)
         if self.seed is not None:
             config = replace(config, seed=self.seed + session.num_drawn)
         session.budget = engine.use_budget(config.budget)
-        info = engine.info
         recording = Recording(session, self.conversations, self.place, config, model=info.model, weights=info.weights)
         if before is not None and before.seed is not None and self.seed is not None:
             recording.config = replace(config, seed=before.seed)  # plain decoding then draws as if uncut

@@ -8,16 +8,12 @@ from core.engine_info import EngineInfo, Equality
 from core.generation.events import Finished
 
 
-def answer_report(finished: Finished, *, knows_ids: bool = True) -> dict[str, Any]:
-    """One method's answer: text, ids, times and speculation figures.
-
-    Args:
-        knows_ids: False where a server has the tokenizer: ids are null then.
-    """
+def answer_report(finished: Finished) -> dict[str, Any]:
+    """One method's answer: text, ids, times and speculation figures; a server's answer has no ids."""
     stats = finished.stats
     report: dict[str, Any] = {
         "text": finished.text,
-        "token_ids": list(finished.token_ids) if knows_ids else None,
+        "token_ids": list(finished.token_ids),
         "new_tokens": stats.new_tokens,
         **(thought_report(finished) if finished.thought or stats.thought_tokens else {}),
         "decode_seconds": round(stats.decode_seconds, 4),

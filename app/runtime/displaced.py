@@ -29,7 +29,7 @@ def noticed(job: Job, sessions: Sessions, engine: "TextEngine", kept: Kept) -> I
 
 def _note(sessions: list[Session], engine: "TextEngine", kept: Kept) -> None:
     """Cost: a comparison of token ids for each page with a book; a page alone is not compared."""
-    if len(sessions) == 1 or not engine.info.capabilities.computes_here:
+    if len(sessions) == 1:
         return
     for session in sessions:
         conversation = session.conversation

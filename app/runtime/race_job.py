@@ -50,7 +50,7 @@ def run_race(
     if book is None or conversation is None:
         raise NoBook(too_long=session.uploads.too_long)
     wish = configs[0].thinking
-    thinking = wish if wish in engine.info.capabilities.thinking else None
+    thinking = wish if wish in engine.info.thinking else None
     prompt = conversation.until(0).ask(question).prompt_ids(engine.text, thinking)
     end = len(conversation.opening_ids(engine.text, thinking)) - 1
     race = Race(

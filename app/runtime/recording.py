@@ -167,7 +167,7 @@ class Recording:
                     self._saved = self._clock()
                     self._record(self._so_far())
             case Finished():
-                if len(event.token_ids) > len(self.written) or event.stats.thought_tokens:
+                if event.stats.new_tokens:
                     self._record(event)
                     self._done = True
 
@@ -176,7 +176,7 @@ class Recording:
         if self._done:
             return
         self._done = True
-        if self._ids or any(self._thought):  # it was interrupted: the text so far is recorded
+        if self._stats.new_tokens:  # it was interrupted: the text so far is recorded
             self._record(self._so_far())
         elif self._is_new:
             with self._session.lock:

@@ -148,10 +148,8 @@ class Session:
         if last.digest != self.digest:  # no question since the library changed: use the count from its opening
             fit, end = self.uploads.fit, self.dialogue.tip if self.dialogue else ""
             return fit.talks.get(end, fit.talk) if fit else 0
-        stats, said = last.finished.stats, len(last.finished.token_ids)
-        if said >= stats.new_tokens:  # else a server kept its thought, or another model wrote it
-            said -= stats.thought_tokens  # what the next prompt has of it
-        return max(0, last.finished.prompt_tokens + said - self.book.num_opening)
+        finished = last.finished  # the next prompt has its answer without the thought
+        return max(0, finished.prompt_tokens + finished.stats.answer_tokens - self.book.num_opening)
 
     @property
     def where(self) -> Loaded | None:

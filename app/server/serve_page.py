@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
             load_it,
             seed=args.seed,
             conversations=Conversations(folder / "conversations"),
-            saved_books=SavedBooks(folder / "shelf"),
+            saved_books=SavedBooks(None if args.remote else folder / "shelf"),
             recognised=RecognisedPages(folder / FOLDER),
             kept=KeptDocuments(folder / KEPT),
         )
@@ -163,7 +163,8 @@ def serve(
 
     replace_parts()
     source = source or model_source(args)
-    page = build_page(worker, load_samples(), note=note, source=source, downloads=downloads)
+    samples, elsewhere = load_samples(), bool(args.remote)
+    page = build_page(worker, samples, note=note, source=source, downloads=downloads, elsewhere=elsewhere)
     hosts, later = Hosts(args.host, args.port, args.allow_host or ()), head() + SESSION_SCRIPT
     page.launch(
         server_name=args.host,

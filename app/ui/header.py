@@ -3,7 +3,6 @@
 import gradio as gr
 
 from app import formats
-from app.remote.names import EXACTNESS_NOT_SEEN
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.ui import render
 
@@ -50,7 +49,7 @@ def masthead(state: ModelState) -> str:
             chips = render.chip("No model", tone="bad")
         case Ready():
             chips = _facts(state)
-    remote = isinstance(state, Ready) and not state.info.capabilities.computes_here
+    remote = isinstance(state, Ready) and state.info.elsewhere
     about = "Whole books, read by a remote server" if remote else "Whole books, exact answers, on this machine"
     return (
         f'{SKIP}<header class="masthead">{MARK}<div class="name"><h1>TriForce Reader</h1>'
@@ -87,11 +86,10 @@ def below(note: str) -> str:
 
 
 def _remote(ready: Ready) -> str:
-    info, address = ready.info, ready.info.plan.device.because
+    info = ready.info
     return (
         render.chip(info.model, tone="model", title=info.description)
-        + render.chip(EXACTNESS_NOT_SEEN, title="How the server computes cannot be seen from here.")
-        + render.chip("remote server", title=f"Books, questions and answers are sent to {address}.")
+        + render.chip("remote server", title=info.elsewhere)
         + render.chip(
             f"{ready.context:,} tokens of context", title=f"Largest text at once: {info.plan.context.because}."
         )
@@ -99,7 +97,7 @@ def _remote(ready: Ready) -> str:
 
 
 def _facts(ready: Ready) -> str:
-    if not ready.info.capabilities.computes_here:
+    if ready.info.elsewhere:
         return _remote(ready)
     info, machine, plan = ready.info, ready.machine, ready.info.plan
     dtype = f"{info.weights} weights, {plan.precision}" if info.quantised else plan.precision

@@ -1,13 +1,12 @@
 """The model on the page: its state, and the methods it offers."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from app.context.domain_check import FULL_MODELS, OWN_BOOKS
 from app.context.samples import Sample
-from app.remote.names import REMOTE, method_label, theirs
 from app.runtime.events import Pause, Ready
 from app.runtime.worker import EngineWorker
 from app.ui.header import below, limits_note, masthead, notice
@@ -15,7 +14,6 @@ from app.ui.models.speeds import reading_time
 from app.ui.parts import Parts
 from app.ui.reading.settings import (
     AS_CHOSEN,
-    AS_CHOSEN_CHOICE,
     AS_SET_UP,
     decoding_choices,
     kept_method,
@@ -24,7 +22,9 @@ from app.ui.reading.settings import (
 )
 from app.ui.updates import Updates, lasting
 from core.decoding.registry import METHODS, PLAIN, default_method
-from core.generation.capabilities import EngineCapabilities
+
+if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that while the page is already served
+    from core.engine_info import EngineInfo
 
 
 class ModelWatch:
@@ -48,10 +48,10 @@ class ModelWatch:
                 current.model = state
             updates: Updates = {self._parts.head: masthead(state), self._parts.banner: notice(state)}
             if isinstance(state, Ready):
-                updates[self._parts.note] = below(limits_note(state.info.limits))
-                updates |= self._thinking(state.info.capabilities, thinking) | self._timed(state)
-            if isinstance(state, Ready) and state.info.capabilities.methods is not None:
-                updates |= self._own_methods(state.info.capabilities.methods, method)
+                updates[self._parts.note] = below(state.info.elsewhere or limits_note(state.info.limits))
+                updates |= self._thinking(state.info, thinking) | self._timed(state)
+            if isinstance(state, Ready) and state.info.elsewhere:
+                updates |= {one: gr.update(visible=False) for one in (self._parts.method, self._parts.variant)}
             elif isinstance(state, Ready) and state.info.usual_method != default_method(has_draft=True):
                 has_draft, usual = state.info.has_draft, state.info.usual_method
                 choices = decoding_choices(has_draft=has_draft, usual=usual)
@@ -76,7 +76,7 @@ class ModelWatch:
         parts = self._parts
         for updates in self._watch(session_id, method, thinking):
             state = self._worker.state
-            if isinstance(state, Ready) and state.info.has_draft:
+            if isinstance(state, Ready) and state.info.has_draft and not state.info.elsewhere:
                 usual = state.info.usual_method
                 choices = decoding_choices(has_draft=True, usual=usual)
                 updates[parts.method] = staying(choices, method, usual)
@@ -90,19 +90,11 @@ class ModelWatch:
         if current is not None and current.model is not self._worker.state:
             yield from self.model_changed(session_id, method, thinking)
 
-    def _thinking(self, can: EngineCapabilities, chosen: str) -> Updates:
+    def _thinking(self, can: "EngineInfo", chosen: str) -> Updates:
         """Offer what the model can be told; what was chosen stays if this model knows it."""
         value = chosen if chosen in can.thinking else AS_SET_UP
         choices = thinking_choices(can.thinking, can.thinks)
         return {self._parts.thinking: gr.update(choices=choices, value=value, visible=len(can.thinking) > 1)}
-
-    def _own_methods(self, methods: Sequence[str], method: str) -> Updates:
-        offered = [name for name in methods if theirs(name) in METHODS] or [REMOTE]
-        choices = [(method_label(name), name) for name in offered]
-        return {
-            self._parts.method: staying(choices, method, choices[0][1]),
-            self._parts.variant: gr.update(choices=[AS_CHOSEN_CHOICE], value=AS_CHOSEN),
-        }
 
 
 def staying(choices: Sequence[tuple[str, str]], chosen: str, usual: str) -> Any:

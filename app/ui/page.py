@@ -70,6 +70,7 @@ def build_page(
     note: str = "",
     source: ModelSource | None = None,
     downloads: Downloads | None = None,
+    elsewhere: bool = False,
 ) -> gr.Blocks:
     """The whole page.
 
@@ -77,6 +78,7 @@ def build_page(
         note: one line about the model, under the question box.
         source: how other models are loaded; None: the page offers none.
         downloads: tracks the downloads of this program.
+        elsewhere: the model runs on a server, so what belongs to models of this machine is not offered.
     """
     page: gr.Blocks = gr.Blocks(
         title="TriForce Reader", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400)
@@ -96,10 +98,10 @@ def build_page(
         with gr.Tabs(elem_id="tabs"):
             read_tab, side, talk = build_read_tab(one_of_each(samples), note)
             library_tab, library, saved_parts, find_parts = build_library_tab(talk.choosing)
-            with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
+            with gr.Tab("Race", id="race", elem_id="race-tab", visible=not elsewhere) as race_tab:
                 tab_heading("Race")
                 race = build_race_tab(worker, samples, session, stream, at_once)
-            build_inside_tab(worker, session, ticking, at_once)
+            build_inside_tab(worker, session, ticking, at_once, offered=not elsewhere)
             system = build_system_tab(worker, session, stream, brings=bool(source and source.folders))
         for tab in (read_tab, library_tab, race_tab, system.tab):
             tab.select(lambda _: gr.Timer(active=False), session, ticking, api_visibility="private", **at_once)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from core.errors import InvalidSetting
 
 PLAIN = "autoregressive"
+REMOTE = "remote"  # who wrote an answer that a server sent; none of METHODS
 COMPARED = (PLAIN, "triforce")  # the methods compared by default
 # Lookups cost nothing, and the draft is asked only while it pays (`Decoder`): the fastest exact method, or nearly
 FASTEST = "triforce-lookup"
@@ -130,8 +131,13 @@ def check_method(name: str) -> Method:
 
 
 def is_exact(name: str) -> bool:
-    """Whether a method's text follows the target's distribution; assumed for a remote server's own methods."""
-    return name not in LOSSY_METHODS
+    """Whether a method's text follows the target's distribution; not known of one that is none of METHODS."""
+    return name in EXACT_METHODS
+
+
+def method_label(name: str) -> str:
+    """The label of a method; the name of one that is none of METHODS, as of a server."""
+    return METHODS[name].label if name in METHODS else name.capitalize()
 
 
 def methods_for(*, has_draft: bool) -> tuple[str, ...]:

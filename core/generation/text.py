@@ -18,7 +18,6 @@ from transformers import PreTrainedTokenizerBase
 
 from core.decoding.grammar import Matcher
 from core.errors import InvalidSetting
-from core.generation.capabilities import EngineCapabilities
 from core.generation.json_grammar import JsonGrammars
 from core.generation.thinking import FINAL, Channels, Tags, ThoughtReader, marks_of, switches_of
 
@@ -150,11 +149,6 @@ class ChatText:
         tokens = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
         template = json.dumps([self._template, tokenizer.chat_template, self._options], sort_keys=True)
         return hashlib.sha256(f"{tokens}\0{template}".encode()).hexdigest()
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        """What a model of this machine with this chat format can do."""
-        return EngineCapabilities(thinking=tuple(self.switches), thinks=self.thinks)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; nothing in it is read as a special token."""

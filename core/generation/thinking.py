@@ -21,6 +21,7 @@ FINAL = "final"
 LONGEST_HEADER = 16  # tokens between <|start|> and <|message|>; a longer one is none
 SWITCHES = ("enable_thinking", "thinking")  # variables of chat templates that turn the thought on and off
 EFFORTS = ("low", "medium", "high")  # of `reasoning_effort`
+WISHES = ("on", "off", *EFFORTS)  # what a chat template may be told about thoughts
 
 
 class ThoughtReader(Protocol):
@@ -129,7 +130,7 @@ def marks_of(tokenizer: PreTrainedTokenizerBase) -> Tags | Channels | None:
 
 
 def switches_of(render: Callable[[Mapping[str, Any]], str]) -> dict[str, dict[str, Any]]:
-    """The wishes (of `capabilities.WISHES`) that a chat template can follow, and its variables for each; empty: none.
+    """The wishes (of `WISHES`) that a chat template can follow, and its variables for each; empty: none.
 
     Args:
         render: the template's text for a question, with these variables.

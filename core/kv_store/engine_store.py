@@ -115,7 +115,7 @@ class BookStore:
         if engine.info.num_ranks != 1 or not isinstance(engine, CacheOwner):
             raise InvalidSetting(
                 "Books are kept only where one process of this machine holds the whole model.",
-                hint="Leave out --saved, or --gpus and --remote.",
+                hint="Leave out --saved, or --gpus.",
             )
         if not holds_all_rows(engine):
             raise InvalidSetting(

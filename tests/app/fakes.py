@@ -32,7 +32,6 @@ from core.decoding.stats import DecodeStats, LevelStats
 from core.engine_api import TextEngine
 from core.engine_info import Equality
 from core.errors import ContextTooSmall
-from core.generation.capabilities import ALL
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, StopReason, TokenRecord
 from core.generation.reading_pace import ReadingPace
 from core.generation.text import Turn
@@ -169,7 +168,9 @@ class FakeEngine:
             draft_layers=2 if has_draft else 0,
             host_memory=None,
             link=None,
-            capabilities=ALL,
+            thinking=(),
+            thinks="",
+            elsewhere="",
             experts=None,
             idle_expert_bytes=0,
             path="",

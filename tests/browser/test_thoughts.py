@@ -1,14 +1,12 @@
 """A model that thinks before it answers, in a real browser: the fold, the switch, the next question, a reload."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.conversations.store import Conversations
 from app.runtime.worker import EngineWorker
-from core.generation.capabilities import ALL
 from tests.app.fakes import GRADIO_WARNINGS, THOUGHT_IDS, FakeEngine, worker_of
 from tests.browser.test_page import Reader, browser, playwright, visit  # noqa: F401
 
@@ -20,7 +18,7 @@ INVENTED = "“nobody ever wrote these words down anywhere”"
 
 @pytest.fixture
 def worker(engine: FakeEngine, tmp_path: Path) -> Iterator[EngineWorker]:
-    engine.info.capabilities = replace(ALL, thinking=("on", "off"), thinks="on")
+    engine.info.thinking, engine.info.thinks = ("on", "off"), "on"
     kept = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
     yield kept
     kept.close()
@@ -104,7 +102,7 @@ def test_the_switch_is_in_settings_and_kept(
 
 
 def test_a_model_without_the_switch_offers_none(visit: Callable[[], Reader], engine: FakeEngine) -> None:  # noqa: F811
-    engine.info.capabilities = ALL
+    engine.info.thinking, engine.info.thinks = (), ""
     reader = visit()
     reader.page.locator("#settings > button").click()
     playwright.expect(reader.page.locator("#preset")).to_be_visible()

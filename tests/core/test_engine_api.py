@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.remote.engine import RemoteEngine
-from app.remote.text import RemoteText
+from app.remote.engine import RemoteEngine, RemoteText
 from core.engine import Engine
 from core.engine_api import TextEngine
 from core.generation.text import ChatText, PromptText
 from tests.app.fakes import FakeEngine, FakeText
-from tests.core.toys import tiny_engine
 
 SET_WHEN_MADE = {"info", "config", "text", "context", "eos_ids", "holds_all_chunks", "knows_offsets"}  # by some
 
@@ -63,10 +61,3 @@ def test_what_is_missing_or_taken_otherwise_would_be_seen() -> None:
 
     found = missing(TextEngine, Half)
     assert "generate" in found and "close" in found and "knows" not in found
-
-
-def test_an_engine_of_this_machine_can_do_everything() -> None:
-    for engine in (tiny_engine(context=512), FakeEngine()):
-        can = engine.info.capabilities
-        assert can.can_race and can.can_compare and can.shows_retrieval and can.counts_reread and can.computes_here
-        assert can.methods is None and engine.use_budget.__annotations__["return"] is int

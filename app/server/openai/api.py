@@ -214,7 +214,7 @@ class Api:
                 "dtype": info.plan.precision,
                 "description": info.description,
                 "limits": info.limits,
-                "thinking": info.capabilities.thinking,
+                "thinking": info.thinking,
             },
         }
 

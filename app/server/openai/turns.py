@@ -103,7 +103,7 @@ class Turns:
         def work(engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
             timing.begun = time.perf_counter()
             text = engine.text
-            prompt = prompts.of(request, text, wish_of(request, engine.info.capabilities.thinking))
+            prompt = prompts.of(request, text, wish_of(request, engine.info.thinking))
             if request.prompt is not None and not engine.knows(prompt.ids):
                 raise InvalidSetting(
                     "prompt holds a token that the model does not have.", hint="Send the text instead."

@@ -5,17 +5,16 @@ from typing import Any
 
 import gradio as gr
 
-from app.remote.names import TOKENS_NOT_SEEN, capabilities_of, method_label
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
 from app.ui.header import tab_heading
 from app.ui.inside.view import EMPTY, inside
 from app.ui.updates import Updates
+from core.decoding.registry import method_label
 
 INTERVAL_SECONDS = 0.5  # drawing takes the engine's process some milliseconds
 ANSWER = "answer"
-HIDDEN = f'<p class="quiet">{TOKENS_NOT_SEEN}</p>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +89,16 @@ class InsideHandlers:
         session.inside, trace = state, subject.trace
         choices = [(one.label, one.key) for one in found]
         return {
-            self._view: inside(trace, beside(session, subject), tables=trace.finished is not None)
-            if capabilities_of(trace.method).computes_here
-            else HIDDEN,
+            self._view: inside(trace, beside(session, subject), tables=trace.finished is not None),
             self._picker: gr.update(choices=choices, value=subject.key, visible=len(found) > 1),
         }
 
 
-def build_inside_tab(worker: EngineWorker, session: gr.Textbox, timer: gr.Timer, at_once: dict[str, Any]) -> None:
+def build_inside_tab(
+    worker: EngineWorker, session: gr.Textbox, timer: gr.Timer, at_once: dict[str, Any], *, offered: bool = True
+) -> None:
     """The tab's components and events. `timer` ticks while the tab is visible; `at_once`: how quick events run."""
-    with gr.Tab("Inside", id="inside", elem_id="inside-tab") as tab, gr.Column(elem_id="inside"):
+    with gr.Tab("Inside", id="inside", elem_id="inside-tab", visible=offered) as tab, gr.Column(elem_id="inside"):
         tab_heading("Inside")
         picker = gr.Radio([], show_label=False, label="Show", visible=False, elem_id="inside-picker")
         view = gr.HTML(EMPTY, elem_id="inside-view")

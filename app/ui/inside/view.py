@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from app import formats
-from app.remote.names import method_label
 from app.runtime.trace import Trace
 from app.ui import render
 from app.ui.charts import Bar, Column, Segment, bars, columns
 from app.ui.race.view import LANE_ENDINGS
-from core.decoding.registry import PLAIN
+from core.decoding.registry import PLAIN, method_label
 from core.decoding.stats import LevelStats
 from core.generation.events import TokenRecord
 

@@ -245,7 +245,7 @@ def machine_alone(state: ModelState) -> "Machine":
     from core.planning.hardware import resolve_device, this_machine, used_memory_bytes
 
     machine = this_machine()
-    if not isinstance(state, Ready) or not state.info.capabilities.computes_here:
+    if not isinstance(state, Ready) or state.info.elsewhere:
         return machine
     device = resolve_device(state.info.plan.device.value)
     used, waiting = used_memory_bytes(device), state.info.plan.host_bytes

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from app import formats
 from app.context.open_book import Book
 from app.context.quotes import LEAST_WORDS, quotes_in
-from app.remote.names import method_label
 from app.runtime.trace import Race, Trace, lead
 from app.ui import render
 from app.ui.race.result import best_lane, is_identical, result, sameness
 from app.ui.race.view import ending_line, replay_points, short_text
 from app.ui.retrieval_map.view import page_of, page_words
+from core.decoding.registry import method_label
 from core.decoding.stats import DecodeStats
 
 MOST_PASSAGES, MOST_PASSAGE_CHARS = 4, 240

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from app import formats
-from app.remote.names import method_label
 from app.runtime.answer_json import answer_report, engine_report, equality_report, prefill_report, rounded
 from app.runtime.trace import Judgement, Race, Trace, lead
 from app.ui import render
 from app.ui.inside.view import charts, provenance, tiles
 from app.ui.race.view import board, ending_line, short_text
+from core.decoding.registry import method_label
 from core.engine_info import EngineInfo, Equality
 from core.planning.hardware import Machine
 

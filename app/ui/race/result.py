@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from app import formats
-from app.remote.names import method_label
 from app.runtime.trace import Race, Trace, lead
 from app.ui import render
+from core.decoding.registry import method_label
 
 EVEN_SHARE = 0.02  # of plain decoding's time: a smaller difference is none
 SHORT_TOKENS = 16  # with fewer the first round is most of an answer

@@ -8,10 +8,10 @@ from zlib import crc32
 
 from app import formats
 from app.context.open_book import Book
-from app.remote.names import method_label
 from app.runtime.trace import Race, Trace, lead
 from app.ui import render
 from app.ui.race.result import best_lane, is_identical, result, sameness
+from core.decoding.registry import method_label
 from core.generation.events import TokenRecord
 
 COVERS = ("#7a2e2e", "#1f4e5f", "#3d5a35", "#5b3a68", "#7a5520", "#2d4270")  # of books: white letters stand on them

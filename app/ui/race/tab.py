@@ -12,7 +12,6 @@ import gradio as gr
 from app import formats
 from app.context.open_book import Book
 from app.context.samples import Sample, fastest_method, race_questions
-from app.remote.names import NO_RACE
 from app.runtime.events import Ready
 from app.runtime.race_job import first_lanes
 from app.runtime.sessions import RaceBoard, Session
@@ -134,10 +133,8 @@ class RaceHandlers:
         What no reader has chosen follows the open book: its fastest method is a lane.
         """
         state = self._worker.state
-        if not isinstance(state, Ready):
+        if not isinstance(state, Ready) or state.info.elsewhere:
             return gr.update()
-        if not state.info.capabilities.can_race:
-            return gr.update(interactive=False, info=NO_RACE)
         choices = lane_choices(has_draft=state.info.has_draft)
         kept = [name for _, name in choices if name in chosen]
         session = self._worker.sessions.find(session_id)

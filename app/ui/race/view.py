@@ -8,14 +8,13 @@ import json
 from collections.abc import Sequence
 
 from app import formats
-from app.remote.names import method_label
 from app.runtime.events import RaceBegun, RaceEnded, Waiting, WorkerEvent
 from app.runtime.trace import Judgement, Lead, Point, Race, Trace, first_difference, lead
 from app.ui import render
 from app.ui.race.result import best_lane, result_line, winner
 from app.ui.race.stage import scenes
 from app.ui.reading.live_strip import waiting_line
-from core.decoding.registry import COMPARED, FASTEST, PLAIN
+from core.decoding.registry import COMPARED, FASTEST, PLAIN, method_label
 from core.errors import CoreError
 from core.generation.events import LaneEvent, PrefillProgress, StopReason
 

@@ -7,9 +7,9 @@ the buttons' values. Every value identifies an exchange by its random id, so tex
 from app import formats
 from app.conversations.figures import exactness, figures
 from app.conversations.tree import Dialogue, Node
-from app.remote.names import NOT_SEEN, REMOTE, capabilities_of
 from app.runtime.recording import CUT
 from app.ui import render
+from core.decoding.registry import METHODS, REMOTE
 
 WHY_CUT = {
     "max_new_tokens": "It ended at the limit of new tokens.",
@@ -31,7 +31,7 @@ def answer_footer(dialogue: Dialogue, node: Node, *, last: bool, key: str = "") 
         what = _button("again", node.id, "Answer it", "Write the answer to this question")
         return _block("foot waits", f"<span>Not answered.</span>{_acts(what, _button('delete', node.id, 'Delete'))}")
     tone = "exact" if exchange.finished.exact else "lossy"
-    tone = tone if capabilities_of(exchange.finished.method).computes_here else REMOTE
+    tone = tone if exchange.finished.method in METHODS else REMOTE
     facts = "".join(
         f'<span class="{key}" title="{render.escape(note)}">{render.escape(text)}</span>'
         for key, text, note in figures(exchange)
@@ -56,7 +56,7 @@ def answer_footer(dialogue: Dialogue, node: Node, *, last: bool, key: str = "") 
 
 EXACTNESS = {
     "exact": "The text follows the model’s own distribution, as plain decoding does.",
-    REMOTE: NOT_SEEN,
+    REMOTE: "A server elsewhere wrote this: how it computes cannot be seen from here.",
     "lossy": "A method that looks at a part of the book only: the text may differ from the model’s own.",
 }
 

@@ -76,7 +76,7 @@ class ChatView:
             if isinstance(event, RoundDone):
                 self._answer += event.text
                 self._thought += event.thought
-                self._wrote |= bool(event.tokens or event.thought)
+                self._wrote |= bool(event.tokens or event.text or event.thought)
                 self._stats = joined(self._before, event.stats)
             elif isinstance(event, Finished):
                 self.finished, self._answer, self._thought = event, event.text, event.thought

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app import formats
-from app.remote.names import EXACTNESS_NOT_SEEN, NOT_SEEN, NOT_TOLD, TOLD, capabilities_of, method_label
 from app.runtime.events import AnswerBegun, Waiting, WorkerEvent
 from app.ui import render
-from core.decoding.registry import METHODS, PLAIN
+from core.decoding.registry import METHODS, PLAIN, REMOTE, is_exact, method_label
 from core.decoding.stats import DecodeStats, LevelStats
 from core.generation.events import Finished, PrefillProgress, RoundDone, StopReason
 
@@ -128,9 +127,7 @@ class LiveStrip:
         """The strip."""
         name = method_label(self._method or "")
         badges = render.chip(name, tone="method") if name else ""
-        if not capabilities_of(self._method).computes_here:
-            badges += render.chip(EXACTNESS_NOT_SEEN, title=NOT_SEEN)
-        elif name:
+        if is_exact(self._method or ""):
             badges += render.chip("exact", tone="exact", title="The text follows the target model's own distribution.")
         state = "running" if self._running else "resting"
         state += "" if self._method else " empty"
@@ -169,18 +166,18 @@ class LiveStrip:
     def _tiles(self) -> list[Tile]:
         stats = self._stats
         level1, level2 = _acceptance(stats.level1), _acceptance(stats.level2)
-        unused, can = "not used by plain decoding" if self._method == PLAIN else "", capabilities_of(self._method)
-        if not can.computes_here:
-            unused = NOT_TOLD if level2 is None else TOLD
+        unused = "not used by plain decoding" if self._method == PLAIN else ""
         ms = "of decoding alone"
         if stats.ms_per_token is not None:
             ms = f"{formats.figure(stats.ms_per_token)} ms per token"
         book = f"of {self._num_book:,} book tokens" if self._num_book else "book tokens"
-        hidden = self._num_reread is None or not can.counts_reread
-        reread = formats.NONE_YET if hidden else formats.count(self._num_reread or 0)
+        reread = formats.NONE_YET if self._num_reread is None else formats.count(self._num_reread)
         passes = formats.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
+        speed = Tile("speed", "Speed", formats.figure(stats.tokens_per_second), "tokens/s", ms)
+        if self._method == REMOTE:
+            return [speed]
         return [
-            Tile("speed", "Speed", formats.figure(stats.tokens_per_second), "tokens/s", ms),
+            speed,
             Tile(
                 "level1",
                 "Accepted, level 1",

@@ -13,7 +13,7 @@ import gradio as gr
 from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import METHODS, PLAIN, default_method
 from core.errors import CoreError, InvalidSetting
-from core.generation.capabilities import WISHES
+from core.generation.thinking import WISHES
 
 DEFAULTS = GenerationConfig(method=default_method(has_draft=True))
 CUSTOM = "Custom"

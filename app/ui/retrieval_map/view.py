@@ -7,7 +7,7 @@ from app import formats
 from app.context.evidence import Span, is_refusal
 from app.context.open_book import Book
 from app.context.retrieval_map import STRONG, Passage, Weights
-from app.remote.names import PAGES_NOT_SEEN, capabilities_of
+from app.runtime.events import Ready
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.page_viewer import USUAL_WIDTH, Mark, Wanted, leaf, section, tool
@@ -24,9 +24,9 @@ SHOWN = (
 
 
 def where(session: Session) -> str:
-    """The strip for the last shown answer; empty without a book."""
+    """The strip for the last shown answer; empty without a book, and where the model runs elsewhere."""
     book, loaded = session.book, session.where
-    if book is None:
+    if book is None or (isinstance(session.model, Ready) and session.model.info.elsewhere):
         return ""
     if loaded is None:
         return _strip("Ask a question: this strip then shows from which pages its words are guessed.", _room(book))
@@ -34,8 +34,6 @@ def where(session: Session) -> str:
         return ""
     if not loaded.kept:
         return _strip("It was not recorded which pages were loaded for this answer.")
-    if not capabilities_of(loaded.method).shows_retrieval:
-        return _strip(PAGES_NOT_SEEN)
     if not loaded.retrieves:
         return _strip("This way of decoding loads no pages: every token reads the whole book.")
     if not book.chunk_pages:

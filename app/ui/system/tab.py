@@ -113,7 +113,7 @@ def machine_of(state: ModelState) -> "Machine | None":
 
 def usage_of(state: ModelState) -> Usage | None:
     """Memory of this process on the model's device; None before the model is loaded."""
-    if not isinstance(state, Ready) or not state.info.capabilities.computes_here:
+    if not isinstance(state, Ready) or state.info.elsewhere:
         return None
     from core.planning.hardware import peak_memory_bytes, resolve_device, used_memory_bytes
 
@@ -123,7 +123,7 @@ def usage_of(state: ModelState) -> Usage | None:
 
 def expected_of(state: ModelState, answers: Sequence[tuple[str, DecodeStats]]) -> "Prediction | None":
     """The expected speed of the loaded model; None before it is loaded."""
-    if not isinstance(state, Ready) or not state.info.capabilities.computes_here:
+    if not isinstance(state, Ready) or state.info.elsewhere:
         return None
     from app.ui.system.expected_speed import expect
 

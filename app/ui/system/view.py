@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from app import formats
 from app.conversations.exchange import Exchange
-from app.remote.names import ITS_WORD_ONLY
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.runtime.trace import Race
 from app.ui import render
@@ -134,7 +133,7 @@ def _head(state: ModelState) -> str:
 
 
 def _model_card(ready: Ready, usage: Usage | None) -> str:
-    if not ready.info.capabilities.computes_here:
+    if ready.info.elsewhere:
         return _card("Model", model_facts(ready), wide=True)
     return memory_card(ready, usage)
 
@@ -201,12 +200,11 @@ def _table(rows: Sequence[Fact]) -> str:
 def model_facts(ready: Ready) -> list[Fact]:
     """The model's settings, and their reasons."""
     info, plan = ready.info, ready.info.plan
-    if not info.capabilities.computes_here:
+    if info.elsewhere:
         return [
             Fact("Model", info.model, info.description),
-            Fact("Server", plan.device.because, "books, questions and answers are sent there"),
+            Fact("Server", plan.device.because, info.elsewhere),
             Fact("Context", f"{ready.context:,} tokens", plan.context.because),
-            Fact("Not seen", "acceptance, memory, where in the book", plan.dtype.because),
         ]
     guesses = "guesses for level 1" if info.has_draft else "the retrieval cache guesses instead"
     draft = formats.amount(info.draft_weight_bytes) + " of weights" if info.has_draft else "none"
@@ -283,8 +281,8 @@ def exactness(shot: Snapshot) -> list[Fact]:
     if not isinstance(shot.state, Ready):
         return [Fact("Exact for", formats.NONE_YET, "known when the model is loaded"), *verdicts]
     dtype = shot.state.info.plan.precision
-    if not shot.state.info.capabilities.computes_here:
-        return [Fact("Exact for", "not seen", ITS_WORD_ONLY)]
+    if shot.state.info.elsewhere:
+        return [Fact("Exact for", "not seen", shot.state.info.plan.dtype.because)]
     greedy = Fact(
         "Greedy text",
         "equal to plain decoding’s, token for token",
@@ -399,7 +397,7 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
         rows.append(Fact("GPU", "none", "no CUDA device found"))
     elif len(machine.gpus) > 1:
         rows.append(Fact("Several GPUs", "one computes", several_gpus(shot.system)))
-    if isinstance(shot.state, Ready) and shot.state.info.capabilities.computes_here:
+    if isinstance(shot.state, Ready) and not shot.state.info.elsewhere:
         info = shot.state.info
         rows.append(Fact("Attention", ATTENTION.get(info.attention, info.attention), info.attention_because))
         if machine.gpus:
@@ -420,7 +418,7 @@ def data_facts(shot: Snapshot) -> list[Fact]:
     compiled = isinstance(shot.state, Ready) and shot.state.info.attention == "compiled"
     kernel = "; the compiled kernel lies in the user’s cache folder" if compiled else ""
     sent = f"nothing is sent anywhere{kernel}"
-    if isinstance(shot.state, Ready) and not shot.state.info.capabilities.computes_here:
+    if isinstance(shot.state, Ready) and shot.state.info.elsewhere:
         sent = f"but books, questions and answers are sent to {shot.state.info.plan.device.because}"
     return [
         Fact("Data folder", formats.with_tilde(str(shot.folder), shot.home), chosen),

@@ -130,7 +130,11 @@ def test_race_has_the_options_of_ask() -> None:
     commands = build_parser(TOOLS, everything=True).commands
     own = {"--questions": "--verify", "--method": "--methods"}  # and what race has instead
     asked, raced = (set(commands[name].options()) for name in ("ask", "race"))
-    assert asked - raced == set(own) and raced - asked == {*own.values(), "--sequential", "--report"}
+    assert asked - raced == {*own, "--remote", "--remote-key"} and raced - asked == {
+        *own.values(),
+        "--sequential",
+        "--report",
+    }
     assert asked - set(commands["chat"].options()) == {"-q", "--question", "--questions", "--token-ids", "--json"}
 
 

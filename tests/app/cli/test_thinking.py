@@ -11,6 +11,7 @@ import pytest
 import launch as launcher
 from app.cli.serve import loaded
 from app.remote.engine import RemoteEngine
+from app.remote.server import Server, base_of
 from app.runtime.worker import EngineWorker
 from app.server.openai.prompts import Prompts
 from app.server.openai.request import ChatBody, parse
@@ -167,8 +168,8 @@ def test_a_continued_message_is_an_answer_where_the_template_opens_a_thought() -
 
 def test_a_remote_thought_stays_a_thought(served_worker: EngineWorker) -> None:
     with served(served_worker) as url:
-        engine = RemoteEngine.connect(url, key=None, model=None, context=None)
-        assert engine.info.capabilities.thinking == ("on", "off")
+        engine = RemoteEngine.connect(Server(base_of(url)), None, None)
+        assert engine.info.thinking == ("on", "off")
         book = Conversation(tuple(engine.text.encode("The book."))).ask("Who keeps it?")
         for wish, thought in ((None, THINKING), ("off", "")):
             *_, end = engine.generate(book.prompt_ids(engine.text), GenerationConfig(thinking=wish))

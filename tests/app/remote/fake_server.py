@@ -132,6 +132,10 @@ def says(text: str, reason: str | None = None) -> bytes:
     return event(choices=[{"index": 0, "delta": {"content": text}, "finish_reason": reason}])
 
 
+def thinks(text: str) -> bytes:
+    return event(choices=[{"index": 0, "delta": {"reasoning_content": text}, "finish_reason": None}])
+
+
 def used(prompt: int, new: int, cached: int | None = None) -> bytes:
     details = {"prompt_tokens_details": {"cached_tokens": cached}} if cached is not None else {}
     return event(choices=[], usage={"prompt_tokens": prompt, "completion_tokens": new, **details})

@@ -1,14 +1,16 @@
-"""The full circle: the app and `ask` on a server that is ours; and the page's words about what it cannot see."""
+"""The full circle: the app and `ask` on a server that is ours; and what the page says and leaves out."""
 
 import argparse
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+import launch
 from app.cli import ask
 from app.cli.serve import loaded
 from app.conversations.figures import figures
@@ -18,7 +20,8 @@ from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from app.server.serve_page import load
 from app.ui.header import masthead
-from app.ui.inside.tab import InsideHandlers
+from app.ui.model_watch import ModelWatch
+from app.ui.page import build_page
 from app.ui.reading.answer_footer import answer_footer
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.retrieval_map.view import where
@@ -29,11 +32,12 @@ from core.config import EngineConfig, GenerationConfig
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Finished
 from tests.app.fakes import opened, write_book
-from tests.app.remote.fake_server import GOOD, fake_server
+from tests.app.remote.fake_server import DONE, GOOD, fake_server, says, stream, used
 from tests.app.server.openai.servers import served
 
 BOOK = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. Arthur Nash mended nets there. " * 12
 KEY = "the-key-of-the-server"
+OF_THE_MODEL = ("method", "variant", "thinking")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +64,7 @@ def namespace(**fields: Any) -> argparse.Namespace:
         "self_draft_bits": None,
         "remote": None,
         "remote_key": KEY,
-        "saved": False,
+        "saved": None,
         "ocr": False,
         "token_ids": False,
         "thinking": None,
@@ -68,7 +72,7 @@ def namespace(**fields: Any) -> argparse.Namespace:
         "pages": None,
         "data_dir": None,
     }
-    known |= {"question": "Who kept the light?", "questions": None, "method": "triforce", "json": True}
+    known |= {"question": "Who kept the light?", "questions": None, "method": None, "json": True}
     known |= {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16}
     return argparse.Namespace(**known | fields)
 
@@ -82,16 +86,9 @@ def close_later() -> Iterator[list[Any]]:
 
 
 def remote_worker(url: str, close_later: list[Any], **fields: Any) -> EngineWorker:
-    connect = connector(namespace(remote=url, **fields))
-
-    def load_it() -> Any:
-        engine, machine = connect()
-        close_later.append(engine)
-        return engine, machine
-
-    worker = EngineWorker(load_it)
+    worker = EngineWorker(connector(namespace(remote=url, **fields)))
     worker.start()
-    close_later.insert(0, worker)
+    close_later.append(worker)
     return worker
 
 
@@ -106,35 +103,53 @@ def test_ask_says_the_same_through_the_server(
         assert ask.run(namespace(files=[book], remote=remote)) == 0
         told[name] = json.loads(capsys.readouterr().out.splitlines()[-1])
         monkeypatch.undo()
-    here, there = told["here"]["methods"]["triforce"], told["there"]["methods"]["remote-triforce"]
+    (here,), there = told["here"]["methods"].values(), told["there"]["methods"]["remote"]
     assert here["text"] == there["text"] and here["new_tokens"] == there["new_tokens"]
-    assert told["here"]["prompt_tokens"] == told["there"]["prompt_tokens"]
-    assert there["exact"] and set(there["acceptance"]) == {"level1", "level2"}
-    assert there["ms_per_token"] > 0
+    assert told["here"]["prompt_tokens"] == told["there"]["prompt_tokens"], "the server's own count"
+    assert there["ms_per_token"] > 0 and there["token_ids"] == [] and not there["exact"]
     assert KEY not in json.dumps(told)
 
 
-def test_the_app_reads_asks_and_goes_on_through_the_server(url: str, tmp_path: Path, close_later: list[Any]) -> None:
+def test_the_app_reads_asks_and_asks_again_through_the_server(url: str, tmp_path: Path, close_later: list[Any]) -> None:
     worker = remote_worker(url, close_later)
     session = worker.sessions.get(opened(worker, write_book(tmp_path, BOOK)))
     assert session.book and session.is_read and session.book.num_tokens > 200
-    config = GenerationConfig(method="remote-autoregressive", max_new_tokens=3)
+    config = GenerationConfig(method="triforce", max_new_tokens=12)
     first = [e for e in worker.answer(session.id, "Who kept the light?", config) if isinstance(e, Finished)][-1]
-    assert first.method == "remote-autoregressive" and first.stop_reason == "max_new_tokens"
-    assert first.reused_tokens > 200, "the server had read the book ahead"
-    whole = GenerationConfig(method="remote-triforce", max_new_tokens=12)
-    list(worker.go_on(session.id, whole))
-    again = [e for e in worker.regenerate(session.id, whole) if isinstance(e, Finished)][-1]
-    (exchange,) = session.exchanges
-    assert again.text.startswith(first.text) and exchange.finished.text == again.text
-    list(worker.answer(session.id, "Where?", whole))
+    assert first.method == "remote" and first.reused_tokens > 200, "the server had read the book ahead"
+    again = [e for e in worker.regenerate(session.id, config) if isinstance(e, Finished)][-1]
+    assert again.text == first.text and session.exchanges[-1].finished.text == again.text
+    list(worker.answer(session.id, "Where?", config))
     last = session.exchanges[-1].finished
-    assert last.prompt_tokens - last.reused_tokens < 20, "the conversation goes on from its own tokens"
-    with pytest.raises(CoreError, match="remote"):
-        list(worker.race(session.id, "Who?", [config, whole]))
+    assert last.prompt_tokens - last.reused_tokens < 40, "the conversation goes on from its own words"
+    assert session.num_talk > first.stats.new_tokens
+    with pytest.raises(CoreError, match="without --remote"):
+        list(worker.race(session.id, "Who?", [config, config]))
 
 
-def test_the_page_says_what_it_cannot_see(tmp_path: Path, close_later: list[Any]) -> None:
+def test_an_answer_that_was_stopped_stays_and_is_not_gone_on_with(tmp_path: Path, close_later: list[Any]) -> None:
+    with fake_server() as server:
+        server.counts_words()
+        worker = remote_worker(server.url, close_later)
+        with pytest.raises(CoreError, match="refuses"):  # and the engine's thread goes on
+            opened(worker, write_book(tmp_path, BOOK))
+        server.answers(GOOD)
+        session = worker.sessions.get(opened(worker, write_book(tmp_path, BOOK)))
+        server.answers(stream(says("Half a "), end=False))
+        with pytest.raises(CoreError, match="ended the connection"):
+            list(worker.answer(session.id, "Who?", GenerationConfig()))
+        assert session.exchanges[-1].finished.text == "Half a "
+        server.answers(stream(says("Martha", "length"), used(50, 1), DONE))
+        list(worker.answer(session.id, "Who?", GenerationConfig()))
+        assert [one["content"] for one in server.chats[-1]["messages"]][1:] == ["Half a ", "Who?"]
+        assert session.dialogue is not None
+        footer = answer_footer(session.dialogue, session.dialogue.path[-1], last=True)
+        assert "Regenerate" in footer and ">Continue<" not in footer
+
+
+def test_the_page_says_where_text_goes_and_offers_nothing_that_is_not_there(
+    tmp_path: Path, close_later: list[Any]
+) -> None:
     with fake_server() as server:
         server.counts_words()
         server.answers(GOOD)
@@ -142,22 +157,30 @@ def test_the_page_says_what_it_cannot_see(tmp_path: Path, close_later: list[Any]
         session = worker.sessions.get(opened(worker, write_book(tmp_path, BOOK)))
         events = list(worker.answer(session.id, "Who kept the light?", GenerationConfig()))
         dialogue, state = session.dialogue, worker.state
+        session.model = state
         assert dialogue is not None
         (exchange,), node = session.exchanges, dialogue.path[-1]
         assert exchange.finished.text == "The light house." and exchange.model.startswith("big @ ")
         assert "exactness not seen" in answer_footer(dialogue, node, last=True)
         assert "reread" not in [key for key, _, _ in figures(exchange)]
         strip = LiveStrip("remote").apply(events).html()
-        assert "Remote server" in strip and "exactness not seen" in strip and "does not tell" in strip
+        assert "Remote" in strip and "Accepted" not in strip and "exact" not in strip and "tokens/s" in strip
         head = masthead(state)
-        assert "on this machine" not in head and "are sent to http://127.0.0.1" in head
-        assert "cannot be seen from here" in where(session)
-        handlers = InsideHandlers(worker, cast(Any, "picker"), cast(Any, "view"), cast(Any, "timer"))
-        assert "cannot be seen from here" in handlers.pick(session.id, None)[cast(Any, "view")]
+        assert "on this machine" not in head and "are sent to http://127.0.0.1" in head and "Race, Inside" in head
+        parts: Any = SimpleNamespace(head="head", banner="banner", note="note", **{n: n for n in OF_THE_MODEL})
+        for watched in (ModelWatch(worker, parts).watch_model, ModelWatch(worker, parts).model_changed):
+            *_, shown = watched(session.id, "")
+            assert "are sent to" in cast(Any, shown)["note"]
+            assert not cast(Any, shown)["method"]["visible"] and not cast(Any, shown)["variant"]["visible"]
+        assert where(session) == "" and session.trace is not None and session.trace.records == []
         shot = SystemHandlers(worker, *cast(Any, "abc")).snapshot(session.id, state)
         for text in (system(shot), report(shot)):
             assert "are sent" in text and "nothing is sent anywhere" not in text and KEY not in text
             assert "not quantised" not in text and "GiB of" not in text.partition("Machine")[0]
+        for elsewhere in (False, True):
+            page = build_page(worker, (), elsewhere=elsewhere)
+            tabs = {one.label: one.visible for one in page.blocks.values() if type(one).__name__ == "Tab"}
+            assert tabs["Read"] and (tabs["Race"], tabs["Inside"]) == (not elsewhere, not elsewhere)
 
 
 def test_the_key_is_written_nowhere(tmp_path: Path, close_later: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,12 +208,19 @@ def test_a_server_that_is_down_is_the_page_s_banner(close_later: list[Any], tmp_
     assert isinstance(state, LoadFailed) and "cannot be reached" in state.error.problem
 
 
-def test_what_a_server_decides_is_no_option(arguments: argparse.Namespace) -> None:
-    with pytest.raises(InvalidSetting, match="--device"):
-        connector(namespace(remote="http://x", device="cpu"))
+def test_what_a_server_decides_is_no_option(arguments: argparse.Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    for fields in ({"device": "cpu"}, {"method": "triforce"}, {"saved": True}, {"token_ids": True}):
+        with pytest.raises(InvalidSetting, match=f"--{next(iter(fields)).replace('_', '-')}"):
+            connector(namespace(remote="http://x", **fields))
     arguments.remote, arguments.device = "ftp://x", "auto"
     with pytest.raises(InvalidSetting, match="address of a server"):
         serve_page.run(arguments)
+    for command in ("race", "bench", "serve"):
+        with pytest.raises(SystemExit):
+            launch.parse_arguments(
+                ["--remote", "http://x", command, *(["f", "-q", "Who?"] if command == "race" else [])]
+            )
+        assert "--remote" in capsys.readouterr().err
 
 
 def test_an_unencrypted_way_is_told(capsys: pytest.CaptureFixture[str]) -> None:

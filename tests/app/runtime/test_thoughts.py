@@ -21,7 +21,6 @@ from app.ui.reading.chat_view import conversation
 from core.config import GenerationConfig
 from core.decoding.stats import joined
 from core.errors import CoreError
-from core.generation.capabilities import ALL
 from core.generation.events import Event, Finished
 from core.generation.session import Conversation
 from core.generation.text import ChatText, Turn
@@ -82,7 +81,7 @@ def test_files_without_thoughts_still_open(worker: EngineWorker, engine: FakeEng
 def test_the_wish_is_followed_and_an_answer_goes_on_as_it_was_begun(
     worker: EngineWorker, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    engine.info.capabilities = replace(ALL, thinking=("on", "off"))
+    engine.info.thinking = ("on", "off")
     session = reader(worker, tmp_path)
     engine.enqueue("<think> Hm, hm, hm")
     end = asked(worker, session.id, "How was it?", replace(CONFIG, thinking="on", max_new_tokens=3))
@@ -95,7 +94,7 @@ def test_the_wish_is_followed_and_an_answer_goes_on_as_it_was_begun(
     for _ in worker.go_on(session.id, replace(CONFIG, thinking="off")):
         pass
     assert engine.prompts[-1] == begun and engine.configs[-1].thinking == "on"
-    engine.info.capabilities = ALL  # as after a change of model
+    engine.info.thinking = ()  # as after a change of model
     asked(worker, session.id, "Again?", replace(CONFIG, thinking="off"))
     assert engine.configs[-1].thinking is None
 

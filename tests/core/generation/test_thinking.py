@@ -74,8 +74,8 @@ def test_a_continued_answer_is_told_apart_again(thinker: TriForce) -> None:
 
 
 def test_thinking_off_writes_no_thought(thinker: TriForce) -> None:
-    assert thinker.engine.info.capabilities.thinking == ("on", "off")
-    assert thinker.engine.info.capabilities.thinks == "on"
+    assert thinker.engine.info.thinking == ("on", "off")
+    assert thinker.engine.info.thinks == "on"
     end = thinker.answer(BOOK, "Who?", max_new_tokens=40, thinking="off")
     assert (end.thought, end.text.strip(), end.stats.thought_tokens) == ("", SAID, 0)
 
@@ -94,7 +94,7 @@ def test_a_template_that_always_thinks_begins_inside_the_thought(tmp_path: Path)
     end = always.answer(BOOK, "Who?", max_new_tokens=40)
     assert (end.thought, end.text) == (THINKING, SAID)
     assert always.engine.text.decode(always.engine.text.without_thought(end.token_ids)) == SAID
-    assert always.engine.info.capabilities.thinking == ("on",)
+    assert always.engine.info.thinking == ("on",)
     with pytest.raises(InvalidSetting, match="always thinks"):
         always.answer(BOOK, "Who?", thinking="off")
 
@@ -120,7 +120,7 @@ def test_a_text_goes_on_as_an_answer_where_the_template_opens_a_thought(tmp_path
 
 def test_a_template_without_the_switch_refuses_it() -> None:
     text = text_of(PLAIN)
-    assert text.capabilities.thinking == ()
+    assert text.switches == {}
     for wish in ("on", "off", "high"):
         with pytest.raises(InvalidSetting, match="no switch for thinking"):
             text.prompt([], [Turn("Who?")], wish)
@@ -140,8 +140,8 @@ def test_marks_in_a_question_or_in_an_answer_begin_no_thought(thinker: TriForce)
 def test_channels_of_gpt_oss() -> None:
     text = text_of(HARMONY, channels=True)
     assert isinstance(text.marks, Channels)
-    assert text.capabilities.thinking == ("on", "low", "medium", "high")
-    assert text.capabilities.thinks == "on"
+    assert tuple(text.switches) == ("on", "low", "medium", "high")
+    assert text.thinks == "on"
     assert "Reasoning: high" in text.decode(text.opening([], "high"))
     words = "<|channel|>analysis<|message|>Look it up.<|end|><|start|>assistant<|channel|>final<|message|>Reed."
     ids = text._tokenizer(words, add_special_tokens=False)["input_ids"]

@@ -26,7 +26,6 @@ from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import LOSSY_METHODS, METHODS
 from core.decoding.stats import DecodeStats
 from core.errors import CoreError, InvalidSetting
-from core.generation.capabilities import ALL
 from core.generation.events import LaneEvent, PrefillProgress, RoundDone
 from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
 
@@ -65,7 +64,7 @@ def text_of(html: str) -> str:
 def test_the_boundary_is_the_end_of_the_opening_that_the_wish_makes(
     worker: EngineWorker, engine: FakeEngine, session_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.info.capabilities = replace(ALL, thinking=("on", "off"))
+    engine.info.thinking = ("on", "off")
     opening = engine.text.opening
     monkeypatch.setattr(engine.text, "opening", lambda ids, wish=None: [*([9] * 5 if wish else []), *opening(ids)])
     raced(worker, session_id, [replace(one, thinking="off") for one in PAIR])
@@ -474,7 +473,7 @@ def test_the_first_lanes_are_plain_triforce_and_the_fastest() -> None:
 
 def test_lanes_that_were_chosen_stay_when_the_model_is_looked_at_again() -> None:
     def offered(chosen: list[str], *, has_draft: bool = True, book: str = "") -> list[str]:
-        info: Any = SimpleNamespace(has_draft=has_draft, usual_method="lookup", capabilities=ALL)
+        info: Any = SimpleNamespace(has_draft=has_draft, usual_method="lookup", elsewhere="")
         session: Any = SimpleNamespace(book=SimpleNamespace(document=SimpleNamespace(name=book)))
         sessions = SimpleNamespace(find=lambda _: session)
         worker: Any = SimpleNamespace(state=Ready(info, MACHINE, 4096), sessions=sessions)
