@@ -1,4 +1,4 @@
-"""The library and the strip of pages in a real browser: folders, a thousand pages, drags, images of pages; on a phone."""
+"""The library and the strip of pages in a real browser: folders, a thousand pages, drags, images; on a phone."""
 
 from collections.abc import Callable
 from pathlib import Path

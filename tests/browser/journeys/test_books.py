@@ -48,7 +48,7 @@ def test_chapters_of_a_long_book_are_ticked_and_only_they_are_read(
     expect(page.book.get_by_role("alert")).to_contain_text("Too long to read at once")
     page.presses("Choose what is read")
     expect(page.heading("Choose what is read")).to_be_focused()
-    boxes = {title: page.choice.get_by_role("checkbox", name=title) for title in CHAPTERS}
+    boxes = {title: page.choice.get_by_role("checkbox", name=f". {title}") for title in CHAPTERS}
     total, go = page.choice.get_by_role("status"), page.button("Read what is ticked")
     expect(boxes["Harbour"]).to_be_checked()
     expect(boxes["Storm"]).to_be_disabled()
@@ -71,9 +71,8 @@ def test_chapters_of_a_long_book_are_ticked_and_only_they_are_read(
 
 
 def test_pages_of_a_long_book_are_chosen_and_turned(page: Page, tmp_path: Path) -> None:
-    page.opens(
-        write_book(tmp_path, "".join(f"Line {number} tells nothing of it. " for number in range(600)), "long.txt")
-    )
+    pages = [f"This is page {number}. {'Nothing happens on it. ' * 70}" for number in range(1, 9)]
+    page.opens(write_book(tmp_path, "\f".join(pages), "long.txt"))
     page.choice.get_by_role("button", name="Pages 3–4").click()
     page.has_read()
     expect(page.book).to_contain_text("pages 3–4")
@@ -87,17 +86,16 @@ def test_pages_of_a_long_book_are_chosen_and_turned(page: Page, tmp_path: Path) 
     part.press("Enter")
     expect(page.documents).to_contain_text("Read page 3: choose pages or chapters")
     page.presses("Preview long")
-    expect(page.text_of_page).to_contain_text("Line 0 tells")
+    expect(page.text_of_page).to_contain_text("This is page 1.")
     number = page.tab.get_by_role("spinbutton", name="Page")
     number.fill("4")
     number.press("Enter")
-    expect(page.text_of_page).not_to_contain_text("Line 0 tells")
-    fourth = page.text_of_page.inner_text()
+    expect(page.text_of_page).to_contain_text("This is page 4.")
     page.presses("Next page")
+    expect(page.text_of_page).to_contain_text("This is page 5.")
     expect(number).to_have_value("5")
-    expect(page.text_of_page).not_to_contain_text(fourth[:60])
     page.presses("Previous page")
-    expect(page.text_of_page).to_contain_text(fourth[:60])
+    expect(page.text_of_page).to_contain_text("This is page 4.")
 
 
 def test_words_are_found_in_the_book_by_keys(page: Page, engine: FakeEngine, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_full_model_is_offered_fetched_and_used(
     visit: Callable[..., Page],
     tmp_path: Path,
 ) -> None:
-    page, other = visit(viewport={"width": 1360, "height": 860}), visit()
+    page = visit(viewport={"width": 1360, "height": 860})
     expect(page.offer).to_have_count(0)
     page.reads(write_book(tmp_path))
     expect(page.offer).to_contain_text("tiny suits this machine best")
@@ -53,6 +53,7 @@ def test_a_full_model_is_offered_fetched_and_used(
     assert bounds and bounds["height"] <= TWO_LINES
     wish(page).click()
     expect(page.offer).to_contain_text("Downloading tiny")
+    other = visit()
     other.opens(write_book(tmp_path, "Then came the day. " * 9, "day.txt"))
     expect(other.offer).to_contain_text("Downloading tiny")
     gate.set()

@@ -124,6 +124,7 @@ def test_inside_follows_an_answer_and_explains_every_token(page: Page, engine: F
     expect(page.inside).to_contain_text("Complete · 13 tokens")
     expect(page.inside).to_contain_text("75%")
     note, word = page.tab.get_by_role("tooltip"), page.place("region", "Who wrote what").get_by_text("The", exact=True)
+    word.scroll_into_view_if_needed()  # scrolling would close the note
     word.hover()
     expect(note).to_contain_text("Draft, accepted")
     expect(note).to_contain_text("round 1 · p 0.90 · q 0.80")
