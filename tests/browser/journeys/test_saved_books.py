@@ -59,5 +59,5 @@ def test_a_saved_book_is_opened_instead_of_read_again(
     room.fill("7")
     room.press("Enter")
     expect(saved).to_contain_text("of 7.00 GiB")
-    page.presses("Remove night from disk")
+    saved.get_by_role("button", name="Remove").click()
     expect(saved).to_contain_text("No saved books yet")
