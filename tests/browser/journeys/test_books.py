@@ -130,7 +130,8 @@ def test_words_are_found_in_the_book_by_keys(page: Page, engine: FakeEngine, tmp
     expect(hits).to_have_count(0)
     page.goes_to("Read")
     page.types("Control+Shift+F")
-    page.tab.keyboard.type("img src")  # by fast fingers
+    expect(field).to_be_focused()
+    page.tab.keyboard.type("img src")
     page.types("Enter")
     expect(hits.get_by_role("mark").first).to_have_text("img src")
     assert page.tab.evaluate("window.hacked") is None
