@@ -1,6 +1,5 @@
-"""The library and the strip of pages in a real browser: dropped, ordered, chosen from, looked into; on a phone."""
+"""The library and the strip of pages in a real browser: folders, a thousand pages, drags, images; on a phone."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,42 +28,6 @@ FOLDER_DROPPED = """story => {
   Object.defineProperty(event, "dataTransfer", { value: { items: [{ webkitGetAsEntry: () => whole }], files: [] } });
   document.querySelector("#drop button").dispatchEvent(event);
 }"""
-
-
-def test_two_files_are_ordered_previewed_and_taken_off_the_shelf(
-    visit: Callable[[], Reader],  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    reader = visit()
-    goes_to(reader, "Library")
-    reader.sees("#library", "Nothing in the library yet")
-    goes_to(reader, "Read")
-    files = [write_book(tmp_path, f"{EVIL} The book {name}. " * 20, f"{name}.txt") for name in ("one", "two")]
-    reader.page.set_input_files(
-        "#drop input[type=file]", [str(file) for file in (*files, write_book(tmp_path, "", "0"))]
-    )
-    reader.sees("#book", "2 documents, read in this order")
-    reader.sees("#book", "Read once")
-    reader.sees("#book .problem", "0 is empty.")
-    reader.page.get_by_role("button", name="Dismiss").click()
-    playwright.expect(reader.page.locator("#book .problem")).to_have_count(0)
-    reader.page.get_by_role("button", name="Pages, order, parts").click()
-    reader.sees("#library-incoming .budget", "Free")
-    playwright.expect(reader.page.locator("#library-list h4")).to_have_text(["one", "two"])
-    reader.page.get_by_role("button", name="Move two up").click()
-    playwright.expect(reader.page.locator("#library-list h4")).to_have_text(["two", "one"])
-    reader.sees("#library-list .document-row:first-child", "read")
-    reader.page.wait_for_timeout(1000)  # the last drawing of the list may move its rows under the mouse
-    reader.page.get_by_role("button", name="Preview one").click()
-    reader.sees("#library-preview .page-text", "The book one.")
-    assert reader.page.evaluate("window.hacked") is None
-    reader.page.set_input_files("#library-drop input[type=file]", str(files[0]))
-    reader.sees("#library-incoming", "one.txt is already there.")
-    reader.page.get_by_role("button", name="Remove one").click()
-    playwright.expect(reader.page.locator("#library-list h4")).to_have_text(["two"])
-    reader.page.locator("#library-list [data-act=start-over]").click()
-    reader.sees("#library", "Nothing in the library yet")
-    assert reader.outside == []
 
 
 def test_a_dropped_folder_opens_as_its_files_in_natural_order(
@@ -111,38 +74,6 @@ def test_a_thousand_pages_stay_out_of_the_page(
     assert 1000 < sum(received) < book.stat().st_size / 2, "its text was sent"
 
 
-def test_what_is_too_long_offers_parts_and_reads_the_one_that_is_chosen(
-    visit: Callable[[], Reader],  # noqa: F811
-    worker: EngineWorker,
-    tmp_path: Path,
-) -> None:
-    reader = visit()
-    reader.drops(write_book(tmp_path, STORY * 200, "long.txt"))
-    reader.sees("#book .too-long", "Nothing is cut by itself")
-    reader.page.locator("#choosing .offer", has_text="Pages 3–4").click()
-    reader.sees("#book", "Read once")
-    playwright.expect(reader.page.locator("#book .too-long")).to_have_count(0)
-    goes_to(reader, "Library")
-    summary = reader.page.locator("#library-list summary")
-    playwright.expect(summary).to_have_text("Read pages 3–4: choose pages or chapters")
-    summary.click()
-    typed = reader.page.locator("#library-list form input")
-    typed.fill("3-99")
-    typed.press("Enter")
-    reader.sees("#library-incoming .problem", "has no part “3-99”")
-    typed.fill("p. 3")
-    typed.press("Enter")
-    playwright.expect(summary).to_have_text("Read page 3: choose pages or chapters")
-    reader.page.get_by_role("button", name="Preview long").click()
-    number = reader.page.locator("#library-preview input")
-    number.fill("4")
-    number.press("Enter")
-    following = reader.page.locator("#library-preview [aria-label='Next page']")
-    playwright.expect(following).to_have_attribute("data-act", re.compile(":5$"))  # page 4 has come
-    following.click()
-    playwright.expect(number).to_have_value("5")
-
-
 def test_the_strip_opens_pages_and_chips_tell_real_quotations_from_invented_ones(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
@@ -186,67 +117,6 @@ def test_the_strip_opens_pages_and_chips_tell_real_quotations_from_invented_ones
     reader.page.get_by_role("button", name="Preview book").click()
     reader.sees("#library-preview .page-text", "The carved teapot")
     assert too_wide(reader) <= 0
-
-
-def test_words_are_found_by_keys_and_open_their_page(
-    visit: Callable[[], Reader],  # noqa: F811
-    engine: FakeEngine,
-    tmp_path: Path,
-) -> None:
-    reader = visit()
-    keys, field = reader.page.keyboard, reader.page.locator("#find input[type=search]")
-    engine.reading.clear()  # Find does not wait until the book is read
-    reader.drops(write_book(tmp_path, f"{EVIL} {STORY}\nA Caf\u00e9. " + STORY * 200, "story.txt"))
-    reader.page.locator("#book [data-find-open]").click()
-    playwright.expect(field).to_be_focused()
-    keys.type("cafe")
-    keys.press("Enter")
-    reader.sees("#found [role=status]", "1 hit")
-    reader.sees("#found .hit small", "page 1, line 2")
-    reader.page.get_by_label("Case and accents").check()
-    reader.sees("#found", "Nothing found in the open document.")
-    reader.page.get_by_label("Case and accents").uncheck()
-    field.fill("img src")
-    field.press("Enter")
-    reader.sees("#found mark", "img src")
-    assert reader.page.evaluate("window.hacked") is None
-    field.fill("teapot")
-    field.press("Enter")
-    reader.sees("#found [role=status]", "201 hits, the first 100 below")
-    hits = reader.page.locator("#found .hit")
-    reader.page.get_by_role("button", name="Show more").click()
-    playwright.expect(hits).to_have_count(200)
-    field.focus()
-    for _ in range(3):
-        keys.press("ArrowDown")
-    playwright.expect(hits.nth(2)).to_be_focused()
-    keys.press("Enter")
-    playwright.expect(reader.page.locator("#library-preview mark")).to_have_text("teapot")
-    playwright.expect(hits.nth(2)).to_have_attribute("aria-current", "")
-    keys.press("ArrowUp")
-    playwright.expect(hits.nth(1)).to_be_focused()
-    keys.press("Escape")
-    playwright.expect(field).to_be_focused()
-    keys.press("Escape")
-    playwright.expect(hits).to_have_count(0)
-    reader.page.locator("#library-list button").first.focus()
-    focused_at_once = """() => {
-        const keys = { key: "F", ctrlKey: true, shiftKey: true, bubbles: true, cancelable: true };
-        document.activeElement.dispatchEvent(new KeyboardEvent("keydown", keys));
-        return document.activeElement.matches("#find input");
-    }"""
-    assert reader.page.evaluate(focused_at_once), "or the first letter of fast fingers is lost"
-    goes_to(reader, "Read")
-    keys.press("Control+Shift+F")
-    playwright.expect(field).to_be_focused()
-    reader.page.set_viewport_size({"width": 360, "height": 740})
-    field.fill("teapot")
-    field.press("Enter")
-    hits.nth(0).click()
-    playwright.expect(reader.page.locator("#library-preview mark")).to_be_in_viewport()
-    assert too_wide(reader) <= 0
-    engine.reading.set()
-    assert reader.outside == []
 
 
 def test_a_search_during_another_is_not_lost(

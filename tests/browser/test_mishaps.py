@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
+from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
 from tests.browser.test_page import Reader, browser, playwright, visit  # noqa: F401
 from tests.browser.test_race import WORDS, goes_to, racer, starts
 
@@ -119,50 +119,6 @@ def test_a_file_dropped_anywhere_is_opened(
     reader.page.evaluate(DROP, [where, "dropped.txt", "It was a dark night. " * 20])
     reader.sees("#book", "dropped")
     reader.sees("#book", "Read once")
-
-
-def test_a_reload_in_the_middle_of_an_answer_goes_on_showing_it(
-    visit: Callable[[], Reader],  # noqa: F811
-    engine: FakeEngine,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("app.runtime.jobs.LINGER_SECONDS", SECONDS)
-    reader = visit()
-    reader.drops(write_book(tmp_path))
-    reader.sees("#book", "Read once")
-    engine.enqueue("One two | three four.")
-    reader.asks("Count to four!")
-    reader.sees("#chat", "One two")
-    reader.page.reload()
-    reader.sees("#chat", "One two")
-    reader.sees("#strip", "Writing")
-    playwright.expect(reader.page.locator("#question .stop-button")).to_be_visible()
-    engine.writing.set()
-    reader.sees("#chat", "three four.")
-    reader.sees("#chat .foot", "exact")
-    reader.sees("#strip", "Answer complete")
-    assert len(engine.configs) == 1, "it was written once"
-
-
-def test_stop_stops_an_answer_that_a_reload_found_again(
-    visit: Callable[[], Reader],  # noqa: F811
-    engine: FakeEngine,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("app.runtime.jobs.LINGER_SECONDS", SECONDS)
-    reader = visit()
-    reader.drops(write_book(tmp_path))
-    reader.sees("#book", "Read once")
-    engine.enqueue("One two | three four.")
-    reader.asks("Count to four!")
-    reader.sees("#chat", "One two")
-    reader.page.reload()
-    reader.sees("#strip", "Writing")
-    reader.stops()
-    reader.sees("#strip", "Stopped · 2 tokens")
-    playwright.expect(reader.page.locator("#question .submit-button")).to_be_visible()
 
 
 def test_the_bug_report_knows_that_a_race_has_decoded_plainly(

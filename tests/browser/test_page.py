@@ -1,7 +1,6 @@
-"""The page in a real browser: a reader's way through it, hostile books, two tabs, and no word to anyone outside."""
+"""The page in a real browser: hostile books, two tabs, and no word to anyone outside."""
 
 import argparse
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -86,32 +85,6 @@ def visit(
         context.close()
 
 
-def test_drop_ask_stop_ask_again_and_reload(visit: Callable[[], Reader], engine: FakeEngine, tmp_path: Path) -> None:
-    reader = visit()
-    reader.sees("#chat", "Ask a whole book")
-    reader.drops(write_book(tmp_path))
-    reader.sees("#book", "Read once")
-    engine.enqueue("It was | dark.")
-    reader.asks("How was it?")
-    reader.sees("#chat", "It was")
-    reader.sees("#strip", "Writing")
-    reader.stops()
-    reader.sees("#strip", "Stopped · 2 tokens")
-    engine.writing.set()
-    engine.enqueue("Dark and `stormy`.")
-    reader.asks("Once more: how was it?")
-    reader.sees("#chat", "Dark and stormy.")
-    reader.sees("#strip", "Answer complete")
-    reader.sees("#strip .reread", "0")
-    engine.enqueue("Very dark.")
-    reader.page.locator("#chat button.act", has_text="Regenerate").last.click()
-    reader.sees("#chat", "Very dark.")
-    reader.page.reload()
-    reader.sees("#chat", "Very dark.")
-    reader.sees("#book", "Read once")
-    assert reader.outside == []
-
-
 def test_a_reader_who_comes_back_finds_everything_as_it_was(visit: Callable[[], Reader], tmp_path: Path) -> None:
     reader = visit()
     reader.drops(write_book(tmp_path))
@@ -140,21 +113,6 @@ def test_an_idle_page_draws_nothing(
             break
     assert before > 0 and asked < 10, f"{asked} frames in two seconds"
     page.close()
-
-
-def test_a_sample_book_brings_its_questions(visit: Callable[[], Reader], engine: FakeEngine) -> None:
-    engine.context = 200_000
-    reader = visit()
-    reader.page.locator("#samples button").first.click()
-    reader.sees("#book", "Read once")
-    first = reader.page.locator("#suggestions button").first
-    playwright.expect(first).to_have_text(re.compile(r"\w"))  # a button may be drawn before its words
-    question = first.inner_text()
-    engine.enqueue("An answer.")
-    first.click()
-    reader.sees("#chat", question)
-    reader.sees("#chat", "An answer.")
-    playwright.expect(reader.page.locator("#suggestions button").first).not_to_have_text(question)
 
 
 def test_nothing_of_a_book_is_run_or_fetched(visit: Callable[[], Reader], engine: FakeEngine, tmp_path: Path) -> None:
@@ -316,23 +274,3 @@ def test_a_closed_tab_makes_way(
     second.sees("#strip", "Queued: another page first")
     first.page.close()
     second.sees("#strip", "Reading")
-
-
-def test_a_bad_file_is_explained_and_the_next_one_works(visit: Callable[[], Reader], tmp_path: Path) -> None:
-    reader = visit()
-    reader.drops(write_book(tmp_path, "\n\n", "blank.txt"))
-    reader.sees("#book .problem", "blank.txt")
-    reader.drops(write_book(tmp_path))
-    reader.sees("#book", "Read once")
-    playwright.expect(reader.page.locator("#book .problem")).to_have_count(0)
-
-
-def test_a_phone_needs_no_sideways_scrolling(visit: Callable[[], Reader], tmp_path: Path) -> None:
-    reader = visit()
-    reader.page.set_viewport_size({"width": 360, "height": 740})
-    reader.drops(write_book(tmp_path, name="a_rather_long_file_name_without_any_place_to_break_it_at_all_01234567.txt"))
-    reader.sees("#book", "Read once")
-    reader.asks("x" * 300)
-    reader.sees("#strip", "tokens")
-    wide = reader.page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
-    assert wide <= 0, f"the page is {wide} pixels wider than the screen"

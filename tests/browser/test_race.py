@@ -1,4 +1,4 @@
-"""The race in a real browser: to the verdict, stopped, replayed, presented; on a phone, in the dark."""
+"""The race in a real browser: refused, presented, reported; on a phone, in the dark."""
 
 import json
 import re
@@ -46,60 +46,6 @@ def starts(reader: Reader, question: str = "How was it?") -> None:
 
 def too_wide(reader: Reader) -> int:
     return int(reader.page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth"))
-
-
-def test_a_race_to_the_verdict_and_its_replay(
-    visit: Callable[[], Reader],  # noqa: F811
-    engine: FakeEngine,
-    tmp_path: Path,
-) -> None:
-    reader = racer(visit, tmp_path)
-    reader.sees("#race-board", "Plain decoding")
-    for hold in ("| ", ""):
-        engine.enqueue(WORDS * 6 + hold + "End")
-    starts(reader)
-    reader.sees("#race-board .lane.fast", "The night was dark")
-    reader.sees("#race-board", "Racing, in fair turns")
-    engine.writing.set()
-    reader.sees("#race-board", "Finished · the book was read once for all lanes")
-    reader.sees("#race-board .verdict", "mismatch")
-    for _ in range(2):
-        engine.enqueue(WORDS * 6)
-    starts(reader)
-    reader.sees("#race-board .verdict.good", "All 72 tokens are the same as plain decoding’s.")
-    reader.sees("#race-board .speedup", "4.00×")
-    before = reader.page.locator(".board").inner_html()
-    reader.page.evaluate(HOLD_CLOCK)
-    reader.page.get_by_role("button", name="4×").click()
-    playwright.expect(reader.page.locator(".race.replaying")).to_have_count(1)
-    playwright.expect(reader.page.locator("#race-board .result")).to_be_hidden()  # its end is not told before it
-    reader.sees("#race-board .status", "Replay, 4 times as fast")
-    reader.sees(".lane.plain .ending", "Replay")
-    reader.page.evaluate(LET_CLOCK_GO)
-    playwright.expect(reader.page.locator(".race.replaying")).to_have_count(0)
-    reader.sees("#race-board .status", "Finished")
-    assert reader.page.locator(".board").inner_html() == before
-    reader.page.reload()
-    reader.sees("#masthead", "tokens of context")
-    goes_to(reader, "Race")
-    reader.sees("#race-board .verdict.good", "All 72 tokens")
-    assert reader.outside == []
-
-
-def test_stop_and_start_again(visit: Callable[[], Reader], engine: FakeEngine, tmp_path: Path) -> None:  # noqa: F811
-    reader = racer(visit, tmp_path)
-    engine.enqueue("One | two")
-    engine.enqueue("One two")
-    starts(reader)
-    reader.sees(".lane.fast", "One")
-    reader.page.locator("#race-stop").click()
-    reader.sees("#race-board .status", "Stopped")
-    playwright.expect(reader.page.locator("#race-start")).to_be_visible()
-    engine.writing.set()
-    for _ in range(2):
-        engine.enqueue("Once more.")
-    starts(reader)
-    reader.sees(".verdict.good", "All 2 tokens")
 
 
 def test_the_board_has_the_lanes_of_a_first_race_before_it(visit: Callable[[], Reader]) -> None:  # noqa: F811
@@ -239,38 +185,6 @@ def test_a_recorded_race_is_presented_without_the_engine(
     playwright.expect(reader.page.locator(".scene.closing")).to_be_hidden()
 
 
-def test_presenter_mode_is_driven_by_keys(
-    visit: Callable[[], Reader],  # noqa: F811
-    engine: FakeEngine,
-) -> None:
-    engine.context = 200_000
-    reader = visit()
-    presents(reader, (1280, 720))
-    root = reader.page.locator("html")
-    playwright.expect(root).to_have_class(re.compile("presenting"))
-    prompts = reader.page.locator("#race-prompts button")
-    for number in (0, 1):  # a button may be drawn before its words
-        playwright.expect(prompts.nth(number)).to_have_text(re.compile(r"\w"))
-    playwright.expect(reader.page.locator("#race-question textarea")).to_have_value(prompts.first.inner_text())
-    reader.page.keyboard.press("2")
-    playwright.expect(reader.page.locator("#race-question textarea")).to_have_value(prompts.nth(1).inner_text())
-    for end in ("| End", "", ""):
-        engine.enqueue(WORDS * 6 + end)
-    reader.page.keyboard.press("Space")
-    reader.sees(".lane[data-lane='1']", "The night was dark")
-    assert too_high(reader) <= 0 and too_wide(reader) <= 0
-    reader.page.keyboard.press("Space")
-    reader.sees("#race-board .status", "Stopped")
-    at_scene(reader, "race")
-    reader.page.keyboard.press("r")
-    playwright.expect(reader.page.locator(".race.replaying")).to_have_count(1)
-    reader.page.keyboard.press("Escape")
-    playwright.expect(root).not_to_have_class(re.compile("presenting"))
-    reader.page.keyboard.press("Space")
-    playwright.expect(reader.page.locator("#race-stop")).to_have_count(0)
-    assert reader.outside == []
-
-
 def test_a_tab_opened_before_the_book_is_counted_gets_its_questions(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
@@ -385,45 +299,6 @@ def test_a_proof_card_replays_and_asks_nobody(
     playwright.expect(page.locator(".lane.plain .clock")).to_have_text(re.compile(r"2\.\d\d s"))
     playwright.expect(page.locator(".lane.fast .text")).to_have_text(text)
     assert page.evaluate("window.hacked") is None and asked == [file.as_uri()] and problems == []
-
-
-def test_inside_follows_an_answer_and_explains_every_token(
-    visit: Callable[[], Reader],  # noqa: F811
-    engine: FakeEngine,
-    tmp_path: Path,
-) -> None:
-    reader = racer(visit, tmp_path)
-    goes_to(reader, "Inside")
-    reader.sees("#inside-view", "Ask a question or run a race")
-    for hold in ("| ", ""):
-        engine.enqueue(WORDS + hold + "End")
-    goes_to(reader, "Race")
-    starts(reader)
-    reader.sees(".lane.fast", "The night was dark")
-    goes_to(reader, "Inside")
-    reader.sees("#inside-view .status", "Writing · 12 tokens")
-    engine.writing.set()
-    reader.sees("#inside-view .status", "Complete · 13 tokens")
-    reader.sees("#inside-view .tile.level2", "75%")
-    first = reader.page.locator(".written .t").first
-    first.hover()
-    reader.sees("#token-note", "Draft, acceptedround 1 · p 0.90 · q 0.80")
-    reader.page.mouse.move(5, 5)
-    playwright.expect(reader.page.locator("#token-note")).to_be_hidden()
-    reader.page.locator(".written").focus()
-    for _ in range(3):
-        reader.page.keyboard.press("ArrowRight")
-    reader.sees("#token-note", "Corrected by the retrieval cache")
-    reader.page.get_by_text("Race: Plain decoding").click()
-    reader.sees("#inside-view .badges", "Plain decoding")
-    goes_to(reader, "Read")
-    engine.enqueue("A later answer.")
-    reader.asks("And then?")
-    reader.sees("#strip", "Answer complete")
-    goes_to(reader, "Inside")
-    reader.sees("#inside-view .question", "And then?")
-    reader.page.set_viewport_size({"width": 360, "height": 740})
-    assert too_wide(reader) <= 0 and reader.outside == []
 
 
 def test_four_lanes_fit_a_projector_and_a_reload_ends_the_race(

@@ -54,7 +54,7 @@ def listing(session: Session) -> str:
     start_over = '<button type="button" class="link" data-act="start-over">Start over</button>'
     order = ", read in this order" if len(books) > 1 else ""
     head = f"<header><h3>{formats.plural(len(books), 'document')}{order}</h3>{start_over}</header>"
-    return f'<section class="card library-card">{head}<ol>{rows}</ol></section>'
+    return f'<section class="card library-card" aria-label="Open documents">{head}<ol>{rows}</ol></section>'
 
 
 def _row(session: Session, index: int, book: Book) -> str:

@@ -77,6 +77,7 @@ def question_footer(dialogue: Dialogue, node: Node) -> str:
 
 
 def _turn(node_id: str, label: str, title: str) -> str:
+    label += f'<span class="unseen">{title}</span>'
     if not node_id:
         return f'<button class="act" disabled title="{title}">{label}</button>'
     return _button("switch", node_id, label, title)

@@ -56,6 +56,9 @@
   // -------------------- names of Gradio's own parts that have none, and no live region of every word
 
   const ATTRIBUTES = [
+    ["#drop button[aria-dropeffect]", "aria-label", "Open books"],
+    ["#library-drop button[aria-dropeffect]", "aria-label", "Add to the library"],
+    ["#question textarea", "aria-label", "Question"], // else its name has that of the button in its label, too
     ["#question .submit-button", "aria-label", "Send the question"],
     ["#question .stop-button", "aria-label", "Stop the answer"],
     ["#chat [role=log]", "aria-live", "off"],

@@ -1,0 +1,183 @@
+"""The page in a reader's words: its places by role and name, and what a reader does there by click and key.
+
+Nothing here knows how the page is made. A journey waits for what is seen, never for a time.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = playwright.expect
+expect.set_options(timeout=SECONDS * 1000)
+
+JOURNEY = [pytest.mark.browser, pytest.mark.journey, *GRADIO_WARNINGS]
+PHONE = {"width": 360, "height": 740}
+STORY = "The carved teapot was lost in the great spring tide, and nobody in the harbour ever asked for it. "
+SAMPLE = "The Market of Seabright"  # the smallest
+MOST_STOPS = 80  # of the Tab key, on the way to anything
+
+
+class Page:
+    """One tab of a browser. Its places are locators; its verbs are what a reader does, or waits to see."""
+
+    def __init__(self, tab: "playwright.Page", address: str) -> None:
+        self.tab, self.outside = tab, list[str]()  # addresses on other machines that the page asked for
+        tab.set_default_timeout(SECONDS * 1000)
+        tab.on("request", lambda request: self._note(request.url))
+        tab.goto(address)
+        self.has_entered()
+
+    def _note(self, url: str) -> None:
+        if not url.startswith(("http://127.0.0.1:", "data:", "blob:")):
+            self.outside.append(url)
+
+    # -------------------- places
+
+    def place(self, role: Any, name: str) -> "playwright.Locator":
+        """What has a role and exactly this name."""
+        return self.tab.get_by_role(role, name=name, exact=True)
+
+    def button(self, name: str, where: "playwright.Locator | None" = None) -> "playwright.Locator":
+        """The buttons of this name."""
+        return (where or self.tab).get_by_role("button", name=name, exact=True)
+
+    def heading(self, text: str) -> "playwright.Locator":
+        """A heading."""
+        return self.place("heading", text)
+
+    def says(self, text: str) -> "playwright.Locator":
+        """A line that screen readers hear, with these words in it."""
+        return self.tab.get_by_role("status").filter(has_text=text)
+
+    def leaf(self, number: int) -> "playwright.Locator":
+        """An opened page of the book, beside the conversation."""
+        return self.place("region", f"Page {number}")
+
+    def lane(self, name: str) -> "playwright.Locator":
+        """A lane of a race."""
+        return self.place("article", name)
+
+    @property
+    def facts(self) -> "playwright.Locator":
+        return self.place("group", "Model and machine")
+
+    @property
+    def book(self) -> "playwright.Locator":
+        """The card of what is open."""
+        return self.place("region", "Book")
+
+    @property
+    def question(self) -> "playwright.Locator":
+        """The box for questions: of the conversation, or of the race where that is shown."""
+        return self.place("textbox", "Question")
+
+    @property
+    def conversation(self) -> "playwright.Locator":
+        return self.place("log", "Conversation")
+
+    @property
+    def conversations(self) -> "playwright.Locator":
+        """The list of all."""
+        return self.place("region", "Conversations")
+
+    @property
+    def figures(self) -> "playwright.Locator":
+        return self.place("region", "Live figures")
+
+    @property
+    def alert(self) -> "playwright.Locator":
+        return self.tab.get_by_role("alert")
+
+    @property
+    def documents(self) -> "playwright.Locator":
+        return self.place("region", "Open documents")
+
+    @property
+    def text_of_page(self) -> "playwright.Locator":
+        return self.tab.get_by_label("Text of the page", exact=True)
+
+    @property
+    def choice(self) -> "playwright.Locator":
+        """The list of chapters to choose from."""
+        return self.place("form", "Choose what is read")
+
+    @property
+    def race(self) -> "playwright.Locator":
+        return self.place("region", "Race")
+
+    @property
+    def inside(self) -> "playwright.Locator":
+        return self.place("region", "Inside the speculation")
+
+    @property
+    def offer(self) -> "playwright.Locator":
+        return self.place("region", "A full model")
+
+    # -------------------- what a reader does
+
+    def presses(self, name: str, where: "playwright.Locator | None" = None) -> None:
+        """Click a button; of several with the name the last, which belongs to the newest."""
+        self.button(name, where).last.click()
+
+    def goes_to(self, name: str) -> None:
+        """Another tab of the page."""
+        self.place("tab", name).click()
+
+    def opens(self, *files: Path, by: str = "Open books") -> None:
+        """Choose files in the dialog of the system."""
+        with self.tab.expect_file_chooser() as chooser:
+            self.presses(by)
+        chooser.value.set_files([str(file) for file in files])
+
+    def reads(self, *files: Path) -> None:
+        """Open files, and wait until they are read."""
+        self.opens(*files)
+        self.has_read()
+
+    def asks(self, question: str) -> None:
+        self.question.fill(question)
+        self.question.press("Enter")
+
+    def reloads(self) -> None:
+        self.tab.reload()
+        self.has_entered()
+
+    def types(self, *keys: str) -> None:
+        """Keys, one after the other."""
+        for key in keys:
+            self.tab.keyboard.press(key)
+
+    def tabs_to(self, target: "playwright.Locator") -> None:
+        """Go by the Tab key to something."""
+        expect(target).to_be_visible()
+        for _ in range(MOST_STOPS):
+            self.tab.keyboard.press("Tab")
+            if target.evaluate("(element) => element === document.activeElement"):
+                return
+        expect(target).to_be_focused(timeout=1)
+
+    # -------------------- what a reader waits to see
+
+    def has_entered(self) -> None:
+        """The model is ready, and the page says what it is."""
+        expect(self.facts).to_contain_text("tokens of context")
+
+    def has_read(self) -> None:
+        """The book is read."""
+        expect(self.book).to_contain_text("Answers begin at once")
+
+    def answers(self, text: str, shown: int = 1) -> None:
+        """An answer has ended; with it the conversation shows so many."""
+        expect(self.conversation).to_contain_text(text)
+        expect(self.figures).to_contain_text("Answer complete")
+        expect(self.button("Regenerate", self.conversation)).to_have_count(shown)
+        expect(self.button("Send the question")).to_be_visible()
+
+    def fits_its_width(self) -> None:
+        """Nothing lies beside the screen."""
+        wide = self.tab.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
+        assert wide <= 0, f"the page is {wide} pixels wider than the screen"

@@ -1,0 +1,147 @@
+"""Journeys of a question: a greeting, a book, an answer; stopped, continued, changed, asked again, branched."""
+
+from pathlib import Path
+
+from tests.app.fakes import FakeEngine, write_book
+from tests.browser.journeys.page import JOURNEY, SAMPLE, Page, expect
+
+pytestmark = JOURNEY
+PROPOSED = "When was the carved teapot lost?"  # the first question of the sample
+
+
+def counts_to_two(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
+    """A book is read, and an answer is being written that stands still after two words."""
+    page.reads(write_book(tmp_path))
+    engine.enqueue("One two | three.")
+    page.asks("Count to four!")
+    expect(page.conversation).to_contain_text("One two")
+
+
+def two_answers(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
+    """Two questions are answered."""
+    page.reads(write_book(tmp_path))
+    for number, (question, answer) in enumerate((("How was it?", "It was dark."), ("And then?", "It rained.")), 1):
+        engine.enqueue(answer)
+        page.asks(question)
+        page.answers(answer, shown=number)
+
+
+def test_the_page_greets_and_says_that_it_needs_a_book(page: Page) -> None:
+    expect(page.tab).to_have_title("TriForce Reader")
+    expect(page.heading("Ask a whole book")).to_be_visible()
+    expect(page.book).to_contain_text("No book yet")
+    expect(page.facts).to_contain_text("exact")
+    page.asks("Who are you?")
+    expect(page.alert).to_contain_text("There is no book yet")
+    expect(page.question).to_have_value("Who are you?")
+    page.presses("Dismiss")
+    expect(page.alert).to_be_hidden()
+
+
+def test_a_sample_book_is_opened_and_proposes_questions(page: Page, engine: FakeEngine) -> None:
+    engine.context = 200_000
+    page.tab.get_by_role("button", name=SAMPLE).click()
+    page.has_read()
+    expect(page.book.get_by_role("heading", name=SAMPLE)).to_be_visible()
+    engine.enqueue("On the 20th of January.")
+    page.presses(PROPOSED)
+    expect(page.conversation).to_contain_text(PROPOSED)
+    page.answers("On the 20th of January.")
+    expect(page.button(PROPOSED)).to_have_count(0)
+
+
+def test_a_text_file_is_opened_and_an_empty_one_is_refused(page: Page, tmp_path: Path) -> None:
+    page.opens(write_book(tmp_path, "\n\n", "blank.txt"))
+    expect(page.book.get_by_role("alert")).to_contain_text("blank.txt")
+    page.reads(write_book(tmp_path))
+    expect(page.book.get_by_role("alert")).to_have_count(0)
+    expect(page.book.get_by_role("heading", name="book", exact=True)).to_be_visible()
+    expect(page.book).to_contain_text("1 page · 256 tokens")
+    page.goes_to("Library")
+    page.presses("Preview book")
+    expect(page.text_of_page).to_contain_text("It was a dark and stormy night.")
+
+
+def test_a_question_is_answered_and_the_next_one_after_it(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
+    two_answers(page, engine, tmp_path)
+    expect(page.question).to_have_value("")
+    for words in ("How was it?", "It was dark.", "3 tokens in", "exact", "And then?", "2 tokens in"):
+        expect(page.conversation).to_contain_text(words)
+    expect(page.figures).to_contain_text("tokens/s")
+    assert "It was a dark and stormy night." in engine.text.decode(engine.prompts[-1]), "the model had the book"
+    assert "How was it?" in engine.text.decode(engine.prompts[-1]), "and the conversation"
+
+
+def test_an_answer_is_stopped_and_continued(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
+    counts_to_two(page, engine, tmp_path)
+    expect(page.figures).to_contain_text("Writing · 2 tokens")
+    page.presses("Stop the answer")
+    expect(page.figures).to_contain_text("Stopped · 2 tokens")
+    expect(page.button("Send the question")).to_be_visible()
+    expect(page.conversation).not_to_contain_text("three")
+    engine.writing.set()
+    engine.enqueue("three four.")
+    page.presses("Continue")
+    page.answers("One two three four.")
+    expect(page.conversation).to_contain_text("4 tokens in")
+    expect(page.button("Continue")).to_have_count(0)
+
+
+def test_a_question_is_changed_and_the_old_branch_stays(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
+    two_answers(page, engine, tmp_path)
+    page.button("Edit").first.click()
+    expect(page.says("Changing question 1")).to_be_visible()
+    expect(page.question).to_have_value("How was it?")
+    expect(page.question).to_be_focused()
+    page.presses("Cancel")
+    expect(page.says("Changing question 1")).to_have_count(0)
+    expect(page.question).to_have_value("")
+    page.button("Edit").first.click()
+    expect(page.question).to_have_value("How was it?")
+    engine.enqueue("It was quiet.")
+    page.asks("How was it before?")
+    page.answers("It was quiet.")
+    expect(page.conversation).not_to_contain_text("And then?")
+    page.tab.get_by_role("button", name="Earlier version").click()
+    expect(page.conversation).to_contain_text("It rained.")
+    expect(page.conversation).not_to_contain_text("It was quiet.")
+
+
+def test_another_answer_stands_beside_the_first_and_is_deleted_at_the_second_press(
+    page: Page, engine: FakeEngine, tmp_path: Path
+) -> None:
+    page.reads(write_book(tmp_path))
+    engine.enqueue("Five.")
+    page.asks("And then?")
+    page.answers("Five.")
+    engine.enqueue("Six.")
+    page.presses("Regenerate")
+    page.answers("Six.")
+    expect(page.conversation).not_to_contain_text("Five.")
+    expect(page.conversation).to_contain_text("2/2")
+    page.tab.get_by_role("button", name="Earlier version").click()
+    expect(page.conversation).to_contain_text("Five.")
+    page.tab.get_by_role("button", name="Later version").click()
+    expect(page.conversation).to_contain_text("Six.")
+    page.presses("Delete", page.conversation)
+    expect(page.conversation).to_contain_text("Six.")
+    page.presses("Delete?", page.conversation)
+    expect(page.conversation).to_contain_text("Five.")
+    expect(page.conversation).not_to_contain_text("Six.")
+
+
+def test_a_branch_goes_on_from_an_earlier_answer_and_back(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
+    two_answers(page, engine, tmp_path)
+    page.presses("Branch")
+    expect(page.conversation).not_to_contain_text("And then?")
+    page.tab.get_by_role("button", name="1 branch goes on from here").click()
+    expect(page.conversation).to_contain_text("And then?")
+    page.presses("Branch")
+    expect(page.conversation).not_to_contain_text("And then?")
+    engine.enqueue("It was cold.")
+    page.asks("And else?")
+    page.answers("It was cold.", shown=2)
+    expect(page.conversation).to_contain_text("It was dark.")
+    page.tab.get_by_role("button", name="Earlier version").click()
+    expect(page.conversation).to_contain_text("It rained.")
+    expect(page.conversation).not_to_contain_text("And else?")

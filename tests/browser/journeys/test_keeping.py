@@ -1,0 +1,214 @@
+"""Journeys of what stays: the list of conversations, deletions taken back, incognito, reloads, settings."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from app.runtime.worker import EngineWorker
+from tests.app.fakes import SECONDS, FakeEngine, write_book
+from tests.browser.journeys.page import JOURNEY, Page, expect
+
+pytestmark = JOURNEY
+
+
+def asks(page: Page, engine: FakeEngine, question: str, answer: str, shown: int = 1) -> None:
+    engine.enqueue(answer)
+    page.asks(question)
+    page.answers(answer, shown=shown)
+
+
+def menu(page: Page, title: str, entry: str) -> None:
+    """An entry of the menu of a listed conversation."""
+    page.conversations.get_by_label(f"More about {title}", exact=True).click()
+    page.presses(entry, page.conversations)
+
+
+def test_conversations_are_named_found_exported_deleted_and_deletion_is_undone(
+    page: Page, engine: FakeEngine, tmp_path: Path
+) -> None:
+    listed = page.conversations.get_by_role("listitem")
+    page.reads(write_book(tmp_path))
+    asks(page, engine, "Where is the <b>teapot</b>?", "On the quay.")
+    page.presses("New")
+    expect(page.conversation).not_to_contain_text("On the quay.")
+    asks(page, engine, "Who sang?", "The choir.")
+    expect(listed).to_have_count(2)
+    menu(page, "Where is the <b>teapot</b>?", "Rename")
+    title = page.conversations.get_by_role("textbox", name="Title")
+    title.fill("The <i>pot</i>")
+    title.press("Enter")
+    expect(page.conversations).to_contain_text("The <i>pot</i>")
+    search = page.place("textbox", "Search conversations")
+    search.fill("quay")
+    expect(listed).to_have_count(1)
+    expect(listed.get_by_role("mark")).to_have_text("quay")
+    page.conversations.get_by_role("button", name="The <i>pot</i>").click()
+    expect(page.conversation).to_contain_text("On the quay.")
+    with page.tab.expect_download() as saved:
+        menu(page, "The <i>pot</i>", "Export Markdown")
+    assert saved.value.suggested_filename == "The-i-pot-i.md"
+    assert "On the quay." in Path(saved.value.path()).read_text(encoding="utf-8")
+    menu(page, "The <i>pot</i>", "Delete")
+    expect(page.conversations).to_contain_text("Nothing found.")
+    expect(page.conversation).not_to_contain_text("On the quay.")
+    expect(page.says("Deleted The <i>pot</i>.")).to_be_visible()
+    page.presses("Undo", page.conversations)
+    expect(page.conversation).to_contain_text("On the quay.")
+    search.fill("")
+    expect(listed).to_have_count(2)
+
+
+def test_an_answer_is_saved_as_one_small_page(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
+    page.reads(write_book(tmp_path))
+    asks(page, engine, "How was it?", "It was a dark and stormy night.")
+    with page.tab.expect_download() as saved:
+        page.presses("Proof")
+    assert saved.value.suggested_filename == "triforce-proof-How-was-it.html"
+    card = Path(saved.value.path()).read_text(encoding="utf-8")
+    assert "How was it?" in card and "Exact: the words that plain decoding" in card
+
+
+def test_a_removed_book_comes_back_with_its_conversation(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
+    page.reads(write_book(tmp_path))
+    asks(page, engine, "Dark?", "Quite dark.")
+    page.tab.get_by_role("button", name="Start over").click()
+    expect(page.says("Removed book.")).to_be_visible()
+    expect(page.conversation).not_to_contain_text("Quite dark.")
+    page.presses("Undo", page.book)
+    expect(page.conversation).to_contain_text("Quite dark.")
+    page.has_read()
+    expect(page.says("Removed book.")).to_have_count(0)
+
+
+def test_incognito_writes_nothing_and_two_tabs_keep_their_own(
+    visit: Callable[..., Page], engine: FakeEngine, worker: EngineWorker, tmp_path: Path
+) -> None:
+    first, second, kept = visit(), visit(), tmp_path / "conversations"
+    for page in (first, second):
+        page.reads(write_book(tmp_path))
+    first.presses("Incognito")
+    expect(first.button("Incognito")).to_have_attribute("aria-pressed", "true")
+    expect(first.conversations).to_contain_text("nothing of this conversation is written to disk")
+    asks(first, engine, "A secret?", "Yes, one.")
+    assert worker.conversations.flush(SECONDS) and list(kept.iterdir()) == []
+    first.reloads()
+    expect(first.conversation).to_contain_text("Yes, one.")
+    expect(first.button("Incognito")).to_have_attribute("aria-pressed", "true")
+    asks(second, engine, "Open?", "Quite open.")
+    first.presses("Incognito")
+    expect(first.conversation).not_to_contain_text("Yes, one.")
+    expect(first.conversations).to_contain_text("Open?")
+    expect(first.conversations).not_to_contain_text("A secret?")
+    asks(first, engine, "Mine?", "Yours.")
+    expect(second.conversation).not_to_contain_text("Yours.")
+    assert worker.conversations.flush(SECONDS) and len(list(kept.iterdir())) == 2
+
+
+def test_a_reload_loses_nothing_at_any_step(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
+    engine.reading.clear()
+    page.opens(write_book(tmp_path))
+    expect(page.book).to_contain_text("Reading")
+    page.reloads()
+    expect(page.book).to_contain_text("Reading")
+    engine.enqueue("One two | three.")
+    page.asks("Count to three!")
+    expect(page.conversation).to_contain_text("Waiting until the book is read")
+    page.reloads()
+    expect(page.conversation).to_contain_text("Count to three!")
+    engine.reading.set()
+    expect(page.conversation).to_contain_text("One two")
+    page.reloads()
+    expect(page.conversation).to_contain_text("One two")
+    expect(page.figures).to_contain_text("Writing")
+    engine.writing.set()
+    page.answers("three.")
+    assert len(engine.configs) == 1, "it was written once"
+    page.reloads()
+    page.answers("three.")
+    page.has_read()
+    engine.enqueue("Four | five.")
+    page.asks("And then?")
+    expect(page.conversation).to_contain_text("Four")
+    page.reloads()
+    page.presses("Stop the answer")
+    expect(page.figures).to_contain_text("Stopped · 1 token")
+    page.reloads()
+    expect(page.conversation).to_contain_text("Four")
+    expect(page.button("Continue")).to_be_visible()
+    engine.writing.set()
+    engine.enqueue("five.")
+    page.presses("Continue")
+    page.answers("Four five.", shown=2)
+
+
+def test_a_question_that_did_not_reach_the_server_is_back_after_a_reload(
+    page: Page, engine: FakeEngine, tmp_path: Path
+) -> None:
+    page.reads(write_book(tmp_path))
+    asks(page, engine, "How was it?", "It was dark.")
+    page.tab.context.set_offline(True)
+    page.asks("Is anyone there?")
+    page.tab.context.set_offline(False)
+    page.reloads()
+    expect(page.conversation).to_contain_text("It was dark.")
+    expect(page.question).to_have_value("Is anyone there?")
+    engine.enqueue("Yes.")
+    page.question.press("Enter")
+    page.answers("Yes.", shown=2)
+
+
+def test_settings_are_used_and_kept_by_this_browser(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
+    def config() -> tuple[float, float, int]:
+        sampling = engine.configs[-1].sampling
+        return sampling.temperature, sampling.top_p, engine.configs[-1].seed
+
+    page.reads(write_book(tmp_path))
+    page.tab.get_by_role("button", name="Settings").click()
+    page.place("radio", "Balanced").check()
+    page.tab.get_by_role("button", name="Advanced").click()
+    expect(page.tab.get_by_role("spinbutton", name="Temperature")).to_have_value("0.6")
+    asks(page, engine, "How was it?", "Drawn.")
+    assert config()[:2] == (0.6, 0.9)
+    page.tab.get_by_role("textbox", name="Seed").fill("11")
+    page.types("Tab")
+    asks(page, engine, "And now?", "Repeatable.", shown=2)
+    assert config() == (0.6, 0.9, 11)
+    page.reloads()
+    asks(page, engine, "Still?", "Still so.", shown=3)
+    assert config() == (0.6, 0.9, 11)
+
+
+def test_colours_are_remembered_and_follow_the_system_when_asked(visit: Callable[..., Page]) -> None:
+    page = visit(color_scheme="light")
+    whole = page.tab.get_by_role("document")
+    for system in ("light", "dark"):
+        page.tab.emulate_media(color_scheme=system)
+        expect(whole).to_have_css("color-scheme", system)
+    expect(page.button("As the system")).to_have_attribute("aria-pressed", "true")
+    page.presses("Light")
+    expect(whole).to_have_css("color-scheme", "light")
+    page.reloads()
+    expect(page.button("Light")).to_have_attribute("aria-pressed", "true")
+    expect(whole).to_have_css("color-scheme", "light")
+    page.presses("Dark")
+    expect(whole).to_have_css("color-scheme", "dark")
+    page.presses("As the system")
+    page.tab.emulate_media(color_scheme="light")
+    expect(whole).to_have_css("color-scheme", "light")
+
+
+def test_a_report_of_the_system_is_copied_without_a_word_of_the_reader(
+    visit: Callable[..., Page], engine: FakeEngine, tmp_path: Path
+) -> None:
+    page, secret = visit(permissions=["clipboard-read", "clipboard-write"]), "Zanzibar"
+    page.reads(write_book(tmp_path, f"{secret} was dark. " * 9, f"{secret}.txt"))
+    asks(page, engine, f"Why {secret}?", f"{secret} night.")
+    page.goes_to("System")
+    expect(page.place("region", "Model and memory")).to_contain_text("target weights")
+    expect(page.place("region", "Exactness and speculation")).to_contain_text("Last race")
+    report = page.place("textbox", "Report")
+    expect(report).to_have_value(re.compile("2 tokens, 20.0 ms per token"))
+    page.presses("Copy report")
+    expect(page.says("Copied.")).to_be_visible()
+    copied = page.tab.evaluate("navigator.clipboard.readText()")
+    assert copied == report.input_value() and "Memory" in copied and secret not in copied
