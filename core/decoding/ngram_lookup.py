@@ -76,11 +76,12 @@ class TokenIndex:
 
     def _longest(self, suffix: Sequence[int], ends: list[int], length: int) -> tuple[int, int]:
         """Of places where `length` tokens agree, the first of those where the most do."""
-        longer = ends
-        while longer and length < min(len(suffix), LONGEST_MATCH):
+        while length < min(len(suffix), LONGEST_MATCH):
+            longer = [end for end in ends if end > length and self.tokens[end - 1 - length] == suffix[-1 - length]]
+            if not longer:
+                break
             ends, length = longer, length + 1
-            longer = [end for end in ends if end >= length and self.tokens[end - length] == suffix[-length]]
-        return (longer or ends)[0], length if longer else length - 1
+        return ends[0], length
 
 
 class Lookup:
