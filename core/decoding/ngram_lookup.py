@@ -19,7 +19,7 @@ GRAMS = (2, 1)  # indexed lengths, longest first; a match must have at least the
 MOST_TRIED = 256  # earlier places with the same n-gram that are compared, newest first
 LONGEST_MATCH = 32  # tokens compared
 # Acceptance of a continuation by the length of its match, before any was seen
-PRIORS = {1: 0.15, 2: 0.3, 3: 0.4, 5: 0.6, 8: 0.75, 16: 0.9}
+PRIORS = {1: 0.25, 2: 0.4, 3: 0.55, 5: 0.7, 8: 0.8, 16: 0.93}
 
 
 class TokenIndex:
@@ -76,11 +76,12 @@ class TokenIndex:
 
     def _longest(self, suffix: Sequence[int], ends: list[int], length: int) -> tuple[int, int]:
         """Of places where `length` tokens agree, the first of those where the most do."""
-        longer = ends
-        while longer and length < min(len(suffix), LONGEST_MATCH):
+        while length < min(len(suffix), LONGEST_MATCH):
+            longer = [end for end in ends if end > length and self.tokens[end - 1 - length] == suffix[-1 - length]]
+            if not longer:
+                break
             ends, length = longer, length + 1
-            longer = [end for end in ends if end >= length and self.tokens[end - length] == suffix[-length]]
-        return (longer or ends)[0], length if longer else length - 1
+        return ends[0], length
 
 
 class Lookup:
@@ -90,8 +91,7 @@ class Lookup:
     those that were found and not proposed, so that trust costs nothing to earn.
 
     Args:
-        worth: how many tokens to propose, given their acceptance; 0: none. Without it as many as the match has, at
-            least four.
+        worth: how many tokens to propose, given their acceptance; 0: none. Without it as many as the match has.
         certain: whether all distributions are (temperature 0), see `core.decoding.verify.certain`.
     """
 
@@ -120,7 +120,7 @@ class Lookup:
         if not found:
             return None
         self._by = self._trust[sum(length >= shortest for shortest in PRIORS) - 1]
-        wanted = max(4, length) if self._worth is None else self._worth(self._by.value)
+        wanted = length if self._worth is None else self._worth(self._by.value)
         tokens = self._found[:wanted]
         if not tokens:
             return None

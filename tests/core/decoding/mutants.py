@@ -217,7 +217,10 @@ MUTANTS = (
     ),
     Mutant("an index keeps what was forgotten", LOOKUP, "        del self.tokens[length:]\n", ""),
     Mutant(
-        "an index finds what was forgotten", LOOKUP, "                    del last[gram]\n", "                    pass\n"
+        "an index finds what was forgotten",
+        LOOKUP,
+        "                    del last[gram]\n",
+        "                    pass\n",
     ),
     # retrieval cache
     Mutant(

@@ -77,4 +77,4 @@ def test_what_was_committed_is_taken_in() -> None:
     grown = [*text, 9, 2, 3, 4]
     index.extend(grown[len(text) :])
     guess = lookup.guess(Context(grown))
-    assert guess is not None and guess.tokens == (5, 6, 7, 9)
+    assert guess is not None and guess.tokens == (5, 6, 7), "as many as agree"
