@@ -92,6 +92,6 @@ def test_a_client_of_the_server_is_told_no_more(start_worker: Callable[..., Engi
             engine.enqueue(error)
             answer = client.post("/v1/chat/completions", json=ask)
             assert answer.status_code == status and "secret" not in answer.text and "such file" not in answer.text
-        assert "character" in client.post("/v1/chat/completions", content=b'{"model": }').text
+        assert "column" in client.post("/v1/chat/completions", content=b'{"model": }').text
         long: Any = {**ask, "model": "x" * 10_000}
         assert len(client.post("/v1/chat/completions", json=long).text) < 300
