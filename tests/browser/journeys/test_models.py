@@ -59,7 +59,6 @@ def test_a_full_model_is_offered_fetched_and_used(
     gate.set()
     for one in (page, other):
         expect(one.facts).to_contain_text("tiny")
-        one.has_read()
         expect(one.offer).to_have_count(0)
     expect(page.place("radio", "Lookup")).to_be_visible()
 
