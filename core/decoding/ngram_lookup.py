@@ -65,7 +65,8 @@ class TokenIndex:
             very end of `tokens` has no continuation and does not count.
         """
         for size, last, before in zip(GRAMS, self._last, self._before, strict=True):
-            end, ends = last.get(tuple(suffix[-size:]), 0), []
+            ends: list[int] = []
+            end = last.get(tuple(suffix[-size:]), 0)
             while end and len(ends) < MOST_TRIED:
                 if end < len(self.tokens):
                     ends.append(end)
