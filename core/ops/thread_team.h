@@ -8,8 +8,8 @@
 // spin for milliseconds, so those of two pools would wait for each other's cores. Else there is a pool of our own.
 
 constexpr int MOST_THREADS = 128;
-constexpr int SPINS = 2000;    // before a waiting thread lets others run, about 50 us
-constexpr int YIELDS = 2000;   // before an idle one of our own pool sleeps, about 1 ms
+constexpr int SPINS = 40000;   // before a waiting thread lets others run, 1 to 2 ms
+constexpr int YIELDS = 2000;   // before an idle one of our own pool sleeps
 
 INLINE void relax() {
 #if defined(__x86_64__)

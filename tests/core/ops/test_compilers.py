@@ -39,16 +39,14 @@ def test_another_processor_or_compiler_has_a_library_of_its_own(
 ) -> None:
     """Made by stand-ins that write what they were asked."""
     made = []
-    for number, (processor, said) in enumerate([(b"a", "1"), (b"b", "1"), (b"a", "2"), (b"a", "1")]):
+    for processor, said in ((b"a", "1"), (b"b", "1"), (b"a", "2"), (b"a", "1")):
         stand_in = tmp_path / f"compiler{said}"
-        stand_in.write_text(
-            f'#!/bin/sh\n[ "$1" = --version ] && echo {said} || echo made > "${{@: -1}}"\n'.replace("sh", "bash")
-        )
+        stand_in.write_text(f'#!/bin/bash\n[ "$1" = --version ] && echo {said} || echo made > "${{@: -1}}"\n')
         stand_in.chmod(0o755)
         monkeypatch.setattr(kernel_build, "find_compiler", lambda command=str(stand_in): Compiler((command,), ("-O3",)))
         monkeypatch.setattr(kernel_build, "_processor", lambda own=processor: own)
         made.append(kernel_build.compiled(tmp_path / "cache"))
-        assert made[-1].read_text() == "made\n" and number < 4
+        assert made[-1].read_text() == "made\n"
     assert len(set(made)) == 3 and made[0] == made[3]
     assert len(list((tmp_path / "cache").iterdir())) == 3, "nothing else is left"
 
