@@ -141,22 +141,6 @@ def test_a_reload_loses_nothing_at_any_step(page: Page, engine: FakeEngine, tmp_
     page.answers("Four five.", shown=2)
 
 
-def test_a_question_that_did_not_reach_the_server_is_back_after_a_reload(
-    page: Page, engine: FakeEngine, tmp_path: Path
-) -> None:
-    page.reads(write_book(tmp_path))
-    asks(page, engine, "How was it?", "It was dark.")
-    page.tab.context.set_offline(True)
-    page.asks("Is anyone there?")
-    page.tab.context.set_offline(False)
-    page.reloads()
-    expect(page.conversation).to_contain_text("It was dark.")
-    expect(page.question).to_have_value("Is anyone there?")
-    engine.enqueue("Yes.")
-    page.question.press("Enter")
-    page.answers("Yes.", shown=2)
-
-
 def test_settings_are_used_and_kept_by_this_browser(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
     def config() -> tuple[float, float, int]:
         sampling = engine.configs[-1].sampling
