@@ -49,5 +49,6 @@ def packaged_compiler() -> Compiler | None:
     if importlib.util.find_spec("ziglang") is None:
         return None
     return Compiler(
-        (sys.executable, "-m", "ziglang", "c++"), (*COMMON, "-mcpu=native", "-ffp-contract=on", "-fno-sanitize=all")
+        (sys.executable, "-m", "ziglang", "c++"),
+        (*COMMON, "-mcpu=native", "-ffp-contract=on", "-fno-sanitize=all", "-g0"),
     )
