@@ -15,7 +15,9 @@ from core.decoding.origin import Origin
 from core.decoding.verify import Guess
 from core.ops.streams import to_device
 
-GRAMS = (2, 1)  # indexed lengths, longest first; a match must have at least the shortest
+# Indexed lengths, longest first; a match must have at least the shortest. The longest finds a passage whose pairs stand in
+# more places than are compared.
+GRAMS = (8, 2, 1)
 MOST_TRIED = 256  # earlier places with the same n-gram that are compared, newest first
 LONGEST_MATCH = 32  # tokens compared
 # Acceptance of a continuation by the length of its match, before any was seen

@@ -49,6 +49,13 @@ def test_rewinding_leaves_no_trace(first: list[int], second: list[int], keep: in
     assert used._last == fresh._last and used._before == fresh._before
 
 
+def test_a_passage_of_common_words_is_found_behind_many_places_of_each() -> None:
+    passage = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]
+    index = TokenIndex()
+    index.sync([*passage, *(token for number in range(2000) for token in (8, 9, 1, 2, 50 + number % 7))])
+    assert index.find([40, *passage[:11]]) == (11, 11)
+
+
 def test_a_guess_continues_the_longest_match() -> None:
     rng = random.Random(0)
     book = [rng.randrange(100, 200) for _ in range(500)]
