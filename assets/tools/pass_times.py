@@ -55,7 +55,7 @@ def random_model(name: str, backend: Backend) -> LoadedModel:
         config.layer_types = config.layer_types[: config.num_hidden_layers]
     config._attn_implementation = ATTENTION_NAME
     with torch.device("meta"):
-        module: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        module: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     for part in module.modules():
         if isinstance(part, nn.Linear):
             part.weight.stored_blocks = random_blocks("Q4_K", *part.weight.shape, generator)

@@ -180,7 +180,7 @@ class _Playing:
         before = _Written(
             last.tokens[:kept],
             min(kept, last.judged_from),
-            last.u if whole else None,
+            last.u if whole else [],
             last.all_sampled and whole,
             last.config,
         )

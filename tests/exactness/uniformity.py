@@ -71,12 +71,14 @@ def leaning(p: Tensor, p_level: Tensor, q: Tensor, tokens: Tensor) -> tuple[int,
 def following(u: Tensor, written: Tensor) -> tuple[int, float, float]:
     """How far u of tokens goes with u of those that were written as far from the answer's beginning: as `leaning`.
 
-    Equal random numbers give neighbouring u, even from different distributions. NaN: nothing is known of a token.
+    Equal random numbers give neighbouring u, even from different distributions; the first ones most, as rejected
+    guesses take some. NaN: nothing is known of a token.
     """
     count = min(len(u), len(written))
-    score, scale = 12 * (u[:count] - 0.5) * (written[:count] - 0.5), 12 * (written[:count] - 0.5).square()
+    weight = 0.6 ** torch.arange(count) * (written[:count] - 0.5)
+    score, variance = 12 * weight * (u[:count] - 0.5), 12 * weight.square()
     known = ~score.isnan()
-    return int(known.sum()), float(score[known].sum()), float(scale[known].sum())
+    return int(known.sum()), float(score[known].sum()), float(variance[known].sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

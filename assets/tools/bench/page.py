@@ -169,7 +169,7 @@ class ServedPage:
             ending.callback(self.worker.close)
             port = _free_port()
             options = argparse.Namespace(
-                host="127.0.0.1", port=port, browser=False, share=False, auth=None, allow_host=None
+                host="127.0.0.1", port=port, browser=False, share=False, auth=None, allow_host=None, remote=None
             )
             source = ModelSource(
                 config=lambda _: self.watch.config, load=lambda _: load, unavailable="This model is being measured."

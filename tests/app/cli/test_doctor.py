@@ -71,7 +71,7 @@ def test_drafting_weights_are_planned_and_told(capsys: pytest.CaptureFixture[str
     assert report["plan"]["self_draft_bits"]["value"] == 4 and report["plan"]["bits"]["value"] == 16
     assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--no-venv"]) == 0
     shown = capsys.readouterr().out
-    assert "Self-draft 4 bits: your setting" in shown and "3.46 GiB  self-draft weights, 4 bit" in shown
+    assert "Self-draft 4 bits: a second copy" in shown and "3.46 GiB  self-draft weights, 4 bit" in shown
     assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--bits", "4", "--no-venv"]) == 2
     assert "would only add" in capsys.readouterr().err
 

@@ -16,6 +16,7 @@ from app.cli.argument_types import question
 from app.cli.arguments import parse_arguments
 from app.cli.piped import readable
 from app.documents.errors import DocumentTooLarge
+from assets.tools.commands import TOOLS
 
 BOOK = Path(__file__).parents[3] / "assets" / "books" / "harbour-8k.pdf"
 
@@ -83,7 +84,7 @@ def test_bytes_that_are_no_text_are_told_in_a_line(capsys: pytest.CaptureFixture
         ["bench", "--methods", "a,\udcff"],
     ):
         with pytest.raises(SystemExit) as caught:
-            parse_arguments(argv)
+            parse_arguments(argv, TOOLS)
         assert caught.value.code == 2 and "not UTF-8" in capsys.readouterr().err
     assert parse_arguments(["text", "caf\udce9.txt"]).files, "names of files are bytes"
 

@@ -28,6 +28,7 @@ from app.ui.retrieval_map.view import where
 from app.ui.system.report import report
 from app.ui.system.tab import SystemHandlers
 from app.ui.system.view import system
+from assets.tools.commands import TOOLS
 from core.config import EngineConfig, GenerationConfig
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Finished
@@ -167,7 +168,9 @@ def test_the_page_says_where_text_goes_and_offers_nothing_that_is_not_there(
         assert "Remote" in strip and "Accepted" not in strip and "exact" not in strip and "tokens/s" in strip
         head = masthead(state)
         assert "on this machine" not in head and "are sent to http://127.0.0.1" in head and "Race, Inside" in head
-        parts: Any = SimpleNamespace(head="head", banner="banner", note="note", **{n: n for n in OF_THE_MODEL})
+        parts: Any = SimpleNamespace(
+            head="head", banner="banner", note="note", samples=(), **{n: n for n in OF_THE_MODEL}
+        )
         for watched in (ModelWatch(worker, parts).watch_model, ModelWatch(worker, parts).model_changed):
             *_, shown = watched(session.id, "")
             assert "are sent to" in cast(Any, shown)["note"]
@@ -218,7 +221,7 @@ def test_what_a_server_decides_is_no_option(arguments: argparse.Namespace, capsy
     for command in ("race", "bench", "serve"):
         with pytest.raises(SystemExit):
             launch.parse_arguments(
-                ["--remote", "http://x", command, *(["f", "-q", "Who?"] if command == "race" else [])]
+                ["--remote", "http://x", command, *(["f", "-q", "Who?"] if command == "race" else [])], TOOLS
             )
         assert "--remote" in capsys.readouterr().err
 
