@@ -15,8 +15,8 @@ from core.decoding.origin import Origin
 from core.decoding.verify import Guess
 from core.ops.streams import to_device
 
-# Indexed lengths, longest first; a match must have at least the shortest. The longest finds a passage whose pairs stand in
-# more places than are compared.
+# Indexed lengths, longest first; a match must have at least the shortest. The longest finds a passage whose pairs stand
+# in more places than are compared.
 GRAMS = (8, 2, 1)
 MOST_TRIED = 256  # earlier places with the same n-gram that are compared, newest first
 LONGEST_MATCH = 32  # tokens compared
