@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -55,10 +55,11 @@ def random_model(name: str, backend: Backend) -> LoadedModel:
         config.layer_types = config.layer_types[: config.num_hidden_layers]
     config._attn_implementation = ATTENTION_NAME
     with torch.device("meta"):
-        module: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        module = cast(Any, AutoModelForCausalLM).from_config(config, dtype=torch.float32, trust_remote_code=False)
     for part in module.modules():
         if isinstance(part, nn.Linear):
-            part.weight.stored_blocks = random_blocks("Q4_K", *part.weight.shape, generator)
+            outs, inputs = part.weight.shape
+            cast(Any, part.weight).stored_blocks = random_blocks("Q4_K", outs, inputs, generator)
         else:
             for own, weight in part.named_parameters(recurse=False):
                 setattr(part, own, nn.Parameter(torch.full(weight.shape, 0.01)))
