@@ -120,7 +120,7 @@ CONTROLS = (
         "windows of another text", a_remembered_window_is_that_of_another_text, "greedy", 24, "mismatches", "windowed"
     ),
     Control("level 2 accepts everything, sampled", level_2_accepts_everything, "sampled", 8, "statistics"),
-    Control("a continued answer replays its draws", continued_replays_its_draws, "continued", 120, "statistics"),
+    Control("a continued answer replays its draws", continued_replays_its_draws, "continued", 80, "statistics"),
     Control("level 2 replaces a guess from p", residual_left_out_at_level_2, "sampled", 12, "statistics"),
     Control("level 1 replaces a guess from p", residual_left_out_at_level_1, "sampled", 40, "statistics"),
 )
