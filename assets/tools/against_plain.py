@@ -41,7 +41,8 @@ ROOM = 600  # tokens of context beside the text: the question and the answer
 
 def rows_of(model: str, text: str, length: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """All rows of one model and length."""
-    config = EngineConfig(model=model, draft_model=args.draft, context=length + args.new + ROOM)
+    context, copy = length + args.new + ROOM, args.self_draft_bits
+    config = EngineConfig(model=model, draft_model=args.draft, context=context, self_draft_bits=copy)
     with closing(Engine.load(config)) as engine:
         conversation = open_conversation(engine, cut(engine, text, length))
         for kind, question in KINDS.items():
@@ -101,6 +102,7 @@ def main() -> int:
     parser.add_argument("--new", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--draft", default="none")
+    parser.add_argument("--self-draft-bits", type=int, choices=(16, 4), help="default: as the product chooses")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     text = Library.of(read_documents(args.text)).text
