@@ -100,7 +100,7 @@ class Plan:
 
 def begun(plan: Plan) -> Plan:
     """The plan while all layers can be resident, because a prompt is short; the same, if that is never or always."""
-    if not (most := plan.most_resident):
+    if plan.longer or not (most := plan.most_resident):
         return plan
     away = plan.num_layers - plan.resident_layers
     because = f"up to {most:,} tokens; behind more {away} of {plan.num_layers} layers wait in host memory"

@@ -87,6 +87,7 @@ def test_the_plan_of_a_card_tells_how_long_all_layers_stay() -> None:
     assert plan.resident_layers < 32 and 8192 <= plan.most_resident < 65536
     first = begun(plan)
     assert first.resident_layers == 32 and first.offload is None and first.longer is plan
+    assert begun(first) is first
     assert (
         first.total_bytes
         <= first.usable_bytes
