@@ -1,8 +1,10 @@
 """Shared by all tests: what a missing device or program makes impossible is skipped by name, never passed."""
 
+import atexit
 import gc
 import os
 import shutil
+import tempfile
 
 import pytest
 
@@ -14,6 +16,11 @@ else:
     # A busy machine may hold an example up for seconds, and no run may fail by examples that the next would not draw.
     hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
     hypothesis.settings.load_profile("steady")
+
+# What a user has downloaded changes no test: the hub's folder is an empty one, for the programs that tests start too.
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="triforce-tests-hub-")
+os.environ.pop("HF_HUB_CACHE", None)
+atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: each of several processes has a core of its own
     os.environ.setdefault("OMP_NUM_THREADS", "1")
