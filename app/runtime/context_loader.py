@@ -162,7 +162,7 @@ def room(fit: Fit) -> int:
 def _close(session: Session, library: Library) -> LibraryClosed:
     if session.fits:
         _leave(session)
-    session.book = session.conversation = session.trace = session.race = session.race_view = session.baseline = None
+    session.book = session.conversation = session.trace = session.race = session.baseline = None
     session.digest, session.num_read, session.read_seconds = "", 0, 0.0
     session.loads.clear()
     session.uploads.fit, session.uploads.settled = None, library
@@ -227,7 +227,7 @@ def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "Prom
         session.read_seconds = 0.0
     if not stays:
         session.trace = session.race = None
-    session.race_view = session.baseline = None
+    session.baseline = None
     session.loads.clear()
     stale, digest = session.is_stale, digest_of(book.library.text)
     fate = _fate(session, book, digest, stays=stays)

@@ -3,7 +3,6 @@
 An answer in progress is stopped and recorded first, so that no conversation changes while it is being written.
 """
 
-import json
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,9 +31,6 @@ class Parcel(NamedTuple):
     type: str
     text: str
 
-    def packed(self) -> str:
-        """As JSON for the page's script."""
-        return json.dumps(self._asdict())
 
 
 class Conversing:
@@ -47,14 +43,12 @@ class Conversing:
     # -------------------- opening and leaving
 
     def arrive(self, session: Session) -> None:
-        """The page has loaded: stop a race that it can no longer follow, and restore what it had before a restart.
+        """The page has come: restore what it had before a restart of the program.
 
         A page that is new to this program shows its own newest conversation. The first page to load shows the newest
         of all if it has none of its own.
         """
         if session.entered:
-            self._worker.stop_race(session.id)
-            session.race_view, session.editing, session.search = None, None, ""
             return
         session.entered, first = True, not self._anyone_came
         self._anyone_came = True
@@ -179,11 +173,6 @@ class Conversing:
     def exchange(self, session_id: str, node_id: str) -> Node:
         """An exchange of the shown conversation. Raises SessionGone, ExchangeGone."""
         return self._find(session_id, node_id)[1]
-
-    def answer_text(self, session_id: str, node_id: str) -> str:
-        """An answer as it was written. Raises SessionGone, ExchangeGone."""
-        _, node = self._find(session_id, node_id)
-        return node.exchange.finished.text if node.exchange else ""
 
     def _change(self, session_id: str, node_id: str, change: Change) -> None:
         session, _, _ = self._settled(session_id, node_id)

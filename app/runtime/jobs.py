@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
     from core.planning.hardware import Machine
 
 MOST_WAITING = 8  # answers and races of one page
-LINGER_SECONDS = 10.0  # a page that reloads is back by then, on a busy machine too
 LOOK_SECONDS = 0.1  # between two looks whether a job is ready
 
 Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
@@ -60,14 +59,12 @@ Item = WorkerEvent | CoreError | Done
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """Work that a page waits for, and its result: all events so far, so that a page that reloads sees them again."""
+    """Work that somebody waits for, and its result: all events so far."""
 
     session: Session
     kind: Kind
     work: Work
-    lingers: bool = False  # without a follower it goes on for LINGER_SECONDS
     ready: Callable[[], bool] = always  # until then other jobs go first
-    num_followers: int = 0
     cancel: threading.Event = field(default_factory=threading.Event)
     _items: list[Item] = field(default_factory=list)
     _came: threading.Condition = field(default_factory=threading.Condition)
@@ -103,27 +100,22 @@ class JobQueue:
     # -------------------- the pages' side
 
     def stream(
-        self, session: Session, kind: Kind, work: Work, *, lingers: bool = False, ready: Callable[[], bool] = always
+        self, session: Session, kind: Kind, work: Work, *, ready: Callable[[], bool] = always
     ) -> Generator[WorkerEvent]:
-        """Queue a job and yield its events; closing this generator cancels the job, soon after if it `lingers`.
+        """Queue a job and yield its events; closing this generator cancels the job.
 
         Raises:
             TooMuchWaits; whatever the job raises.
         """
-        job = Job(session, kind, work, lingers, ready)
+        job = Job(session, kind, work, ready)
         with self._changed:
             own = sum(other.session is session and other.kind in ("answer", "race") for other in self._jobs)
             if kind in ("answer", "race") and own >= MOST_WAITING:
                 raise TooMuchWaits
             self._jobs.append(job)
             self._changed.notify_all()
-        yield from self.follow(job)
-
-    def follow(self, job: Job) -> Generator[WorkerEvent]:
-        """Yield a job's events from its first on; see `stream`."""
         told: Waiting | None = None
         index = 0
-        job.num_followers += 1
         try:
             while True:
                 come = job.items(index, INTERVAL_SECONDS)
@@ -143,17 +135,6 @@ class JobQueue:
                     raise item
                 yield item
         finally:
-            job.num_followers -= 1
-            if job.lingers and job in self._jobs and not job.cancel.is_set():
-                timer = threading.Timer(LINGER_SECONDS, self._leave, (job,))
-                timer.daemon = True
-                timer.start()
-            else:
-                self._leave(job)
-
-    def _leave(self, job: Job) -> None:
-        """End a job that nobody follows any more."""
-        if job.num_followers == 0:
             job.cancel.set()
             self._withdrawn(job)
 

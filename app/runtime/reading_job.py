@@ -182,11 +182,6 @@ class Reading:
         if disk_state(session).wanted:
             self._jobs.add_once(session, "saving", partial(self._keep_quietly, session))
 
-    def follow_answer(self, session: Session) -> Iterator[WorkerEvent]:
-        """The events of the session's newest answer from its first on, while it runs or waits; else none."""
-        for job in self._jobs.of(session.id, "answer")[-1:]:
-            yield from self.after(session, self._jobs.follow(job))
-
     def _keep_quietly(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         yield from self._saved_books.write(session, self._jobs.others_wait, engine, cancel)
         if disk_state(session).wanted:  # its writing was interrupted

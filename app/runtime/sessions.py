@@ -3,11 +3,11 @@
 import secrets
 import threading
 from array import array
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from app.context.context_documents import Library
 from app.context.kept_documents import KeptDocuments
@@ -26,27 +26,7 @@ if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spe
     from app.conversations.tree import Dialogue, Node
     from core.generation.session import Conversation
 
-Place = Literal["read", "library"]  # where a page of a document is shown
 MOST_SESSIONS = 64  # beyond that the longest unused one is forgotten; a book of 128K tokens takes about 6 MB
-
-
-class RaceBoard(Protocol):
-    """Draws a race that waits or runs."""
-
-    @property
-    def running(self) -> bool:
-        """Waiting, reading or racing."""
-
-    @property
-    def failed(self) -> bool:
-        """The race did not begin, or was interrupted."""
-
-    @property
-    def finished(self) -> bool:
-        """The race can be replayed and reported."""
-
-    def html(self) -> str:
-        """The board."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +36,6 @@ class Removed:
     library: Library  # before it
     dialogue: "Dialogue | None"
     carried: bool
-
-
-@dataclass(eq=False, slots=True)
-class Watching:
-    """An event of the page that shows the library while it changes."""
-
-    beside: bool = False  # another one has done so at the same time
 
 
 @dataclass(slots=True)
@@ -86,12 +59,8 @@ class Session:
     num_drawn: int = 0  # answers begun: each has its own seed
     trace: Trace | None = None  # of the newest answer, which may be unfinished
     race: Race | None = None  # the newest one, which may still run
-    race_view: "RaceBoard | None" = None  # of a race that waits, runs or failed: the next page to draw it shows it
     removed: Removed | None = None  # the newest removal from the library
     deleted: "Dialogue | None" = None  # the conversation deleted last, in memory alone
-    answering: object = None  # what the page shows an answer with, so that a page that reloads goes on
-    drawn_amid_answer: bool = False  # whether the page was loaded while an answer was written
-    followed: bool = False  # the page that has reloaded had an answer to follow: what stands around it is drawn, too
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     uploads: Uploads = field(default_factory=Uploads)  # the library as the reader wants it
     doing: Waiting | PrefillProgress | None = None  # what the library waits for or does now
@@ -100,17 +69,20 @@ class Session:
     disk: DiskState = field(default_factory=DiskState)  # of the open book, or of an earlier one
     baseline: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
     baseline_budget: int = 0  # the budget they were measured with
-    inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to detect changes
-    model: object = None  # the model state that the page shows, to detect a change by another page
-    watching: "set[Watching]" = field(default_factory=set)
-    drawn_book: Book | None = None  # what the page around the chat was last drawn for
-    told_no_book: bool = False  # the page still says so at the question box
-    num_opened: Counter[Place] = field(default_factory=Counter)  # pages asked for: the newest of a place is shown
     declined_offer: bool = False  # of a full model
     num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
+    version: int = 0  # of what its page shows
+    shown: object = None  # what its page shows beside this (`app.ui.shown`)
+    acts: OrderedDict[str, bool] = field(default_factory=OrderedDict)  # the newest acts of its page, by their ids
+    num_streams: int = 0  # connected pages
+    abandoned: bool = False  # its reading was ended because nobody looked: it goes on with the next who does
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a changed copy
     files: OpenFiles = field(default_factory=OpenFiles)  # of PDFs, for images of their pages; shared by all sessions
     kept: KeptDocuments = field(default_factory=KeptDocuments)  # texts on disk; shared by all sessions
+
+    def changed(self) -> None:
+        """Its page has something else to show."""
+        self.version += 1
 
     @property
     def fits(self) -> bool:
@@ -208,6 +180,14 @@ class Session:
     def can_ask(self) -> bool:
         """A question need not wait for a text that is still being extracted or recognised."""
         return not (self.lacks_book and self.uploads.takes_text)
+
+    @property
+    def is_reading(self) -> bool:
+        """Extracting, counting, waiting or reading. A page without a book waits for none, whatever loads."""
+        uploads = self.uploads
+        something = uploads.library.books or uploads.pending or self.book
+        counting = any(one.stage == "counting" for one in uploads.pending)
+        return uploads.extracting or counting or (self.doing is not None and bool(something))
 
     @property
     def is_read(self) -> bool:

@@ -71,7 +71,7 @@ class EngineWorker:
         recognised: RecognisedPages | None = None,
         kept: KeptDocuments | None = None,
     ) -> None:
-        self.sessions = Sessions(is_busy=self._is_busy, kept=kept)
+        self.sessions = Sessions(is_busy=self.is_busy, kept=kept)
         self.conversations, self.saved_books = conversations or Conversations(), saved_books or SavedBooks()
         self._load, self._seed, self._jobs = load, seed, JobQueue()
         self._engine: TextEngine | None = None
@@ -251,7 +251,7 @@ class EngineWorker:
             conversations=self.conversations,
             saved_books=self.saved_books,
         )
-        events = self._jobs.stream(session, "answer", job, lingers=True, ready=lambda: session.can_ask)
+        events = self._jobs.stream(session, "answer", job, ready=lambda: session.can_ask)
         return self.reading.after(session, events)
 
     def race(
@@ -308,7 +308,16 @@ class EngineWorker:
         """An answer of the session runs or waits for its turn."""
         return bool(self._jobs.of(session_id, "answer"))
 
-    def _is_busy(self, session: Session) -> bool:
+    def abandon(self, session_id: str) -> None:
+        """Nobody looks at the page any more: end its reading, its answer and its race."""
+        session = self.sessions.find(session_id)
+        if session is not None:
+            session.abandoned = session.is_reading
+            self.stop_reading(session_id)
+            self.stop_answer(session_id)
+            self.stop_race(session_id)
+
+    def is_busy(self, session: Session) -> bool:
         """Work for the page runs or waits: the page must not be forgotten now."""
         return session.uploads.extracting or session.uploads.recognising or self._jobs.is_busy(session)
 

@@ -31,11 +31,10 @@ MOST_STORED = 2 << 30  # bytes of stored files that are still to be read
 MEASURE_BYTES = 16 << 20  # after each such amount the folder is measured again, because others post too
 SPARE_BYTES = 64 << 20  # kept free on the disk for conversations, and for bytes that arrive between two measurements
 UPLOAD = "/gradio_api/upload"
-# What the page asks for, and a program that drives it with Gradio's client.
+# What the page asks for: ours, then of Gradio's what draws the frame and takes uploads.
 USED = re.compile(
-    r"/|/(login|config)/?|/(static|assets)/.*|/favicon\.ico|/theme\.css|/manifest\.json"
-    r"|/gradio_api/(info|app_id|startup-events|theme\.css|upload|upload_progress|queue/(join|data)|run/\w+|cancel|reset"
-    r"|heartbeat/\w+)/?"
+    r"/page/(state|act|file|static/[\w.-]+)|/|/(login|config)/?|/(static|assets)/.*|/favicon\.ico|/theme\.css"
+    r"|/manifest\.json|/gradio_api/(info|app_id|startup-events|theme\.css|upload|upload_progress|heartbeat/\w+)/?"
 )
 NOTHING_HERE = "There is nothing here."
 DISK_FULL = "The disk is full. Make room, then drop the files again."

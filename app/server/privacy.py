@@ -34,16 +34,14 @@ HEAD, INLINE = b"<head>", re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</scrip
 
 
 class PagePolicy:
-    """ASGI middleware: every response gets the headers, every HTML page that is sent in one piece a first script.
+    """ASGI middleware: every response gets the headers, every HTML page that is sent in one piece our scripts.
 
     Args:
-        first: a script that runs before Gradio's own; `launch(head=...)` would add it only after those have run.
-        later: HTML that Gradio's scripts add to the page, whose inline scripts run, too.
+        first: tags for the head, whose scripts run before Gradio's own; `launch(head=...)` would add them only after.
     """
 
-    def __init__(self, app: ASGIApp, first: str, later: str) -> None:
-        self._app, self._tag = app, b"<script>\n" + first.encode() + b"</script>"
-        self._later = later.encode()
+    def __init__(self, app: ASGIApp, first: str) -> None:
+        self._app, self._first = app, first.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -59,8 +57,8 @@ class PagePolicy:
                     return
             if started is not None and message["type"] == "http.response.body":
                 if not message.get("more_body", False):
-                    body = message.get("body", b"").replace(HEAD, HEAD + self._tag, 1)
-                    policy = POLICY.format(hashes=hashes(body + self._later))
+                    body = message.get("body", b"").replace(HEAD, HEAD + self._first, 1)
+                    policy = POLICY.format(hashes=hashes(body))
                     headers = MutableHeaders(scope=started)
                     headers.update({"Content-Length": str(len(body)), "Content-Security-Policy": policy})
                     message = {**message, "body": body}

@@ -31,9 +31,11 @@ from app.server.ending import Ending, leave
 from app.server.logins import Logins
 from app.server.privacy import PagePolicy
 from app.server.request_guard import Hosts, RequestGuard, guarded
-from app.ui.assets import ASSETS, CSS, FIRST_SCRIPT, SCRIPTS
+from app.ui.assets import ASSETS, CSS, SERVED
 from app.ui.header import limits_note
 from app.ui.models.rows import ModelSource
+from app.ui.reading.settings import script
+from app.ui.site import Site
 from core.config import EngineConfig
 from core.errors import InvalidSetting, NotPossibleHere
 from core.models.hub import catalog
@@ -159,13 +161,19 @@ def serve(
 
     from app.context.samples import load_samples
     from app.server.gradio_parts import replace_parts
-    from app.ui.page import SESSION_SCRIPT, build_page
+    from app.server.page_routes import PageRoutes
+    from app.ui.page import build_page
 
     replace_parts()
-    source = source or model_source(args)
-    samples, elsewhere = load_samples(), bool(args.remote)
-    page = build_page(worker, samples, note=note, source=source, downloads=downloads, elsewhere=elsewhere)
-    hosts, later = Hosts(args.host, args.port, args.allow_host or ()), head() + SESSION_SCRIPT
+    site = Site(
+        worker,
+        load_samples(),
+        source=source or model_source(args),
+        downloads=downloads or Downloads(),
+        elsewhere=bool(args.remote),
+        note=note,
+    )
+    page, hosts = build_page(site), Hosts(args.host, args.port, args.allow_host or ())
     page.launch(
         server_name=args.host,
         server_port=args.port,
@@ -187,13 +195,14 @@ def serve(
         max_file_size=MOST_UPLOAD,
         favicon_path=ASSETS / "static" / "css" / "mark.svg",
         theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
-        head=later,
+        head=styles(),
         app_kwargs={
             "lifespan": guarded(hosts),
+            "routes": PageRoutes(site).routes,
             "middleware": [
                 Middleware(Logins),
                 Middleware(PageLimits, uploads=Path(get_upload_folder())),
-                Middleware(PagePolicy, first=FIRST_SCRIPT.read_text(encoding="utf-8"), later=later),
+                Middleware(PagePolicy, first=scripts()),
             ],
         },
     )
@@ -214,11 +223,16 @@ def announce(page: "gr.Blocks", host: str, hosts: Hosts) -> None:
         print(f"Public link: {page.share_url}", file=sys.stderr, flush=True)
 
 
-def head() -> str:
-    """Style sheets and scripts unchanged: Gradio rewrites what it gets as `css`, and breaks media queries."""
-    styles = "".join(f"<style>\n{file.read_text(encoding='utf-8')}</style>" for file in CSS)
-    styles += f'<style>:root {{ --formats: "{DROPPED}" }}</style>'  # told beside the place to drop books
-    return styles + "".join(f"<script>\n{file.read_text(encoding='utf-8')}</script>" for file in SCRIPTS)
+def styles() -> str:
+    """Style sheets unchanged: Gradio rewrites what it gets as `css`, and breaks media queries."""
+    sheets = "".join(f"<style>\n{file.read_text(encoding='utf-8')}</style>" for file in CSS)
+    return sheets + f'<style>:root {{ --formats: "{DROPPED}" }}</style>'  # told beside the place to drop books
+
+
+def scripts() -> str:
+    """The tags of the page's scripts, which run before Gradio's own."""
+    tags = "".join(f'<script defer src="page/static/{name}"></script>' for name in SERVED)
+    return f'<script type="application/json" id="settings-first">{script()}</script>{tags}'
 
 
 # -------------------- who can reach the page

@@ -3,24 +3,18 @@
 from core.models.hub import catalog
 
 ASSETS = catalog.ROOT / "assets"
-
-
+STATIC = ASSETS / "static"
 STYLES = (
     *("theme", "page", "race", "presenter", "inside", "library", "find", "system", "models", "chat", "reading"),
     *("checklist", "access"),
 )
-
-
-CSS = tuple(ASSETS / "static" / "css" / f"{name}.css" for name in STYLES)
-
-
+CSS = tuple(STATIC / "css" / f"{name}.css" for name in STYLES)
+VENDORED = tuple(STATIC / "vendor" / name for name in ("idiomorph.min.js", "markdown-it.min.js", "katex.min.js"))
 SCRIPTS = tuple(
-    ASSETS / "static" / "js" / f"{name}.js"
+    STATIC / "js" / f"{name}.js"
     for name in (
-        *("page", "presenter", "clicks", "acts", "find", "chat"),
-        *("folds", "folders", "drops", "checklist", "access"),
+        *("stream", "markdown", "chat", "settings", "pages", "library", "race", "presenter", "inside", "folds"),
+        *("drops", "access"),
     )
 )
-
-
-FIRST_SCRIPT = ASSETS / "static" / "js" / "frames.js"
+SERVED = {file.name: file for file in (*VENDORED, *SCRIPTS)}  # by the names under which the page asks for them

@@ -1,7 +1,5 @@
 """The model's state at the edges of the page: what runs, how exact it is, on which machine, and what is wrong."""
 
-import gradio as gr
-
 from app import formats
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.ui import render
@@ -56,11 +54,6 @@ def masthead(state: ModelState) -> str:
         f'<p>{about}</p></div><div class="chips" role="group" aria-label="Model and machine">{chips}</div>'
         f"{COLOURS}</header>"
     )
-
-
-def tab_heading(name: str) -> None:
-    """A heading that screen readers hear, so that no level is missing between the page's and those of cards."""
-    gr.HTML(f"<h2>{name}</h2>", elem_classes="unseen", apply_default_css=False)
 
 
 def notice(state: ModelState) -> str:

@@ -1,7 +1,6 @@
 """Wording and number formats of the page: pure functions from values to text, and a few small pieces of HTML.
 
-Everything from a book, a model or a file name passes through `escape` before it enters HTML, and through
-`app.markdown.literal` before it enters Markdown.
+Everything from a book, a model or a file name passes through `escape` before it enters HTML.
 """
 
 import html
@@ -32,10 +31,10 @@ def bar(share: float, label: str, *, tone: str = "accent") -> str:
     return f'<div class="bar {tone}" {said}><span style="width:{filled:.2f}%"></span></div>'
 
 
-def problem(error: CoreError, *, closes: bool = False) -> str:
-    """An error and its action, as a box that screen readers read at once; `closes`: with a button that hides it."""
+def problem(error: CoreError, *, closes: str = "") -> str:
+    """An error and its action, as a box that screen readers read at once; `closes`: the act of a button that hides it."""
     what, hint = problem_and_hint(error)
-    close = '<button type="button" class="close" data-told-close aria-label="Dismiss">×</button>' if closes else ""
+    close = f'<button type="button" class="close" data-act="{closes}" aria-label="Dismiss">×</button>' if closes else ""
     return f'<div class="problem" role="alert"><strong>{escape(what)}</strong><span>{escape(hint)}</span>{close}</div>'
 
 

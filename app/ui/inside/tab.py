@@ -1,16 +1,17 @@
-"""The tab "Inside": how the newest answer or race was made; redrawn while it is written and the tab is visible."""
+"""The tab "Inside": how the newest answer or race was made; it moves along while the answer is written."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import gradio as gr
 
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
-from app.runtime.worker import EngineWorker
-from app.ui.header import tab_heading
+from app.ui import render
+from app.ui.acts import Act, Values
 from app.ui.inside.view import EMPTY, inside
-from app.ui.updates import Updates
+from app.ui.pane import Pane, tab_heading
+from app.ui.shown import shown_of
+from app.ui.site import Part, Site
 from core.decoding.registry import method_label
 
 INTERVAL_SECONDS = 0.5  # drawing takes the engine's process some milliseconds
@@ -33,14 +34,15 @@ def subjects(session: Session) -> list[Subject]:
     return found + [Subject(one.method, f"Race: {method_label(one.method)}", one) for one in lanes if one.records]
 
 
-def chosen(session: Session, found: list[Subject], key: str | None) -> Subject | None:
-    """The reader's choice, else the newest: the answer, or the race's contender."""
+def chosen(session: Session) -> Subject | None:
+    """The reader's choice, as long as nothing newer has begun; else the newest: the answer, or the race's contender."""
+    found = subjects(session)
     by_key = {subject.key: subject for subject in found}
-    wanted = key
-    if wanted not in by_key:
+    made_for, _, wanted = shown_of(session).inside.partition(" ")
+    if made_for != _newest(session) or wanted not in by_key:
         contender = session.race.contender if session.race else None
         wanted = contender.method if session.newest == "race" and contender else ANSWER
-    return by_key.get(wanted or "", found[0] if found else None)
+    return by_key.get(wanted, found[0] if found else None)
 
 
 def beside(session: Session, subject: Subject) -> list[Trace]:
@@ -49,60 +51,56 @@ def beside(session: Session, subject: Subject) -> list[Trace]:
     return [lane for lane in lanes if lane.method != subject.trace.method and lane.records]
 
 
-def state_of(session: Session, found: list[Subject], subject: Subject) -> tuple[object, ...]:
-    """Changes with everything that is drawn; begins with the newest subject."""
+def _newest(session: Session) -> str:
+    """Changes when another answer or race begins."""
+    return f"{session.newest}-{id(session.trace)}-{id(session.race)}"
+
+
+def _key(_site: Site, session: Session) -> object:
+    subject = chosen(session)
+    if subject is None:
+        return None
     trace, ended = subject.trace, session.race is not None and session.race.ended
-    newest = (session.newest, id(session.trace), id(session.race))
-    return (newest, subject.key, len(found), len(trace.points), trace.finished is not None, ended)
+    return (id(trace), len(subjects(session)), len(trace.points), trace.finished is not None, ended)
 
 
-class InsideHandlers:
-    """One method per event of the tab."""
-
-    def __init__(self, worker: EngineWorker, picker: gr.Radio, view: gr.HTML, timer: gr.Timer) -> None:
-        self._worker, self._picker, self._view, self._timer = worker, picker, view, timer
-
-    def enter(self, session_id: str) -> Updates:
-        """The tab has become visible: draw the newest subject, and follow it."""
-        return self.pick(session_id, None) | {self._timer: gr.Timer(active=True)}
-
-    def pick(self, session_id: str, key: str | None) -> Updates:
-        """The reader chose a subject."""
-        session = self._worker.sessions.find(session_id)
-        if session is not None:
-            session.inside = ()
-        return self.draw(session_id, key)
-
-    def draw(self, session_id: str, key: str | None) -> Updates:
-        """Draw the choice, or the newest subject if a new one has begun; no updates if nothing changed."""
-        session = self._worker.sessions.find(session_id)
-        found = subjects(session) if session else []
-        subject = chosen(session, found, key) if session else None
-        if session is None or subject is None:
-            return {self._view: EMPTY, self._picker: gr.update(choices=[], value=None, visible=False)}
-        state = state_of(session, found, subject)
-        if session.inside and session.inside[0] != state[0]:
-            subject = chosen(session, found, None) or subject
-            state = state_of(session, found, subject)
-        if session.inside == state:
-            return {self._view: gr.skip()}
-        session.inside, trace = state, subject.trace
-        choices = [(one.label, one.key) for one in found]
-        return {
-            self._view: inside(trace, beside(session, subject), tables=trace.finished is not None),
-            self._picker: gr.update(choices=choices, value=subject.key, visible=len(found) > 1),
-        }
+def view(session: Session) -> str:
+    """The figures, charts and words of the chosen subject."""
+    subject = chosen(session)
+    if subject is None:
+        return EMPTY
+    trace = subject.trace
+    return inside(trace, beside(session, subject), tables=trace.finished is not None)
 
 
-def build_inside_tab(
-    worker: EngineWorker, session: gr.Textbox, timer: gr.Timer, at_once: dict[str, Any], *, offered: bool = True
-) -> None:
-    """The tab's components and events. `timer` ticks while the tab is visible; `at_once`: how quick events run."""
-    with gr.Tab("Inside", id="inside", elem_id="inside-tab", visible=offered) as tab, gr.Column(elem_id="inside"):
+def picker(session: Session) -> str:
+    """The choice among several subjects."""
+    found, now = subjects(session), chosen(session)
+    if len(found) < 2 or now is None:
+        return ""
+    rows = "".join(
+        f'<label><input type="radio" name="inside" data-act-change="inside:{one.key}"'
+        f'{" checked" if one.key == now.key else ""}><span>{render.escape(one.label)}</span></label>'
+        for one in found
+    )
+    return f'<fieldset class="choice"><legend class="unseen">Show</legend><div class="options">{rows}</div></fieldset>'
+
+
+def pick(_site: Site, session: Session, key: str, _values: Values) -> None:
+    """The reader chose a subject."""
+    shown_of(session).inside = f"{_newest(session)} {key}"
+
+
+ACTS: dict[str, Act] = {"inside": pick}
+PARTS = (
+    Part("inside", lambda _, session: view(session), _key, tab="inside", rest=INTERVAL_SECONDS),
+    Part("inside-picker", lambda _, session: picker(session), tab="inside"),
+)
+
+
+def build_tab() -> None:
+    """The tab's places."""
+    with gr.Tab("Inside", id="inside", elem_id="inside-tab"), gr.Column(elem_id="inside"):
         tab_heading("Inside")
-        picker = gr.Radio([], show_label=False, label="Show", visible=False, elem_id="inside-picker")
-        view = gr.HTML(EMPTY, elem_id="inside-view")
-    handlers = InsideHandlers(worker, picker, view, timer)
-    tab.select(handlers.enter, session, [view, picker, timer], api_name="inside", **at_once)
-    picker.input(handlers.pick, [session, picker], [view, picker], api_visibility="private", **at_once)
-    timer.tick(handlers.draw, [session, picker], [view, picker], api_visibility="private", **at_once)
+        Pane("inside-picker", "inside-picker", prose=False)
+        Pane("inside", "inside-view", EMPTY)

@@ -7,17 +7,16 @@ A document's text and pages reach the browser one page at a time, and only on re
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
-
-import gradio as gr
+from typing import NamedTuple
 
 from app import formats
 from app.context.context_documents import PREVIEW_CHARS, Book
 from app.context.open_files import OpenFiles
 from app.documents.document import Page
 from app.documents.page_image import PageImage, PageNotDrawn
-from app.runtime.sessions import Place, Session
+from app.runtime.sessions import Session
 from app.ui import render
+from app.ui.shown import Place, shown_of
 
 USUAL_WIDTH = 1_000  # pixels of an image, where the browser does not say how many it can show
 NO_PAGE = """<section class="card preview">
@@ -87,11 +86,13 @@ def preview(
     return section(document.title, turning, "", leaf(session.files, book, page, marks, shown=shown, width=width))
 
 
-def newest(session: Session, place: Place, draw: Callable[[], str]) -> Any:
-    """What `draw` returns, or no update if another page was asked for meanwhile: drawings may end in another order."""
-    session.num_opened[place] = mine = session.num_opened[place] + 1
-    shown = draw()
-    return shown if session.num_opened[place] == mine else gr.skip()
+def newest(session: Session, place: Place, draw: Callable[[], str]) -> None:
+    """Show what `draw` returns, unless another page was asked for meanwhile: drawings may end in another order."""
+    shown = shown_of(session)
+    shown.num_opened[place] = mine = shown.num_opened.get(place, 0) + 1
+    drawn = draw()
+    if shown.num_opened[place] == mine:
+        shown.leaves[place] = drawn
 
 
 class Leaf(NamedTuple):

@@ -9,11 +9,8 @@ Nothing is asked of the network before that.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Sequence
 
-import gradio as gr
-from gradio.blocks import Block
 from huggingface_hub import constants
 
 from app import formats
@@ -23,10 +20,9 @@ from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui import render
-from app.ui.js_bridge import MODEL_CAME
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
-from app.ui.updates import Updates, lasting
+from app.ui.shown import shown_of
 from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
 
@@ -38,21 +34,15 @@ OTHERS = '<button type="button" class="link" data-tab="System">Other models</but
 
 
 class ModelOffer:
-    """What the card shows, and its clicks. The model that its button wants is the program's, not a page's."""
+    """What the card shows, and its acts. The model that its button wants is the program's, not a page's."""
 
-    def __init__(
-        self, worker: EngineWorker, source: ModelSource | None, downloads: Downloads, part: gr.HTML | None = None
-    ) -> None:
-        self._worker, self._source, self._downloads, self._part = worker, source, downloads, part
+    def __init__(self, worker: EngineWorker, source: ModelSource | None, downloads: Downloads) -> None:
+        self._worker, self._source, self._downloads = worker, source, downloads
         self._wanted = ""  # the model whose download, loading or failure the card shows
-        self._to_use = ""  # the model to change to when its download has ended
-        self._lock = threading.Lock()
 
-    def html(self, session: Session | None) -> str:
+    def html(self, session: Session) -> str:
         """The card; empty if nothing is to be offered."""
         state, source = self._worker.state, self._source
-        if session is None:
-            return ""
         if source is None or source.unavailable:
             return _card(_warning(session))
         if isinstance(state, Loading) and state.model and state.model == self._wanted:
@@ -76,74 +66,41 @@ class ModelOffer:
         row, small = best(rows, int(FULL_MODELS * words)), best([row for row in rows if not row.needs_hub])
         return _card(refused + _warning(session) + (_offer(why, row, small) if row else _nothing_fits()))
 
-    @lasting
-    def act(self, session_id: str, action: str | None) -> Iterator[Updates]:
-        """A click on the card."""
-        verb, _, name = (action or "").partition(":")
-        session, problem = self._worker.sessions.enter(session_id), ""
-        try:
-            if verb == "get":
-                self._downloads.start(name)
-                self._wanted = self._to_use = name
-                yield from self._follow(session)
-            elif verb == "use":
-                self._wanted = name
-                self._use(name)
-            elif verb == "stop":
-                self._to_use = ""
-                self._downloads.stop()
-            elif verb == "halt":
-                self._worker.stop_loading()
-            elif verb == "dismiss":
-                self._downloads.dismiss()
-                self._wanted = ""
-            elif verb == "decline":
-                session.declined_offer = True
-        except CoreError as error:
-            problem = view.refused(error)
-        yield self._drawn(problem + self.html(session))
+    def get(self, session: Session, name: str) -> None:
+        """Download a model, and change to it when it is here. Raises CoreError."""
+        self._downloads.start(name)
+        self._wanted = name
+        threading.Thread(target=self._use_later, args=(session, name), name="offer", daemon=True).start()
 
-    @lasting
-    def resume(self, session_id: str) -> Iterator[Updates]:
-        """The page was loaded: show the card, and follow a download that an offer has begun."""
-        session = self._worker.sessions.enter(session_id)
-        yield self._drawn(self.html(session))
-        came = False
-        try:
-            for updates in self._follow(session):
-                yield updates
-                now = self._downloads.now
-                came = now is not None and now.stage == "done"
-        except CoreError as error:
-            yield self._drawn(view.refused(error) + self.html(session))
-        if came:
-            yield self._drawn(self.html(session) + MODEL_CAME)
-        else:  # Gradio tells the last update again when it ends: a book that came meanwhile has drawn the card anew
-            yield {cast(Block, self._part): gr.skip()}
-
-    def _follow(self, session: Session) -> Iterator[Updates]:
-        """Show the download, and change to its model when it is here. Of several pages, one does that."""
+    def _use_later(self, session: Session, name: str) -> None:
         for fetch in self._downloads.watch():
-            if fetch.name != self._wanted:
+            session.changed()
+            if fetch.name != name or (fetch.ended and fetch.stage != "done"):
                 return
-            yield self._drawn(self.html(session))
-            if fetch.ended:
-                with self._lock:
-                    mine, self._to_use = self._to_use == fetch.name, ""
-                if mine and fetch.stage == "done":
-                    self._use(fetch.name)
+        try:
+            self.use(name)
+        except CoreError as error:
+            shown_of(session).problem = error
+        session.changed()
 
-    def _drawn(self, html: str) -> "Updates":
-        return {cast(Block, self._part): html}
-
-    def _use(self, name: str) -> None:
-        assert self._source is not None, "a card without models"
+    def use(self, name: str) -> None:
+        """Change to a model that is here. Raises CoreError."""
+        assert self._source is not None, "no models to choose from"
         rows = model_rows(self._worker.state, self._source)
         row = next((row for row in rows if row.name == name and row.is_here), None)
         if row is None:
             raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
+        self._wanted = name
         if not row.in_use:
             self._worker.switch(self._source.load(config_of(row, self._source)), name)
+
+    def dismiss(self) -> None:
+        """The reader has seen how it ended."""
+        self._wanted = ""
+
+    def key(self, session: Session) -> object:
+        """Changes with everything that `html` draws."""
+        return (self._worker.state, self._downloads.now, self._wanted, id(session.book), session.declined_offer)
 
 
 def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:
@@ -211,19 +168,19 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
 def _buttons(row: ModelRow, small: ModelRow | None) -> str:
     name, shown = render.escape(row.name), render.escape(row.title or row.name)
     if _is_whole(row):
-        wanted = f'<button type="button" class="act strong" data-act="use:{name}">Read with {shown}</button>'
+        wanted = f'<button type="button" class="act strong" data-act="offer-use:{name}">Read with {shown}</button>'
     elif constants.HF_HUB_OFFLINE:
         wanted = f'<p class="quiet">{OFFLINE}</p>'
     else:
         size = formats.disk_size(row.to_come_bytes)
         wanted = (
-            f'<button type="button" class="act strong" data-act="get:{name}">'
+            f'<button type="button" class="act strong" data-act="offer-get:{name}">'
             f"Download {name} ({size}) and read with it</button>"
         )
     if small and small != row and not _is_whole(row) and (small.is_here or not constants.HF_HUB_OFFLINE):
         verb, size = ("use", "") if small.is_here else ("get", f", {formats.disk_size(small.to_come_bytes)}")
         wanted += (
-            f'<button type="button" class="act" data-act="{verb}:{render.escape(small.name)}">'
+            f'<button type="button" class="act" data-act="offer-{verb}:{render.escape(small.name)}">'
             f"Start small: {render.escape(small.name)} (reads {small.context:,} tokens{size})</button>"
         )
     decline = '<button type="button" class="link" data-act="decline">Not now</button>'

@@ -128,19 +128,19 @@ def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
         label = f"Downloading {row.name}" if fetching == row.name else f"{what}: {row.name}"
         shown = "Downloading…" if fetching == row.name else what
         buttons.append(
-            f'<button type="button" class="act" data-act="get:{render.escape(row.name)}" '
+            f'<button type="button" class="act" data-act="model-get:{render.escape(row.name)}" '
             f'aria-label="{render.escape(label)}"{busy}>{shown}</button>'
         )
     if row.is_here and not row.in_use and (row.fit is None or row.fit.context):
         shorter = row.fit is not None and row.fit.context_refused
         shown = f"Use with {formats.compact(row.fit.context)}" if row.fit and shorter else "Use"
         buttons.append(
-            f'<button type="button" class="act strong" data-act="use:{render.escape(row.name)}" '
+            f'<button type="button" class="act strong" data-act="model-use:{render.escape(row.name)}" '
             f'aria-label="Use {render.escape(row.title or row.name)}"{wait}>{shown}</button>'
         )
     if row.is_brought and not row.in_use:
         buttons.append(
-            f'<button type="button" class="act" data-act="forget:{render.escape(row.name)}" '
+            f'<button type="button" class="act" data-act="model-forget:{render.escape(row.name)}" '
             f'aria-label="Take {render.escape(row.title)} off this list">Forget</button>'
         )
     return "".join(buttons)
@@ -161,7 +161,7 @@ def loading(state: Loading) -> str:
     what = f"Loading {name}. The one before is freed." if name else "The model is being loaded."
     far, bar = formats.loading(state.progress), render.bar(state.progress.share, f"Loading of {name or 'the model'}")
     body = f"<p>{what}{f' · {far}' if far else ''}</p>{bar if far else ''}"
-    return _going_on(body, stop="halt")
+    return _going_on(body, stop="model-halt")
 
 
 def not_loaded(error: CoreError) -> str:
@@ -187,7 +187,7 @@ def download(fetch: Fetch | None) -> str:
     if fetch.stage == "failed" and fetch.error is not None:
         return refused(fetch.error)
     if fetch.stage == "asking":
-        return _going_on(f"<p>Asking for the size of {name}…</p>", stop="stop")
+        return _going_on(f"<p>Asking for the size of {name}…</p>", stop="model-stop")
     got, total = formats.disk_size(fetch.done_bytes), formats.disk_size(fetch.total_bytes)
     if fetch.stage == "stopped":
         kept = f"{got} of {total} are kept, and Go on fetches the rest." if fetch.done_bytes else "Nothing is kept."
@@ -203,7 +203,7 @@ def download(fetch: Fetch | None) -> str:
         f"<p>Downloading {name} · {got} of {total}{_pace(fetch)}</p>"
         f"{render.bar(share, f'Download of {fetch.name}')}"
         f'<p class="quiet">{render.escape(file)} · {formats.disk_size(fetch.free_bytes)} were free on the disk</p>',
-        stop="stop",
+        stop="model-stop",
     )
 
 
@@ -220,4 +220,4 @@ def _going_on(body: str, *, stop: str) -> str:
 
 
 def _close() -> str:
-    return '<button type="button" class="close" data-act="dismiss" aria-label="Dismiss">×</button>'
+    return '<button type="button" class="close" data-act="model-dismiss" aria-label="Dismiss">×</button>'

@@ -198,13 +198,15 @@ def _lane(race: Race, number: int, *, running: bool) -> str:
     share = stats.decode_seconds / race.seconds if race.seconds else stats.new_tokens / _finish_line(race)
     name = method_label(trace.method)
     alive = " alive" if running and not ended else ""
+    live = " data-live" if running and not race.ended else ""  # the script draws it
+    words = "" if live else render.escape(trace.text)
     return (
         f'<article class="lane {tone}{alive}{won}" data-lane="{number}" aria-label="{name}"><header><h3>{name}</h3>'
-        f'{exactness}</header><p class="rate"><b>{formats.figure(stats.tokens_per_second)}</b><span>tokens/s</span></p>'
+        f'{exactness}</header><p class="rate"><b{live}>{formats.figure(stats.tokens_per_second)}</b><span>tokens/s</span></p>'
         f"{render.bar(share, f'{name}: how far', tone='track')}"
-        f'<p class="counts"><span><b class="tokens">{stats.new_tokens:,}</b> tokens</span>'
-        f'<span><b class="clock">{stats.decode_seconds:.2f}</b> s</span><span class="ending">{ending}</span></p>'
-        f'<div class="lane-text" tabindex="0" aria-label="Text by {name}"><p>{render.escape(trace.text)}</p></div>'
+        f'<p class="counts"><span><b class="tokens"{live}>{stats.new_tokens:,}</b> tokens</span>'
+        f'<span><b class="clock"{live}>{stats.decode_seconds:.2f}</b> s</span><span class="ending">{ending}</span></p>'
+        f'<div class="lane-text" tabindex="0" aria-label="Text by {name}"><p{live}>{words}</p></div>'
         "</article>"
     )
 

@@ -1,7 +1,6 @@
 """Figures and buttons under a question and an answer. Pure functions to HTML.
 
-The chat treats this as a block in Markdown and keeps only plain tags, class, title and value; the page's script acts on
-the buttons' values. Every value identifies an exchange by its random id, so text of a book or model cannot name one.
+Every button names its exchange by its random id, so text of a book or model cannot name one.
 """
 
 from app import formats
@@ -89,12 +88,13 @@ def _acts(*buttons: str) -> str:
 
 def _button(verb: str, node_id: str, label: str, title: str = "", tone: str = "") -> str:
     name = f"act {tone}".strip()
-    return (
-        f'<button class="{name}" type="button" value="{verb}:{render.escape(node_id)}" title="{render.escape(title)}">'
-        f"{label}</button>"
-    )
+    does = f'data-save="{verb}:{node_id}"' if verb == "card" else f'data-act="{verb}:{node_id}"'
+    if verb == "copy":
+        does = f'data-copy="{node_id}"'
+    if verb == "delete":
+        does += " data-armed"
+    return f'<button class="{name}" type="button" {does} title="{render.escape(title)}">{label}</button>'
 
 
 def _block(name: str, content: str) -> str:
-    """One line: a block of HTML for Markdown, up to the next empty line."""
     return f'<div class="{name}">{content}</div>'

@@ -45,11 +45,8 @@ class BookView:
 
     @property
     def reading(self) -> bool:
-        """Extracting, waiting or reading, so Stop is offered. A page without a book waits for none, whatever loads."""
-        uploads, session = self._uploads, self._session
-        something = uploads.library.books or uploads.pending or session.book
-        counting = any(one.stage == "counting" for one in uploads.pending)
-        return uploads.extracting or counting or (session.doing is not None and bool(something))
+        """So Stop is offered."""
+        return self._session.is_reading
 
     @property
     def paused(self) -> bool:

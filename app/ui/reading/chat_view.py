@@ -1,156 +1,114 @@
-"""The conversation as messages of the chat component: past answers, and the answer in progress."""
+"""The conversation as parts of the page: past exchanges, and the answer in progress. Pure functions of the session."""
 
-from collections.abc import Mapping, Sequence
-from typing import NotRequired, TypedDict
+from typing import Any
 
 from app import formats
-from app.conversations.exchange import Exchange
 from app.conversations.figures import seconds
 from app.conversations.tree import Node
-from app.markdown import literal
-from app.runtime.events import WorkerEvent
-from app.runtime.recording import streamed_text
+from app.markdown import with_places
 from app.runtime.sessions import Session
 from app.ui.reading.answer_footer import answer_footer, question_footer
 from app.ui.reading.evidence_chips import chips, own_key
-from core.decoding.stats import DecodeStats, joined
-from core.generation.events import Finished, RoundDone, StopReason
+from app.ui.reading.welcome import welcome
+from app.ui.reading.writing import Writing
+from app.ui.shown import shown_of
+from core.decoding.stats import DecodeStats
+from core.generation.events import Finished, StopReason
 
 PENDING = "…"
-EMPTY_ANSWER = "*(The model ended its answer at once.)*"
-BLANK_ANSWER = "*(The answer is white space alone.)*"
+EMPTY_ANSWER = "(The model ended its answer at once.)"
+BLANK_ANSWER = "(The answer is white space alone.)"
 IN_THOUGHT: dict[StopReason, str] = {
-    "max_new_tokens": "*(Still thinking at the limit of new tokens. Continue goes on; Settings have the limit.)*",
-    "context_full": "*(Still thinking when the context was full.)*",
-    "repeating": "*(Ended: its thought went on repeating itself.)*",
-    "cancelled": "*(Stopped while it was thinking.)*",
+    "max_new_tokens": "(Still thinking at the limit of new tokens. Continue goes on; Settings have the limit.)",
+    "context_full": "(Still thinking when the context was full.)",
+    "repeating": "(Ended: its thought went on repeating itself.)",
+    "cancelled": "(Stopped while it was thinking.)",
 }
-NO_CONTINUE = "*(Still thinking at the limit of new tokens. Regenerate it with more new tokens; Settings have them.)*"
-ENDED_THINKING = "*(The model ended its answer inside its thought.)*"
+NO_CONTINUE = "(Still thinking at the limit of new tokens. Regenerate it with more new tokens; Settings have them.)"
+ENDED_THINKING = "(The model ended its answer inside its thought.)"
 
 
-class TextBlock(TypedDict):
-    """A piece of a message: as a block it is neither trimmed nor dedented by Gradio."""
-
-    type: str
-    text: str
-
-
-class Fold(TypedDict):
-    """What makes a message one that is folded: its title, and whether it is still being written."""
-
-    title: str
-    status: str
+def writing_of(session: Session) -> Writing | None:
+    """The answer in progress, if the page shows its conversation."""
+    writing = shown_of(session).writing
+    return writing if writing is not None and writing.is_shown(session) else None
 
 
-class Message(TypedDict):
-    """One turn of one side."""
-
-    role: str
-    content: list[TextBlock]
-    metadata: NotRequired[Fold]
-
-
-class ChatView:
-    """Extends the last answer. The text is one string that only gets longer.
-
-    Args:
-        past: messages before the question.
-        question: the one being answered; None: none is.
-        before: the answer so far, if it continues.
-    """
-
-    def __init__(self, past: Sequence[Message], question: str | None = None, before: Exchange | None = None) -> None:
-        self._past, self._question = list(past), question
-        self._num_before = len(before.finished.token_ids) if before else 0
-        self._answer = streamed_text(before) if before else ""
-        self._thought = before.finished.thought if before else ""
-        self._stats = self._before = before.finished.stats if before else DecodeStats()
-        self.finished: Finished | None = None
-        self.wait = ""  # HTML: why there is no word yet
-        self._wrote = False
-
-    def apply(self, events: Sequence[WorkerEvent]) -> "ChatView":
-        """Apply events."""
-        for event in events:
-            if isinstance(event, RoundDone):
-                self._answer += event.text
-                self._thought += event.thought
-                self._wrote |= bool(event.tokens or event.text or event.thought)
-                self._stats = joined(self._before, event.stats)
-            elif isinstance(event, Finished):
-                self.finished, self._answer, self._thought = event, event.text, event.thought
-                self._stats = joined(self._before, event.stats)
-        return self
-
-    @property
-    def answered(self) -> bool:
-        """At least one token was written, so the exchange is part of the conversation."""
-        if self.finished is None:
-            return False
-        # The earlier text may have other tokens in another model, so a count alone does not decide.
-        return self._wrote or len(self.finished.token_ids) > self._num_before
-
-    def messages(self) -> list[Message]:
-        """The messages for the chat component."""
-        if self._question is None:
-            return self._past
-        waits = self.finished is None and not self._answer.strip()
-        thinks = waits and bool(self._thought)
-        thought = [thought_message(self._thought, self._stats, thinks=thinks)] if self._thought else []
-        pending = message("assistant", self.wait or PENDING, raw=True)
-        answer = pending if waits else _said(self._answer, of=self.finished)
-        return [*self._past, message("user", self._question), *thought, *([] if thinks else [answer])]
+def chat(session: Session) -> dict[str, Any]:
+    """Which exchanges are shown, in order, and what an empty chat says."""
+    order = [node.id for node in _shown(session)]
+    empty = not order and writing_of(session) is None
+    return {"order": order, **({"welcome": welcome(session)} if empty else {})}
 
 
-def conversation(session: Session | None) -> list[Message]:
-    """The messages of a session, with figures and buttons."""
-    return shown(session, session.dialogue.path) if session and session.dialogue else []
+def exchanges_key(session: Session) -> object:
+    """Changes with everything that `exchanges` draws."""
+    writing = writing_of(session)
+    return (id(session.dialogue), id(session.book), session.digest, session.fits, writing and writing.past_in(session))
 
 
-def shown(session: Session, path: Sequence[Node]) -> list[Message]:
-    """The messages of a branch of a session's conversation, or of its beginning, with figures and buttons."""
-    messages: list[Message] = []
-    dialogue = session.dialogue
-    if dialogue is None:
-        return messages
-    for node in path:
-        last = node is path[-1] and node.id == dialogue.head
-        found = chips(session, node)
-        messages += [
-            message("user", node.question),
-            message("user", question_footer(dialogue, node), raw=True),
-            *(_answer(node.exchange.finished, found) if node.exchange else []),
-            message("assistant", answer_footer(dialogue, node, last=last, key=own_key(session, node)), raw=True),
-        ]
-    return messages
+def exchanges(session: Session) -> dict[str, Any]:
+    """The shown exchanges by their ids, with figures and buttons."""
+    dialogue, found = session.dialogue, dict[str, Any]()
+    nodes = _shown(session)
+    for node in nodes:
+        assert dialogue is not None, "exchanges of no conversation"
+        last = node is nodes[-1] and node.id == dialogue.head
+        found[node.id] = {
+            "question": node.question,
+            "asked": question_footer(dialogue, node),
+            **(_answer(session, node, node.exchange.finished) if node.exchange else {}),
+            "foot": answer_footer(dialogue, node, last=last, key=own_key(session, node)),
+        }
+    return found
 
 
-def _answer(finished: Finished, found: Mapping[int, str]) -> list[Message]:
-    said = _said(finished.text, found, of=finished)
-    return [thought_message(finished.thought, finished.stats, thinks=False), said] if finished.thought else [said]
+def live(session: Session) -> dict[str, Any] | None:
+    """The answer in progress, without its texts, which grow by themselves."""
+    writing = writing_of(session)
+    if writing is None:
+        return None
+    waits = not writing.text.strip()
+    thinks = waits and bool(writing.thought)
+    told = {"wait": writing.wait.html() or PENDING} if waits and not thinks else {}
+    title = {"thought": thought_title(writing.stats, thinks=thinks)} if writing.thought else {}
+    return {"question": writing.question, **title, **told}
 
 
-def thought_message(thought: str, stats: DecodeStats, *, thinks: bool) -> Message:
-    """A thought, folded; `thinks`: it is still being written."""
+def live_texts(session: Session) -> dict[str, str]:
+    """The texts of the answer in progress."""
+    writing = writing_of(session)
+    return {} if writing is None else {"text": writing.text, "thought": writing.thought}
+
+
+def thought_title(stats: DecodeStats, *, thinks: bool) -> str:
+    """The line of a folded thought; `thinks`: it is still being written."""
     tokens = formats.plural(stats.thought_tokens, "token")
-    title = f"Thinking · {tokens}" if thinks else f"Thought for {tokens}, {seconds(stats.thought_seconds)}"
-    said = message("assistant", thought)
-    said["metadata"] = {"title": title, "status": "pending" if thinks else "done"}
-    return said
+    return f"Thinking · {tokens}" if thinks else f"Thought for {tokens}, {seconds(stats.thought_seconds)}"
 
 
-def _said(text: str, inserted: Mapping[int, str] | None = None, *, of: Finished | None = None) -> Message:
-    """An answer, or a notice where there is none."""
-    if text.strip():
-        return message("assistant", text, inserted=inserted)
-    if of is not None and of.in_thought:
-        told = IN_THOUGHT.get(of.stop_reason, ENDED_THINKING)
-        at_limit = of.stop_reason == "max_new_tokens"
-        return message("assistant", NO_CONTINUE if at_limit and not of.token_ids else told, raw=True)
-    return message("assistant", BLANK_ANSWER if text else EMPTY_ANSWER, raw=True)
+def _shown(session: Session) -> tuple[Node, ...]:
+    dialogue, writing = session.dialogue, writing_of(session)
+    if dialogue is None:
+        return ()
+    if writing is None:
+        return dialogue.path
+    nodes = (dialogue.find(one) for one in writing.past_in(session))
+    return tuple(node for node in nodes if node is not None)
 
 
-def message(role: str, text: str, raw: bool = False, inserted: Mapping[int, str] | None = None) -> Message:
-    """A message; `raw` text is our own Markdown, all other text appears as written, with the inserted HTML."""
-    return {"role": role, "content": [{"type": "text", "text": text if raw else literal(text, inserted)}]}
+def _answer(session: Session, node: Node, finished: Finished) -> dict[str, Any]:
+    """Thought and text of an answer; a notice where it has none."""
+    thought = {"thought": [thought_title(finished.stats, thinks=False), finished.thought]} if finished.thought else {}
+    if not finished.text.strip():
+        return {**thought, "notice": _notice(finished)}
+    found = chips(session, node)
+    places = sorted(found)
+    return {**thought, "text": with_places(finished.text, places), "inserted": [found[place] for place in places]}
+
+
+def _notice(finished: Finished) -> str:
+    if finished.in_thought:
+        at_limit = finished.stop_reason == "max_new_tokens"
+        return NO_CONTINUE if at_limit and not finished.token_ids else IN_THOUGHT.get(finished.stop_reason, ENDED_THINKING)
+    return BLANK_ANSWER if finished.text else EMPTY_ANSWER

@@ -1,6 +1,6 @@
 """The list of conversations as HTML, and the line that names the shown conversation's book.
 
-Titles come from questions and are escaped; files are identified by id only. The page's script acts on data-list.
+Titles come from questions and are escaped; files are identified by id only. 
 """
 
 from datetime import UTC, datetime
@@ -13,6 +13,9 @@ from app.ui import render
 
 MOST_SHOWN = 200  # the search finds the others
 DAY = 86_400
+SEARCH = (
+    '<input id="conv-search" type="text" placeholder="Search" aria-label="Search conversations" autocomplete="off" data-keep>'
+)
 
 
 def conversation_list(
@@ -32,14 +35,15 @@ def conversation_list(
     more = f'<p class="quiet">{formats.plural(left, "older one")}: search to find it.</p>' if left > 0 else ""
     notices = "".join(f'<p class="list-note" role="status">{render.escape(line)}</p>' for line in listing.notices)
     if deleted is not None:
-        undo = '<button type="button" class="link" data-list="undelete">Undo</button>'
+        undo = '<button type="button" class="link" data-act="undelete">Undo</button>'
         notices += (
             f'<p class="list-note" role="status">Deleted {render.escape(deleted.title or "Untitled")}. {undo}</p>'
         )
     state = " incognito" if incognito else ""
     return (
+        f'<details class="fold-part" data-keep open><summary>Conversations</summary>{SEARCH}'
         f'<section class="convs{state}" aria-label="Conversations">{_head(incognito)}{notices}'
-        f"<ul>{rows}</ul>{more}</section>"
+        f"<ul>{rows}</ul>{more}</section></details>"
     )
 
 
@@ -54,8 +58,8 @@ def _head(incognito: bool) -> str:
     title = "Leave the incognito conversation for good" if incognito else "Talk without anything being written to disk"
     return (
         '<div class="convs-head">'
-        '<button type="button" data-list="new" title="Begin a new conversation (Alt+N)">New</button>'
-        f'<button type="button" data-list="incognito" aria-pressed="{pressed}" title="{title}">Incognito</button>'
+        '<button type="button" data-act="new" title="Begin a new conversation (Alt+N)">New</button>'
+        f'<button type="button" data-act="incognito" aria-pressed="{pressed}" title="{title}">Incognito</button>'
         f"</div>{note}"
     )
 
@@ -68,13 +72,13 @@ def _row(one: Summary, current: str, time: datetime, search: str = "") -> str:
     about = f"{ago(one.changed, time)} · {render.escape(one.book)}"
     return (
         f'<li{mark} data-id="{one.id}">'
-        f'<button type="button" class="open" data-list="open" title="{title}"><b>{title}</b>'
+        f'<button type="button" class="open" data-act="open-conversation:{one.id}" title="{title}"><b>{title}</b>'
         f"<small>{about}</small>{hit}</button>"
         f'<details><summary aria-label="More about {title}" title="More">⋯</summary><div class="menu">'
-        '<button type="button" data-list="rename">Rename</button>'
-        '<button type="button" data-list="markdown">Export Markdown</button>'
-        '<button type="button" data-list="json">Export JSON</button>'
-        '<button type="button" data-list="delete" class="danger">Delete</button>'
+        f'<button type="button" data-rename="{one.id}">Rename</button>'
+        f'<button type="button" data-save="markdown:{one.id}">Export Markdown</button>'
+        f'<button type="button" data-save="json:{one.id}">Export JSON</button>'
+        f'<button type="button" data-act="delete-conversation:{one.id}" class="danger">Delete</button>'
         "</div></details></li>"
     )
 
@@ -137,5 +141,5 @@ def editing_notice(session: Session | None) -> str:
     number = f" {path.index(session.editing) + 1}" if session.editing in path else ""
     return (
         f'<div class="editing" role="status"><span>Changing question{number}: the conversation so far stays as '
-        'a branch.</span><button type="button" data-list="keep">Cancel</button></div>'
+        'a branch.</span><button type="button" data-act="stop-editing">Cancel</button></div>'
     )

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from app.context.evidence import Passage, is_refusal
 from app.context.open_book import Book
 from app.conversations.tree import Node
-from app.markdown import plain
 from app.runtime.sessions import Session
+from app.ui import render
 from app.ui.library.page_viewer import Wanted
 from app.ui.retrieval_map.view import opened_words, page_of, page_words
 
@@ -79,7 +79,7 @@ def _books(book: Book) -> str:
 
 
 def _around(book: Book, node: Node, number: int, passage: Passage) -> tuple[str, str]:
-    """The HTML before and behind a passage: tags, classes, titles and values only, the chat removes the rest."""
+    """The HTML before and behind a passage."""
     books = _books(book)
     if passage.kind == "own":
         return OWN.format(book=books), "</span>"
@@ -88,14 +88,14 @@ def _around(book: Book, node: Node, number: int, passage: Passage) -> tuple[str,
 
 
 def _chip(book: Book, node: Node, number: int, passage: Passage, books: str) -> str:
-    """The button that opens the page; the page's script acts on its value."""
+    """The button that opens the page."""
     if passage.source is None:
         title = f"No page of the open {books} has these words in this order"
         return f'<span class="chip quote not-found" title="{title}">not in the {books}</span>'
-    page = plain(page_words(book, page_of(book, passage.source.start)))
+    page = render.escape(page_words(book, page_of(book, passage.source.start)))
     more = " and elsewhere" if passage.again else ""
     return (
-        f'<button class="chip quote found" type="button" value="quote:{node.id}.{number}" '
+        f'<button class="chip quote found" type="button" data-act="quote:{node.id}.{number}" '
         f'title="Word for word on {page}{more}: show it">{page}</button>'
     )
 

@@ -1,9 +1,10 @@
 """What a reader waits for, in words: how far in pages, how long still. The same in the card, the bubble and the title.
 
-The page's script shows what has the class `until` in the tab's title, and tells when one that is `long` has gone.
+The page's script shows it in the tab's title, too, and tells when a long reading has ended.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from app import formats
 from app.context.open_book import Book
@@ -19,16 +20,20 @@ LEAST_SECONDS = 2.0  # shorter waits are not counted down
 
 def until(progress: PrefillProgress) -> str:
     """How far a reading is, and how long it still takes, as HTML; tokens and their rate in its tooltip."""
-    left, elapsed = progress.remaining_seconds, progress.elapsed_seconds
-    told = f"{progress.done_tokens / max(progress.total_tokens, 1):.0%}"
-    if left is not None and left >= LEAST_SECONDS:
-        told += f" · {formats.about(left)} left"
+    elapsed = progress.elapsed_seconds
     note = f"{progress.done_tokens:,} of {formats.plural(progress.total_tokens, 'token')}"
     if elapsed > 0 and progress.done_tokens > progress.reused_tokens:
         rate = formats.figure((progress.done_tokens - progress.reused_tokens) / elapsed)
         note += f", {rate} a second so far; later ones take longer, and the time left counts that"
-    long = " long" if elapsed + (left or 0.0) >= LONG_SECONDS else ""
-    return f'<b class="until{long}" title="{render.escape(note)}">{told}</b>'
+    return f'<b class="until" title="{render.escape(note)}">{waits_for(progress)["told"]}</b>'
+
+
+def waits_for(progress: PrefillProgress) -> dict[str, Any]:
+    """The same in words, and whether the whole reading is a long one."""
+    left, told = progress.remaining_seconds, f"{progress.done_tokens / max(progress.total_tokens, 1):.0%}"
+    if left is not None and left >= LEAST_SECONDS:
+        told += f" · {formats.about(left)} left"
+    return {"told": told, "long": progress.elapsed_seconds + (left or 0.0) >= LONG_SECONDS}
 
 
 def page_reached(book: Book | None, num_tokens: int) -> str:
@@ -47,7 +52,7 @@ class AnswerWait:
         self._session = session
         self._waiting: Waiting | None = None
         self._begun: AnswerBegun | None = None
-        self._progress: PrefillProgress | None = None
+        self.progress: PrefillProgress | None = None
 
     def apply(self, events: Sequence[WorkerEvent]) -> "AnswerWait":
         """Apply events."""
@@ -58,12 +63,12 @@ class AnswerWait:
                 case AnswerBegun():
                     self._waiting, self._begun = None, event
                 case PrefillProgress():
-                    self._progress = event
+                    self.progress = event
         return self
 
     def html(self) -> str:
         """One line; "" before anything is known."""
-        session, progress = self._session, self._progress
+        session, progress = self._session, self.progress
         if self._waiting is not None:
             doing = session.doing
             what = waiting_line(self._waiting)

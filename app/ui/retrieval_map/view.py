@@ -7,7 +7,6 @@ from app import formats
 from app.context.evidence import Span, is_refusal
 from app.context.open_book import Book
 from app.context.retrieval_map import STRONG, Passage, Weights
-from app.runtime.events import Ready
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.page_viewer import USUAL_WIDTH, Mark, Wanted, leaf, section, tool
@@ -24,9 +23,9 @@ SHOWN = (
 
 
 def where(session: Session) -> str:
-    """The strip for the last shown answer; empty without a book, and where the model runs elsewhere."""
+    """The strip for the last shown answer; empty without a book."""
     book, loaded = session.book, session.where
-    if book is None or (isinstance(session.model, Ready) and session.model.info.elsewhere):
+    if book is None:
         return ""
     if loaded is None:
         return _strip("Ask a question: this strip then shows from which pages its words are guessed.", _room(book))

@@ -2,22 +2,25 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import gradio as gr
-from gradio.blocks import Block
 
-from app.runtime.events import LoadFailed, ModelState, Pause, Ready
+from app.runtime.events import LoadFailed, Loading, ModelState, Ready
+from app.runtime.sessions import Session
 from app.runtime.versions import versions
-from app.runtime.worker import EngineWorker
-from app.ui.header import tab_heading
-from app.ui.models.tab import ModelParts, build_models
+from app.ui.models import acts as models_acts
+from app.ui.models import view as models_view
+from app.ui.models.rows import model_rows
+from app.ui.pane import Pane, tab_heading
+from app.ui.shown import shown_of
+from app.ui.site import Part, Site
 from app.ui.system.report import report
 from app.ui.system.view import Kept, Snapshot, Usage, accepted, system, written
-from app.ui.updates import Updates, lasting
 from core.decoding.stats import DecodeStats
 
 if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that while the page is already served
@@ -26,54 +29,33 @@ if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that whi
 
 DEFAULT_FOLDER = ".triforce-reader"
 OURS = ("uploads", "conversations", "shelf")  # in the data folder; a folder chosen by the user may have others
-COPY = """async (text) => {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {  // not allowed, or the page came over plain HTTP from another machine
-    const box = document.querySelector("#system-report textarea");
-    box.select();
-    document.execCommand("copy");
-  }
-  return '<p class="quiet" role="status">Copied.</p>';
-}"""
+REPORT = """<div id="system-copy-head"><div><h3>Report for a bug</h3>
+<p class="quiet">Plain text to paste. No text of books, no questions, no names of files.</p></div>
+<span id="system-copied" role="status"></span><button type="button" id="copy-report" data-copy-report>Copy report</button>
+</div><textarea id="system-report" aria-label="Report" rows="14" readonly></textarea>"""
+BRING = """<form id="bring-model" data-submit="bring"><label><b>Bring a model</b><small class="info">The path of a folder with
+config.json and weights, or of a .gguf file. It is used where it is.</small><input type="text" name="path"
+placeholder="/home/me/models/Qwen3-8B" autocomplete="off"></label><button type="submit" id="bring-add">Add</button></form>"""
 
 
-class SystemHandlers:
-    """One method per event of the tab."""
-
-    def __init__(self, worker: EngineWorker, view: gr.HTML, text: gr.Textbox, copied: gr.HTML) -> None:
-        self._worker, self._view, self._text, self._copied = worker, view, text, copied
-
-    @lasting
-    def enter(self, session_id: str) -> Iterator[Updates]:
-        """The tab has become visible: show the present state, and again when loading has ended."""
-        for state in self._worker.states():
-            if isinstance(state, Pause):
-                yield {self._view: gr.skip()}
-                continue
-            shot = self.snapshot(session_id, state)
-            yield {self._view: system(shot), self._text: report(shot), self._copied: ""}
-
-    def snapshot(self, session_id: str, state: ModelState) -> Snapshot:
-        """The present state of everything shown."""
-        session = self._worker.sessions.find(session_id)
-        folder, home = data_folder(), Path.home()
-        exchanges, race = (session.exchanges, session.race) if session else ((), None)
-        return Snapshot(
-            state=state,
-            taken=datetime.now(),
-            system=f"{platform.system()} {platform.release()}, {platform.machine()}",
-            versions=versions(),
-            machine=machine_of(state),
-            usage=usage_of(state),
-            folder=folder,
-            folder_chosen=folder != home / DEFAULT_FOLDER,
-            kept=kept_in(folder),
-            home=home,
-            expected=expected_of(state, written(exchanges, race)),
-            exchanges=exchanges,
-            race=race,
-        )
+def snapshot(site: Site, session: Session) -> Snapshot:
+    """The present state of everything shown."""
+    state, folder, home = site.worker.state, data_folder(), Path.home()
+    return Snapshot(
+        state=state,
+        taken=datetime.now(),
+        system=f"{platform.system()} {platform.release()}, {platform.machine()}",
+        versions=versions(),
+        machine=machine_of(state),
+        usage=usage_of(state),
+        folder=folder,
+        folder_chosen=folder != home / DEFAULT_FOLDER,
+        kept=kept_in(folder),
+        home=home,
+        expected=expected_of(state, written(session.exchanges, session.race)),
+        exchanges=session.exchanges,
+        race=session.race,
+    )
 
 
 def data_folder() -> Path:
@@ -130,41 +112,68 @@ def expected_of(state: ModelState, answers: Sequence[tuple[str, DecodeStats]]) -
     return expect(state, answers, accepted(answers))
 
 
-class SystemTab(NamedTuple):
-    """The tab and its components that other events redraw."""
-
-    tab: gr.Tab
-    enter: Callable[[str], Iterator[Updates]]
-    shown: list[Block]
-    models: ModelParts
+# -------------------- the models
 
 
-def build_system_tab(
-    worker: EngineWorker, session: gr.Textbox, stream: dict[str, Any], *, brings: bool = False
-) -> SystemTab:
-    """The tab's components and events. `stream`: how events run that may wait for the model; `brings`: see
-    `build_models`."""
-    tab: gr.Tab = gr.Tab("System", id="system", elem_id="system-tab")
-    with tab, gr.Column(elem_id="system"):
-        tab_heading("System")
-        view = gr.HTML("", elem_id="system-view")
-        models = build_models(brings=brings)
-        with gr.Column(elem_id="system-copy"):
-            with gr.Row(elem_id="system-copy-head"):
-                gr.HTML(ABOUT_REPORT)
-                copied = gr.HTML("", elem_id="system-copied")
-                copy = gr.Button("Copy report", size="sm", elem_id="copy-report", min_width=0, scale=0)
-            text = gr.Textbox(
-                show_label=False, label="Report", lines=12, max_lines=24, interactive=False, elem_id="system-report"
-            )
-    handlers = SystemHandlers(worker, view, text, copied)
-    shown: list[Block] = [view, text, copied]
-    tab.select(handlers.enter, session, shown, api_name="system", **stream)
-    copy.click(None, text, copied, js=COPY, api_visibility="private")
-    return SystemTab(tab, handlers.enter, shown, models)
+def doing(site: Site, session: Session) -> str:
+    """What goes on with models, or how the last act on them ended."""
+    state, now = site.worker.state, site.downloads.now
+    if told := shown_of(session).told.get(models_acts.TOLD):
+        return told
+    if isinstance(state, Loading):
+        return models_view.loading(state)
+    if now is not None:
+        return models_view.download(now)
+    return models_view.not_loaded(state.refused) if isinstance(state, Ready) and state.refused else ""
 
 
-ABOUT_REPORT = (
-    "<h3>Report for a bug</h3>"
-    '<p class="quiet">Plain text to paste. No text of books, no questions, no names of files.</p>'
+def models(site: Site) -> str:
+    """The list. It is read from disk every time: other programs download, too."""
+    state, source, now = site.worker.state, site.source, site.downloads.now
+    if source is None:
+        return ""
+    if source.unavailable:
+        return models_view.unavailable(source.unavailable)
+    if isinstance(state, Loading):
+        if not state.model:
+            return models_view.waits()
+        rows = [replace(row, fit=None) for row in model_rows(state, source)]  # free memory changes while a model loads
+        return models_view.models(rows, loading=True)
+    fetching = now.name if now is not None and not now.ended else ""
+    return models_view.models(model_rows(state, source), fetching=fetching)
+
+
+def _models_key(site: Site, session: Session) -> object:
+    state, now = site.worker.state, site.downloads.now
+    loads = state.model if isinstance(state, Loading) else id(state)
+    return (loads, now and (now.name, now.ended), shown_of(session).told.get(models_acts.TOLD), len(session.acts))
+
+
+def bring(site: Site) -> str:
+    """The form to bring a model by its path, where readers may name paths of this machine."""
+    return BRING if site.source is not None and site.source.folders is not None else ""
+
+
+def _snapshot_key(site: Site, session: Session) -> object:
+    race = session.race
+    return (id(site.worker.state), session.version, race and race.ended, len(session.exchanges))
+
+
+PARTS = (
+    Part("system", lambda site, session: system(snapshot(site, session)), _snapshot_key, tab="system", rest=0.5),
+    Part("report", lambda site, session: report(snapshot(site, session)), _snapshot_key, tab="system", rest=0.5),
+    Part("models-doing", doing, tab="system"),
+    Part("bring", lambda site, _: bring(site), lambda *_: None, tab="system"),
+    Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3),
 )
+
+
+def build_tab() -> None:
+    """The tab's places."""
+    with gr.Tab("System", id="system", elem_id="system-tab"), gr.Column(elem_id="system"):
+        tab_heading("System")
+        Pane("system", "system-view")
+        Pane("models-doing", "models-doing", prose=False)
+        Pane("bring", "bring", prose=False)
+        Pane("models", "models")
+        gr.HTML(REPORT, elem_id="system-copy", js_on_load="window.triforcePage.mounted(element);")

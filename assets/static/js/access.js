@@ -58,11 +58,6 @@
   const ATTRIBUTES = [
     ["#drop button[aria-dropeffect]", "aria-label", "Open books"],
     ["#library-drop button[aria-dropeffect]", "aria-label", "Add to the library"],
-    ["#question textarea", "aria-label", "Question"], // else its name has that of the button in its label, too
-    ["#question .submit-button", "aria-label", "Send the question"],
-    ["#question .stop-button", "aria-label", "Stop the answer"],
-    ["#chat [role=log]", "aria-live", "off"],
-    ["#chat [role=log]", "aria-label", "Conversation"],
   ];
 
   function name() {
@@ -86,7 +81,7 @@
 
   // -------------------- what is said: the first line of a state, not each of its numbers
 
-  const TOLD = ["#strip .status", "#book .step > p:first-child", "#told .sending", "#race-board .status"];
+  const TOLD = ["#strip .status", "#book .step > p:first-child", "#race-board .status"];
   const kinds = new Map(); // by selector: the words of the last line, without its numbers
   const announcer = Object.assign(document.createElement("div"), { id: "announcer" });
   announcer.setAttribute("role", "status");

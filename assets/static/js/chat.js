@@ -1,117 +1,187 @@
-/* What the chat and the list of conversations do without the server: small buttons, keys, and settings that stay. */
+/* The conversation, the question box and its keys. */
 "use strict";
 
 (() => {
+  const page = window.triforcePage;
+  const { act, drawers, state } = page;
   const find = (selector, from = document) => from.querySelector(selector);
-  const KEPT = "triforce-settings-1";
-  const ARMED_MS = 4000;
-  let waiting = false; // a question is not sent yet, see `send`
+  const log = () => find('#chat [data-part="chat"]');
+  const escaped = (text) => Object.assign(document.createElement("i"), { textContent: text }).innerHTML;
 
-  // -------------------- states of the page, as classes of the whole: a `:has()` high up in the page would have every style
-  // in it computed anew at every word of an answer
+  // -------------------- exchanges: each is drawn when it changes; the one in progress whenever it grows
 
-  const STATES = { answering: "#strip .strip.running", incognito: "#conv-list .incognito", "page-open": "#where-page .card", choosing: "#choosing form" };
+  const words = (text, inserted) => `<div class="prose">${window.triforceMarkdown.html(text, inserted)}</div>`;
+  const asked = (question) => `<div class="bubble user"><p dir="auto">${escaped(question)}</p></div>`;
+  const thought = (title, text, open) =>
+    `<details class="thought" data-keep${open ? " open" : ""}><summary>${escaped(title)}</summary>${words(text)}</details>`;
 
-  function state() {
-    const classes = document.documentElement.classList;
-    const before = classes.contains("answering");
-    for (const [name, sign] of Object.entries(STATES)) classes.toggle(name, find(sign) !== null);
-    if (!before && classes.contains("answering")) {
-      if (window.triforceActs.asked === "loaded") window.triforceActs.close(); // for the answer before
-      if (!waiting) {
-        arrived();
-        sending = false;
-      }
-    }
-    waits();
+  function drawn(one) {
+    const said = one.text === undefined ? one.notice && `<p class="quiet notice">${escaped(one.notice)}</p>` : words(one.text, one.inserted);
+    return `${asked(one.question)}${one.asked}${one.thought ? thought(...one.thought) : ""}${said ? `<div class="bubble bot">${said}</div>` : ""}${one.foot}`;
   }
 
-  // -------------------- waiting: how long still, in the tab's title, and a notice when a long reading has ended
-
-  const NAME = "TriForce Reader";
-  let long = false; // a long reading goes on
-
-  function waits() {
-    const told = find("#chat .until") ?? find("#book .until");
-    const title = told ? `${told.textContent} · ${NAME}` : NAME;
-    if (document.title !== title) document.title = title;
-    const reads = find("#chat .until.long, #book .until.long") !== null;
-    if (long && !told && find("#book .step.done")) notice();
-    if (reads || !told) long = reads;
+  function drawnLive(one) {
+    const [text, reasons] = [state.get("live.text") ?? "", state.get("live.thought") ?? ""];
+    const body = one.wait === undefined ? text && words(text) : `<p class="pending">${one.wait}</p>`;
+    return `${asked(one.question)}${one.thought ? thought(one.thought, reasons, !text.trim()) : ""}${body ? `<div class="bubble bot">${body}</div>` : ""}`;
   }
 
-  const mayNotify = () => document.documentElement.classList.toggle("may-ask", globalThis.Notification?.permission === "default");
-  mayNotify();
-
-  const ONCE_MS = 10000; // an older drawing of the card may come once more: that is no second reading
-  let noticed = -ONCE_MS;
-
-  function notice() {
-    if (performance.now() - noticed < ONCE_MS) return;
-    noticed = performance.now();
-    if (!document.hidden || globalThis.Notification?.permission !== "granted") return;
-    const note = new Notification("The book is read", { body: find("#book .book-title")?.textContent ?? "", tag: "read" });
-    note.onclick = () => {
-      window.focus();
-      note.close();
-    };
+  function article(id) {
+    return find(`[data-exchange="${CSS.escape(id)}"]`, log()) ?? Object.assign(document.createElement("article"), { className: "exchange" });
   }
-  const watched = () =>
-    new MutationObserver(state).observe(document.body, {
-      childList: true,
-      characterData: true, // a card that is drawn anew keeps its nodes where it can: only their words change
-      subtree: true,
-      attributeFilter: ["class"],
+
+  const isAtEnd = (element) => element.scrollHeight - element.scrollTop - element.clientHeight < 60;
+
+  function arrange() {
+    const place = log();
+    const chat = state.get("chat");
+    if (!place || !chat) return;
+    const [atEnd, first] = [isAtEnd(place), !place.querySelector(".exchange")];
+    const live = state.get("live");
+    const wanted = live ? [...chat.order, "live"] : chat.order;
+    const nodes = wanted.map((id) => {
+      const node = article(id);
+      const value = id === "live" ? live : state.get(`exchange:${id}`);
+      const html = id === "live" ? drawnLive(live) : value ? (node.value === value ? node.html : drawn(value)) : "";
+      node.dataset.exchange = id;
+      if (node.html !== html) page.morph(node, html);
+      Object.assign(node, { value, html });
+      return node;
     });
-  if (document.body) watched(); // this script may come after the page
-  else addEventListener("DOMContentLoaded", watched);
-
-  // -------------------- small buttons: what they stand for goes to the server by way of a hidden one
-
-  const asked = {}; // by the hidden button: an event may wait for the one before, while the other button is pressed
-  let pressed = null; // the button in the chat whose event began last
-
-  function press(hidden, act, text = "", button = null) {
-    asked[hidden] = { request: JSON.stringify({ act, text }), button };
-    find(hidden)?.click();
+    for (const node of [...place.children]) if (!nodes.includes(node)) node.remove();
+    if (chat.welcome) place.innerHTML === chat.welcome || (place.innerHTML = chat.welcome);
+    nodes.forEach((node, at) => place.children[at] === node || place.insertBefore(node, place.children[at] ?? null));
+    if (nodes.length && (atEnd || first)) place.scrollTop = place.scrollHeight;
   }
 
-  function take(hidden) {
-    pressed = asked[hidden]?.button ?? pressed;
-    return asked[hidden]?.request ?? "{}";
-  }
+  let due = false;
+  const soon = () => {
+    if (!due) requestAnimationFrame(() => ((due = false), arrange()));
+    due = true;
+  };
+  for (const name of ["chat", "exchange:", "live", "live."]) drawers.set(name, soon);
 
-  // What cannot be undone takes a second press.
-  function armed(button) {
-    if (button.classList.contains("armed")) return true;
-    const [label, title] = [button.textContent, button.title];
-    button.classList.add("armed");
-    button.textContent = `${label}?`;
-    button.title = "Press again to delete for good";
-    setTimeout(() => {
-      button.classList.remove("armed");
-      [button.textContent, button.title] = [label, title];
-    }, ARMED_MS);
-    return false;
-  }
+  // A chip whose page opens beside the chat stays in view, though the lines are shorter now.
+  let cited = null;
+  document.addEventListener("click", (event) => (cited = event.target.closest?.("#chat .quote.found") ?? cited));
+  page.watch((names) => {
+    if (!cited || !names.includes("leaf")) return;
+    const chip = cited;
+    cited = null;
+    requestAnimationFrame(() => chip.isConnected && chip.scrollIntoView({ block: "nearest" }));
+  });
 
-  function inChat(button, numClicks) {
-    const verb = button.value.split(":")[0];
-    if (verb === "delete" && (numClicks > 1 || !armed(button))) return; // a double click is no second thought
-    if (verb === "quote") {
-      window.triforceActs.wants("quoted");
-      return press("#act-quote", button.value, String(window.triforceActs.pixels(find("#where-page"))));
+  // -------------------- copying an answer, or the report of the system
+
+  async function copy(text, button) {
+    const label = button.textContent;
+    let said = "Copied";
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      said = "Not allowed here";
     }
-    press(verb === "again" || verb === "continue" ? "#act-again" : "#act-now", button.value, "", button);
+    if (label === said) return;
+    button.textContent = said;
+    setTimeout(() => (button.textContent = label), 1500);
   }
 
-  function inList(button) {
-    const verb = button.dataset.list;
-    const id = button.closest("[data-id]")?.dataset.id ?? "";
-    if (verb === "rename") return rename(button.closest("li"), id);
-    button.closest("details")?.removeAttribute("open");
-    press("#act-now", `${verb === "delete" ? "delete-conversation" : verb}:${id}`);
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest?.("[data-copy]");
+    const text = button && state.get(`exchange:${button.dataset.copy}`)?.text;
+    if (text) copy(window.triforceMarkdown.bare(text), button);
+  });
+
+  // -------------------- the question box: empty as soon as its question is sent, full again if it is refused
+
+  const PENDING = "triforce-question"; // a question on its way, until the program has taken or refused it
+  const box = () => find("#question textarea");
+  let sending = false;
+
+  function fit() {
+    const field = box();
+    if (!field) return;
+    field.style.height = "auto";
+    field.style.height = `${field.scrollHeight}px`;
   }
+
+  function write(text) {
+    if (box()) box().value = text;
+    fit();
+  }
+
+  function focus() {
+    const field = box();
+    field?.focus();
+    field?.setSelectionRange(field.value.length, field.value.length);
+  }
+
+  const UPLOADING = ":is(#drop, #library-drop) .uploading";
+  async function filesAreThere() {
+    const told = find("#ask .sending");
+    while (find(UPLOADING) || page.opening.size) {
+      told.hidden = false;
+      await new Promise((again) => setTimeout(again, 100));
+    }
+    told.hidden = true;
+  }
+
+  async function ask(question) {
+    if (sending || document.documentElement.classList.contains("answering")) return;
+    sending = true;
+    const own = box().value === question;
+    if (own) write("");
+    sessionStorage.setItem(PENDING, question);
+    await filesAreThere();
+    const taken = await act("ask", { question, settings: window.triforceSettings.now() });
+    sessionStorage.removeItem(PENDING);
+    sending = false;
+    if (!taken && own && !box().value) write(question);
+  }
+
+  document.addEventListener("submit", (event) => event.target.matches("[data-question]") && ask(box().value));
+  document.addEventListener("input", (event) => event.target === box() && fit());
+  document.addEventListener("keydown", (event) => {
+    if (event.target !== box() || event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    ask(box().value);
+  });
+  document.addEventListener("click", (event) => {
+    const proposed = event.target.closest?.("[data-ask]");
+    if (proposed) ask(proposed.textContent);
+  });
+
+  for (const verb of ["again", "continue"]) page.preparing.set(verb, (name) => [name, { settings: window.triforceSettings.now() }]);
+
+  // A text for the box is put there once: a question to change, or one that got no answer.
+  const DRAFT = "triforce-draft";
+  drawers.set("draft", (draft) => {
+    if (!draft || !box() || sessionStorage.getItem(DRAFT) === String(draft[0])) return;
+    sessionStorage.setItem(DRAFT, draft[0]);
+    write(draft[1]);
+    if (draft[1]) focus();
+  });
+
+  // A question that was on its way when the page went.
+  page.watch(() => {
+    const question = sessionStorage.getItem(PENDING);
+    if (!question || sending || !box()) return;
+    sessionStorage.removeItem(PENDING);
+    const last = state.get("live")?.question ?? state.get(`exchange:${state.get("chat")?.order.at(-1)}`)?.question;
+    if (last !== question.trim() && !box().value) write(question);
+  });
+
+  // -------------------- the list of conversations
+
+  page.preparing.set("search", (name) => [name, {}]);
+  document.addEventListener("input", (event) => event.target.matches("#conv-search") && act(`search:${event.target.value}`));
+
+  document.addEventListener("click", (event) => {
+    for (const menu of document.querySelectorAll("#conversations li details[open]")) if (!menu.contains(event.target)) menu.open = false;
+    const button = event.target.closest?.("[data-rename]");
+    if (button) rename(button.closest("li"), button.dataset.rename);
+    event.target.closest?.("#conversations .menu [data-save], #conversations .menu [data-act]:not([data-armed])")?.closest("details").removeAttribute("open");
+  });
 
   function rename(row, id) {
     const button = find(".open", row);
@@ -124,7 +194,7 @@
       done = true;
       const text = field.value.trim();
       field.replaceWith(button);
-      if (keep && text && text !== title.textContent) press("#act-now", `rename:${id}`, text);
+      if (keep && text && text !== title.textContent) act(`rename:${id}`, { text });
     };
     find("details", row).removeAttribute("open");
     button.replaceWith(field);
@@ -138,229 +208,40 @@
     field.select();
   }
 
-  document.addEventListener("click", (event) => {
-    const target = event.target;
-    const act = target.closest?.("#chat button:is(.act, .quote)");
-    const told = find("#told .told"); // why a question got no answer: read, as soon as something else is done
-    if (target.closest?.("#act-now, #act-again, #act-quote, #returned")) return; // pressed by a script
-    if (told && (target.closest?.("[data-told-close]") || !target.closest?.("#told, #question"))) told.hidden = true;
-    const listed = target.closest?.("[data-list]");
-    for (const menu of document.querySelectorAll("#conv-list details[open]")) {
-      if (!menu.contains(target)) menu.removeAttribute("open");
-    }
-    if (act) inChat(act, event.detail);
-    else if (listed) inList(listed);
-    else if (target.closest?.("[data-keys]")) help();
-    else if (target.closest?.("[data-notify]")) Notification.requestPermission().then(mayNotify);
-  });
-
-  // -------------------- what the server made for the browser: a file, a text for the clipboard, a question to change
-
-  function deliver(parcel) {
-    if (!parcel) return "";
-    const { copy, focus } = JSON.parse(parcel);
-    if (copy !== undefined) copied(copy);
-    else if (focus) setTimeout(focusQuestion);
-    else window.triforceRace.save(parcel);
-    return "";
-  }
-
-  async function copied(text) {
-    const [button, label] = [pressed, pressed?.textContent];
-    let said = "Copied";
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch {
-      said = "Not allowed here";
-    }
-    if (!button || label === said) return;
-    button.textContent = said;
-    setTimeout(() => (button.textContent = label), 1500);
-  }
-
-  function focusQuestion() {
-    const box = find("#question textarea");
-    if (!box) return;
-    box.focus();
-    box.setSelectionRange(box.value.length, box.value.length);
-  }
-
   // -------------------- keys
 
+  const shown = (element) => element && element.offsetParent !== null;
+
   function help() {
-    const drawn = find("template.keys");
-    if (!find("#keys-help") && drawn) {
-      document.body.append(drawn.content.cloneNode(true)); // it outlives the line it is drawn in
-      find("#keys-help").addEventListener("close", () => {
-        const at = document.activeElement;
-        if (at && at !== document.body && !find("#keys-help").contains(at)) return;
-        find("[data-keys]")?.focus(); // its button was drawn anew
-      });
-    }
+    const drawnHelp = find("template.keys");
+    if (!find("#keys-help") && drawnHelp) document.body.append(drawnHelp.content.cloneNode(true)); // it outlives its line
     const dialog = find("#keys-help");
     if (dialog?.open) dialog.close();
     else dialog?.showModal();
   }
 
-  // -------------------- the question box: empty as soon as its question is sent, whatever is typed next stays
-
-  const SENT = "triforce-sent"; // until the server has it
-  let sent = "";
-  let sending = false; // the question that was sent last waits for the page to show its answer
-  let stopRestoring = () => {};
-
-  const unanswered = () => sessionStorage.getItem(SENT);
-  const arrived = () => sessionStorage.removeItem(SENT);
-
-  function ended() {
-    sending = false;
-    arrived();
-  }
-
-  // Sends a question when the server knows the page and all files that are still being uploaded.
-  async function send(question) {
-    const typed = find("#question textarea")?.value;
-    stopRestoring();
-    if (question.trim()) {
-      sent = question;
-      sessionStorage.setItem(SENT, question);
-    }
-    waiting = true;
-    sending = true;
-    try {
-      await window.triforceEntry;
-      await uploaded();
-    } catch (error) {
-      sending = false;
-      restore();
-      throw error;
-    } finally {
-      waiting = false;
-    }
-    if (find("#question textarea")?.value === typed) write("");
-    return question;
-  }
-
-  const UPLOADING = ":is(#drop, #library-drop) .uploading";
-  const UPLOADED = ":is(#drop, #library-drop) .file-preview"; // until the server has told that it has the files
-  let numOpened = 0; // fields whose files were uploaded
-  let numLost = 0; // of those, the ones that the server was not told
-
-  const opening = () => (numOpened += 1);
-
-  function lost() {
-    numLost += 1;
-    return null; // empties the field
-  }
-
-  async function uploaded() {
-    if (!find(UPLOADING) && !find(UPLOADED)) return;
-    const before = { opened: find(UPLOADING) ? numOpened : -1, lost: numLost };
-    const told = document.createElement("p");
-    told.className = "sending";
-    told.textContent = "Your question is sent as soon as the file is uploaded.";
-    find("#told")?.append(told);
-    while (find(UPLOADING) || find(UPLOADED)) await new Promise((again) => setTimeout(again, 100));
-    told.remove();
-    if (numOpened === before.opened || numLost !== before.lost) throw new Error("The file did not arrive: the question about it waits.");
-  }
-
-  // Gradio keeps a second question until the event of the first has ended, which is a moment after its answer was shown:
-  // right for a question asked in that moment, not for one asked during the answer.
-  function onlyOnce(event) {
-    const sends = event.type === "click" ? ".submit-button" : event.key === "Enter" && !event.shiftKey && "textarea";
-    const answering = document.documentElement.classList.contains("answering") && shown(find("#question .stop-button"));
-    const busy = waiting || sending || answering;
-    if (!busy || !sends || !event.target.closest?.(`#question ${sends}`)) return;
-    event.preventDefault();
-    event.stopImmediatePropagation();
-  }
-
-  addEventListener("keydown", onlyOnce, true);
-  addEventListener("keypress", onlyOnce, true);
-  addEventListener("click", onlyOnce, true);
-
-  function write(text) {
-    const box = find("#question textarea");
-    if (!box || box.value === text) return;
-    box.value = text;
-    box.dispatchEvent(new Event("input", { bubbles: true }));
-  }
-
-  // A question that never reached the server goes back into the box, unless something new is there. When Gradio has
-  // connected again it loads the page, which a busy machine draws seconds later: so it is put back until somebody types.
-  function restore() {
-    stopRestoring();
-    if (!unanswered()) return;
-    const again = setInterval(() => {
-      const question = unanswered();
-      if (!question) stopRestoring();
-      else if (!find("#question textarea")?.value) write(question);
-    }, 250);
-    const typed = (event) => {
-      if (!event.isTrusted || !event.target.closest?.("#question")) return; // our own, or a setting
-      stopRestoring();
-      arrived();
-    };
-    addEventListener("input", typed, true);
-    stopRestoring = () => {
-      clearInterval(again);
-      removeEventListener("input", typed, true);
-    };
-  }
-
-  function unsent(typed) {
-    sending = false;
-    restore();
-    return typed || sent;
-  }
-
-  const shown = (element) => element && element.offsetParent !== null;
+  document.addEventListener("click", (event) => event.target.closest?.("[data-keys]") && help());
 
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || document.documentElement.classList.contains("presenting")) return;
     const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
     const command = event.ctrlKey || event.metaKey;
-    const question = find("#question textarea");
     if (event.key === "Escape") {
-      const stop = find("#question .stop-button");
-      const menu = find("#conv-list details[open]");
+      const menu = find("#conversations details[open]");
       if (find("dialog[open]")) return;
-      if (menu) menu.removeAttribute("open");
-      else if (shown(stop)) stop.click();
-      else if (shown(find("#where-page [data-act=close]"))) find("#where-page [data-act=close]").click();
+      if (menu) menu.open = false;
+      else if (shown(find("#question .stop"))) act("stop");
+      else if (shown(find("#where-page [data-act=close]"))) act("close");
       else return;
     } else if (event.altKey && !command && event.code === "KeyN") {
-      find('[data-list="new"]')?.click();
-      focusQuestion();
-    } else if (shown(question) && command && !event.altKey && event.key.toLowerCase() === "k") {
-      focusQuestion();
-    } else if (shown(question) && !typing && !command && !event.altKey && event.key === "/") {
-      focusQuestion();
-    } else if (!typing && !command && !event.altKey && event.key === "?") {
-      help();
-    } else return;
+      act("new:");
+      focus();
+    } else if (shown(box()) && command && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") focus();
+    else if (shown(box()) && !typing && !command && !event.altKey && event.key === "/") focus();
+    else if (!typing && !command && !event.altKey && event.key === "?") help();
+    else return;
     event.preventDefault();
   });
 
-  // -------------------- settings: kept by this browser
-
-  function keep(fields) {
-    try {
-      localStorage.setItem(KEPT, JSON.stringify(fields));
-    } catch {
-      // a browser that keeps nothing: the settings last as long as the page
-    }
-  }
-
-  function kept() {
-    if (!sending) restore(); // the page may have sent a question before this event of its own
-    try {
-      return localStorage.getItem(KEPT) ?? "";
-    } catch {
-      return "";
-    }
-  }
-
-  window.triforceChat = { take, deliver, send, opening, lost, unsent, ended, keep, kept };
+  window.triforceChat = { copy };
 })();

@@ -1,4 +1,4 @@
-/* A file dropped anywhere on the page is opened as if it was dropped on the field for books; and the order of documents. */
+/* A file dropped anywhere on the page is opened as if it was dropped on the field for books; of folders, their files. */
 "use strict";
 
 (() => {
@@ -15,37 +15,6 @@
     },
     true,
   );
-
-  // -------------------- documents of the library, dragged to another place by their numbers
-
-  let dragged = null;
-  const place = (event) => dragged && event.target.closest?.("[data-row]");
-  const mark = (row) => {
-    for (const one of document.querySelectorAll("[data-row].goes-here")) one.classList.remove("goes-here");
-    row?.classList.add("goes-here");
-  };
-
-  document.addEventListener("dragstart", (event) => {
-    dragged = event.target.closest?.("[data-drag]") ?? null;
-    if (dragged) event.dataTransfer.setData("text/plain", dragged.textContent);
-  });
-  document.addEventListener("dragover", (event) => {
-    if (!place(event)) return;
-    event.preventDefault();
-    mark(place(event));
-  });
-  document.addEventListener("drop", (event) => {
-    const row = place(event);
-    if (!row) return;
-    event.preventDefault();
-    let watched = row; // the element that acts.js watches
-    while (!watched.act) watched = watched.parentElement;
-    watched.act(`move:${dragged.dataset.drag}:${row.dataset.row}`);
-  });
-  document.addEventListener("dragend", () => {
-    mark(null);
-    dragged = null;
-  });
 
   document.addEventListener(
     "dragleave",
@@ -66,6 +35,62 @@
       if (!field) return;
       field.files = event.dataTransfer.files;
       field.dispatchEvent(new Event("change", { bubbles: true }));
+    },
+    true,
+  );
+})();
+
+/* Folders: their files go to the upload as if each was dropped, named by their paths. */
+(() => {
+  const MOST_FILES = 1000; // as on the command line
+  const isHidden = (name) => name.startsWith(".");
+
+  const called = (find) => new Promise((done) => find(done, () => done(null))); // null: it cannot be read
+
+  async function children(folder) {
+    const reader = folder.createReader();
+    const found = [];
+    for (let some; (some = await called((done, fail) => reader.readEntries(done, fail)))?.length; ) found.push(...some);
+    return found;
+  }
+
+  /* Files of entries and of the folders among them; the server puts them into natural order by their names. */
+  async function files(entries, path = "", found = []) {
+    for (const entry of entries) {
+      if (isHidden(entry.name) || found.length > MOST_FILES) continue;
+      if (entry.isDirectory) {
+        await files(await children(entry), `${path}${entry.name} - `, found);
+        continue;
+      }
+      const file = await called((done, fail) => entry.file(done, fail));
+      if (file) found.push(path ? new File([file], path + file.name, { type: file.type }) : file);
+    }
+    return found;
+  }
+
+  async function hand(zone, entries) {
+    const carried = new DataTransfer();
+    const found = await files(entries);
+    if (found.length > MOST_FILES) {
+      alert(`This holds more than ${MOST_FILES} files. Open fewer at once; nothing was opened.`);
+      return;
+    }
+    for (const file of found) carried.items.add(file);
+    const input = zone.querySelector("input[type=file]");
+    if (!input || !carried.files.length) return;
+    input.files = carried.files;
+    input.dispatchEvent(new Event("change", { bubbles: true }));
+  }
+
+  addEventListener(
+    "drop",
+    (event) => {
+      const zone = event.target.closest?.("#drop, #library-drop");
+      const entries = [...(event.dataTransfer?.items ?? [])].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+      if (!zone || !entries.some((entry) => entry.isDirectory)) return; // Gradio takes files
+      event.preventDefault();
+      event.stopImmediatePropagation();
+      hand(zone, entries);
     },
     true,
   );

@@ -43,35 +43,24 @@
     const { fold } = event.target.closest?.("[data-fold]")?.dataset ?? {};
     if (fold) unfold(fold, !root.classList.contains(`${fold}-open`));
     const declined = event.target.closest?.('#model-offer [data-act="decline"]')?.closest("[data-offer]");
-    if (declined) keep({ declined: (declinedOffers = [...declinedOffers, declined.dataset.offer]) });
+    if (!declined) return;
+    keep({ declined: (declinedOffers = [...declinedOffers, declined.dataset.offer]) });
+    follow();
   });
 
   // -------------------- what follows from what the page shows
 
   let declinedOffers = [kept().declined ?? []].flat();
 
-  let asked = null; // the chip whose page was asked for
-  document.addEventListener("click", (event) => {
-    asked = event.target.closest?.("#chat .quote.found") ?? asked;
-  });
-
-  function follow() {
-    const had = root.classList.contains("has-book");
-    const has = find("#book .book-title") !== null;
-    root.classList.toggle("has-book", has);
-    if (has && !had && root.classList.contains("side-open")) unfold("side", false); // the book has come: to the chat
+  const follow = () => {
+    const has = root.classList.contains("has-book");
+    if (has && !hadBook && root.classList.contains("side-open")) unfold("side", false); // the book has come: to the chat
+    hadBook = has;
     const offer = find("#model-offer [data-offer]")?.dataset.offer;
     root.classList.toggle("offer-declined", offer !== undefined && declinedOffers.includes(offer));
-    if (asked && find("#where-page .card")) {
-      // the page stands beside the chat, whose lines are shorter now: its sentence stays in view
-      const chip = asked;
-      asked = null;
-      requestAnimationFrame(() => chip.isConnected && chip.scrollIntoView({ block: "nearest" }));
-    }
-  }
-  const watched = () => new MutationObserver(follow).observe(document.body, { childList: true, subtree: true });
-  if (document.body) watched(); // this script may come after the page
-  else addEventListener("DOMContentLoaded", watched);
+  };
+  let hadBook = false;
+  window.triforcePage.watch(follow);
 
   window.triforceFolds = { ready };
 })();

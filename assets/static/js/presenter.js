@@ -6,7 +6,6 @@
   const root = document.documentElement;
   const FINISH = 5000; // milliseconds that a finished race stays before the slow motion
   const find = (selector) => document.querySelector(selector);
-  const press = (selector) => find(selector)?.click();
   const presenting = () => root.classList.contains("presenting");
   const running = () => Boolean(find("#race-board .race.running"));
   const told = () => find("#race-board .scene.closing");
@@ -31,7 +30,7 @@
     }, 1000);
   }
 
-  const live = () => press("#race-start");
+  const live = () => window.triforceRace.start();
   const recorded = () => window.triforceRace.replay(find("#race-board .race"), 1, finish);
 
   function finish() {
@@ -71,8 +70,7 @@
       clearTimeout(timer);
       delete root.dataset.scene;
       if (document.fullscreenElement) document.exitFullscreen();
-      find("#race-question textarea").dispatchEvent(new Event("input", { bubbles: true })); // fits its height again
-    }
+          }
   }
 
   document.addEventListener("fullscreenchange", () => {
@@ -81,7 +79,7 @@
 
   function space() {
     const now = root.dataset.scene;
-    if (running()) press("#race-stop");
+    if (running()) window.triforcePage.act("stop-race");
     else if (find(".race.replaying")) window.triforceRace.endReplay();
     else if (now === "count") scene(find(".scene.opening") ? "opening" : "race");
     else if (now === "race" && told()) next();
@@ -118,5 +116,5 @@
     true,
   );
 
-  window.triforceRace.present = present;
+  document.addEventListener("click", (event) => event.target.closest?.("[data-present]") && present());
 })();

@@ -1,9 +1,117 @@
-/* Choosing what is read of a library that is too long: ticks, their total, and what the button sends. */
+/* The tab Library, and what is offered elsewhere of it: Find, the order of documents, which parts are read. */
 "use strict";
 
 (() => {
+  const page = window.triforcePage;
   const find = (selector, from = document) => from.querySelector(selector);
-  const all = (selector, from) => [...from.querySelectorAll(selector)];
+  const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.("[data-tab]");
+    if (link) goTo(link.dataset.tab);
+  });
+
+  const goTo = (name) => all('#tabs [role="tab"]').find((tab) => tab.textContent.trim() === name)?.click();
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.matches(".find")) search(form);
+    else if (form.matches(".checklist")) {
+      const parts = parted(form);
+      if (parts) page.act(parts);
+    } else if (form.dataset.choose) {
+      const typed = find("input", form).value.trim();
+      if (typed) page.act(`choose:${form.dataset.choose}:${typed}`);
+    }
+  });
+
+  // -------------------- Find: Enter, the button, another choice, an emptied field, more hits
+
+  const field = () => find("#find input[type=search]");
+  const hits = () => all("#found .hit");
+
+  function search(form, number = form.dataset.find) {
+    const options = all(":checked", form).map((box) => box.name).join(",");
+    page.act(`find:${number}:${options}:${field().value}`);
+  }
+
+  document.addEventListener("change", (event) => {
+    const form = event.target.closest?.("form.find");
+    if (form && event.target.type === "checkbox" && field().value.trim()) search(form);
+  });
+  document.addEventListener("input", (event) => {
+    if (event.target === field() && !field().value) search(field().form);
+  });
+  document.addEventListener("click", (event) => {
+    const more = event.target.closest?.("[data-find-more]");
+    const hit = event.target.closest?.("#found .hit");
+    if (more) search(field().form, more.dataset.findMore);
+    if (event.target.closest?.("[data-find-open]")) open();
+    if (hit) for (const other of hits()) other.toggleAttribute("aria-current", other === hit);
+  });
+
+  function open() {
+    goTo("Library");
+    if (field()?.offsetParent) choose(); // what is typed at once is not lost
+    else requestAnimationFrame(choose);
+  }
+
+  function choose() {
+    field()?.focus();
+    field()?.select();
+  }
+
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || document.documentElement.classList.contains("presenting") || event.altKey) return;
+    const command = event.ctrlKey || event.metaKey;
+    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+    const hit = event.target.closest?.("#found .hit");
+    const inField = event.target === field();
+    if (command && event.shiftKey && event.key.toLowerCase() === "f") open();
+    else if (field()?.offsetParent && !typing && !command && event.key === "/") open();
+    else if (event.key === "Escape" && hit) field().focus();
+    else if (event.key === "Escape" && inField && field().value) {
+      field().value = "";
+      search(field().form);
+    } else if ((hit || inField) && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
+      const to = hits().indexOf(hit) + (event.key === "ArrowDown" ? 1 : -1);
+      if (to === -1) field().focus();
+      else hits()[to]?.focus();
+    } else return;
+    event.preventDefault();
+  });
+
+  // -------------------- documents, dragged to another place by their numbers
+
+  let dragged = null;
+  const place = (event) => dragged && event.target.closest?.("[data-row]");
+  const mark = (row) => {
+    for (const one of all("[data-row].goes-here")) one.classList.remove("goes-here");
+    row?.classList.add("goes-here");
+  };
+
+  document.addEventListener("dragstart", (event) => {
+    dragged = event.target.closest?.("[data-drag]") ?? null;
+    if (dragged) event.dataTransfer.setData("text/plain", dragged.textContent);
+  });
+  document.addEventListener("dragover", (event) => {
+    if (!place(event)) return;
+    event.preventDefault();
+    mark(place(event));
+  });
+  document.addEventListener("drop", (event) => {
+    const row = place(event);
+    if (!row) return;
+    event.preventDefault();
+    page.act(`move:${dragged.dataset.drag}:${row.dataset.row}`);
+  });
+  document.addEventListener("dragend", () => {
+    mark(null);
+    dragged = null;
+  });
+
+  // -------------------- choosing what is read of a library that is too long: ticks, their total, and what the button sends
+
   const count = (number) => number.toLocaleString("en");
 
   const boxes = (book) => all("[name=chapter]", book);
@@ -106,18 +214,15 @@
 
   document.addEventListener("input", changed);
 
-  window.triforceChecklist = {
-    // A list was drawn: its total; nothing moves the focus.
-    drawn: (element) => {
-      const form = find("form.checklist", element);
-      if (form) show(form);
-    },
-    // What a button of the form sends; "" where it does not fit.
-    action: (form) => {
-      const { kept, tokens, room, bad } = total(form);
-      return bad || !kept.length || tokens > room ? "" : `parts:_:${kept.map(({ key, part }) => `${key}=${part}`).join(";")}`;
-    },
-  };
+  function parted(form) {
+    const { kept, tokens, room, bad } = total(form);
+    return bad || !kept.length || tokens > room ? "" : `parts:_:${kept.map(({ key, part }) => `${key}=${part}`).join(";")}`;
+  }
+
+  page.watch((names) => {
+    const form = names.includes("choosing") && find("form.checklist");
+    if (form) show(form); // its total; nothing moves the focus
+  });
 
   document.addEventListener("click", (event) => {
     if (event.target.closest?.("[data-choosing]")) find("#choosing-title")?.focus();

@@ -1,0 +1,114 @@
+"""What a page can do: one entry for all acts. An act changes the state and returns at once; the stream shows the change.
+
+Every act has an id and is done once, so that a page may send it again after a lost connection.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from app.conversations.exchange import ID
+from app.runtime.events import Pause, WorkerEvent
+from app.runtime.sessions import Session
+from app.runtime.worker import EngineFault
+from app.ui.shown import shown_of
+from app.ui.site import Site
+from core.errors import CoreError, InvalidSetting
+
+log = logging.getLogger(__name__)
+
+MOST_REMEMBERED = 256  # acts of one page, by their ids
+MOST_DETAIL = 1 << 20  # characters
+
+Values = dict[str, Any]
+Act = Callable[[Site, Session, str, Values], None]  # the site, the page's session, what follows the verb, the rest
+
+
+class ActRequest(BaseModel):
+    """One act of a page."""
+
+    session: str = Field(pattern=ID.pattern)
+    id: str = Field(min_length=8, max_length=64)
+    act: str = Field(max_length=MOST_DETAIL)  # VERB or VERB:DETAIL
+    values: Values = {}
+
+
+class UnknownAct(InvalidSetting):
+    """An act that this program does not know: the page is of another version, or no page at all."""
+
+    def __init__(self) -> None:
+        super().__init__("The page sent something unknown.", hint="Reload the page.")
+
+
+class Acts:
+    """The acts of all tabs, by their verbs."""
+
+    def __init__(self, site: Site, *tables: Mapping[str, Act]) -> None:
+        self._site = site
+        self._table = {verb: act for table in tables for verb, act in table.items()}
+        assert len(self._table) == sum(map(len, tables)), "two acts of one name"
+
+    def do(self, request: ActRequest) -> bool:
+        """Do an act, if it was not done before. False: it was refused, and the page says why."""
+        session = self._site.worker.sessions.enter(request.session)
+        with session.lock:
+            if request.id in session.acts:
+                return session.acts[request.id]
+            session.acts[request.id] = True
+            if len(session.acts) > MOST_REMEMBERED:
+                session.acts.popitem(last=False)
+        verb, _, detail = request.act.partition(":")
+        shown, act = shown_of(session), self._table.get(verb)
+        try:
+            if act is None:
+                raise UnknownAct
+            shown.problem = None
+            act(self._site, session, detail, request.values)
+        except CoreError as error:
+            shown.problem, session.acts[request.id] = error, False
+        except (TypeError, KeyError, ValueError, LookupError) as error:
+            log.warning("an act was refused: %s (%s)", verb, type(error).__name__)
+            shown.problem, session.acts[request.id] = UnknownAct(), False
+        finally:
+            session.changed()
+        return session.acts[request.id]
+
+
+def follow(
+    session: Session,
+    events: Iterable[WorkerEvent],
+    apply: Callable[[WorkerEvent], object] = lambda _: None,
+    failed: Callable[[CoreError], None] | None = None,
+    ended: Callable[[], None] = lambda: None,
+) -> None:
+    """Go through a stream of events in a thread of its own, and let the page show what they change.
+
+    Args:
+        failed: told of an error; without it the library shows it.
+    """
+
+    def run() -> None:
+        try:
+            for event in events:
+                if not isinstance(event, Pause):
+                    apply(event)
+                    session.changed()
+        except CoreError as error:
+            told(error)
+        except Exception as error:  # a thread that died in silence would look like work that goes on
+            log.exception("a stream of events failed")
+            told(EngineFault(error))
+        finally:
+            ended()
+            session.changed()
+
+    def told(error: CoreError) -> None:
+        if failed is not None:
+            failed(error)
+        else:
+            session.uploads.error = error
+
+    threading.Thread(target=run, name="follow", daemon=True).start()

@@ -1,0 +1,231 @@
+"""The acts on documents: opening, order, removal, parts, pages, Find; on the tab Library and wherever they are offered."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from app.context.context_documents import Library
+from app.context.find import Words, find
+from app.context.page_ranges import understood
+from app.context.upload_files import Claim, claim, forget
+from app.documents import Extracting
+from app.documents.natural_order import natural
+from app.runtime.events import WorkerEvent
+from app.runtime.reopening import forget_texts, keep_texts
+from app.runtime.saved_books import disk_state
+from app.runtime.sessions import Removed, Session
+from app.ui.acts import Act, UnknownAct, Values, follow
+from app.ui.library.find_view import MOST_SHOWN, found
+from app.ui.library.page_viewer import Wanted, newest, preview
+from app.ui.reading.checklist_view import chosen
+from app.ui.shown import shown_of
+from app.ui.site import Site
+
+Change = Callable[[Library], Library]
+
+
+# -------------------- opening and reading
+
+
+def open_files(site: Site, session: Session, _detail: str, values: Values) -> None:
+    """Open dropped files, by their places in the uploads folder, in natural order.
+
+    Their copies are deleted once their text is in memory, or if they cannot be read; of PDFs when they are closed.
+    """
+    from gradio.utils import get_upload_folder
+
+    files: list[Claim] = []
+    forgetting = partial(forget, files, site.worker.sessions.files.holds)
+    folder = Path(get_upload_folder())
+    try:
+        names = sorted((folder / str(name) for name in values["files"]), key=lambda file: natural(file.name))
+        files += map(claim, names)
+        events = site.worker.open_books(session.id, [file.own for file in files])
+    except BaseException:
+        forgetting()
+        raise
+    follow(session, once_extracted(events, forgetting), ended=forgetting)
+
+
+def once_extracted(events: Iterator[WorkerEvent], forgetting: Callable[[], None]) -> Iterator[WorkerEvent]:
+    """Yield the same events; delete the copies after the last extraction, long before the model has read the texts."""
+    for event in events:
+        if not isinstance(event, Extracting):
+            forgetting()
+        yield event
+
+
+def sample(site: Site, session: Session, name: str, _values: Values) -> None:
+    """Open a sample book."""
+    book = next((one for one in site.samples if one.file.name == name), None)
+    if book is None:
+        raise UnknownAct
+    follow(session, site.worker.open_books(session.id, [book.file]))
+
+
+def read_on(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """Read the rest of the book."""
+    follow(session, site.worker.read_book(session.id))
+
+
+def stop_reading(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """Stop extracting, counting and reading; what was read stays read."""
+    site.worker.stop_reading(session.id)
+
+
+def reopen(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """Open the books of the shown conversation again."""
+    follow(session, site.worker.reading.reopen(session))
+
+
+# -------------------- the library
+
+
+def arrange(verb: str) -> Act:
+    """An act that changes the library."""
+
+    def act(site: Site, session: Session, detail: str, _values: Values) -> None:
+        key, _, rest = detail.partition(":")
+        change = changes(session.uploads.library, verb, key, rest)
+        if change is None:
+            return
+        session.removed = None
+        if verb in ("remove", "start-over", "only"):
+            session.removed = Removed(session.uploads.library, session.dialogue, session.carried)
+            shown_of(session).close("library")
+            shown_of(session).close("read")
+        follow(session, site.worker.arrange(session.id, change))
+
+    return act
+
+
+def undo(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """Bring back what was removed last."""
+    if session.removed is not None:
+        follow(session, site.worker.arrange(session.id, brought_back(session)))
+
+
+def fresh(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """Begin a new conversation, because the library fits without the present one."""
+    site.worker.clear(session.id)
+    session.uploads.settled = Library()  # what did not fit before may fit now
+    follow(session, site.worker.read_book(session.id))
+
+
+def dismiss(_site: Site, session: Session, number: str, _values: Values) -> None:
+    """The reader has seen why a file could not be read."""
+    session.uploads.dismiss(int(number))
+    session.drop_files()
+
+
+def brought_back(session: Session) -> Change:
+    """The change that undoes the newest removal; what was opened since stays, at the end. Its conversation goes on."""
+    removed, session.removed = session.removed, None
+    assert removed is not None, "nothing was removed"
+    with session.lock:
+        if session.dialogue is None:
+            session.dialogue, session.carried = removed.dialogue, removed.carried
+    before = removed.library
+    return lambda now: Library((*before.books, *(one for one in now.books if before.index(one.key) is None)))
+
+
+def changes(library: Library, verb: str, key: str, detail: str) -> Change | None:
+    """The change of an act; None: no change, or the book is no longer in the library.
+
+    Raises:
+        InvalidSetting: the typed part does not exist in the book.
+    """
+    if verb == "start-over":
+        return lambda _: Library()
+    if verb == "parts":
+        chosen(library, detail)  # raises here, not on the engine's thread
+        return lambda now: chosen(now, detail)
+    index = library.index(key)
+    if index is None:
+        return None
+    book = library.books[index]
+    match verb:
+        case "up" | "down":
+            to = index + (1 if verb == "down" else -1)
+            return (lambda now: now.move(index, to)) if 0 <= to < len(library.books) else None
+        case "move" if detail.isdecimal() and len(detail) < 6:
+            return lambda now: now.move(index, min(int(detail), len(now.books) - 1))
+        case "remove":
+            return lambda now: now.remove(index)
+        case "only":
+            return lambda _: Library((book,))
+        case "choose":
+            choice = understood(book.document, detail)
+            return lambda now: now.choose(index, choice)
+        case _:
+            return None
+
+
+# -------------------- kept on disk
+
+
+def keep(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """Save the book, as offered."""
+    follow(session, site.worker.save_book(session.id))
+
+
+def keep_not(_site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """Do not save this book."""
+    disk_state(session).decline()
+
+
+def recognise(site: Site, session: Session, key: str, _values: Values) -> None:
+    """Recognise the text on the pictures of a book or a failed upload."""
+    follow(session, site.worker.reading.recognise(session, key))
+
+
+def stop_recognising(_site: Site, session: Session, number: str, _values: Values) -> None:
+    """Use what was recognised until now."""
+    session.uploads.stop(int(number))
+
+
+def forget_recognised(site: Site, session: Session, key: str, _values: Values) -> None:
+    """Delete the recognised text of a book from disk."""
+    site.worker.reading.forget(session, key)
+
+
+# -------------------- looking into documents
+
+
+def preview_page(_site: Site, session: Session, detail: str, _values: Values) -> None:
+    """Show a page of a document: `KEY:NUMBER[:START-END[:WIDTH]]`."""
+    key, _, rest = detail.partition(":")
+    newest(session, "library", lambda: preview(session, key, *Wanted.parse(rest)))
+
+
+def search(_site: Site, session: Session, detail: str, _values: Values) -> None:
+    """Find words: `NUMBER:OPTIONS:WORDS`; the number of hits to show comes from a browser and is bounded."""
+    number, _, rest = detail.partition(":")
+    options, _, text = rest.partition(":")
+    words, books = Words(text, exact="exact" in options, whole="whole" in options), session.uploads.open_books
+    shown_of(session).found = found(words, books, find(words, books, min(int(number[:9]), MOST_SHOWN)))
+
+
+ACTS: dict[str, Act] = {
+    "open": open_files,
+    "sample": sample,
+    "read-on": read_on,
+    "stop-reading": stop_reading,
+    "reopen": reopen,
+    **{
+        verb: arrange(verb)
+        for verb in ("start-over", "parts", "up", "down", "move", "remove", "only", "choose")
+    },
+    "undo": undo,
+    "fresh": fresh,
+    "dismiss": dismiss,
+    "keep": keep,
+    "keep-not": keep_not,
+    "keep-texts": lambda _site, session, _detail, _values: keep_texts(session),
+    "forget-texts": lambda _site, session, _detail, _values: forget_texts(session),
+    "recognise": recognise,
+    "stop-recognising": stop_recognising,
+    "forget-recognised": forget_recognised,
+    "preview": preview_page,
+    "find": search,
+}

@@ -1,0 +1,81 @@
+"""The acts on models: on the list of the tab System, and on the card that offers one."""
+
+from collections.abc import Callable
+
+from app.runtime.sessions import Session
+from app.ui.acts import Act, UnknownAct, Values
+from app.ui.models import view
+from app.ui.models.rows import ModelSource
+from app.ui.shown import shown_of
+from app.ui.site import Site
+from core.errors import CoreError
+
+TOLD = "models"  # of `Shown.told`
+
+
+def _source(site: Site) -> ModelSource:
+    if site.source is None or site.source.unavailable:
+        raise UnknownAct
+    return site.source
+
+
+def get(site: Site, session: Session, name: str, _values: Values) -> None:
+    """Download a model."""
+    _source(site)
+    _told(session, lambda: site.downloads.start(name))
+
+
+def use(site: Site, session: Session, name: str, _values: Values) -> None:
+    """Load a model in place of the present one."""
+    _source(site)
+
+    def change() -> None:
+        site.offer.use(name)
+        site.downloads.dismiss()
+
+    _told(session, change)
+
+
+def bring(site: Site, session: Session, typed: str, _values: Values) -> None:
+    """Add a model by its path, if it can be used."""
+    folders = _source(site).folders
+    if folders is None:
+        raise UnknownAct
+    _told(session, lambda: shown_of(session).told.update({TOLD: view.brought(folders.bring(typed))}))
+
+
+def forget(site: Site, session: Session, name: str, _values: Values) -> None:
+    """Take a brought model off the list."""
+    folders = _source(site).folders
+    if folders is not None:
+        folders.forget(name)
+
+
+def dismiss(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """The reader has seen how the last act ended."""
+    shown_of(session).told.pop(TOLD, None)
+    site.downloads.dismiss()
+    site.offer.dismiss()
+
+
+def _told(session: Session, change: Callable[[], object]) -> None:
+    told = shown_of(session).told
+    told.pop(TOLD, None)
+    try:
+        change()
+    except CoreError as error:
+        told[TOLD] = view.refused(error)
+
+
+ACTS: dict[str, Act] = {
+    "model-get": get,
+    "model-use": use,
+    "model-forget": forget,
+    "model-stop": lambda site, *_: site.downloads.stop(),
+    "model-halt": lambda site, *_: site.worker.stop_loading(),
+    "model-dismiss": dismiss,
+    "bring": bring,
+    "offer-get": lambda site, session, name, _: site.offer.get(session, name),
+    "offer-use": lambda site, _, name, __: site.offer.use(name),
+    "decline": lambda _, session, *__: setattr(session, "declined_offer", True),
+}

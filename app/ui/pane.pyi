@@ -1,0 +1,44 @@
+"""Places on the page: each shows one part of the state, drawn by the page's script (assets/static/js/stream.js)."""
+
+import gradio as gr
+
+from gradio.events import Dependency
+
+class Pane(gr.HTML):
+    """The place of one part.
+
+    Args:
+        part: its name.
+        first: HTML until the state has come.
+        attributes: of the element that holds it.
+    """
+
+    def __init__(self, part: str, elem_id: str = "", first: str = "", *, attributes: str = "", prose: bool = True) -> None:
+        super().__init__(
+            f'<div data-part="{part}" {attributes}>{first}</div>',
+            elem_id=elem_id or None,
+            js_on_load="window.triforcePage.mounted(element);",
+            apply_default_css=prose,
+        )
+
+    def get_block_name(self) -> str:
+        """Gradio's own component draws it."""
+        return "html"
+    from typing import Callable, Literal, Sequence, Any, TYPE_CHECKING
+    from gradio.blocks import Block
+    if TYPE_CHECKING:
+        from gradio.components import Timer
+        from gradio.components.base import Component
+
+
+def build_fold(name: str, label: str) -> None:
+    """A button that opens and closes a part of the page, in the browser alone (assets/static/js/folds.js)."""
+    button = f'<button type="button" class="fold" data-fold="{name}" aria-controls="{name}">{label}</button>'
+    gr.HTML(
+        button, elem_id=f"{name}-fold", js_on_load="window.triforceFolds.ready(element);", apply_default_css=False
+    )
+
+
+def tab_heading(name: str) -> None:
+    """A heading that screen readers hear, so that no level is missing between the page's and those of cards."""
+    gr.HTML(f"<h2>{name}</h2>", elem_classes="unseen", apply_default_css=False)

@@ -1,0 +1,167 @@
+"""The parts of the tab Read, and those around all tabs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.context.domain_check import FULL_MODELS, OWN_BOOKS
+from app.context.samples import Sample, one_of_each, open_questions
+from app.runtime.events import Ready
+from app.runtime.sessions import Session
+from app.ui import render
+from app.ui.header import below, limits_note, masthead, notice
+from app.ui.library.view import listing_state
+from app.ui.models.speeds import reading_time
+from app.ui.reading.book_view import BookView
+from app.ui.reading.chat_view import chat, exchanges, exchanges_key, live, live_texts, writing_of
+from app.ui.reading.checklist_view import checklist
+from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
+from app.ui.reading.live_strip import LiveStrip
+from app.ui.reading.settings import choices
+from app.ui.reading.waiting import waits_for
+from app.ui.retrieval_map.view import where
+from app.ui.shown import shown_of
+from app.ui.site import Part, Site
+from core.generation.events import PrefillProgress
+
+NUM_SUGGESTIONS = 3
+
+
+def strip(session: Session) -> str:
+    """The figures of the answer in progress, else of the last one shown."""
+    writing = writing_of(session)
+    if writing is not None:
+        return writing.strip.html()
+    view = LiveStrip()
+    if session.exchanges and session.book:
+        last = session.exchanges[-1]
+        view.recall(last.finished, session.book.num_tokens, last.num_reread)
+    return view.html()
+
+
+def reading_buttons(session: Session) -> str:
+    """Stop, or Read on."""
+    view = BookView(session)
+    if view.reading:
+        return '<button type="button" data-act="stop-reading">Stop reading</button>'
+    return '<button type="button" data-act="read-on">Read on</button>' if view.paused else ""
+
+
+def samples(site: Site) -> str:
+    """A button per sample book, with the time that the model takes to read it."""
+    shown = one_of_each(site.samples)
+    if not shown:
+        return ""
+    buttons = "".join(
+        f'<button type="button" data-act="sample:{render.escape(one.file.name)}">'
+        f"{render.escape(one.label(_seconds(site, one)))}</button>"
+        for one in shown
+    )
+    return f'<p class="quiet">Or try a sample book:</p>{buttons}'
+
+
+def _seconds(site: Site, sample: Sample) -> float | None:
+    state = site.worker.state
+    if not isinstance(state, Ready):
+        return None
+    num_tokens = int((OWN_BOOKS if state.info.limits else FULL_MODELS) * sample.num_words)
+    return reading_time(state, num_tokens) if 0 < num_tokens <= state.context else None
+
+
+def suggestions(samples: Sequence[Sample], session: Session) -> str:
+    """Questions for a sample book that were not asked yet."""
+    names = session.book.names if session.book and session.fits else ()
+    asked = tuple(exchange.question for exchange in session.exchanges)
+    found = [one for name in names for one in open_questions(tuple(samples), name, asked, NUM_SUGGESTIONS)]
+    return "".join(
+        f'<button type="button" data-ask>{render.escape(text)}</button>' for text in found[:NUM_SUGGESTIONS]
+    )
+
+
+def note(site: Site) -> str:
+    """The line under the question box."""
+    state = site.worker.state
+    told = state.info.elsewhere or limits_note(state.info.limits) if isinstance(state, Ready) else site.note
+    return below(told)
+
+
+def problem(session: Session) -> str:
+    """Why the last act was refused."""
+    error = shown_of(session).problem
+    return f'<div class="told">{render.problem(error, closes="close-problem")}</div>' if error else ""
+
+
+def flags(session: Session) -> list[str]:
+    """States of the whole page, for the style sheets."""
+    shown = shown_of(session)
+    found = {
+        "answering": writing_of(session) is not None,
+        "incognito": session.incognito,
+        "page-open": bool(shown.leaves.get("read")),
+        "choosing": session.uploads.too_long,
+        "has-book": session.has_something and bool(session.uploads.library.books or session.uploads.pending),
+        "racing": shown.race is not None and shown.race.running,
+    }
+    return [name for name, holds in found.items() if holds]
+
+
+def _conversations_key(site: Site, session: Session) -> object:
+    summaries = site.worker.conversations.listing(session.search)
+    deleted = session.deleted.id if session.deleted else ""
+    return (tuple(summaries.summaries), summaries.notices, session.search, session.dialogue_id, deleted, session.incognito)
+
+
+def _choosing_key(_site: Site, session: Session) -> object:
+    return listing_state(session)
+
+
+def _where_key(_site: Site, session: Session) -> object:
+    loaded = session.where
+    return (id(session.book), id(loaded), id(session.baseline), session.head, writing_of(session) is None)
+
+
+def _model(site: Site, _session: Session) -> object:
+    return site.worker.state
+
+
+def waiting(session: Session) -> dict[str, Any] | None:
+    """What the reader waits for, for the title of the browser's tab; `long`: its end is worth a notice."""
+    writing, doing = writing_of(session), session.doing
+    progress = writing.wait.progress if writing is not None and not writing.text else None
+    progress = progress or (doing if isinstance(doing, PrefillProgress) and BookView(session).reading else None)
+    return waits_for(progress) if progress is not None else None
+
+
+PARTS = (
+    Part("masthead", lambda site, _: masthead(site.worker.state), _model),
+    Part("banner", lambda site, _: notice(site.worker.state), _model),
+    Part("problem", lambda _, session: problem(session)),
+    Part("flags", lambda _, session: flags(session)),
+    Part("waiting", lambda _, session: waiting(session)),
+    Part("title", lambda _, session: session.book.title if session.book and session.is_read else ""),
+    Part("draft", lambda _, session: list(shown_of(session).draft) if shown_of(session).draft[0] else None),
+    Part("setting:", lambda site, _: choices(site.worker.state), _model),
+    Part("book", lambda _, session: BookView(session).html()),
+    Part("reading", lambda _, session: reading_buttons(session)),
+    Part("samples", lambda site, _: samples(site), _model),
+    Part(
+        "conversations",
+        lambda site, session: conversation_list(
+            site.worker.conversations.listing(session.search), session, search=session.search
+        ),
+        _conversations_key,
+        rest=0.5,
+    ),
+    Part("strip", lambda _, session: strip(session), rest=0.1),
+    Part("where", lambda site, session: "" if site.elsewhere else where(session), _where_key, rest=0.5),
+    Part("offer", lambda site, session: site.offer.html(session), lambda site, session: site.offer.key(session), rest=0.3),
+    Part("choosing", lambda _, session: checklist(session), _choosing_key),
+    Part("about", lambda _, session: book_notice(session)),
+    Part("chat", lambda _, session: chat(session)),
+    Part("exchange:", lambda _, session: exchanges(session), lambda _, session: exchanges_key(session)),
+    Part("live", lambda _, session: live(session)),
+    Part("live.", lambda _, session: live_texts(session)),
+    Part("suggestions", lambda site, session: suggestions(site.samples, session)),
+    Part("editing", lambda _, session: editing_notice(session)),
+    Part("note", lambda site, _: note(site), _model),
+    Part("leaf", lambda _, session: shown_of(session).leaves.get("read", "")),
+)

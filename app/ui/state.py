@@ -1,0 +1,36 @@
+"""What a page shows, as JSON parts by name, and what a stream sends when it changes. The page is drawn from nothing else.
+
+A part is a JSON value: mostly HTML, for which the page has one place; text that grows is a part of its own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+Parts = Mapping[str, Any]  # JSON values by name; never None
+GROWN = "+"  # the key of what was added to a text or a list
+
+
+def changes(before: Parts, after: Parts) -> dict[str, Any]:
+    """What turns one state into another: new values by name, `{"+": what was added}` where it only grew, None: gone."""
+    found: dict[str, Any] = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        old = before.get(name)
+        if old is None or type(old) is not type(value):
+            found[name] = value
+        elif old != value:
+            grew = isinstance(value, str | list) and len(old) and value[: len(old)] == old
+            found[name] = {GROWN: value[len(old) :]} if grew else value
+    return found
+
+
+def applied(before: Parts, change: Parts) -> dict[str, Any]:
+    """The state after a change: the rule of the page's script (`assets/static/js/stream.js`)."""
+    after = dict(before)
+    for name, value in change.items():
+        if value is None:
+            after.pop(name, None)
+        elif isinstance(value, dict) and value.keys() == {GROWN}:
+            after[name] = after[name] + value[GROWN]
+        else:
+            after[name] = value
+    return after

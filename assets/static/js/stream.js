@@ -1,0 +1,237 @@
+/* The page is a function of one state. One stream brings the state; places marked data-part show its parts; what the
+   reader does is an act, one request each. Nothing else draws what the server knows. */
+"use strict";
+
+(() => {
+  const RETRY_MS = [100, 300, 1000, 2000, 3000]; // between attempts to send an act
+  const SILENT_MS = 5000; // without a sign of life the program does not answer
+  const state = new Map(); // parts by name
+  const drawers = new Map(); // by the beginning of a name: how a part is drawn that is not HTML
+  const root = document.documentElement;
+  const watchers = new Set(); // told of the names that changed
+
+  // -------------------- whose page it is: a reload keeps its session, a second tab gets its own
+
+  const hex = (bytes) => [...crypto.getRandomValues(new Uint8Array(bytes))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  function session() {
+    let id = sessionStorage.getItem("triforce-session");
+    if (!id) sessionStorage.setItem("triforce-session", (id = hex(16)));
+    return id;
+  }
+
+  // -------------------- drawing
+
+  const kept = (node) => node.nodeType === 1 && node.matches("[data-keep]");
+  const MORPH = {
+    morphStyle: "innerHTML",
+    ignoreActiveValue: true,
+    callbacks: {
+      beforeNodeMorphed: (old, now) => !(old.nodeType === 1 && old.matches("[data-live]") && now.matches?.("[data-live]")),
+      beforeAttributeUpdated: (name, node) => !(kept(node) && ["open", "value", "checked"].includes(name)), // the reader's own
+    },
+  };
+
+  const morph = (element, html) => Idiomorph.morph(element, html, MORPH);
+  const drawerOf = (name) => drawers.get(name) ?? drawers.get(name.slice(0, name.search(/[:.]/) + 1));
+
+  function draw(name, before) {
+    const drawer = drawerOf(name);
+    if (drawer) return drawer(state.get(name), name, before);
+    const value = state.get(name) ?? "";
+    for (const element of document.querySelectorAll(`[data-part="${CSS.escape(name)}"]`)) show(element, value);
+  }
+
+  function show(element, html) {
+    if (element.shown === html) return;
+    element.shown = html;
+    morph(element, html);
+  }
+
+  // Gradio has put places on the page, perhaps long after their parts have come: a tab is made when it is first seen.
+  function mounted(element) {
+    for (const place of element.querySelectorAll("[data-part]")) {
+      const name = place.dataset.part;
+      if (!drawerOf(name) && state.has(name)) show(place, state.get(name));
+    }
+    for (const [name, drawer] of drawers) {
+      if (state.has(name)) drawer(state.get(name), name);
+      else for (const part of state.keys()) if (drawerOf(part) === drawer) drawer(state.get(part), part);
+    }
+    changed([...state.keys()]);
+  }
+
+  function changed(names) {
+    for (const watcher of watchers) watcher(names);
+  }
+
+  // -------------------- the stream
+
+  let source = null;
+  let heard = 0;
+
+  function take({ parts, whole }) {
+    const names = Object.keys(parts);
+    const before = new Map(whole ? [] : names.map((name) => [name, state.get(name)]));
+    if (whole) for (const name of state.keys()) if (!(name in parts)) names.push(name);
+    if (whole) for (const name of names) if (!(name in parts)) state.delete(name);
+    for (const [name, value] of Object.entries(parts)) {
+      if (value === null) state.delete(name);
+      else if (typeof value === "object" && "+" in value) state.set(name, state.get(name).concat(value["+"]));
+      else state.set(name, value);
+    }
+    for (const name of names) draw(name, before.get(name));
+    if (names.length) changed(names);
+  }
+
+  const tab = () => document.querySelector('#tabs [role="tab"][aria-selected="true"]')?.textContent.trim().toLowerCase() || "read";
+
+  function connect() {
+    source?.close();
+    source = new EventSource(`page/state?session=${session()}&tab=${tab()}`);
+    source.tab = tab();
+    source.onmessage = ({ data }) => {
+      heard = performance.now();
+      root.classList.remove("silent");
+      take(JSON.parse(data));
+    };
+  }
+
+  // A tab that the reader opens has parts of its own.
+  new MutationObserver(() => source.tab !== tab() && connect()).observe(root, { attributeFilter: ["aria-selected"], childList: true, subtree: true });
+
+  setInterval(() => {
+    if (source.readyState === EventSource.CLOSED) connect(); // refused: the program is on its way up or down
+    root.classList.toggle("silent", heard > 0 && performance.now() - heard > SILENT_MS);
+  }, 1000);
+
+  // -------------------- acts: each has an id and is done once, however often it is sent
+
+  async function act(name, values = {}) {
+    const body = JSON.stringify({ session: session(), id: hex(12), act: name, values });
+    for (const wait of [...RETRY_MS, null]) {
+      try {
+        const answer = await fetch("page/act", { method: "POST", headers: { "Content-Type": "application/json" }, body, keepalive: body.length < 60000 });
+        if (answer.ok) return await answer.json();
+        if (answer.status < 500) return false;
+      } catch {
+        // the connection broke: once more
+      }
+      if (wait === null) return false;
+      await new Promise((again) => setTimeout(again, wait));
+    }
+  }
+
+  // What cannot be undone takes a second press.
+  const ARMED_MS = 4000;
+  function armed(button) {
+    if (button.classList.contains("armed")) return true;
+    const [label, title] = [button.textContent, button.title];
+    button.classList.add("armed");
+    button.textContent = `${label}?`;
+    button.title = "Press again to delete for good";
+    setTimeout(() => {
+      button.classList.remove("armed");
+      [button.textContent, button.title] = [label, title];
+    }, ARMED_MS);
+    return false;
+  }
+
+  // What a place does before its act goes out: sizes of images, settings of an answer.
+  const preparing = new Map(); // by verb: (detail, element) => [detail, values]
+
+  function send(name, element) {
+    const [verb] = name.split(":", 1);
+    const prepared = preparing.get(verb)?.(name, element) ?? [name, {}];
+    return act(...prepared);
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest?.("[data-act], [data-save]");
+    if (!button || button.disabled) return;
+    if ("armed" in button.dataset && (event.detail > 1 || !armed(button))) return; // a double click is no second thought
+    if (button.dataset.save) return save(button.dataset.save);
+    send(button.dataset.act, button);
+  });
+
+  document.addEventListener("change", (event) => {
+    const { actChange } = event.target.dataset;
+    if (actChange) act(actChange, { value: event.target.value });
+  });
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    event.preventDefault();
+    if (!form.dataset.submit) return;
+    const field = form.querySelector("input");
+    act(`${form.dataset.submit}:${field.value.trim()}`).then((done) => done && (field.value = ""));
+  });
+
+  function save(what) {
+    const link = document.createElement("a");
+    link.href = `page/file?session=${session()}&what=${encodeURIComponent(what)}`;
+    link.download = "";
+    link.click();
+  }
+
+  // -------------------- files: Gradio has stored them
+
+  const opening = new Set();
+  function opened(files) {
+    const paths = [files ?? []].flat().map((file) => file.path);
+    if (paths.length) {
+      const sent = act("open", { files: paths });
+      opening.add(sent);
+      sent.finally(() => opening.delete(sent));
+    }
+    return null; // empties the field
+  }
+
+  // -------------------- what the whole page shows
+
+  const NAME = "TriForce Reader";
+  drawers.set("flags", (names = [], _, before = []) => {
+    root.classList.remove(...before.filter((name) => !names.includes(name)));
+    root.classList.add(...names);
+  });
+
+  let long = false; // a long reading goes on
+  drawers.set("waiting", (waits) => {
+    const title = waits ? `${waits.told} · ${NAME}` : NAME;
+    if (document.title !== title) document.title = title;
+    if (long && !waits && state.get("title")) notice();
+    long = Boolean(waits && (waits.long || long));
+  });
+  drawers.set("title", () => {});
+
+  const mayNotify = () => root.classList.toggle("may-ask", globalThis.Notification?.permission === "default");
+  mayNotify();
+  document.addEventListener("click", (event) => {
+    if (event.target.closest?.("[data-notify]")) Notification.requestPermission().then(mayNotify);
+  });
+
+  function notice() {
+    if (!document.hidden || globalThis.Notification?.permission !== "granted") return;
+    const note = new Notification("The book is read", { body: state.get("title"), tag: "read" });
+    note.onclick = () => {
+      window.focus();
+      note.close();
+    };
+  }
+
+  window.triforcePage = {
+    act,
+    armed,
+    drawers,
+    mounted,
+    morph,
+    opened,
+    opening,
+    preparing,
+    save,
+    send,
+    state,
+    watch: (watcher) => watchers.add(watcher),
+  };
+
+  connect();
+})();
