@@ -5,7 +5,7 @@ from core.models.hub import catalog
 ASSETS = catalog.ROOT / "assets"
 STATIC = ASSETS / "static"
 STYLES = (
-    *("theme", "page", "race", "presenter", "inside", "library", "find", "system", "models", "chat", "reading"),
+    *("theme", "controls", "page", "race", "presenter", "inside", "library", "find", "system", "models", "chat", "reading"),
     *("checklist", "access"),
 )
 CSS = tuple(STATIC / "css" / f"{name}.css" for name in STYLES)

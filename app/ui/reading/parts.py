@@ -42,21 +42,27 @@ def reading_buttons(session: Session) -> str:
     """Stop, or Read on."""
     view = BookView(session)
     if view.reading:
-        return '<button type="button" data-act="stop-reading">Stop reading</button>'
-    return '<button type="button" data-act="read-on">Read on</button>' if view.paused else ""
+        return '<button type="button" class="pill" data-act="stop-reading">Stop reading</button>'
+    return '<button type="button" class="pill" data-act="read-on">Read on</button>' if view.paused else ""
 
 
-def samples(site: Site) -> str:
-    """A button per sample book, with the time that the model takes to read it."""
+def samples(site: Site, session: Session) -> str:
+    """A button per sample book, with the time that the model takes to read it; folded once a book is open."""
     shown = one_of_each(site.samples)
     if not shown:
         return ""
-    buttons = "".join(
-        f'<button type="button" data-act="sample:{render.escape(one.file.name)}">'
-        f"{render.escape(one.label(_seconds(site, one)))}</button>"
-        for one in shown
-    )
-    return f'<p class="quiet">Or try a sample book:</p>{buttons}'
+    buttons = ""
+    for one in shown:
+        title, _, more = one.label(_seconds(site, one)).partition("\n")
+        act = f"sample:{render.escape(one.file.name)}"
+        words = f"<b>{render.escape(title)}</b> {render.escape(more)}"
+        buttons += f'<button type="button" data-act="{act}">{words}</button>'
+    state = "" if _has_book(session) else " open"
+    return f'<details{state}><summary>Or try a sample book:</summary><div class="list">{buttons}</div></details>'
+
+
+def _has_book(session: Session) -> bool:
+    return bool(session.uploads.library.books or session.uploads.pending)
 
 
 def _seconds(site: Site, sample: Sample) -> float | None:
@@ -98,7 +104,8 @@ def flags(session: Session) -> list[str]:
         "incognito": session.incognito,
         "page-open": bool(shown.leaves.get("read")),
         "choosing": session.uploads.too_long,
-        "has-book": session.has_something and bool(session.uploads.library.books or session.uploads.pending),
+        "has-book": _has_book(session),
+        "has-reach": bool(session.book and session.book.note),
         "racing": shown.race is not None and shown.race.running,
     }
     return [name for name, holds in found.items() if holds]
@@ -142,7 +149,7 @@ PARTS = (
     Part("setting:", lambda site, _: choices(site.worker.state), _model),
     Part("book", lambda _, session: BookView(session).html()),
     Part("reading", lambda _, session: reading_buttons(session)),
-    Part("samples", lambda site, _: samples(site), _model),
+    Part("samples", samples, lambda site, session: (site.worker.state, _has_book(session))),
     Part(
         "conversations",
         lambda site, session: conversation_list(

@@ -44,6 +44,7 @@
   function show(element, html) {
     if (element.shown === html) return;
     element.shown = html;
+    element.closest(".block")?.classList.toggle("vacant", html === "");
     morph(element, html);
   }
 
@@ -51,7 +52,7 @@
   function mounted(element) {
     for (const place of element.querySelectorAll("[data-part]")) {
       const name = place.dataset.part;
-      if (!drawerOf(name) && state.has(name)) show(place, state.get(name));
+      if (!drawerOf(name) && (state.has(name) || !place.innerHTML)) show(place, state.get(name) ?? "");
     }
     for (const [name, drawer] of drawers) {
       if (state.has(name)) drawer(state.get(name), name);
