@@ -74,7 +74,7 @@ def _row(one: Summary, current: str, time: datetime, search: str = "") -> str:
         f'<li{mark} id="conversation-{one.id}">'
         f'<button type="button" class="open" data-act="open-conversation:{one.id}" title="{title}"><b>{title}</b>'
         f"<small>{about}</small>{hit}</button>"
-        f'<details><summary aria-label="More about {title}" title="More">⋯</summary><div class="menu">'
+        f'<details data-keep><summary aria-label="More about {title}" title="More">⋯</summary><div class="menu">'
         f'<button type="button" data-rename="{one.id}">Rename</button>'
         f'<button type="button" data-save="markdown:{one.id}">Export Markdown</button>'
         f'<button type="button" data-save="json:{one.id}">Export JSON</button>'
