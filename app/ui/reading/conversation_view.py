@@ -1,6 +1,6 @@
 """The list of conversations as HTML, and the line that names the shown conversation's book.
 
-Titles come from questions and are escaped; files are identified by id only. 
+Titles come from questions and are escaped; files are identified by id only.
 """
 
 from datetime import UTC, datetime
@@ -13,9 +13,7 @@ from app.ui import render
 
 MOST_SHOWN = 200  # the search finds the others
 DAY = 86_400
-SEARCH = (
-    '<input id="conv-search" type="text" placeholder="Search" aria-label="Search conversations" autocomplete="off" data-keep>'
-)
+SEARCH = '<input id="conv-search" type="text" placeholder="Search" aria-label="Search conversations" autocomplete="off" data-keep>'
 
 
 def conversation_list(
