@@ -26,7 +26,7 @@ PRESETS = {
     "Lively": SamplingParams(temperature=1.0, top_p=0.95),
 }
 PRESET_INFO = "Precise always takes the likeliest token; the others draw, and a seed repeats them."
-METHOD_INFO = "Both write exactly what the model would write. TriForce needs fewer passes over the book."
+METHOD_INFO = "Both write exactly what the model would write. {} needs fewer passes over the book."
 THINKING_INFO = "Whether the model thinks first. A thought is folded, and takes new tokens, too."
 AS_CHOSEN, AS_SET_UP = "as chosen", ""  # of speculation; of thinking
 AS_CHOSEN_CHOICE = ("As chosen under Decoding", AS_CHOSEN)
@@ -142,7 +142,11 @@ def choices(state: ModelState) -> dict[str, str]:
     has_draft, usual = (info.has_draft, info.usual_method) if info else (True, DEFAULTS.method)
     found = {
         "method": _radios(
-            "method", "Decoding", METHOD_INFO, decoding_choices(has_draft=has_draft, usual=usual), usual=usual
+            "method",
+            "Decoding",
+            METHOD_INFO.format("TriForce" if has_draft else "Speculation"),
+            decoding_choices(has_draft=has_draft, usual=usual),
+            usual=usual,
         ),
         "variant": _select("variant", "Speculation", variants(has_draft=has_draft, usual=usual)),
     }
