@@ -212,10 +212,7 @@ ACTS: dict[str, Act] = {
     "read-on": read_on,
     "stop-reading": stop_reading,
     "reopen": reopen,
-    **{
-        verb: arrange(verb)
-        for verb in ("start-over", "parts", "up", "down", "move", "remove", "only", "choose")
-    },
+    **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "move", "remove", "only", "choose")},
     "undo": undo,
     "fresh": fresh,
     "dismiss": dismiss,

@@ -27,7 +27,7 @@ def saved_books(site: Site, session: Session) -> str:
     settings = folder.settings
     rows = "".join(
         f'<label><input type="radio" name="keeping" data-act-change="keeping:{value}"'
-        f'{" checked" if value == settings.keeping else ""}><span>{label}</span></label>'
+        f"{' checked' if value == settings.keeping else ''}><span>{label}</span></label>"
         for label, value in CHOICES
     )
     form = (

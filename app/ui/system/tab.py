@@ -3,7 +3,6 @@
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -134,13 +133,11 @@ def models(site: Site) -> str:
         return ""
     if source.unavailable:
         return models_view.unavailable(source.unavailable)
-    if isinstance(state, Loading):
-        if not state.model:
-            return models_view.waits()
-        rows = [replace(row, fit=None) for row in model_rows(state, source)]  # free memory changes while a model loads
-        return models_view.models(rows, loading=True)
+    if isinstance(state, Loading):  # free memory changes then
+        return models_view.models(site.rows, loading=True) if site.rows else models_view.waits()
     fetching = now.name if now is not None and not now.ended else ""
-    return models_view.models(model_rows(state, source), fetching=fetching)
+    site.rows = tuple(model_rows(state, source))
+    return models_view.models(site.rows, fetching=fetching)
 
 
 def _models_key(site: Site, session: Session) -> object:
@@ -164,7 +161,7 @@ PARTS = (
     Part("report", lambda site, session: report(snapshot(site, session)), _snapshot_key, tab="system", rest=0.5),
     Part("models-doing", doing, tab="system"),
     Part("bring", lambda site, _: bring(site), lambda *_: None, tab="system"),
-    Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3),
+    Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3, aside=True),
 )
 
 

@@ -227,7 +227,7 @@
     const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
     const command = event.ctrlKey || event.metaKey;
     if (event.key === "Escape") {
-      const menu = find("#conversations details[open]");
+      const menu = find("#conversations li details[open]");
       if (find("dialog[open]")) return;
       if (menu) menu.open = false;
       else if (shown(find("#question .stop"))) act("stop");
