@@ -41,7 +41,9 @@ def saved_books(site: Site, session: Session) -> str:
 
 
 def _section(body: str) -> str:
-    return f'<details id="kept" data-keep><summary role="button">Saved books</summary>{body}</details>'
+    return (
+        f'<details id="kept" class="fold-part" data-keep><summary role="button">Saved books</summary>{body}</details>'
+    )
 
 
 def remove(site: Site, _session: Session, book_id: str, _values: Values) -> None:

@@ -60,7 +60,7 @@ def on_disk(session: Session) -> str:
         return ""
     size = formats.amount(state.offer.size_bytes)
     return (
-        f'<div class="keeping"><p>Save what was read? It takes {size} on disk, and the book opens in seconds the next time.</p>'
+        f'<div class="keeping"><p>Save what was read? It takes {size} on disk, and the book then opens in seconds.</p>'
         '<button type="button" class="keep" data-act="keep">Save it</button>'
         '<button type="button" class="link" data-act="keep-not">Do not save</button></div>'
     )

@@ -85,7 +85,7 @@ class ModelRow:
 
     @property
     def use(self) -> tuple[float, ...]:
-        """The order of the list: what is in use, brought, on this disk; then the largest of the quick, then the quickest."""
+        """Its place in the list: in use, brought, on this disk, then the largest of the quick, then the quickest."""
         speeds = self.fit.speeds if self.fit else None
         usable = speeds is not None and speeds.is_usable
         last = -self.size_bytes if usable else speeds.reading_seconds / speeds.pages if speeds and speeds.pages else 0.0
