@@ -136,5 +136,3 @@ class PageRoutes:
             return RequestError("There is nothing here.", 404).as_text()
         kind = mimetypes.guess_type(file.name)[0] or "text/plain"
         return Response(file.read_bytes(), media_type=kind, headers={"Cache-Control": "no-cache"})
-
-

@@ -78,9 +78,7 @@ def suggestions(samples: Sequence[Sample], session: Session) -> str:
     names = session.book.names if session.book and session.fits else ()
     asked = tuple(exchange.question for exchange in session.exchanges)
     found = [one for name in names for one in open_questions(tuple(samples), name, asked, NUM_SUGGESTIONS)]
-    return "".join(
-        f'<button type="button" data-ask>{render.escape(text)}</button>' for text in found[:NUM_SUGGESTIONS]
-    )
+    return "".join(f'<button type="button" data-ask>{render.escape(text)}</button>' for text in found[:NUM_SUGGESTIONS])
 
 
 def note(site: Site) -> str:
@@ -114,7 +112,14 @@ def flags(session: Session) -> list[str]:
 def _conversations_key(site: Site, session: Session) -> object:
     summaries = site.worker.conversations.listing(session.search)
     deleted = session.deleted.id if session.deleted else ""
-    return (tuple(summaries.summaries), summaries.notices, session.search, session.dialogue_id, deleted, session.incognito)
+    return (
+        tuple(summaries.summaries),
+        summaries.notices,
+        session.search,
+        session.dialogue_id,
+        deleted,
+        session.incognito,
+    )
 
 
 def _choosing_key(_site: Site, session: Session) -> object:
@@ -160,7 +165,13 @@ PARTS = (
     ),
     Part("strip", lambda _, session: strip(session), rest=0.1),
     Part("where", lambda site, session: "" if site.elsewhere else where(session), _where_key, rest=0.5),
-    Part("offer", lambda site, session: site.offer.html(session), lambda site, session: site.offer.key(session), rest=0.3, aside=True),
+    Part(
+        "offer",
+        lambda site, session: site.offer.html(session),
+        lambda site, session: site.offer.key(session),
+        rest=0.3,
+        aside=True,
+    ),
     Part("choosing", lambda _, session: checklist(session), _choosing_key),
     Part("about", lambda _, session: book_notice(session)),
     Part("chat", lambda _, session: chat(session)),

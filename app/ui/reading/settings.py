@@ -136,7 +136,9 @@ def choices(state: ModelState) -> dict[str, str]:
     """The fields that depend on the model, as HTML by name; the script marks what was chosen."""
     info = state.info if isinstance(state, Ready) else None
     if info is not None and info.elsewhere:
-        return {"thinking": _radios("thinking", "Thinking", THINKING_INFO, thinking_choices(info.thinking, info.thinks))}
+        return {
+            "thinking": _radios("thinking", "Thinking", THINKING_INFO, thinking_choices(info.thinking, info.thinks))
+        }
     has_draft, usual = (info.has_draft, info.usual_method) if info else (True, DEFAULTS.method)
     found = {
         "method": _radios(

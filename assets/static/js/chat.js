@@ -183,6 +183,9 @@
     event.target.closest?.("#conversations .menu [data-save], #conversations .menu [data-act]:not([data-armed])")?.closest("details").removeAttribute("open");
   });
 
+  // A menu at the lower edge comes into view.
+  document.addEventListener("toggle", ({ target }) => target.open && target.matches?.("#conversations li details") && target.closest("li").scrollIntoView({ block: "nearest" }), true);
+
   function rename(row, id) {
     const button = find(".open", row);
     const title = find("b", button);
