@@ -62,7 +62,11 @@ class ModelOffer:
         if _is_small(state):
             larger = best([row for row in rows if row.needs_hub], int(FULL_MODELS * words))
             return _card(refused + (_offer(why, larger, None) if larger else ""))
-        row, small = best(rows, int(FULL_MODELS * words)), best([row for row in rows if not row.needs_hub])
+        row, small = (
+            best([row for row in rows if row.needs_hub is hub], int(FULL_MODELS * words)) for hub in (True, False)
+        )
+        if row is None:
+            row, small = small, None
         return _card(refused + _warning(session) + (_offer(why, row, small) if row else _nothing_fits()))
 
     def get(self, session: Session, name: str) -> None:
@@ -146,17 +150,20 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
     """The offer of a model, beside the smallest one where that is another and quicker to have."""
     name, fit = render.escape(row.title or row.name), row.fit
     assert fit is not None and fit.speeds is not None, "offered without a plan"
-    facts = [row.description, f"{fit.context:,} tokens of context", row.licence]
+    facts = [f"{row.title or row.name}: {row.description}", f"{fit.context:,} tokens of context", row.licence]
     if not row.is_here:
         facts.insert(1, f"about {formats.disk_size(row.to_come_bytes)} to download")
     facts += [fit.speeds.in_words, fit.speeds.reason]
     listed = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts if fact)
-    told, wanted = f"{render.escape(why)} <b>{name}</b> suits this machine best{'' if row.needs_hub else SMALL}.", [row]
-    if small is not None and small != row and not _is_whole(row) and (small.is_here or not constants.HF_HUB_OFFLINE):
-        told, wanted = f"{told} <b>{render.escape(small.name)}</b> answers soonest{SMALL}.", [small, row]
+    told, wanted = f"<b>{name}</b> suits this machine best", [row]
+    if small is not None and not _is_whole(row) and (small.is_here or not constants.HF_HUB_OFFLINE):
+        told = f"<b>{render.escape(small.name)}</b> answers soonest{SMALL}. Of the larger models, {told}"
+        wanted = [small, row]
+    elif not row.needs_hub:
+        told += SMALL
     buttons = "".join(_button(one, strong=one is wanted[0]) for one in wanted)
     return (
-        f'<div class="offered" data-offer="{render.escape(row.name)}"><p>{told}</p>'
+        f'<div class="offered" data-offer="{render.escape(row.name)}"><p>{render.escape(why)} {told}.</p>'
         f'<details data-keep><summary>Facts</summary><ul class="model-facts">{listed}</ul></details>'
         f'<div class="acts">{buttons}{OTHERS}{NOT_NOW}</div></div>'
     )

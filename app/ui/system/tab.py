@@ -31,9 +31,11 @@ OURS = ("uploads", "conversations", "shelf")  # in the data folder; a folder cho
 REPORT = """<div id="system-copy-head"><div><h3>Report for a bug</h3>
 <p class="quiet">Plain text to paste. No text of books, no questions, no names of files.</p></div>
 <span id="system-copied" role="status"></span>
-<button type="button" id="copy-report" data-copy-report>Copy report</button></div><textarea id="system-report" aria-label="Report" rows="14" readonly></textarea>"""
+<button type="button" id="copy-report" data-copy-report>Copy report</button></div>
+<textarea id="system-report" aria-label="Report" rows="14" readonly></textarea>"""
 BRING = """<form id="bring-model" data-submit="bring"><label><b>Bring a model</b>
-<small class="info">The path of a folder with config.json and weights, or of a .gguf file. It is used where it is.</small>
+<small class="info">The path of a folder with config.json and weights, or of a .gguf file. It is used where it
+is.</small>
 <input type="text" name="path" placeholder="/home/me/models/Qwen3-8B" autocomplete="off"></label>
 <button type="submit" id="bring-add">Add</button></form>"""
 
