@@ -174,7 +174,11 @@ PARTS = (
     Part("strip", lambda _, session: strip(session), rest=0.1),
     Part("where", lambda site, session: "" if site.elsewhere else where(session), _where_key, rest=0.5),
     Part(
-        "offer", lambda site, session: site.offer.html(session), lambda site, session: site.offer.key(session), rest=0.3
+        "offer",
+        lambda site, session: site.offer.html(session),
+        lambda site, session: site.offer.key(session),
+        rest=0.3,
+        aside=True,
     ),
     Part("choosing", lambda _, session: checklist(session), _choosing_key),
     Part("about", lambda _, session: book_notice(session)),
