@@ -62,7 +62,7 @@ def test_a_race_is_stopped_and_another_one_runs(page: Page, engine: FakeEngine, 
     starts(page)
     expect(page.lane("TriForce")).to_contain_text("One")
     page.presses("Stop")
-    expect(page.race).to_contain_text("Stopped")
+    expect(page.race).to_contain_text("Stopped · the book was read once")  # the race, not only a lane
     expect(page.button("Start")).to_be_visible()
     engine.writing.set()
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_the_presenter_shows_the_book_the_race_one_round_and_the_end(
     expect(page.heading(SAMPLE)).to_be_hidden()
     page.fits_its_width()
     page.types("Space")
-    expect(page.race).to_contain_text("Stopped")
+    expect(page.race).to_contain_text("Stopped · the book was read once")  # the race, not only a lane
     engine.writing.set()
     for _ in range(3):
         engine.enqueue(WORDS * 2)
