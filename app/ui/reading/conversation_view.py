@@ -71,7 +71,7 @@ def _row(one: Summary, current: str, time: datetime, search: str = "") -> str:
     mark = ' class="current" aria-current="true"' if one.id == current else ""
     about = f"{ago(one.changed, time)} · {render.escape(one.book)}"
     return (
-        f'<li{mark} data-id="{one.id}">'
+        f'<li{mark} id="conversation-{one.id}">'
         f'<button type="button" class="open" data-act="open-conversation:{one.id}" title="{title}"><b>{title}</b>'
         f"<small>{about}</small>{hit}</button>"
         f'<details><summary aria-label="More about {title}" title="More">⋯</summary><div class="menu">'

@@ -24,7 +24,6 @@
   const kept = (node) => node.nodeType === 1 && node.matches("[data-keep]");
   const MORPH = {
     morphStyle: "innerHTML",
-    ignoreActiveValue: true,
     callbacks: {
       beforeNodeMorphed: (old, now) => !(old.nodeType === 1 && old.matches("[data-live]") && now.matches?.("[data-live]")),
       beforeAttributeUpdated: (name, node) => !(kept(node) && ["open", "value", "checked"].includes(name)), // the reader's own
@@ -146,12 +145,19 @@
     return act(...prepared);
   }
 
+  // A button may be drawn anew between press and release of the mouse: what it stood for when it was pressed is done.
+  let pressed = null;
+  document.addEventListener("pointerdown", ({ target }) => {
+    const button = target.closest?.("[data-act]");
+    pressed = button && { button, act: button.dataset.act };
+  });
+
   document.addEventListener("click", (event) => {
     const button = event.target.closest?.("[data-act], [data-save]");
     if (!button || button.disabled) return;
     if ("armed" in button.dataset && (event.detail > 1 || !armed(button))) return; // a double click is no second thought
     if (button.dataset.save) return save(button.dataset.save);
-    send(button.dataset.act, button);
+    send(event.detail && pressed?.button === button ? pressed.act : button.dataset.act, button);
   });
 
   document.addEventListener("change", (event) => {
