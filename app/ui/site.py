@@ -65,27 +65,35 @@ class Drawer:
     def __init__(self, site: Site, session: Session, tab: str, parts: tuple[Part, ...]) -> None:
         self._site, self._session = site, session
         self._parts = [part for part in parts if part.tab in ("", tab)]
-        self._drawn: dict[str, tuple[object, float, Any]] = {}  # by part: key, time, value
+        self._drawn: dict[str, tuple[object, float, int, Any]] = {}  # by part: key, time, the session's version, value
+        self.is_late = False  # something has changed that a part did not show yet, because it rests
 
     def state(self) -> dict[str, Any]:
         """All parts now."""
         found: dict[str, Any] = {}
+        self.is_late = False
         for part in self._parts:
             value = self._value(part)
             if part.name[-1] in ":.":
-                found |= {f"{part.name}{name}": one for name, one in value.items()}
+                found |= {f"{part.name}{name}": one for name, one in (value or {}).items()}
             elif value is not None:
                 found[part.name] = value
         return found
 
     def _value(self, part: Part) -> Any:
-        key = part.key(self._site, self._session) if part.key else None
-        now, (before, drawn, value) = time.monotonic(), self._drawn.get(part.name, (None, -part.rest - 1, None))
-        due = part.name not in self._drawn or now - drawn >= part.rest
-        if due and not (part.key and part.name in self._drawn and key == before):
-            try:
-                value = part.draw(self._site, self._session)
-            except Exception:  # one part must not end the stream of all others
-                log.exception("the part %s could not be drawn", part.name)
-            self._drawn[part.name] = key, now, value
+        key, now, version = part.key and part.key(self._site, self._session), time.monotonic(), self._session.version
+        if part.name in self._drawn:
+            before, drawn, seen, value = self._drawn[part.name]
+            if part.key and key == before:
+                return value
+            if now - drawn < part.rest:
+                self.is_late = self.is_late or seen != version
+                return value
+        else:
+            value = None
+        try:
+            value = part.draw(self._site, self._session)
+        except Exception:  # one part must not end the stream of all others
+            log.exception("the part %s could not be drawn", part.name)
+        self._drawn[part.name] = key, now, version, value
         return value
