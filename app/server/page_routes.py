@@ -1,4 +1,4 @@
-"""What the page asks of the server beside Gradio's own: one stream of its state, its acts, files to save, its scripts."""
+"""What the page asks of the server beside Gradio's own: the stream of its state, acts, files to save, scripts."""
 
 import asyncio
 import json

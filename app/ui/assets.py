@@ -5,7 +5,20 @@ from core.models.hub import catalog
 ASSETS = catalog.ROOT / "assets"
 STATIC = ASSETS / "static"
 STYLES = (
-    *("theme", "controls", "page", "race", "presenter", "inside", "library", "find", "system", "models", "chat", "reading"),
+    *(
+        "theme",
+        "controls",
+        "page",
+        "race",
+        "presenter",
+        "inside",
+        "library",
+        "find",
+        "system",
+        "models",
+        "chat",
+        "reading",
+    ),
     *("checklist", "access"),
 )
 CSS = tuple(STATIC / "css" / f"{name}.css" for name in STYLES)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.ui.reading.answers import Answers
 
 from app.runtime.worker import EngineWorker
-from app.ui.reading.answers import Answers
 from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, close_book, hold_extraction, write_book
 from tests.browser.test_page import Reader, browser, playwright, visit  # noqa: F401
 

@@ -1,6 +1,7 @@
 """The books on disk, in the tab "Library": whether books are saved, their size limit, and their list."""
 
 from dataclasses import replace
+from typing import Any, cast
 
 from app.runtime.sessions import Session
 from app.ui import render
@@ -27,7 +28,7 @@ def saved_books(site: Site, session: Session) -> str:
     settings = folder.settings
     rows = "".join(
         f'<label><input type="radio" name="keeping" data-act-change="keeping:{value}"'
-        f'{" checked" if value == settings.keeping else ""}><span>{label}</span></label>'
+        f"{' checked' if value == settings.keeping else ''}><span>{label}</span></label>"
         for label, value in CHOICES
     )
     form = (
@@ -60,7 +61,7 @@ def choose(site: Site, session: Session, keeping: str, values: Values) -> None:
         return
     try:
         if keeping:
-            folder.choose(replace(folder.settings, keeping=keeping))
+            folder.choose(replace(folder.settings, keeping=cast(Any, keeping)))
         elif str(values["value"]).strip():
             folder.choose(replace(folder.settings, cap_bytes=int(float(values["value"]) * GIB)))
         else:

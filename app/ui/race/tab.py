@@ -1,11 +1,10 @@
 """The tab "Race": its places, and what they show. One question, several methods, one reading."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
 
-from app.context.samples import Sample, fastest_method, race_questions
+from app.context.samples import fastest_method, race_questions
 from app.runtime.events import Ready
 from app.runtime.race_job import first_lanes
 from app.runtime.sessions import Session
@@ -92,11 +91,21 @@ def saves(session: Session) -> str:
 
 def _board_key(_site: Site, session: Session) -> object:
     view = view_of(session)
-    return object() if view.running else (id(session.race), session.race and session.race.ended, id(shown_of(session).race))
+    return (
+        object()
+        if view.running
+        else (id(session.race), session.race and session.race.ended, id(shown_of(session).race))
+    )
 
 
 def _setup_key(site: Site, session: Session) -> object:
-    return (site.worker.state, id(session.book), len(session.exchanges), id(session.race), session.race and session.race.ended)
+    return (
+        site.worker.state,
+        id(session.book),
+        len(session.exchanges),
+        id(session.race),
+        session.race and session.race.ended,
+    )
 
 
 PARTS = (

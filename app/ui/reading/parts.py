@@ -1,6 +1,5 @@
 """The parts of the tab Read, and those around all tabs."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from app.context.domain_check import FULL_MODELS, OWN_BOOKS
@@ -24,6 +23,7 @@ from app.ui.site import Part, Site
 from core.generation.events import PrefillProgress
 
 NUM_SUGGESTIONS = 3
+MOST_TITLE = 60  # characters of a chapter's title in a question
 
 
 def strip(session: Session) -> str:
@@ -73,14 +73,16 @@ def _seconds(site: Site, sample: Sample) -> float | None:
     return reading_time(state, num_tokens) if 0 < num_tokens <= state.context else None
 
 
-def suggestions(samples: Sequence[Sample], session: Session) -> str:
-    """Questions for a sample book that were not asked yet."""
+def suggestions(site: Site, session: Session) -> str:
+    """Questions that were not asked yet: a sample's own, and of another book, about its chapters."""
     names = session.book.names if session.book and session.fits else ()
     asked = tuple(exchange.question for exchange in session.exchanges)
-    found = [one for name in names for one in open_questions(tuple(samples), name, asked, NUM_SUGGESTIONS)]
-    return "".join(
-        f'<button type="button" data-ask>{render.escape(text)}</button>' for text in found[:NUM_SUGGESTIONS]
-    )
+    found = [one for name in names for one in open_questions(site.samples, name, asked, NUM_SUGGESTIONS)]
+    state = site.worker.state
+    if session.book and names and not found and not asked and isinstance(state, Ready) and not state.info.limits:
+        titles = [chapter.title for document in session.book.library.books for chapter in document.document.chapters]
+        found = [f"What is “{title}” about?" for title in titles if len(title) <= MOST_TITLE][:NUM_SUGGESTIONS]
+    return "".join(f'<button type="button" data-ask>{render.escape(text)}</button>' for text in found[:NUM_SUGGESTIONS])
 
 
 def note(site: Site) -> str:
@@ -114,7 +116,18 @@ def flags(session: Session) -> list[str]:
 def _conversations_key(site: Site, session: Session) -> object:
     summaries = site.worker.conversations.listing(session.search)
     deleted = session.deleted.id if session.deleted else ""
-    return (tuple(summaries.summaries), summaries.notices, session.search, session.dialogue_id, deleted, session.incognito)
+    return (
+        tuple(summaries.summaries),
+        summaries.notices,
+        session.search,
+        session.dialogue_id,
+        deleted,
+        session.incognito,
+    )
+
+
+def _suggestions_key(site: Site, session: Session) -> object:
+    return (id(session.book), session.fits, session.head, id(site.worker.state))
 
 
 def _choosing_key(_site: Site, session: Session) -> object:
@@ -160,14 +173,16 @@ PARTS = (
     ),
     Part("strip", lambda _, session: strip(session), rest=0.1),
     Part("where", lambda site, session: "" if site.elsewhere else where(session), _where_key, rest=0.5),
-    Part("offer", lambda site, session: site.offer.html(session), lambda site, session: site.offer.key(session), rest=0.3),
+    Part(
+        "offer", lambda site, session: site.offer.html(session), lambda site, session: site.offer.key(session), rest=0.3
+    ),
     Part("choosing", lambda _, session: checklist(session), _choosing_key),
     Part("about", lambda _, session: book_notice(session)),
     Part("chat", lambda _, session: chat(session)),
     Part("exchange:", lambda _, session: exchanges(session), lambda _, session: exchanges_key(session)),
     Part("live", lambda _, session: live(session)),
     Part("live.", lambda _, session: live_texts(session)),
-    Part("suggestions", lambda site, session: suggestions(site.samples, session)),
+    Part("suggestions", suggestions, _suggestions_key),
     Part("editing", lambda _, session: editing_notice(session)),
     Part("note", lambda site, _: note(site), _model),
     Part("leaf", lambda _, session: shown_of(session).leaves.get("read", "")),

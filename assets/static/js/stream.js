@@ -236,6 +236,7 @@
     preparing,
     save,
     send,
+    session,
     state,
     watch: (watcher) => watchers.add(watcher),
   };

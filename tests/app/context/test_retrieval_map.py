@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from app.ui.retrieval_map.panel import opened
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,6 @@ from app.context.retrieval_map import MOST_LOADS, Loaded, Loads, Weights, chunk_
 from app.conversations.tree import ROOT, BookRef, Dialogue
 from app.documents.document import Document, make_pages
 from app.runtime.sessions import Session
-from app.ui.retrieval_map.panel import opened
 from app.ui.retrieval_map.view import MOST_BARS, where
 
 NOTHING = [0.0] * 30_000  # is usual

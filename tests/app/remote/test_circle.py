@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from app.ui.model_watch import ModelWatch
 
 import launch
 from app.cli import ask
@@ -20,7 +21,6 @@ from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from app.server.serve_page import load
 from app.ui.header import masthead
-from app.ui.model_watch import ModelWatch
 from app.ui.page import build_page
 from app.ui.reading.answer_footer import answer_footer
 from app.ui.reading.live_strip import LiveStrip

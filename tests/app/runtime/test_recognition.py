@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from app.ui.handlers import once_extracted
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import NameObject
 
@@ -25,7 +26,6 @@ from app.documents.recognised import RecognisedPages
 from app.runtime.data_folder import data_dir
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.handlers import once_extracted
 from app.ui.library.page_viewer import NOT_PLACED, preview
 from app.ui.library.tab import LibraryHandlers
 from app.ui.library.view import listing

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from app.ui.library.saved_tab import SavedHandlers, SavedParts
 
 from app.runtime.events import BookMoving
 from app.runtime.saved_books import LOST, SavedBooks, disk_state
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.library.saved_tab import SavedHandlers, SavedParts
 from app.ui.library.saved_view import SavedLine, saved_list
 from app.ui.reading.book_view import BookView
 from core.config import GenerationConfig

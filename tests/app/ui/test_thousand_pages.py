@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from app.ui.retrieval_map.panel import opened
+
 from app.documents.document import Chapter, Document, make_pages
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
@@ -9,7 +11,6 @@ from app.ui.library.page_viewer import preview
 from app.ui.library.view import MOST_SHOWN, incoming, listing
 from app.ui.reading.book_view import BookView
 from app.ui.reading.chat_view import conversation
-from app.ui.retrieval_map.panel import opened
 from app.ui.retrieval_map.view import MOST_BARS, MOST_TOP, where
 from core.config import GenerationConfig
 from tests.app.fakes import FakeEngine

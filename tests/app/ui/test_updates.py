@@ -7,11 +7,11 @@ from typing import Any
 
 import gradio as gr
 import pytest
+from app.ui.updates import Updates, lasting
 from gradio.utils import diff
 
 from app.runtime.worker import EngineWorker
 from app.ui.page import build_page
-from app.ui.updates import Updates, lasting
 
 NAMES = ("chat", "box", "card")
 

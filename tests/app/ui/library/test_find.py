@@ -4,12 +4,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from app.ui.library.find_tab import searched
+
 from app.context.context_documents import Library, Pages
 from app.context.uploads import Uploads
 from app.documents.document import Document, make_pages
 from app.runtime.events import BookOpened
 from app.runtime.sessions import Session
-from app.ui.library.find_tab import searched
 from app.ui.library.find_view import MOST_SHOWN, STEP
 from app.ui.library.page_viewer import preview
 from app.ui.library.view import listing

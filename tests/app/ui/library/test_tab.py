@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.ui.library.drawing import LibraryDrawing, LibraryParts
 
 from app.context.context_documents import AlreadyThere, Chapters, Library, Pages
 from app.context.token_costs import Meter
@@ -20,7 +21,6 @@ from app.documents.readers import extract_document
 from app.runtime.context_loader import _book, open_library, talk_tokens
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.library.drawing import LibraryDrawing, LibraryParts
 from app.ui.library.page_viewer import preview
 from app.ui.library.tab import changes
 from app.ui.library.view import incoming, listing

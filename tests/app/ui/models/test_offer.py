@@ -7,17 +7,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from app.ui.js_bridge import MODEL_CAME
+from app.ui.updates import Updates
 
 from app.runtime.downloads import Downloads
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.js_bridge import MODEL_CAME
 from app.ui.models.offer import ModelOffer, best
 from app.ui.models.rows import Fit, ModelRow
 from app.ui.models.speeds import Speeds
 from app.ui.reading.book_view import BookView
-from app.ui.updates import Updates
 from core.config import GenerationConfig
 from core.planning.hardware import Gpu, Machine
 from tests.app.fakes import FakeEngine, write_book

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import gradio as gr
 import pytest
+from app.ui.models.tab import ModelHandlers, ModelParts
 from huggingface_hub import constants
 
 from app.runtime.downloads import DownloadRuns, Downloads, Fetch
@@ -20,7 +21,6 @@ from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from app.ui.models import rows as rows_module
 from app.ui.models.rows import Fit, ModelRow, ModelSource, config_of, fit_of, model_rows
-from app.ui.models.tab import ModelHandlers, ModelParts
 from app.ui.models.view import download, fit_line, loading, models, not_loaded
 from core.config import EngineConfig
 from core.errors import NotEnoughMemory, UnknownModel
