@@ -24,11 +24,8 @@ class Pane(gr.HTML):
     def get_block_name(self) -> str:
         """Gradio's own component draws it."""
         return "html"
-    from collections.abc import Callable, Sequence
-    from typing import TYPE_CHECKING, Any, Literal
-
+    from typing import Callable, Literal, Sequence, Any, TYPE_CHECKING
     from gradio.blocks import Block
-
     if TYPE_CHECKING:
         from gradio.components import Timer
         from gradio.components.base import Component

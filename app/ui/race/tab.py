@@ -19,7 +19,7 @@ from core.decoding.registry import METHODS
 NUM_PROMPTS = 3
 LENGTHS = [("Whole answer", 0), ("10 s each", 10), ("30 s each", 30)]
 DEFAULTS = GenerationConfig()
-SETUP = """<form id="race-setup" data-race><div id="race-ask">
+SETUP = """<form id="race-setup" data-race novalidate><div id="race-ask">
 <textarea rows="1" placeholder="A question about the book, for all lanes" aria-label="Question" dir="auto"></textarea>
 <button type="submit" id="race-start">Start</button>
 <button type="button" id="race-stop" data-act="stop-race">Stop</button>
