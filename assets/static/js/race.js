@@ -124,11 +124,13 @@
   const CATCH_UP_MS = 150;
   const shown = new WeakMap(); // by a lane's element: its clock in milliseconds, and its text
   let live = 0;
+  let before = 0; // the time of the last frame
 
-  function frameOfLive(now, before = now) {
+  function step(now) {
     const nodes = all("#race-board .race.running .lane[data-lane]");
-    live = nodes.length && requestAnimationFrame((next) => frameOfLive(next, now));
-    for (const node of nodes) drawLive(node, Math.min(1, (now - before) / CATCH_UP_MS));
+    for (const node of nodes) drawLive(node, live ? Math.min(1, (now - before) / CATCH_UP_MS) : 0);
+    before = now;
+    live = nodes.length && requestAnimationFrame(step);
   }
 
   function drawLive(node, share) {
@@ -142,10 +144,9 @@
     tell(lane, at(points, end - lane.time < 1 ? end : lane.time), lane.time);
   }
 
-  const move = () => {
-    if (!live) live = requestAnimationFrame((now) => frameOfLive(now));
-  };
-  drawers.set("lane:", move);
+  drawers.set("lane:", () => {
+    if (!live) step(performance.now());
+  });
 
   // -------------------- the form
 
