@@ -1,6 +1,7 @@
 """What all pages of one program share, and the drawing of one of them: part by part, each only when its key changes."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,10 +15,12 @@ from app.runtime.worker import EngineWorker
 
 if TYPE_CHECKING:
     from app.ui.models.offer import ModelOffer
-    from app.ui.models.rows import ModelSource
+    from app.ui.models.rows import ModelRow, ModelSource
 
 
 log = logging.getLogger(__name__)
+
+ASIDE_SECONDS = 0.2  # after which the others go on without a part that is drawn aside
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +33,7 @@ class Site:
     downloads: Downloads = field(default_factory=Downloads)
     elsewhere: bool = False  # the model runs on a server, so what belongs to models of this machine is not offered
     note: str = ""  # one line about the model, under the question box, until it is loaded
+    rows: "tuple[ModelRow, ...]" = ()  # the models, as last seen while none was being loaded
     conversing: Conversing = field(init=False)
     offer: "ModelOffer" = field(init=False)
 
@@ -50,6 +54,7 @@ class Part:
         key: what it is drawn from, where that is cheaper to compare than to draw.
         tab: it is drawn only for pages that show this tab; "": for all.
         rest: least seconds between two drawings.
+        aside: it may take seconds the first time, which the other parts do not wait for.
     """
 
     name: str
@@ -57,6 +62,31 @@ class Part:
     key: Callable[[Site, Session], object] | None = None
     tab: str = ""
     rest: float = 0.0
+    aside: bool = False
+
+
+class Is:
+    """A value in a key that is compared by what it is, not by what it holds; it lives as long as the key."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Is) and self._value is other._value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A part as it was drawn last."""
+
+    key: object
+    seconds: float  # when
+    version: int  # of the session
+    value: Any
 
 
 class Drawer:
@@ -65,7 +95,8 @@ class Drawer:
     def __init__(self, site: Site, session: Session, tab: str, parts: tuple[Part, ...]) -> None:
         self._site, self._session = site, session
         self._parts = [part for part in parts if part.tab in ("", tab)]
-        self._drawn: dict[str, tuple[object, float, int, Any]] = {}  # by part: key, time, the session's version, value
+        self._drawn: dict[str, Drawn] = {}
+        self._aside: set[str] = set()  # parts that a thread is drawing
         self.is_late = False  # something has changed that a part did not show yet, because it rests
 
     def state(self) -> dict[str, Any]:
@@ -81,19 +112,37 @@ class Drawer:
         return found
 
     def _value(self, part: Part) -> Any:
-        key, now, version = part.key and part.key(self._site, self._session), time.monotonic(), self._session.version
-        if part.name in self._drawn:
-            before, drawn, seen, value = self._drawn[part.name]
-            if part.key and key == before:
-                return value
-            if now - drawn < part.rest:
-                self.is_late = self.is_late or seen != version
-                return value
-        else:
-            value = None
+        before = self._drawn.get(part.name)
+        if before is not None and time.monotonic() - before.seconds < part.rest:
+            self.is_late = self.is_late or before.version != self._session.version
+            return before.value
+        key = part.key and part.key(self._site, self._session)
+        if before is not None and part.key and key == before.key:
+            return before.value
+        (self._draw_aside if part.aside else self._draw)(part, key)
+        drawn = self._drawn.get(part.name)
+        return drawn.value if drawn else None
+
+    def _draw(self, part: Part, key: object) -> None:
+        before, version = self._drawn.get(part.name), self._session.version
         try:
             value = part.draw(self._site, self._session)
         except Exception:  # one part must not end the stream of all others
             log.exception("the part %s could not be drawn", part.name)
-        self._drawn[part.name] = key, now, version, value
-        return value
+            value = before.value if before else None
+        self._drawn[part.name] = Drawn(key, time.monotonic(), version, value)
+
+    def _draw_aside(self, part: Part, key: object) -> None:
+        """Draw in a thread; what takes long is there at a later look."""
+        if part.name in self._aside:
+            return
+
+        def draw() -> None:
+            self._draw(part, key)
+            self._aside.discard(part.name)
+            self._session.changed()
+
+        self._aside.add(part.name)
+        thread = threading.Thread(target=draw, name=part.name, daemon=True)
+        thread.start()
+        thread.join(ASIDE_SECONDS)

@@ -1,4 +1,4 @@
-"""The acts on documents, on the tab Library and wherever they are offered: opening, order, removal, parts, Find."""
+"""The acts on documents: opening, order, removal, parts, pages, Find; wherever they are offered."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -98,15 +98,27 @@
       heard = performance.now();
       root.classList.remove("silent");
       take(JSON.parse(data));
+      rest();
     };
   }
+
+  // A browser has six connections to a program: a tab that nobody sees gives its own back, once nothing goes on in it.
+  const busy = () => state.has("waiting") || ["answering", "racing"].some((name) => state.get("flags")?.includes(name));
+  function rest() {
+    if (document.hidden && !busy()) source.close();
+    else if (!document.hidden && source.readyState === EventSource.CLOSED) connect();
+  }
+  document.addEventListener("visibilitychange", () => {
+    if (heard) heard = performance.now(); // while nobody looked, nothing was expected
+    rest();
+  });
 
   // A tab that the reader opens has parts of its own.
   new MutationObserver(() => source.tab !== tab() && connect()).observe(root, { attributeFilter: ["aria-selected"], childList: true, subtree: true });
 
   setInterval(() => {
-    if (source.readyState === EventSource.CLOSED) connect(); // refused: the program is on its way up or down
-    root.classList.toggle("silent", heard > 0 && performance.now() - heard > SILENT_MS);
+    rest(); // refused: the program is on its way up or down
+    root.classList.toggle("silent", !document.hidden && heard > 0 && performance.now() - heard > SILENT_MS);
   }, 1000);
 
   // -------------------- acts: each has an id and is done once, however often it is sent

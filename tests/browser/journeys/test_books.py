@@ -196,8 +196,8 @@ def test_an_old_conversation_opens_its_book_again(
     page: Page, engine: FakeEngine, worker: EngineWorker, tmp_path: Path
 ) -> None:
     page.reads(write_book(tmp_path))
-    page.presses("Keep for its conversations")
-    expect(page.book).to_contain_text("Kept: its conversations open it again")
+    page.presses("Keep its text")
+    expect(page.book).to_contain_text("Its text is kept: its conversations open it again")
     engine.enqueue("Quite dark.")
     page.asks("Dark?")
     page.answers("Quite dark.")
