@@ -173,9 +173,8 @@ def _button(row: ModelRow, *, strong: bool) -> str:
     """Fetches a model and reads with it, or reads with it at once; told what that takes."""
     name, shown, look = render.escape(row.name), render.escape(row.title or row.name), " strong" if strong else ""
     reads = row.fit.speeds if row.fit else None
-    takes = ""
-    if reads is not None:
-        takes = f"{formats.plural(reads.pages, 'page')} in {formats.about(reads.reading_seconds).removeprefix('about ')}"
+    time = formats.about(reads.reading_seconds).removeprefix("about ") if reads else ""
+    takes = f"{formats.plural(reads.pages, 'page')} in {time}" if reads else ""
     if _is_whole(row):
         label, verb = f"Read with {shown} ({takes})", "use"
     elif constants.HF_HUB_OFFLINE:
