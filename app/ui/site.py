@@ -116,6 +116,6 @@ class Drawer:
             self._session.changed()
 
         self._aside.add(part.name)
-        thread = threading.Thread(target=draw, name=part.name, daemon=True)
+        thread = threading.Thread(target=draw, name=part.name)  # no daemon: it may be in torch when the program ends
         thread.start()
         thread.join(ASIDE_SECONDS)
