@@ -26,7 +26,19 @@ VENDORED = tuple(STATIC / "vendor" / name for name in ("idiomorph.min.js", "mark
 SCRIPTS = tuple(
     STATIC / "js" / f"{name}.js"
     for name in (
-        *("stream", "markdown", "chat", "settings", "pages", "library", "race", "presenter", "inside", "folds"),
+        *(
+            "frames",
+            "stream",
+            "markdown",
+            "chat",
+            "settings",
+            "pages",
+            "library",
+            "race",
+            "presenter",
+            "inside",
+            "folds",
+        ),
         *("drops", "access"),
     )
 )

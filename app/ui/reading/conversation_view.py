@@ -13,7 +13,10 @@ from app.ui import render
 
 MOST_SHOWN = 200  # the search finds the others
 DAY = 86_400
-SEARCH = '<input id="conv-search" type="text" placeholder="Search" aria-label="Search conversations" autocomplete="off" data-keep>'
+SEARCH = (
+    '<input id="conv-search" type="text" placeholder="Search" aria-label="Search conversations" autocomplete="off" '
+    "data-keep>"
+)
 
 
 def conversation_list(

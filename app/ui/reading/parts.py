@@ -1,6 +1,5 @@
 """The parts of the tab Read, and those around all tabs."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from app.context.domain_check import FULL_MODELS, OWN_BOOKS
@@ -20,10 +19,11 @@ from app.ui.reading.settings import choices
 from app.ui.reading.waiting import waits_for
 from app.ui.retrieval_map.view import where
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site
+from app.ui.site import Is, Part, Site
 from core.generation.events import PrefillProgress
 
 NUM_SUGGESTIONS = 3
+MOST_TITLE = 60  # characters of a chapter's title in a question
 
 
 def strip(session: Session) -> str:
@@ -73,11 +73,15 @@ def _seconds(site: Site, sample: Sample) -> float | None:
     return reading_time(state, num_tokens) if 0 < num_tokens <= state.context else None
 
 
-def suggestions(samples: Sequence[Sample], session: Session) -> str:
-    """Questions for a sample book that were not asked yet."""
+def suggestions(site: Site, session: Session) -> str:
+    """Questions that were not asked yet: a sample's own, and of another book, about its chapters."""
     names = session.book.names if session.book and session.fits else ()
     asked = tuple(exchange.question for exchange in session.exchanges)
-    found = [one for name in names for one in open_questions(tuple(samples), name, asked, NUM_SUGGESTIONS)]
+    found = [one for name in names for one in open_questions(site.samples, name, asked, NUM_SUGGESTIONS)]
+    state = site.worker.state
+    if session.book and names and not found and not asked and isinstance(state, Ready) and not state.info.limits:
+        titles = [chapter.title for document in session.book.library.books for chapter in document.document.chapters]
+        found = [f"What is “{title}” about?" for title in titles if len(title) <= MOST_TITLE][:NUM_SUGGESTIONS]
     return "".join(f'<button type="button" data-ask>{render.escape(text)}</button>' for text in found[:NUM_SUGGESTIONS])
 
 
@@ -122,17 +126,21 @@ def _conversations_key(site: Site, session: Session) -> object:
     )
 
 
+def _suggestions_key(site: Site, session: Session) -> object:
+    return (Is(session.book), session.fits, session.head, Is(site.worker.state))
+
+
 def _choosing_key(_site: Site, session: Session) -> object:
     return listing_state(session)
 
 
 def _where_key(_site: Site, session: Session) -> object:
     loaded = session.where
-    return (id(session.book), id(loaded), id(session.baseline), session.head, writing_of(session) is None)
+    return (Is(session.book), Is(loaded), Is(session.baseline), session.head, writing_of(session) is None)
 
 
 def _model(site: Site, _session: Session) -> object:
-    return site.worker.state
+    return Is(site.worker.state)
 
 
 def waiting(session: Session) -> dict[str, Any] | None:
@@ -154,7 +162,7 @@ PARTS = (
     Part("setting:", lambda site, _: choices(site.worker.state), _model),
     Part("book", lambda _, session: BookView(session).html()),
     Part("reading", lambda _, session: reading_buttons(session)),
-    Part("samples", samples, lambda site, session: (site.worker.state, _has_book(session))),
+    Part("samples", samples, lambda site, session: (Is(site.worker.state), _has_book(session))),
     Part(
         "conversations",
         lambda site, session: conversation_list(
@@ -178,7 +186,7 @@ PARTS = (
     Part("exchange:", lambda _, session: exchanges(session), lambda _, session: exchanges_key(session)),
     Part("live", lambda _, session: live(session)),
     Part("live.", lambda _, session: live_texts(session)),
-    Part("suggestions", lambda site, session: suggestions(site.samples, session)),
+    Part("suggestions", suggestions, _suggestions_key),
     Part("editing", lambda _, session: editing_notice(session)),
     Part("note", lambda site, _: note(site), _model),
     Part("leaf", lambda _, session: shown_of(session).leaves.get("read", "")),

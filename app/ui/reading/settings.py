@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from app.runtime.events import ModelState, Ready
 from app.ui import render
+from app.ui.pane import pane
 from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import METHODS, PLAIN, default_method
 from core.errors import InvalidSetting
@@ -26,7 +27,7 @@ PRESETS = {
     "Lively": SamplingParams(temperature=1.0, top_p=0.95),
 }
 PRESET_INFO = "Precise always takes the likeliest token; the others draw, and a seed repeats them."
-METHOD_INFO = "Both write exactly what the model would write. TriForce needs fewer passes over the book."
+METHOD_INFO = "Both write exactly what the model would write. {} needs fewer passes over the book."
 THINKING_INFO = "Whether the model thinks first. A thought is folded, and takes new tokens, too."
 AS_CHOSEN, AS_SET_UP = "as chosen", ""  # of speculation; of thinking
 AS_CHOSEN_CHOICE = ("As chosen under Decoding", AS_CHOSEN)
@@ -142,7 +143,11 @@ def choices(state: ModelState) -> dict[str, str]:
     has_draft, usual = (info.has_draft, info.usual_method) if info else (True, DEFAULTS.method)
     found = {
         "method": _radios(
-            "method", "Decoding", METHOD_INFO, decoding_choices(has_draft=has_draft, usual=usual), usual=usual
+            "method",
+            "Decoding",
+            METHOD_INFO.format("TriForce" if has_draft else "Speculation"),
+            decoding_choices(has_draft=has_draft, usual=usual),
+            usual=usual,
         ),
         "variant": _select("variant", "Speculation", variants(has_draft=has_draft, usual=usual)),
     }
@@ -195,8 +200,8 @@ class Fields:
         return [getattr(self, name) for name in self.__slots__]
 
 
-def build_settings(pane: Any) -> Fields:
-    """The folded settings. `pane`: makes the place of a part of the state."""
+def build_settings() -> Fields:
+    """The folded settings."""
     sampling, shape = DEFAULTS.sampling, DEFAULTS.speculation
     with gr.Accordion("Settings", open=False, elem_id="settings"):
         preset = gr.Radio([*PRESETS, CUSTOM], value="Precise", label="Answers", info=PRESET_INFO, elem_id="preset")
@@ -206,7 +211,7 @@ def build_settings(pane: Any) -> Fields:
             info="An answer ends here at the latest; Continue goes on.",
             precision=0,
         )
-        pane("setting:thinking")
+        pane("setting:thinking", prose=False)
         with gr.Accordion("Advanced", open=False, elem_id="advanced"):
             temperature = gr.Number(sampling.temperature, label="Temperature", info="0 to 2; 0 is exact.", step=0.1)
             top_p = gr.Number(
@@ -214,7 +219,7 @@ def build_settings(pane: Any) -> Fields:
             )
             top_k = gr.Number(sampling.top_k, label="top-k", info="Keep so many; 0 keeps all.", precision=0)
             seed = gr.Textbox("", label="Seed", info="Empty: every answer has its own.", max_lines=1, elem_id="seed")
-            pane("setting:variant")
+            pane("setting:variant", prose=False)
             rounds = gr.Radio(
                 [("Adaptive", ADAPTIVE), ("Fixed", FIXED)],
                 value=ADAPTIVE,

@@ -33,11 +33,13 @@
   const morph = (element, html) => Idiomorph.morph(element, html, MORPH);
   const drawerOf = (name) => drawers.get(name) ?? drawers.get(name.slice(0, name.search(/[:.]/) + 1));
 
-  function draw(name, before) {
+  function draw(name, before, whole) {
     const drawer = drawerOf(name);
     if (drawer) return drawer(state.get(name), name, before);
-    const value = state.get(name) ?? "";
-    for (const element of document.querySelectorAll(`[data-part="${CSS.escape(name)}"]`)) show(element, value);
+    for (const element of document.querySelectorAll(`[data-part="${CSS.escape(name)}"]`)) {
+      const elsewhere = whole && !state.has(name) && !element.offsetParent; // on a tab that is not seen: it stays for the return
+      if (!elsewhere) show(element, state.get(name) ?? "");
+    }
   }
 
   function show(element, html) {
@@ -72,14 +74,17 @@
   function take({ parts, whole }) {
     const names = Object.keys(parts);
     const before = new Map(whole ? [] : names.map((name) => [name, state.get(name)]));
-    if (whole) for (const name of state.keys()) if (!(name in parts)) names.push(name);
-    if (whole) for (const name of names) if (!(name in parts)) state.delete(name);
+    if (whole) {
+      const places = [...document.querySelectorAll("[data-part]")].map((place) => place.dataset.part);
+      for (const name of new Set([...state.keys(), ...places])) if (!(name in parts)) names.push(name);
+      for (const name of names) if (!(name in parts)) state.delete(name);
+    }
     for (const [name, value] of Object.entries(parts)) {
       if (value === null) state.delete(name);
       else if (typeof value === "object" && "+" in value) state.set(name, state.get(name).concat(value["+"]));
       else state.set(name, value);
     }
-    for (const name of names) draw(name, before.get(name));
+    for (const name of names) draw(name, before.get(name), whole);
     if (names.length) changed(names);
   }
 
@@ -93,15 +98,27 @@
       heard = performance.now();
       root.classList.remove("silent");
       take(JSON.parse(data));
+      rest();
     };
   }
+
+  // A browser has six connections to a program: a tab that nobody sees gives its own back, once nothing goes on in it.
+  const busy = () => state.has("waiting") || ["answering", "racing"].some((name) => state.get("flags")?.includes(name));
+  function rest() {
+    if (document.hidden && !busy()) source.close();
+    else if (!document.hidden && source.readyState === EventSource.CLOSED) connect();
+  }
+  document.addEventListener("visibilitychange", () => {
+    if (heard) heard = performance.now(); // while nobody looked, nothing was expected
+    rest();
+  });
 
   // A tab that the reader opens has parts of its own.
   new MutationObserver(() => source.tab !== tab() && connect()).observe(root, { attributeFilter: ["aria-selected"], childList: true, subtree: true });
 
   setInterval(() => {
-    if (source.readyState === EventSource.CLOSED) connect(); // refused: the program is on its way up or down
-    root.classList.toggle("silent", heard > 0 && performance.now() - heard > SILENT_MS);
+    rest(); // refused: the program is on its way up or down
+    root.classList.toggle("silent", !document.hidden && heard > 0 && performance.now() - heard > SILENT_MS);
   }, 1000);
 
   // -------------------- acts: each has an id and is done once, however often it is sent

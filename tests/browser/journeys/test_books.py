@@ -21,7 +21,7 @@ def test_several_documents_are_ordered_looked_into_and_removed(page: Page, tmp_p
     titles = page.documents.get_by_role("heading", level=4)
     page.reads(one, two)
     expect(page.book).to_contain_text("2 documents, read in this order")
-    page.presses("Pages, order, parts")
+    page.presses("Choose pages and order")
     expect(titles).to_have_text(["one", "two"])
     page.presses("Move two up")
     expect(titles).to_have_text(["two", "one"])
