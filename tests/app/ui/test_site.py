@@ -1,9 +1,11 @@
 """The drawing of a page's parts: which are drawn, when, and that the last change is not left out."""
 
+import threading
 import time
 
 from app.runtime.worker import EngineWorker
 from app.ui.site import Drawer, Part, Site
+from tests.app.fakes import SECONDS
 
 
 def test_a_part_that_rests_is_late_as_long_as_it_has_not_shown_the_last_change(worker: EngineWorker) -> None:
@@ -24,3 +26,22 @@ def test_a_part_that_rests_is_late_as_long_as_it_has_not_shown_the_last_change(w
 def test_a_part_that_cannot_be_drawn_leaves_the_others(worker: EngineWorker) -> None:
     parts = (Part("lane:", lambda _, __: 1 / 0), Part("one", lambda _, __: 1 / 0), Part("two", lambda _, __: "2"))
     assert Drawer(Site(worker), worker.sessions.enter(""), "read", parts).state() == {"two": "2"}
+
+
+def test_what_takes_long_is_drawn_aside_and_the_others_do_not_wait(worker: EngineWorker) -> None:
+    session, held, drawings = worker.sessions.enter(""), threading.Event(), list[str]()
+
+    def slow(*_: object) -> str:
+        drawings.append("slow")
+        held.wait(SECONDS)
+        return "it"
+
+    parts = Part("slow", slow, lambda _, __: "", aside=True), Part("two", lambda _, __: "2")
+    drawer = Drawer(Site(worker), session, "read", parts)
+    assert drawer.state() == drawer.state() == {"two": "2"} and drawings == ["slow"], "one thread draws it"
+    version = session.version
+    held.set()
+    end = time.monotonic() + SECONDS
+    while session.version == version and time.monotonic() < end:
+        time.sleep(0.01)
+    assert drawer.state() == {"slow": "it", "two": "2"} and drawings == ["slow"]
