@@ -1,11 +1,10 @@
 """The tab "Race": its places, and what they show. One question, several methods, one reading."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
 
-from app.context.samples import Sample, fastest_method, race_questions
+from app.context.samples import fastest_method, race_questions
 from app.runtime.events import Ready
 from app.runtime.race_job import first_lanes
 from app.runtime.sessions import Session
@@ -69,8 +68,9 @@ def lane_choices(*, has_draft: bool = True) -> list[tuple[str, str]]:
 
 
 def view_of(session: Session) -> RaceView:
-    """The race that waits, runs or failed; else the newest."""
-    return shown_of(session).race or RaceView(session.race)
+    """The race that waits or runs, or that failed with the open book; else the newest."""
+    view = shown_of(session).race
+    return RaceView(session.race) if view is None or (view.failed and view.about is not session.book) else view
 
 
 def lanes(session: Session) -> dict[str, Any]:
@@ -92,7 +92,10 @@ def saves(session: Session) -> str:
 
 def _board_key(_site: Site, session: Session) -> object:
     view = view_of(session)
-    return object() if view.running else (id(session.race), session.race and session.race.ended, id(shown_of(session).race))
+    return object() if view.running else (
+        *(id(session.book), id(session.race), session.race and session.race.ended),
+        id(shown_of(session).race),
+    )
 
 
 def _setup_key(site: Site, session: Session) -> object:

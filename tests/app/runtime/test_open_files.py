@@ -9,7 +9,7 @@ from app.context.upload_files import FOLDER, claim
 from app.documents.readers import read_document
 from app.runtime.sessions import MOST_SESSIONS, Session
 from app.runtime.worker import EngineWorker
-from app.ui.handlers import once_extracted
+from app.ui.library.acts import once_extracted
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 from tests.app.fakes import write_book
 

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from app.runtime.events import BookMoving
 from app.runtime.saved_books import LOST, SavedBooks, disk_state
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.library.saved_tab import SavedHandlers, SavedParts
+from app.ui.library import saved
 from app.ui.library.saved_view import SavedLine, saved_list
 from app.ui.reading.book_view import BookView
 from core.config import GenerationConfig
@@ -23,9 +24,8 @@ from core.kv_store.folder import BookFolderSettings
 from core.kv_store.folder import SavingMode as Mode
 from tests.app.fakes import opened, worker_of, write_book
 from tests.app.runtime.test_worker import wait_for
-from tests.app.ui.test_page import with_words
 from tests.core import test_hybrids, test_windows
-from tests.core.toys import random_prompt, tiny_engine
+from tests.core.toys import random_prompt, tiny_engine, with_words
 
 TEXT = "It was a dark and stormy night. " * 40
 LONG = TEXT * 3  # some chunks: it is still being read when the reader stops it
@@ -272,16 +272,23 @@ def test_the_list_shows_sizes_removes_and_settles_the_room(tmp_path: Path) -> No
     list(saved_books.write(session, lambda: False, engine, threading.Event()))
     assert saved_books.folder is not None
     (book,) = saved_books.folder.books()
-    parts = SavedParts(*("act", "keeping", "cap", "listing"))  # type: ignore[arg-type]
-    handlers = SavedHandlers(saved_books, parts)
-    (drawn,) = handlers.show("")
-    assert "one.txt" in drawn["listing"] and f"unkeep:{book.id}" in drawn["listing"] and drawn["keeping"] == "ask"
-    assert handlers.choose("", "always", 7)["cap"] == 7 and saved_books.folder.settings.keeping == "always"
-    assert 'role="alert"' in handlers.choose("", "always", None)["listing"]
-    assert 'role="alert"' in handlers.choose("", "sometimes", 7)["listing"]
-    assert "one.txt" not in handlers.act("", f"unkeep:{book.id}")["listing"] and saved_books.folder.books() == []
-    handlers.act("", "unkeep:../../etc")
-    assert "keeps no books" in next(iter(SavedHandlers(SavedBooks(), parts).drawn().values()))
+    site: Any = SimpleNamespace(worker=SimpleNamespace(saved_books=saved_books))
+
+    def after(verb: str, detail: str = "", **values: str) -> str:
+        saved.ACTS[verb](site, session, detail, values)
+        return saved.saved_books(site, session)
+
+    drawn = saved.saved_books(site, session)
+    assert "one.txt" in drawn and f"unkeep:{book.id}" in drawn and 'keeping:ask" checked' in drawn
+    assert 'keeping:always" checked' in after("keeping", "always", value="on")
+    assert 'value="7.5"' in after("saved-room", value="7.5") and saved_books.folder.settings.cap_bytes == 15 << 29
+    for wrong in (after("keeping", "sometimes"), after("saved-room", value=" "), after("saved-room", value="-1")):
+        assert 'role="alert"' in wrong and 'keeping:always" checked' in wrong and 'value="7.5"' in wrong
+    assert 'role="alert"' not in after("keeping", "never", value="on"), "the next act clears it"
+    assert "one.txt" in after("unkeep", "../../etc") and "one.txt" not in after("unkeep", book.id)
+    assert saved_books.folder.books() == []
+    site.worker.saved_books = SavedBooks()
+    assert "keeps no books" in after("keeping", "always")
 
 
 def test_names_of_documents_are_escaped() -> None:

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from app.ui.model_watch import ModelWatch
 
 from app.context.samples import load_samples, one_of_each
 from app.runtime.events import Ready
 from app.runtime.worker import EngineWorker
-from app.ui.model_watch import ModelWatch
 from core.generation.reading_pace import work_of
 from core.planning.cost_model import Processor
 from tests.app.fakes import FakeEngine

@@ -3,17 +3,21 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from app.context.context_documents import Library, Pages
 from app.context.uploads import Uploads
 from app.documents.document import Document, make_pages
 from app.runtime.events import BookOpened
 from app.runtime.sessions import Session
-from app.ui.library.find_tab import searched
+from app.ui.library import acts
 from app.ui.library.find_view import MOST_SHOWN, STEP
 from app.ui.library.page_viewer import preview
 from app.ui.library.view import listing
 from app.ui.reading.book_view import BookView
+from app.ui.shown import shown_of
 from tests.app.fakes import FakeEngine, worker_held, write_book
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -34,14 +38,21 @@ def a_session(*documents: Document) -> Session:
     return session
 
 
-def acts(html: str) -> list[str]:
+def searched(session: Session, action: str) -> str:
+    """The hits after a search."""
+    site: Any = None
+    acts.ACTS["find"](site, session, action.removeprefix("find:"), {})
+    return shown_of(session).found
+
+
+def offered(html: str) -> list[str]:
     return re.findall('data-act="([^"]*)"', html)
 
 
 def test_hits_name_their_place_and_open_it() -> None:
     session = a_session(a_document("A gull. " * 3 + "A GULL. "), a_document("no bird", "Second"))
     html, book = searched(session, "find:100::gull"), session.uploads.library.books[0]
-    assert acts(html) == [f"preview:{book.key}:1:{start}-{start + 4}" for start in (2, 10, 18, 26)]
+    assert offered(html) == [f"preview:{book.key}:1:{start}-{start + 4}" for start in (2, 10, 18, 26)]
     assert "4 hits in 1 document<" in html and html.count("<mark>gull</mark>") == 3
     assert "page 1, line 1<" in html and "The Pilot <small>4</small>" in html and "Second" not in html
     assert searched(session, "find:100:exact:GULL").count("<mark>") == 1
@@ -79,8 +90,11 @@ def test_many_hits_come_in_steps() -> None:
 
 def test_what_is_no_search_shows_nothing() -> None:
     session = a_session(a_document("gull: 3"))
-    for action in ("", "find", "find:100::", "find:100:: \n", "find:x::gull", "remove:key", "find:-1::gull"):
+    for action in ("find:100::", "find:100:: \n", "find:100"):
         assert searched(session, action) == "", action
+    for action in ("", "find:x::gull", "find:-1::gull"):
+        with pytest.raises(ValueError):
+            searched(session, action)
     assert "Nothing found in the open document." in searched(session, "find:100::teapot")
     assert "No document is open" in searched(Session("y"), "find:100::gull")
     assert "<mark>gull: 3</mark>" in searched(session, "find:100::gull: 3"), "colons belong to the words"
@@ -92,14 +106,14 @@ def test_texts_that_wait_for_a_model_are_found() -> None:
     (upload, waiting) = uploads.expect(["pilot.txt", "b.txt"])
     assert "No document" in searched(session, "find:100::gull")
     upload.document, upload.stage = document, "extracted"
-    (act,) = acts(searched(session, "find:100::gull"))
+    (act,) = offered(searched(session, "find:100::gull"))
     key = act.split(":")[1]
     assert ">gull</mark>" in preview(session, key, 1, (2, 6))
     upload.stage = "counting"
     uploads.add(document)  # it is in both for a moment
     assert len(uploads.open_books) == 1 and uploads.open_book(key) == uploads.library.books[0]
     uploads.leave(upload)
-    assert acts(searched(session, "find:100::gull")) == [act], "the same place as before"
+    assert offered(searched(session, "find:100::gull")) == [act], "the same place as before"
     waiting.document, waiting.stage = replace(document, text="A gull!"), "failed"
     assert len(uploads.open_books) == 1
 

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import gradio as gr
 import pytest
 
 from app.context.context_documents import PREVIEW_CHARS, Library
@@ -12,6 +11,7 @@ from app.documents.document import Document, make_pages
 from app.documents.readers import read_document
 from app.runtime.sessions import Session
 from app.ui.library.page_viewer import NO_PAGE, NOT_PLACED, USUAL_WIDTH, Wanted, newest, preview
+from app.ui.shown import shown_of
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 
 FIRST = ["It began at noon, as it had to.", "The carved teapot was lost", "in the great spring tide of May."]
@@ -138,8 +138,18 @@ def test_of_two_pages_that_are_drawn_at_once_the_one_asked_for_last_is_shown() -
     session = Session("x")
 
     def slow() -> str:
-        assert newest(session, "read", lambda: "the second") == "the second"
+        newest(session, "read", lambda: "the second")
         return "the first"
 
-    assert newest(session, "read", slow) == gr.skip()
-    assert newest(session, "read", lambda: "the third") == "the third"
+    newest(session, "read", slow)
+    assert shown_of(session).leaves == {"read": "the second"}
+    newest(session, "read", lambda: "the third")
+    assert shown_of(session).leaves == {"read": "the third"}
+
+
+def test_a_page_that_is_drawn_while_its_place_closes_is_not_shown() -> None:
+    session = Session("x")
+    shown = shown_of(session)
+    newest(session, "library", lambda: "a document")
+    newest(session, "read", lambda: shown.close("read") or "too late")
+    assert shown.leaves == {"library": "a document"}, "each place is its own"

@@ -20,19 +20,22 @@ from app.documents.readers import extract_document
 from app.runtime.context_loader import _book, open_library, talk_tokens
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.library.drawing import LibraryDrawing, LibraryParts
+from app.ui import state
+from app.ui.library.acts import changes
 from app.ui.library.page_viewer import preview
-from app.ui.library.tab import changes
 from app.ui.library.view import incoming, listing
+from app.ui.page import PARTS
 from app.ui.reading.book_view import BookView
 from app.ui.reading.checklist_view import checklist
 from app.ui.retrieval_map.view import where
+from app.ui.site import Drawer
 from core.config import GenerationConfig
 from core.errors import InvalidSetting
 from core.generation.text import ChatText, Turn
 from core.models.hub import catalog
 from core.models.loader import load_tokenizer
 from tests.app.fakes import FakeEngine, FakeText, opened, write_book
+from tests.app.ui.pages import PageOf
 
 
 def a_long_document(num_pages: int, num_chapters: int = 0) -> Document:
@@ -53,12 +56,6 @@ def a_long_document(num_pages: int, num_chapters: int = 0) -> Document:
         has_own_pages=True,
         chapters=chapters if num_chapters else (),
     )
-
-
-@pytest.fixture
-def parts() -> LibraryParts:
-    names: Any = ("act", "incoming", "shelf", "preview", "drop", "choosing")  # only keys of the updates here
-    return LibraryParts(*names)
 
 
 # -------------------- clicks
@@ -95,15 +92,24 @@ def test_a_click_means_a_change_of_the_shelf() -> None:
         changes(library, "choose", keys[1], "chapter 1")
 
 
-def test_the_list_is_drawn_again_only_where_something_changed(parts: LibraryParts) -> None:
-    session = Session("x")
-    drawing = LibraryDrawing(parts, session)
-    assert set(drawing.updates()) == {parts.library, parts.incoming, parts.choosing} and drawing.updates() == {}
-    session.uploads.expect(["a.pdf"])
-    assert set(drawing.updates()) == {parts.library, parts.incoming, parts.choosing}
-    session.uploads.pending[0].num_done = 3
-    session.uploads.pending[0].stage = "extracting"
-    assert set(drawing.updates()) == {parts.incoming}, "a list that is redrawn takes away what somebody types in it"
+def test_the_list_is_drawn_again_only_where_something_changed(worker: EngineWorker) -> None:
+    """A list that is redrawn takes away what somebody types in it."""
+    page = PageOf(worker)
+    drawer = Drawer(page.site, page.session, "library", PARTS)
+
+    def drawn() -> set[str]:
+        nonlocal before
+        now = drawer.state()
+        found, before = {*state.changes(before, now)} & {"library", "incoming", "choosing"}, now
+        return found
+
+    before: dict[str, Any] = {}
+    assert drawn() == {"library", "incoming", "choosing"} and drawn() == set()
+    page.session.uploads.expect(["a.pdf"])
+    assert "incoming" in drawn()
+    page.session.uploads.pending[0].num_done = 3
+    page.session.uploads.pending[0].stage = "extracting"
+    assert drawn() == {"incoming"}
 
 
 # -------------------- files on their way

