@@ -257,4 +257,6 @@ def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
     shown_of(small, large)
     page.fetches()
     last = offer.html(session)
-    assert "does not describe toys/tiny" in text_of(last) and "offer-get:small" in last, "without a hub there is another way"
+    assert "does not describe toys/tiny" in text_of(last) and "offer-get:small" in last, (
+        "without a hub there is another way"
+    )
