@@ -1,8 +1,8 @@
 """Text of readers and models as Markdown in a file: neither HTML nor images, nor links with words of their own.
 
 Code stays unchanged: Markdown escapes code itself, so code must not be escaped twice. Text that this module treats as
-code must be code for Markdown too, or HTML would pass. Where that is not certain the text is escaped; at worst an entity
-becomes visible in code. The page itself renders Markdown with HTML off (`assets/static/js/markdown.js`).
+code must be code for Markdown too, or HTML would pass. Where that is not certain the text is escaped; at worst an
+entity becomes visible in code. The page itself renders Markdown with HTML off (`assets/static/js/markdown.js`).
 """
 
 import re

@@ -18,7 +18,6 @@ from app.documents.recognised import FOLDER, RecognisedPages
 from app.formats import duration, loading
 from app.runtime.data_folder import check_place, data_dir
 from app.runtime.options import engine_config, speculation_config
-from app.runtime.throttle import INTERVAL_SECONDS
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.engine_api import TextEngine
@@ -28,6 +27,8 @@ from core.generation.events import Event, PrefillProgress
 from core.generation.session import Conversation
 from core.generation.text import check_thinking
 from core.models.loading import LoadProgress, watched_loading
+
+INTERVAL_SECONDS = 0.1  # between two drawings
 
 
 def usual_method(info: EngineInfo) -> str:

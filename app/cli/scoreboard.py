@@ -8,11 +8,11 @@ from typing import TextIO
 
 from app.cli.reading import ProgressLine
 from app.cli.terminal import drawing
-from app.runtime.throttle import INTERVAL_SECONDS
 from core.decoding.stats import DecodeStats
 from core.generation.events import Finished, LaneEvent, PrefillProgress, RoundDone
 
 NARROWEST_BAR, WIDEST_BAR = 8, 40
+INTERVAL_SECONDS = 0.1  # between two drawings
 
 
 class Scoreboard:

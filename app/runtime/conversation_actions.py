@@ -32,7 +32,6 @@ class Parcel(NamedTuple):
     text: str
 
 
-
 class Conversing:
     """The actions, each for one session."""
 

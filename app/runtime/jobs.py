@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from app.runtime.events import Kind, LoadFailed, Loading, ModelState, Pause, Ready, Waiting, WorkerEvent
 from app.runtime.sessions import Session
-from app.runtime.throttle import INTERVAL_SECONDS
 from core.errors import CoreError
 from core.models.loading import LoadProgress
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
     from core.planning.hardware import Machine
 
 MOST_WAITING = 8  # answers and races of one page
-LOOK_SECONDS = 0.1  # between two looks whether a job is ready
+LOOK_SECONDS = 0.1  # between two looks whether a job is ready, or has something to tell
 
 Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
 Load = Callable[[], "tuple[TextEngine, Machine]"]
@@ -118,7 +117,7 @@ class JobQueue:
         index = 0
         try:
             while True:
-                come = job.items(index, INTERVAL_SECONDS)
+                come = job.items(index, LOOK_SECONDS)
                 if not come:
                     if self._withdrawn(job):
                         return

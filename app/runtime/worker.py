@@ -21,14 +21,13 @@ from app.documents.recognised import RecognisedPages
 from app.runtime.answer_job import AnswerJob
 from app.runtime.context_loader import forget_tokens
 from app.runtime.displaced import noticed
-from app.runtime.events import LoadFailed, Loading, ModelState, Pause, Ready, WorkerEvent
+from app.runtime.events import LoadFailed, Loading, ModelState, Ready, WorkerEvent
 from app.runtime.jobs import Job, JobQueue, Load, Switch, Work
 from app.runtime.race_job import run_race
 from app.runtime.reading_job import Reading
 from app.runtime.recording import CUT, AnswerComplete, ExchangeGone, Place
 from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import NoBook, OtherBook, Session, Sessions
-from app.runtime.throttle import SIGN_OF_LIFE_SECONDS
 from core.config import GenerationConfig
 from core.errors import CoreError, EmptyQuestion, InvalidSetting, let_go
 from core.models.loading import watched_loading
@@ -40,6 +39,7 @@ log = logging.getLogger(__name__)
 
 MOST_END_SECONDS, SHORT_END_SECONDS = 10.0, 0.5  # for the thread to end; SHORT while it loads a model
 MOST_WAIT_SECONDS = 30.0  # long enough for a pass over a long book on a slow machine
+TELL_SECONDS = 1.0  # between two states of a model that is being loaded
 
 
 class EngineFault(CoreError):
@@ -102,17 +102,13 @@ class EngineWorker:
         """The model's state now."""
         return self._jobs.state
 
-    def states(self) -> Iterator[ModelState | Pause]:
-        """Yield the model's state now, and again once loading has ended; every second until then how far it is.
-
-        Where nothing has changed, a pause: Gradio notices a closed page, and frees its thread, only at a yield.
-        """
+    def states(self) -> Iterator[ModelState]:
+        """Yield the model's state now, every second how far its loading is, and again once that has ended."""
         shown = self._jobs.state
         yield shown
         if isinstance(shown, Loading):  # even if loading has ended meanwhile
-            while not self._jobs.has_loaded(SIGN_OF_LIFE_SECONDS):
-                before, shown = shown, self._jobs.state
-                yield Pause() if shown == before or not isinstance(shown, Loading) else shown
+            while not self._jobs.has_loaded(TELL_SECONDS):
+                yield self._jobs.state
             yield self._jobs.state
 
     def stop_loading(self) -> None:

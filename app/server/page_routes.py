@@ -1,4 +1,4 @@
-"""What the page asks of the server beside Gradio's own: one stream of its state, its acts, files to save, its scripts."""
+"""What the page asks of the server beside Gradio's own: the stream of its state, acts, files to save, scripts."""
 
 import asyncio
 import json
@@ -136,5 +136,3 @@ class PageRoutes:
             return RequestError("There is nothing here.", 404).as_text()
         kind = mimetypes.guess_type(file.name)[0] or "text/plain"
         return Response(file.read_bytes(), media_type=kind, headers={"Cache-Control": "no-cache"})
-
-

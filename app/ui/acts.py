@@ -1,4 +1,4 @@
-"""What a page can do: one entry for all acts. An act changes the state and returns at once; the stream shows the change.
+"""What a page can do: one entry for all acts. An act changes the state and returns at once; the stream shows it.
 
 Every act has an id and is done once, so that a page may send it again after a lost connection.
 """

@@ -5,7 +5,20 @@ from core.models.hub import catalog
 ASSETS = catalog.ROOT / "assets"
 STATIC = ASSETS / "static"
 STYLES = (
-    *("theme", "page", "race", "presenter", "inside", "library", "find", "system", "models", "chat", "reading"),
+    *(
+        "theme",
+        "controls",
+        "page",
+        "race",
+        "presenter",
+        "inside",
+        "library",
+        "find",
+        "system",
+        "models",
+        "chat",
+        "reading",
+    ),
     *("checklist", "access"),
 )
 CSS = tuple(STATIC / "css" / f"{name}.css" for name in STYLES)
@@ -13,7 +26,19 @@ VENDORED = tuple(STATIC / "vendor" / name for name in ("idiomorph.min.js", "mark
 SCRIPTS = tuple(
     STATIC / "js" / f"{name}.js"
     for name in (
-        *("stream", "markdown", "chat", "settings", "pages", "library", "race", "presenter", "inside", "folds"),
+        *(
+            "frames",
+            "stream",
+            "markdown",
+            "chat",
+            "settings",
+            "pages",
+            "library",
+            "race",
+            "presenter",
+            "inside",
+            "folds",
+        ),
         *("drops", "access"),
     )
 )

@@ -1,4 +1,4 @@
-"""The page: its tabs, and the places in them. What they show comes from one stream, what the reader does is one act each.
+"""The page: its tabs, and the places in them. What they show comes by one stream; what a reader does is one act each.
 
 Gradio has the frame: blocks, tabs, theme, uploads and the fields of the settings.
 """

@@ -12,7 +12,9 @@ class Pane(gr.HTML):
         attributes: of the element that holds it.
     """
 
-    def __init__(self, part: str, elem_id: str = "", first: str = "", *, attributes: str = "", prose: bool = True) -> None:
+    def __init__(
+        self, part: str, elem_id: str = "", first: str = "", *, attributes: str = "", prose: bool = True
+    ) -> None:
         super().__init__(
             f'<div data-part="{part}" {attributes}>{first}</div>',
             elem_id=elem_id or None,
@@ -28,9 +30,7 @@ class Pane(gr.HTML):
 def build_fold(name: str, label: str) -> None:
     """A button that opens and closes a part of the page, in the browser alone (assets/static/js/folds.js)."""
     button = f'<button type="button" class="fold" data-fold="{name}" aria-controls="{name}">{label}</button>'
-    gr.HTML(
-        button, elem_id=f"{name}-fold", js_on_load="window.triforceFolds.ready(element);", apply_default_css=False
-    )
+    gr.HTML(button, elem_id=f"{name}-fold", js_on_load="window.triforceFolds.ready(element);", apply_default_css=False)
 
 
 def tab_heading(name: str) -> None:

@@ -2,8 +2,6 @@
 
 import gradio as gr
 
-from gradio.events import Dependency
-
 class Pane(gr.HTML):
     """The place of one part.
 
@@ -13,7 +11,9 @@ class Pane(gr.HTML):
         attributes: of the element that holds it.
     """
 
-    def __init__(self, part: str, elem_id: str = "", first: str = "", *, attributes: str = "", prose: bool = True) -> None:
+    def __init__(
+        self, part: str, elem_id: str = "", first: str = "", *, attributes: str = "", prose: bool = True
+    ) -> None:
         super().__init__(
             f'<div data-part="{part}" {attributes}>{first}</div>',
             elem_id=elem_id or None,
@@ -24,20 +24,19 @@ class Pane(gr.HTML):
     def get_block_name(self) -> str:
         """Gradio's own component draws it."""
         return "html"
-    from typing import Callable, Literal, Sequence, Any, TYPE_CHECKING
+    from collections.abc import Callable, Sequence
+    from typing import TYPE_CHECKING, Any, Literal
+
     from gradio.blocks import Block
+
     if TYPE_CHECKING:
         from gradio.components import Timer
         from gradio.components.base import Component
 
-
 def build_fold(name: str, label: str) -> None:
     """A button that opens and closes a part of the page, in the browser alone (assets/static/js/folds.js)."""
     button = f'<button type="button" class="fold" data-fold="{name}" aria-controls="{name}">{label}</button>'
-    gr.HTML(
-        button, elem_id=f"{name}-fold", js_on_load="window.triforceFolds.ready(element);", apply_default_css=False
-    )
-
+    gr.HTML(button, elem_id=f"{name}-fold", js_on_load="window.triforceFolds.ready(element);", apply_default_css=False)
 
 def tab_heading(name: str) -> None:
     """A heading that screen readers hear, so that no level is missing between the page's and those of cards."""

@@ -32,7 +32,7 @@ def bar(share: float, label: str, *, tone: str = "accent") -> str:
 
 
 def problem(error: CoreError, *, closes: str = "") -> str:
-    """An error and its action, as a box that screen readers read at once; `closes`: the act of a button that hides it."""
+    """An error and its action, as a box that screen readers read at once; `closes`: the act of its closing button."""
     what, hint = problem_and_hint(error)
     close = f'<button type="button" class="close" data-act="{closes}" aria-label="Dismiss">×</button>' if closes else ""
     return f'<div class="problem" role="alert"><strong>{escape(what)}</strong><span>{escape(hint)}</span>{close}</div>'

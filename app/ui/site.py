@@ -1,6 +1,7 @@
 """What all pages of one program share, and the drawing of one of them: part by part, each only when its key changes."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,10 +15,12 @@ from app.runtime.worker import EngineWorker
 
 if TYPE_CHECKING:
     from app.ui.models.offer import ModelOffer
-    from app.ui.models.rows import ModelSource
+    from app.ui.models.rows import ModelRow, ModelSource
 
 
 log = logging.getLogger(__name__)
+
+ASIDE_SECONDS = 0.2  # after which the others go on without a part that is drawn aside
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +33,7 @@ class Site:
     downloads: Downloads = field(default_factory=Downloads)
     elsewhere: bool = False  # the model runs on a server, so what belongs to models of this machine is not offered
     note: str = ""  # one line about the model, under the question box, until it is loaded
+    rows: "tuple[ModelRow, ...]" = ()  # the models, as last seen while none was being loaded
     conversing: Conversing = field(init=False)
     offer: "ModelOffer" = field(init=False)
 
@@ -50,6 +54,7 @@ class Part:
         key: what it is drawn from, where that is cheaper to compare than to draw.
         tab: it is drawn only for pages that show this tab; "": for all.
         rest: least seconds between two drawings.
+        aside: it may take seconds the first time, which the other parts do not wait for.
     """
 
     name: str
@@ -57,6 +62,7 @@ class Part:
     key: Callable[[Site, Session], object] | None = None
     tab: str = ""
     rest: float = 0.0
+    aside: bool = False
 
 
 class Drawer:
@@ -66,6 +72,7 @@ class Drawer:
         self._site, self._session = site, session
         self._parts = [part for part in parts if part.tab in ("", tab)]
         self._drawn: dict[str, tuple[object, float, Any]] = {}  # by part: key, time, value
+        self._aside: set[str] = set()  # parts that a thread is drawing
 
     def state(self) -> dict[str, Any]:
         """All parts now."""
@@ -83,9 +90,32 @@ class Drawer:
         now, (before, drawn, value) = time.monotonic(), self._drawn.get(part.name, (None, -part.rest - 1, None))
         due = part.name not in self._drawn or now - drawn >= part.rest
         if due and not (part.key and part.name in self._drawn and key == before):
-            try:
-                value = part.draw(self._site, self._session)
-            except Exception:  # one part must not end the stream of all others
-                log.exception("the part %s could not be drawn", part.name)
-            self._drawn[part.name] = key, now, value
+            if part.aside:
+                self._draw_aside(part, key)
+            else:
+                self._draw(part, key)
+            _, _, value = self._drawn.get(part.name, (None, 0.0, None))
         return value
+
+    def _draw(self, part: Part, key: object) -> None:
+        _, _, value = self._drawn.get(part.name, (None, 0.0, None))
+        try:
+            value = part.draw(self._site, self._session)
+        except Exception:  # one part must not end the stream of all others
+            log.exception("the part %s could not be drawn", part.name)
+        self._drawn[part.name] = key, time.monotonic(), value
+
+    def _draw_aside(self, part: Part, key: object) -> None:
+        """Draw in a thread; what takes long is there at a later look."""
+        if part.name in self._aside:
+            return
+
+        def draw() -> None:
+            self._draw(part, key)
+            self._aside.discard(part.name)
+            self._session.changed()
+
+        self._aside.add(part.name)
+        thread = threading.Thread(target=draw, name=part.name, daemon=True)
+        thread.start()
+        thread.join(ASIDE_SECONDS)

@@ -1,4 +1,4 @@
-"""What a page shows, as JSON parts by name, and what a stream sends when it changes. The page is drawn from nothing else.
+"""What a page shows, as JSON parts by name, and what a stream sends of it. The page is drawn from nothing else.
 
 A part is a JSON value: mostly HTML, for which the page has one place; text that grows is a part of its own.
 """

@@ -80,7 +80,7 @@ def picker(session: Session) -> str:
         return ""
     rows = "".join(
         f'<label><input type="radio" name="inside" data-act-change="inside:{one.key}"'
-        f'{" checked" if one.key == now.key else ""}><span>{render.escape(one.label)}</span></label>'
+        f"{' checked' if one.key == now.key else ''}><span>{render.escape(one.label)}</span></label>"
         for one in found
     )
     return f'<fieldset class="choice"><legend class="unseen">Show</legend><div class="options">{rows}</div></fieldset>'

@@ -1,4 +1,4 @@
-"""The acts on documents: opening, order, removal, parts, pages, Find; on the tab Library and wherever they are offered."""
+"""The acts on documents: opening, order, removal, parts, pages, Find; wherever they are offered."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -212,10 +212,7 @@ ACTS: dict[str, Act] = {
     "read-on": read_on,
     "stop-reading": stop_reading,
     "reopen": reopen,
-    **{
-        verb: arrange(verb)
-        for verb in ("start-over", "parts", "up", "down", "move", "remove", "only", "choose")
-    },
+    **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "move", "remove", "only", "choose")},
     "undo": undo,
     "fresh": fresh,
     "dismiss": dismiss,

@@ -1,6 +1,7 @@
 """The books on disk, in the tab "Library": whether books are saved, their size limit, and their list."""
 
 from dataclasses import replace
+from typing import cast
 
 from app.runtime.sessions import Session
 from app.ui import render
@@ -9,6 +10,7 @@ from app.ui.library.saved_view import SavedLine, saved_list
 from app.ui.shown import shown_of
 from app.ui.site import Site
 from core.errors import CoreError, InvalidSetting
+from core.kv_store.folder import SavingMode
 
 GIB = 1 << 30
 CHOICES = [("Ask, with the size", "ask"), ("Always", "always"), ("Never", "never")]
@@ -27,7 +29,7 @@ def saved_books(site: Site, session: Session) -> str:
     settings = folder.settings
     rows = "".join(
         f'<label><input type="radio" name="keeping" data-act-change="keeping:{value}"'
-        f'{" checked" if value == settings.keeping else ""}><span>{label}</span></label>'
+        f"{' checked' if value == settings.keeping else ''}><span>{label}</span></label>"
         for label, value in CHOICES
     )
     form = (
@@ -41,7 +43,9 @@ def saved_books(site: Site, session: Session) -> str:
 
 
 def _section(body: str) -> str:
-    return f'<details id="kept" data-keep><summary role="button">Saved books</summary>{body}</details>'
+    return (
+        f'<details id="kept" class="fold-part" data-keep><summary role="button">Saved books</summary>{body}</details>'
+    )
 
 
 def remove(site: Site, _session: Session, book_id: str, _values: Values) -> None:
@@ -60,13 +64,19 @@ def choose(site: Site, session: Session, keeping: str, values: Values) -> None:
         return
     try:
         if keeping:
-            folder.choose(replace(folder.settings, keeping=keeping))
-        elif str(values["value"]).strip():
-            folder.choose(replace(folder.settings, cap_bytes=int(float(values["value"]) * GIB)))
+            folder.choose(replace(folder.settings, keeping=cast(SavingMode, keeping)))  # which checks it
         else:
-            raise InvalidSetting("The size limit is empty.", hint="Give it in GiB, for example 40.")
+            folder.choose(replace(folder.settings, cap_bytes=_bytes_of(str(values["value"]))))
     except CoreError as error:
         told["saved"] = render.problem(error)
+
+
+def _bytes_of(typed: str) -> int:
+    """GiB as bytes. Raises InvalidSetting."""
+    try:
+        return int(float(typed) * GIB)
+    except (ValueError, OverflowError):
+        raise InvalidSetting("The size limit is no number.", hint="Give it in GiB, for example 40.") from None
 
 
 ACTS: dict[str, Act] = {

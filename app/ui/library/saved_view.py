@@ -43,8 +43,8 @@ def how_read(session: Session) -> str:
         took = formats.duration(session.read_seconds) if session.read_seconds else ""
         had = formats.percent(session.num_reused / whole)
         if whole - session.num_reused <= MOST_READ_AGAIN:
-            return f"Opened again {f'in {took}' if took else 'at once'}: this machine still had it in memory."
-        return f"Read{f' in {took}' if took else ''}: this machine still had {had} of it in memory."
+            return f"Opened again {f'in {took}' if took else 'at once'}: it was still in memory."
+        return f"Read{f' in {took}' if took else ''}: {had} of it was still in memory."
     how = f" once, in {formats.duration(session.read_seconds)}" if session.read_seconds > 0 else ""
     return f"Read{how}."
 
@@ -53,28 +53,38 @@ def on_disk(session: Session) -> str:
     """Whether the book is saved, or the question whether to save it."""
     state = disk_state(session)
     if state.kept_bytes:
-        return f'<p class="quiet">Kept on disk: {formats.amount(state.kept_bytes)}.</p>'
+        return f'<p class="quiet">Saved on disk: {formats.amount(state.kept_bytes)}.</p>'
     if state.note:
         return f'<p class="quiet">{render.escape(state.note)}</p>'
-    if state.offer is None or state.wanted:
+    if state.offer is None or not _asks(session):
         return ""
     size = formats.amount(state.offer.size_bytes)
     return (
-        f'<div class="keeping"><p>Keep it on disk? It takes {size}, and opens in seconds the next time.</p>'
-        '<button type="button" class="keep" data-act="keep">Keep it</button>'
-        '<button type="button" class="link" data-act="keep-not">Not this one</button></div>'
+        f'<div class="keeping"><p>Save what was read? It takes {size} on disk, and the book then opens in seconds.</p>'
+        '<button type="button" class="keep" data-act="keep">Save it</button>'
+        '<button type="button" class="link" data-act="keep-not">Do not save</button></div>'
     )
+
+
+def _asks(session: Session) -> bool:
+    """The reader is asked whether to save what was read."""
+    state = disk_state(session)
+    return not (state.kept_bytes or state.note or state.offer is None or state.wanted)
 
 
 def keep_line(session: Session) -> str:
     """Whether conversations can open the book again by themselves, and the button that changes it."""
     kept = keeping(session)
-    if kept is None:
+    if kept is None or _asks(session):  # one question at a time
         return ""
-    verb, label, title = "keep-texts", "Keep for its conversations", KEEP_TITLE
+    verb, label, title = "keep-texts", "Keep its text", KEEP_TITLE
     if kept:
-        verb, label, title = "forget-texts", "Forget", "Delete its kept text; the open book stays"
-    told = "Kept: its conversations open it again. " if kept else ""
+        verb, label, title = (
+            "forget-texts",
+            "Delete the kept text",
+            "The open book stays; its conversations no longer open it by themselves",
+        )
+    told = "Its text is kept: its conversations open it again. " if kept else ""
     button = f'<button type="button" class="link" data-act="{verb}" title="{title}">{label}</button>'
     return f'<p class="quiet keep-line">{told}{button}</p>'
 

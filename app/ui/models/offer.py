@@ -3,8 +3,8 @@ While the smallest real model runs, it offers a larger one.
 
 It is the one place that warns of such a book, whether a model can be offered or not.
 
-One button fetches the model that suits this machine best and changes to it, another one the smallest, which needs no
-hub; open books are then read again by it.
+Its first button is the quickest way to a real answer: the smallest real model, which needs no hub. The second is the
+model that suits this machine best. Both fetch a model and change to it; open books are then read again by it.
 Nothing is asked of the network before that.
 """
 
@@ -26,10 +26,9 @@ from app.ui.shown import shown_of
 from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
 
-USABLE_TOKENS_PER_SECOND = 5.0  # a little faster than people read aloud
-USABLE_READING_SECONDS = 600.0  # of the pages in `Speeds`
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
 SMALL = "; it is small and often wrong"
+NOT_NOW = '<button type="button" class="link" data-act="decline">Not now</button>'
 OTHERS = '<button type="button" class="link" data-tab="System">Other models</button>'
 
 
@@ -63,7 +62,11 @@ class ModelOffer:
         if _is_small(state):
             larger = best([row for row in rows if row.needs_hub], int(FULL_MODELS * words))
             return _card(refused + (_offer(why, larger, None) if larger else ""))
-        row, small = best(rows, int(FULL_MODELS * words)), best([row for row in rows if not row.needs_hub])
+        row, small = (
+            best([row for row in rows if row.needs_hub is hub], int(FULL_MODELS * words)) for hub in (True, False)
+        )
+        if row is None:
+            row, small = small, None
         return _card(refused + _warning(session) + (_offer(why, row, small) if row else _nothing_fits()))
 
     def get(self, session: Session, name: str) -> None:
@@ -113,18 +116,11 @@ def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:
     fitting = [row for row in fitting if row.fit is not None and row.fit.context >= needed] or fitting
     open_ones = [row for row in fitting if row.is_here or not row.gated]
     fitting = open_ones or fitting
-    usable = [row for row in fitting if _is_usable(row)]
+    usable = [row for row in fitting if row.fit and row.fit.speeds and row.fit.speeds.is_usable]
     usable = [row for row in usable if row.is_suited] or usable
     if usable:
         return max(usable, key=lambda row: (min(row.fit.context, 1 << 16) if row.fit else 0, row.size_bytes))
     return max(fitting, key=lambda row: row.fit.speeds.triforce if row.fit and row.fit.speeds else 0.0, default=None)
-
-
-def _is_usable(row: ModelRow) -> bool:
-    speeds = row.fit.speeds if row.fit else None
-    if speeds is None:
-        return False
-    return speeds.triforce >= USABLE_TOKENS_PER_SECOND and speeds.reading_seconds <= USABLE_READING_SECONDS
 
 
 def _is_small(ready: Ready) -> bool:
@@ -151,40 +147,40 @@ def _warning(session: Session) -> str:
 
 
 def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
+    """The offer of a model, beside the smallest one where that is another and quicker to have."""
     name, fit = render.escape(row.title or row.name), row.fit
     assert fit is not None and fit.speeds is not None, "offered without a plan"
-    facts = [row.description, f"{fit.context:,} tokens of context", row.licence]
+    facts = [f"{row.title or row.name}: {row.description}", f"{fit.context:,} tokens of context", row.licence]
     if not row.is_here:
         facts.insert(1, f"about {formats.disk_size(row.to_come_bytes)} to download")
-    facts.append(view.speed_words(fit.speeds).removeprefix(". "))
+    facts += [fit.speeds.in_words, fit.speeds.reason]
     listed = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts if fact)
+    told, wanted = f"<b>{name}</b> suits this machine best", [row]
+    if small is not None and not _is_whole(row) and (small.is_here or not constants.HF_HUB_OFFLINE):
+        told = f"<b>{render.escape(small.name)}</b> answers soonest{SMALL}. Of the larger models, {told}"
+        wanted = [small, row]
+    elif not row.needs_hub:
+        told += SMALL
+    buttons = "".join(_button(one, strong=one is wanted[0]) for one in wanted)
     return (
-        f'<div class="offered" data-offer="{render.escape(row.name)}">'
-        f"<p>{render.escape(why)} <b>{name}</b> suits this machine best{'' if row.needs_hub else SMALL}.</p>"
-        f'<details><summary>Facts</summary><ul class="model-facts">{listed}</ul></details>{_buttons(row, small)}</div>'
+        f'<div class="offered" data-offer="{render.escape(row.name)}"><p>{render.escape(why)} {told}.</p>'
+        f'<details data-keep><summary>Facts</summary><ul class="model-facts">{listed}</ul></details>'
+        f'<div class="acts">{buttons}{OTHERS}{NOT_NOW}</div></div>'
     )
 
 
-def _buttons(row: ModelRow, small: ModelRow | None) -> str:
-    name, shown = render.escape(row.name), render.escape(row.title or row.name)
+def _button(row: ModelRow, *, strong: bool) -> str:
+    """Fetches a model and reads with it, or reads with it at once; told what that takes."""
+    name, shown, look = render.escape(row.name), render.escape(row.title or row.name), " strong" if strong else ""
+    reads = row.fit.speeds if row.fit else None
+    takes = f"reads {formats.plural(reads.pages, 'page')} in {formats.duration(reads.reading_seconds)}" if reads else ""
     if _is_whole(row):
-        wanted = f'<button type="button" class="act strong" data-act="offer-use:{name}">Read with {shown}</button>'
+        label, verb = f"Read with {shown} ({takes})", "use"
     elif constants.HF_HUB_OFFLINE:
-        wanted = f'<p class="quiet">{OFFLINE}</p>'
+        return f'<p class="quiet">{OFFLINE}</p>'
     else:
-        size = formats.disk_size(row.to_come_bytes)
-        wanted = (
-            f'<button type="button" class="act strong" data-act="offer-get:{name}">'
-            f"Download {name} ({size}) and read with it</button>"
-        )
-    if small and small != row and not _is_whole(row) and (small.is_here or not constants.HF_HUB_OFFLINE):
-        verb, size = ("use", "") if small.is_here else ("get", f", {formats.disk_size(small.to_come_bytes)}")
-        wanted += (
-            f'<button type="button" class="act" data-act="offer-{verb}:{render.escape(small.name)}">'
-            f"Start small: {render.escape(small.name)} (reads {small.context:,} tokens{size})</button>"
-        )
-    decline = '<button type="button" class="link" data-act="decline">Not now</button>'
-    return f'<div class="acts">{wanted}{OTHERS}{decline}</div>'
+        label, verb = f"Download {shown} ({formats.disk_size(row.to_come_bytes)}, {takes})", "get"
+    return f'<button type="button" class="act{look}" data-act="offer-{verb}:{name}">{label}</button>'
 
 
 def _is_whole(row: ModelRow) -> bool:
@@ -193,10 +189,9 @@ def _is_whole(row: ModelRow) -> bool:
 
 
 def _nothing_fits() -> str:
-    decline = '<button type="button" class="link" data-act="decline">Not now</button>'
     return (
         '<div class="offered" data-offer="none"><p>No known full model fits into the memory that is free here.</p>'
-        f'<div class="acts">{OTHERS}{decline}</div></div>'
+        f'<div class="acts">{OTHERS}{NOT_NOW}</div></div>'
     )
 
 

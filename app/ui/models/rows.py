@@ -78,6 +78,27 @@ class ModelRow:
     needs_hub: bool = True  # False: pip's index has it
     is_suited: bool = False  # in the form that suits this machine: without a GPU, weights of a few bits
 
+    @property
+    def fits(self) -> bool:
+        """It can be loaded with some context, as far as is known."""
+        return not self.refused and (self.fit is None or self.fit.context > 0)
+
+    @property
+    def use(self) -> tuple[float, ...]:
+        """Its place in the list: in use, brought, on this disk, then the largest of the quick, then the quickest."""
+        speeds = self.fit.speeds if self.fit else None
+        usable = speeds is not None and speeds.is_usable
+        last = -self.size_bytes if usable else speeds.reading_seconds / speeds.pages if speeds and speeds.pages else 0.0
+        return (
+            not self.in_use,
+            not self.is_brought,
+            not self.fits,
+            not self.is_here,
+            not usable,
+            not self.is_suited,
+            last,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
@@ -86,7 +107,7 @@ class _Sizes:
 
 
 def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
-    """All targets: the present one if the catalogue lacks it, the catalogue's, others on this disk.
+    """All targets in the order of their use: the present one, the catalogue's, others on this disk.
 
     Cost: imports torch; reads configurations, and sizes of local files.
     """
@@ -97,9 +118,7 @@ def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
         others.insert(0, _running(state))
     if any(row.in_use for row in others):  # a folder may have the name of one of the catalogue
         rows = [replace(row, in_use=False) for row in rows]
-    rows.sort(key=lambda row: not (row.is_bundled or row.is_suited))
-    first = [row for row in others if row.in_use or row.is_brought]
-    return [*first, *rows, *(row for row in others if row not in first)]
+    return sorted((*others, *rows), key=lambda row: row.use)
 
 
 def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, used: str) -> ModelRow:

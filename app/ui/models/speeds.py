@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from app import formats
 from app.ui.header import PAGE_TOKENS
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
@@ -13,6 +14,8 @@ if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that 
     from core.planning.speed_model import Acceptance
 
 PAGES = 100
+USABLE_TOKENS_PER_SECOND = 5.0  # a little faster than people read aloud
+USABLE_READING_SECONDS = 600.0  # of the pages in `Speeds`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,27 @@ class Speeds:
     because: str  # what acceptance that rests on
     reading_seconds: float  # of `pages`
     pages: int  # PAGES, or as many as the context holds
+
+    @property
+    def is_usable(self) -> bool:
+        """Quick enough to work with."""
+        return self.triforce >= USABLE_TOKENS_PER_SECOND and self.reading_seconds <= USABLE_READING_SECONDS
+
+    @property
+    def in_words(self) -> str:
+        """How long 100 pages take, and how fast an answer is written then."""
+        read = f"{formats.plural(self.pages, 'page')} are read in {formats.duration(self.reading_seconds)}"
+        least = formats.figure(self.plain)
+        most = f" to {formats.figure(self.triforce)}" if self.triforce > self.plain else ""
+        return f"{read}, then {least}{most} tokens a second are written"
+
+    @property
+    def reason(self) -> str:
+        """What the figures are."""
+        told = "Expected at the full context of this machine, not measured."
+        return (
+            f"{told} The higher speed: guesses are accepted as {self.because}." if self.triforce > self.plain else told
+        )
 
 
 def expected_speeds(

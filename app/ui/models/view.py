@@ -9,14 +9,13 @@ from app.runtime.error_text import problem_and_hint, without_paths
 from app.runtime.events import Loading
 from app.ui import render
 from app.ui.models.rows import Fit, ModelRow
-from app.ui.models.speeds import Speeds
 from core.errors import CoreError
 
 if TYPE_CHECKING:  # importing it loads torch
     from core.models.hub.local import LocalModel
 
 ABOUT = (
-    "Nothing is asked of the network before you press Download. Another model counts and reads open books again; "
+    "Nothing is asked of the network before you press Download. An open book is read again by another model; "
     "conversations stay."
 )
 WAITS = "Shown when the model is loaded."
@@ -40,16 +39,16 @@ def waits() -> str:
 def models(rows: Sequence[ModelRow], *, fetching: str = "", loading: bool = False) -> str:
     """All rows; `fetching`: the name of the model being downloaded, `loading`: whether one is being loaded.
 
-    Models that cannot be used are folded, except those that the reader brought.
+    Models that this machine cannot use are folded, except those that the reader brought.
     """
-    others = [row for row in rows if row.refused and not row.is_brought]
+    others = [row for row in rows if not (row.fits or row.is_brought or row.in_use)]
     shown, hidden = (
         "".join(_row(row, fetching, loading) for row in part)
         for part in ([row for row in rows if row not in others], others)
     )
-    folded = f'<ul class="model-list">{hidden}</ul>'
-    summary = f"{formats.plural(len(others), 'more model')} on this disk that cannot be used, and why"
-    more = f'<details class="unusable"><summary>{summary}</summary>{folded}</details>' if others else ""
+    summary = f"{formats.plural(len(others), 'more model')} that this machine cannot use, and why"
+    folded = f'<summary>{summary}</summary><ul class="model-list">{hidden}</ul>'
+    more = f'<details class="unusable" data-keep>{folded}</details>' if others else ""
     return section(f'<p class="quiet">{ABOUT}</p><ul class="model-list">{shown}</ul>{more}')
 
 
@@ -58,7 +57,8 @@ def _row(row: ModelRow, fetching: str, loading: bool) -> str:
     facts = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts_of(row))
     title = render.escape(row.title or row.name)
     fits, tone = (row.refused, "no") if row.refused else fit_line(row.fit)
-    fit = f'<p class="fit {tone}">{render.escape(fits)}</p>' if fits else ""
+    reason = row.fit.speeds.reason if row.fit and row.fit.speeds else ""
+    fit = f'<p class="fit {tone}" title="{render.escape(reason)}">{render.escape(fits)}</p>' if fits else ""
     return (
         f'<li class="model{" used" if row.in_use else ""}"><div class="about"><h4>{title}{mark}</h4>'
         f"<p>{render.escape(row.description)}</p>"
@@ -96,31 +96,20 @@ def fit_line(fit: Fit | None) -> tuple[str, str]:
         return "", ""
     if fit.weights_refused:
         return f"Does not fit this machine. {fit.weights_refused}", "no"
+    speeds = f": {fit.speeds.in_words}" if fit.speeds else ""
     if fit.context_refused:
-        return f"{fit.context_refused} It fits with {fit.context:,} tokens{speed_words(fit.speeds)}.", "partly"
+        return f"{fit.context_refused} It fits with {fit.context:,} tokens{speeds}.", "partly"
     wait = {
         "resident": "",
         "split": ", a part of the full cache in host memory",
         "offloaded": ", the full cache in host memory",
     }[fit.placement]
-    return f"Fits this machine with {fit.context:,} tokens of context{wait}{speed_words(fit.speeds)}", "yes"
-
-
-def speed_words(speeds: Speeds | None) -> str:
-    """The expected speeds as the end of a sentence."""
-    if speeds is None:
-        return ""
-    read = f"{formats.plural(speeds.pages, 'page')} read in {formats.duration(speeds.reading_seconds)}"
-    plain, fast = formats.figure(speeds.plain), formats.figure(speeds.triforce)
-    by = (
-        f", {fast} if guesses are accepted as {speeds.because}" if speeds.triforce > speeds.plain else ": no guess pays"
-    )
-    return f". Expected at its full context: {read}, {plain} tokens/s plain{by}"
+    return f"Fits this machine with {fit.context:,} tokens of context{wait}{speeds}.", "yes"
 
 
 def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
     buttons, wait = [], " disabled" if loading else ""
-    if row.to_come_bytes:
+    if row.to_come_bytes and row.fits:
         what = "Go on" if row.has_parts else "Download"
         if row.is_here:
             what = "Get its draft"

@@ -92,14 +92,24 @@ def saves(session: Session) -> str:
 
 def _board_key(_site: Site, session: Session) -> object:
     view = view_of(session)
-    return object() if view.running else (
-        *(id(session.book), id(session.race), session.race and session.race.ended),
-        id(shown_of(session).race),
+    return (
+        object()
+        if view.running
+        else (
+            *(id(session.book), id(session.race), session.race and session.race.ended),
+            id(shown_of(session).race),
+        )
     )
 
 
 def _setup_key(site: Site, session: Session) -> object:
-    return (site.worker.state, id(session.book), len(session.exchanges), id(session.race), session.race and session.race.ended)
+    return (
+        site.worker.state,
+        id(session.book),
+        len(session.exchanges),
+        id(session.race),
+        session.race and session.race.ended,
+    )
 
 
 PARTS = (

@@ -157,11 +157,12 @@ class BookView:
                 " and end the incognito conversation" if self._session.incognito else "; the conversation stays listed"
             )
         return (
-            '<p class="card-buttons"><button type="button" class="link" data-tab="Library">Pages, order, parts</button>'
+            '<p class="card-buttons">'
+            '<button type="button" class="link" data-tab="Library">Choose pages and order</button>'
             '<button type="button" class="link" data-find-open title="Find words in all open documents (Ctrl+Shift+F)">'
             "Find</button>"
-            f'<button type="button" class="link" data-act="start-over" title="Empty the library{talk}">'
-            f"Start over{talk}</button></p>"
+            f'<button type="button" class="link" data-act="start-over" title="Close all documents{talk}">'
+            "Start over</button></p>"
         )
 
 
@@ -255,7 +256,8 @@ def _facts(book: LibraryBook, num_tokens: str) -> str:
     document = book.document
     chosen = "" if book.is_whole else label(document, book.choice)
     language = language_name(document.language)
-    facts = " · ".join(filter(None, (SHORT[document.format], extent(book), chosen, num_tokens, language)))
+    length = extent(book) if book.is_whole else f"of {extent(book)}"
+    facts = " · ".join(filter(None, (SHORT[document.format], chosen, length, num_tokens, language)))
     stem = document.name.rpartition(".")[0]
     name = "" if document.title in (document.name, stem) else document.name
     told = " · ".join(filter(None, (byline(document.authors), name)))

@@ -110,5 +110,7 @@ def _answer(session: Session, node: Node, finished: Finished) -> dict[str, Any]:
 def _notice(finished: Finished) -> str:
     if finished.in_thought:
         at_limit = finished.stop_reason == "max_new_tokens"
-        return NO_CONTINUE if at_limit and not finished.token_ids else IN_THOUGHT.get(finished.stop_reason, ENDED_THINKING)
+        return (
+            NO_CONTINUE if at_limit and not finished.token_ids else IN_THOUGHT.get(finished.stop_reason, ENDED_THINKING)
+        )
     return BLANK_ANSWER if finished.text else EMPTY_ANSWER

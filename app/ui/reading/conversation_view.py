@@ -1,6 +1,6 @@
 """The list of conversations as HTML, and the line that names the shown conversation's book.
 
-Titles come from questions and are escaped; files are identified by id only. 
+Titles come from questions and are escaped; files are identified by id only.
 """
 
 from datetime import UTC, datetime
@@ -14,7 +14,8 @@ from app.ui import render
 MOST_SHOWN = 200  # the search finds the others
 DAY = 86_400
 SEARCH = (
-    '<input id="conv-search" type="text" placeholder="Search" aria-label="Search conversations" autocomplete="off" data-keep>'
+    '<input id="conv-search" type="text" placeholder="Search" aria-label="Search conversations" autocomplete="off" '
+    "data-keep>"
 )
 
 
@@ -71,10 +72,10 @@ def _row(one: Summary, current: str, time: datetime, search: str = "") -> str:
     mark = ' class="current" aria-current="true"' if one.id == current else ""
     about = f"{ago(one.changed, time)} · {render.escape(one.book)}"
     return (
-        f'<li{mark} data-id="{one.id}">'
+        f'<li{mark} id="conversation-{one.id}">'
         f'<button type="button" class="open" data-act="open-conversation:{one.id}" title="{title}"><b>{title}</b>'
         f"<small>{about}</small>{hit}</button>"
-        f'<details><summary aria-label="More about {title}" title="More">⋯</summary><div class="menu">'
+        f'<details data-keep><summary aria-label="More about {title}" title="More">⋯</summary><div class="menu">'
         f'<button type="button" data-rename="{one.id}">Rename</button>'
         f'<button type="button" data-save="markdown:{one.id}">Export Markdown</button>'
         f'<button type="button" data-save="json:{one.id}">Export JSON</button>'

@@ -1,6 +1,5 @@
 """The parts of the tab Read, and those around all tabs."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from app.context.domain_check import FULL_MODELS, OWN_BOOKS
@@ -24,6 +23,7 @@ from app.ui.site import Part, Site
 from core.generation.events import PrefillProgress
 
 NUM_SUGGESTIONS = 3
+MOST_TITLE = 60  # characters of a chapter's title in a question
 
 
 def strip(session: Session) -> str:
@@ -42,21 +42,27 @@ def reading_buttons(session: Session) -> str:
     """Stop, or Read on."""
     view = BookView(session)
     if view.reading:
-        return '<button type="button" data-act="stop-reading">Stop reading</button>'
-    return '<button type="button" data-act="read-on">Read on</button>' if view.paused else ""
+        return '<button type="button" class="pill" data-act="stop-reading">Stop reading</button>'
+    return '<button type="button" class="pill" data-act="read-on">Read on</button>' if view.paused else ""
 
 
-def samples(site: Site) -> str:
-    """A button per sample book, with the time that the model takes to read it."""
+def samples(site: Site, session: Session) -> str:
+    """A button per sample book, with the time that the model takes to read it; folded once a book is open."""
     shown = one_of_each(site.samples)
     if not shown:
         return ""
-    buttons = "".join(
-        f'<button type="button" data-act="sample:{render.escape(one.file.name)}">'
-        f"{render.escape(one.label(_seconds(site, one)))}</button>"
-        for one in shown
-    )
-    return f'<p class="quiet">Or try a sample book:</p>{buttons}'
+    buttons = ""
+    for one in shown:
+        title, _, more = one.label(_seconds(site, one)).partition("\n")
+        act = f"sample:{render.escape(one.file.name)}"
+        words = f"<b>{render.escape(title)}</b> {render.escape(more)}"
+        buttons += f'<button type="button" data-act="{act}">{words}</button>'
+    state = "" if _has_book(session) else " open"
+    return f'<details{state}><summary>Or try a sample book:</summary><div class="list">{buttons}</div></details>'
+
+
+def _has_book(session: Session) -> bool:
+    return bool(session.uploads.library.books or session.uploads.pending)
 
 
 def _seconds(site: Site, sample: Sample) -> float | None:
@@ -67,14 +73,16 @@ def _seconds(site: Site, sample: Sample) -> float | None:
     return reading_time(state, num_tokens) if 0 < num_tokens <= state.context else None
 
 
-def suggestions(samples: Sequence[Sample], session: Session) -> str:
-    """Questions for a sample book that were not asked yet."""
+def suggestions(site: Site, session: Session) -> str:
+    """Questions that were not asked yet: a sample's own, and of another book, about its chapters."""
     names = session.book.names if session.book and session.fits else ()
     asked = tuple(exchange.question for exchange in session.exchanges)
-    found = [one for name in names for one in open_questions(tuple(samples), name, asked, NUM_SUGGESTIONS)]
-    return "".join(
-        f'<button type="button" data-ask>{render.escape(text)}</button>' for text in found[:NUM_SUGGESTIONS]
-    )
+    found = [one for name in names for one in open_questions(site.samples, name, asked, NUM_SUGGESTIONS)]
+    state = site.worker.state
+    if session.book and names and not found and not asked and isinstance(state, Ready) and not state.info.limits:
+        titles = [chapter.title for document in session.book.library.books for chapter in document.document.chapters]
+        found = [f"What is “{title}” about?" for title in titles if len(title) <= MOST_TITLE][:NUM_SUGGESTIONS]
+    return "".join(f'<button type="button" data-ask>{render.escape(text)}</button>' for text in found[:NUM_SUGGESTIONS])
 
 
 def note(site: Site) -> str:
@@ -98,7 +106,8 @@ def flags(session: Session) -> list[str]:
         "incognito": session.incognito,
         "page-open": bool(shown.leaves.get("read")),
         "choosing": session.uploads.too_long,
-        "has-book": session.has_something and bool(session.uploads.library.books or session.uploads.pending),
+        "has-book": _has_book(session),
+        "has-reach": bool(session.book and session.book.note),
         "racing": shown.race is not None and shown.race.running,
     }
     return [name for name, holds in found.items() if holds]
@@ -107,7 +116,18 @@ def flags(session: Session) -> list[str]:
 def _conversations_key(site: Site, session: Session) -> object:
     summaries = site.worker.conversations.listing(session.search)
     deleted = session.deleted.id if session.deleted else ""
-    return (tuple(summaries.summaries), summaries.notices, session.search, session.dialogue_id, deleted, session.incognito)
+    return (
+        tuple(summaries.summaries),
+        summaries.notices,
+        session.search,
+        session.dialogue_id,
+        deleted,
+        session.incognito,
+    )
+
+
+def _suggestions_key(site: Site, session: Session) -> object:
+    return (id(session.book), session.fits, session.head, id(site.worker.state))
 
 
 def _choosing_key(_site: Site, session: Session) -> object:
@@ -142,7 +162,7 @@ PARTS = (
     Part("setting:", lambda site, _: choices(site.worker.state), _model),
     Part("book", lambda _, session: BookView(session).html()),
     Part("reading", lambda _, session: reading_buttons(session)),
-    Part("samples", lambda site, _: samples(site), _model),
+    Part("samples", samples, lambda site, session: (site.worker.state, _has_book(session))),
     Part(
         "conversations",
         lambda site, session: conversation_list(
@@ -153,14 +173,20 @@ PARTS = (
     ),
     Part("strip", lambda _, session: strip(session), rest=0.1),
     Part("where", lambda site, session: "" if site.elsewhere else where(session), _where_key, rest=0.5),
-    Part("offer", lambda site, session: site.offer.html(session), lambda site, session: site.offer.key(session), rest=0.3),
+    Part(
+        "offer",
+        lambda site, session: site.offer.html(session),
+        lambda site, session: site.offer.key(session),
+        rest=0.3,
+        aside=True,
+    ),
     Part("choosing", lambda _, session: checklist(session), _choosing_key),
     Part("about", lambda _, session: book_notice(session)),
     Part("chat", lambda _, session: chat(session)),
     Part("exchange:", lambda _, session: exchanges(session), lambda _, session: exchanges_key(session)),
     Part("live", lambda _, session: live(session)),
     Part("live.", lambda _, session: live_texts(session)),
-    Part("suggestions", lambda site, session: suggestions(site.samples, session)),
+    Part("suggestions", suggestions, _suggestions_key),
     Part("editing", lambda _, session: editing_notice(session)),
     Part("note", lambda site, _: note(site), _model),
     Part("leaf", lambda _, session: shown_of(session).leaves.get("read", "")),

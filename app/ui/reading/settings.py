@@ -26,7 +26,7 @@ PRESETS = {
     "Lively": SamplingParams(temperature=1.0, top_p=0.95),
 }
 PRESET_INFO = "Precise always takes the likeliest token; the others draw, and a seed repeats them."
-METHOD_INFO = "Both write exactly what the model would write. TriForce needs fewer passes over the book."
+METHOD_INFO = "Both write exactly what the model would write. {} needs fewer passes over the book."
 THINKING_INFO = "Whether the model thinks first. A thought is folded, and takes new tokens, too."
 AS_CHOSEN, AS_SET_UP = "as chosen", ""  # of speculation; of thinking
 AS_CHOSEN_CHOICE = ("As chosen under Decoding", AS_CHOSEN)
@@ -136,11 +136,17 @@ def choices(state: ModelState) -> dict[str, str]:
     """The fields that depend on the model, as HTML by name; the script marks what was chosen."""
     info = state.info if isinstance(state, Ready) else None
     if info is not None and info.elsewhere:
-        return {"thinking": _radios("thinking", "Thinking", THINKING_INFO, thinking_choices(info.thinking, info.thinks))}
+        return {
+            "thinking": _radios("thinking", "Thinking", THINKING_INFO, thinking_choices(info.thinking, info.thinks))
+        }
     has_draft, usual = (info.has_draft, info.usual_method) if info else (True, DEFAULTS.method)
     found = {
         "method": _radios(
-            "method", "Decoding", METHOD_INFO, decoding_choices(has_draft=has_draft, usual=usual), usual=usual
+            "method",
+            "Decoding",
+            METHOD_INFO.format("TriForce" if has_draft else "Speculation"),
+            decoding_choices(has_draft=has_draft, usual=usual),
+            usual=usual,
         ),
         "variant": _select("variant", "Speculation", variants(has_draft=has_draft, usual=usual)),
     }

@@ -13,7 +13,8 @@ from app.ui.reading.settings import Fields, build_settings
 
 QUESTION = """<form id="question" data-question>
 <textarea rows="1" placeholder="Ask about the book" aria-label="Question" dir="auto"></textarea>
-<button type="submit" class="send" aria-label="Send the question" title="Send (Enter)">↑</button>
+<button type="submit" class="send" aria-label="Send the question" title="Send (Enter)"><svg viewBox="0 0 24 24"
+aria-hidden="true"><path d="M4 4l17 8-17 8 3-8z M7 12h14"/></svg></button>
 <button type="button" class="stop" data-act="stop" aria-label="Stop the answer" title="Stop (Esc)"></button></form>
 <p class="sending" role="status" hidden>Your question is sent as soon as the file is uploaded.</p>"""
 LOG = 'role="log" aria-label="Conversation" aria-live="off"'
@@ -44,7 +45,7 @@ def build_read_tab() -> Fields:
             Pane("suggestions", "suggestions", prose=False)
             Pane("editing", "editing", prose=False)
             gr.HTML(QUESTION, elem_id="ask", apply_default_css=False)
-            Pane("note", "note")
+            Pane("note", "note", prose=False)
         Pane("leaf", "where-page")
     return fields
 

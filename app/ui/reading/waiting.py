@@ -15,6 +15,7 @@ from app.ui.reading.live_strip import waiting_line
 from core.generation.events import PrefillProgress
 
 LONG_SECONDS = 20.0  # of a whole reading, from which on its end is worth a notice
+BACK = '<p class="quiet">Stop puts the question back into its box, to be changed.</p>'
 LEAST_SECONDS = 2.0  # shorter waits are not counted down
 
 
@@ -73,8 +74,8 @@ class AnswerWait:
             doing = session.doing
             what = waiting_line(self._waiting)
             if self._waiting.reason == "own job" and isinstance(doing, PrefillProgress):
-                return _line(what, page_reached(session.book, doing.done_tokens), until(doing))
-            return _line(what)
+                return _line(what, page_reached(session.book, doing.done_tokens), until(doing)) + BACK
+            return _line(what) + BACK
         if progress is None or self._begun is None:
             return ""
         if progress.total_tokens - progress.reused_tokens <= self._begun.num_book / 2:

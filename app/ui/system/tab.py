@@ -3,7 +3,6 @@
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,11 +30,14 @@ DEFAULT_FOLDER = ".triforce-reader"
 OURS = ("uploads", "conversations", "shelf")  # in the data folder; a folder chosen by the user may have others
 REPORT = """<div id="system-copy-head"><div><h3>Report for a bug</h3>
 <p class="quiet">Plain text to paste. No text of books, no questions, no names of files.</p></div>
-<span id="system-copied" role="status"></span><button type="button" id="copy-report" data-copy-report>Copy report</button>
-</div><textarea id="system-report" aria-label="Report" rows="14" readonly></textarea>"""
-BRING = """<form id="bring-model" data-submit="bring"><label><b>Bring a model</b><small class="info">The path of a folder with
-config.json and weights, or of a .gguf file. It is used where it is.</small><input type="text" name="path"
-placeholder="/home/me/models/Qwen3-8B" autocomplete="off"></label><button type="submit" id="bring-add">Add</button></form>"""
+<span id="system-copied" role="status"></span>
+<button type="button" id="copy-report" data-copy-report>Copy report</button></div>
+<textarea id="system-report" aria-label="Report" rows="14" readonly></textarea>"""
+BRING = """<form id="bring-model" data-submit="bring"><label><b>Bring a model</b>
+<small class="info">The path of a folder with config.json and weights, or of a .gguf file. It is used where it
+is.</small>
+<input type="text" name="path" placeholder="/home/me/models/Qwen3-8B" autocomplete="off"></label>
+<button type="submit" id="bring-add">Add</button></form>"""
 
 
 def snapshot(site: Site, session: Session) -> Snapshot:
@@ -134,13 +136,11 @@ def models(site: Site) -> str:
         return ""
     if source.unavailable:
         return models_view.unavailable(source.unavailable)
-    if isinstance(state, Loading):
-        if not state.model:
-            return models_view.waits()
-        rows = [replace(row, fit=None) for row in model_rows(state, source)]  # free memory changes while a model loads
-        return models_view.models(rows, loading=True)
+    if isinstance(state, Loading):  # free memory changes then
+        return models_view.models(site.rows, loading=True) if site.rows else models_view.waits()
     fetching = now.name if now is not None and not now.ended else ""
-    return models_view.models(model_rows(state, source), fetching=fetching)
+    site.rows = tuple(model_rows(state, source))
+    return models_view.models(site.rows, fetching=fetching)
 
 
 def _models_key(site: Site, session: Session) -> object:
@@ -164,7 +164,7 @@ PARTS = (
     Part("report", lambda site, session: report(snapshot(site, session)), _snapshot_key, tab="system", rest=0.5),
     Part("models-doing", doing, tab="system"),
     Part("bring", lambda site, _: bring(site), lambda *_: None, tab="system"),
-    Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3),
+    Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3, aside=True),
 )
 
 

@@ -183,6 +183,9 @@
     event.target.closest?.("#conversations .menu [data-save], #conversations .menu [data-act]:not([data-armed])")?.closest("details").removeAttribute("open");
   });
 
+  // A menu at the lower edge comes into view.
+  document.addEventListener("toggle", ({ target }) => target.open && target.matches?.("#conversations li details") && target.closest("li").scrollIntoView({ block: "nearest" }), true);
+
   function rename(row, id) {
     const button = find(".open", row);
     const title = find("b", button);
@@ -227,7 +230,7 @@
     const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
     const command = event.ctrlKey || event.metaKey;
     if (event.key === "Escape") {
-      const menu = find("#conversations details[open]");
+      const menu = find("#conversations li details[open]");
       if (find("dialog[open]")) return;
       if (menu) menu.open = false;
       else if (shown(find("#question .stop"))) act("stop");

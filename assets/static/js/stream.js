@@ -24,7 +24,6 @@
   const kept = (node) => node.nodeType === 1 && node.matches("[data-keep]");
   const MORPH = {
     morphStyle: "innerHTML",
-    ignoreActiveValue: true,
     callbacks: {
       beforeNodeMorphed: (old, now) => !(old.nodeType === 1 && old.matches("[data-live]") && now.matches?.("[data-live]")),
       beforeAttributeUpdated: (name, node) => !(kept(node) && ["open", "value", "checked"].includes(name)), // the reader's own
@@ -44,6 +43,7 @@
   function show(element, html) {
     if (element.shown === html) return;
     element.shown = html;
+    element.closest(".block")?.classList.toggle("vacant", html === "");
     morph(element, html);
   }
 
@@ -51,7 +51,7 @@
   function mounted(element) {
     for (const place of element.querySelectorAll("[data-part]")) {
       const name = place.dataset.part;
-      if (!drawerOf(name) && state.has(name)) show(place, state.get(name));
+      if (!drawerOf(name) && (state.has(name) || !place.innerHTML)) show(place, state.get(name) ?? "");
     }
     for (const [name, drawer] of drawers) {
       if (state.has(name)) drawer(state.get(name), name);
@@ -93,15 +93,27 @@
       heard = performance.now();
       root.classList.remove("silent");
       take(JSON.parse(data));
+      rest();
     };
   }
+
+  // A browser has six connections to a program: a tab that nobody sees gives its own back, once nothing goes on in it.
+  const busy = () => state.has("waiting") || ["answering", "racing"].some((name) => state.get("flags")?.includes(name));
+  function rest() {
+    if (document.hidden && !busy()) source.close();
+    else if (!document.hidden && source.readyState === EventSource.CLOSED) connect();
+  }
+  document.addEventListener("visibilitychange", () => {
+    if (heard) heard = performance.now(); // while nobody looked, nothing was expected
+    rest();
+  });
 
   // A tab that the reader opens has parts of its own.
   new MutationObserver(() => source.tab !== tab() && connect()).observe(root, { attributeFilter: ["aria-selected"], childList: true, subtree: true });
 
   setInterval(() => {
-    if (source.readyState === EventSource.CLOSED) connect(); // refused: the program is on its way up or down
-    root.classList.toggle("silent", heard > 0 && performance.now() - heard > SILENT_MS);
+    rest(); // refused: the program is on its way up or down
+    root.classList.toggle("silent", !document.hidden && heard > 0 && performance.now() - heard > SILENT_MS);
   }, 1000);
 
   // -------------------- acts: each has an id and is done once, however often it is sent
@@ -145,12 +157,19 @@
     return act(...prepared);
   }
 
+  // A button may be drawn anew between press and release of the mouse: what it stood for when it was pressed is done.
+  let pressed = null;
+  document.addEventListener("pointerdown", ({ target }) => {
+    const button = target.closest?.("[data-act]");
+    pressed = button && { button, act: button.dataset.act };
+  });
+
   document.addEventListener("click", (event) => {
     const button = event.target.closest?.("[data-act], [data-save]");
     if (!button || button.disabled) return;
     if ("armed" in button.dataset && (event.detail > 1 || !armed(button))) return; // a double click is no second thought
     if (button.dataset.save) return save(button.dataset.save);
-    send(button.dataset.act, button);
+    send(event.detail && pressed?.button === button ? pressed.act : button.dataset.act, button);
   });
 
   document.addEventListener("change", (event) => {
@@ -229,6 +248,7 @@
     preparing,
     save,
     send,
+    session,
     state,
     watch: (watcher) => watchers.add(watcher),
   };

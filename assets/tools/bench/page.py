@@ -123,7 +123,7 @@ class Reader:
             self._page.set_default_timeout(START_MILLISECONDS)
             self._page.goto(address)
             self._page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
-            self.session_id: str = self._page.evaluate("window.triforceSession()")
+            self.session_id: str = self._page.evaluate("window.triforcePage.session()")
         except Error as error:
             self._driver.stop()
             raise PageSilent(f"cannot be looked at ({error.message.splitlines()[0]})") from error

@@ -1,4 +1,4 @@
-"""What a stream sends of a state, applied as the page's script does: nothing is lost, and what grows is only added to."""
+"""What a stream sends of a state, applied as the script does: nothing is lost, and what grows is only added to."""
 
 import json
 from typing import Any

@@ -20,7 +20,7 @@ def test_several_documents_are_ordered_looked_into_and_removed(page: Page, tmp_p
     titles = page.documents.get_by_role("heading", level=4)
     page.reads(one, two)
     expect(page.book).to_contain_text("2 documents, read in this order")
-    page.presses("Pages, order, parts")
+    page.presses("Choose pages and order")
     expect(titles).to_have_text(["one", "two"])
     page.presses("Move two up")
     expect(titles).to_have_text(["two", "one"])
@@ -195,8 +195,8 @@ def test_an_old_conversation_opens_its_book_again(
     page: Page, engine: FakeEngine, worker: EngineWorker, tmp_path: Path
 ) -> None:
     page.reads(write_book(tmp_path))
-    page.presses("Keep for its conversations")
-    expect(page.book).to_contain_text("Kept: its conversations open it again")
+    page.presses("Keep its text")
+    expect(page.book).to_contain_text("Its text is kept: its conversations open it again")
     engine.enqueue("Quite dark.")
     page.asks("Dark?")
     page.answers("Quite dark.")

@@ -141,15 +141,13 @@ def test_of_two_pages_that_are_drawn_at_once_the_one_asked_for_last_is_shown() -
         newest(session, "read", lambda: "the second")
         return "the first"
 
+    def closed() -> str:
+        shown_of(session).close("read")
+        return "the fourth"
+
     newest(session, "read", slow)
     assert shown_of(session).leaves == {"read": "the second"}
     newest(session, "read", lambda: "the third")
     assert shown_of(session).leaves == {"read": "the third"}
-
-
-def test_a_page_that_is_drawn_while_its_place_closes_is_not_shown() -> None:
-    session = Session("x")
-    shown = shown_of(session)
-    newest(session, "library", lambda: "a document")
-    newest(session, "read", lambda: shown.close("read") or "too late")
-    assert shown.leaves == {"library": "a document"}, "each place is its own"
+    newest(session, "read", closed)
+    assert shown_of(session).leaves == {}, "closed while it was drawn"

@@ -1,9 +1,10 @@
 """The library at work: what a click changes, states of files, and documents of any size."""
 
 import re
+import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,22 +21,22 @@ from app.documents.readers import extract_document
 from app.runtime.context_loader import _book, open_library, talk_tokens
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui import state
-from app.ui.library.acts import changes
+from app.ui.acts import ActRequest, Acts
+from app.ui.library.acts import ACTS, changes
 from app.ui.library.page_viewer import preview
+from app.ui.library.tab import PARTS
 from app.ui.library.view import incoming, listing
-from app.ui.page import PARTS
 from app.ui.reading.book_view import BookView
 from app.ui.reading.checklist_view import checklist
 from app.ui.retrieval_map.view import where
-from app.ui.site import Drawer
+from app.ui.shown import shown_of
+from app.ui.site import Drawer, Site
 from core.config import GenerationConfig
 from core.errors import InvalidSetting
 from core.generation.text import ChatText, Turn
 from core.models.hub import catalog
 from core.models.loader import load_tokenizer
-from tests.app.fakes import FakeEngine, FakeText, opened, write_book
-from tests.app.ui.pages import PageOf
+from tests.app.fakes import SECONDS, FakeEngine, FakeText, opened, write_book
 
 
 def a_long_document(num_pages: int, num_chapters: int = 0) -> Document:
@@ -56,6 +57,19 @@ def a_long_document(num_pages: int, num_chapters: int = 0) -> Document:
         has_own_pages=True,
         chapters=chapters if num_chapters else (),
     )
+
+
+def act(site: Site, session: Session, name: str, values: dict[str, Any] | None = None) -> bool:
+    request = ActRequest(session=session.id, id=secrets.token_hex(8), act=name, values=values or {})
+    return Acts(site, ACTS).do(request)
+
+
+def settled(worker: EngineWorker, session: Session, condition: Callable[[], bool]) -> None:
+    """Wait for what an act began."""
+    end = time.monotonic() + SECONDS
+    while not condition() or worker.is_busy(session):
+        assert time.monotonic() < end, "nothing came of it"
+        time.sleep(0.01)
 
 
 # -------------------- clicks
@@ -93,23 +107,58 @@ def test_a_click_means_a_change_of_the_shelf() -> None:
 
 
 def test_the_list_is_drawn_again_only_where_something_changed(worker: EngineWorker) -> None:
-    """A list that is redrawn takes away what somebody types in it."""
-    page = PageOf(worker)
-    drawer = Drawer(page.site, page.session, "library", PARTS)
+    session = Session("x")
+    drawer = Drawer(
+        Site(worker), session, "library", tuple(one for one in PARTS if one.name in ("incoming", "library"))
+    )
+    before = drawer.state()
+    assert drawer.state()["library"] is before["library"]
+    session.uploads.expect(["a.pdf"])
+    expected = drawer.state()
+    assert expected["library"] == "" and "a.pdf" in expected["incoming"]
+    session.uploads.pending[0].num_done = 3
+    session.uploads.pending[0].stage = "extracting"
+    after = drawer.state()
+    assert after["library"] is expected["library"] and after["incoming"] != expected["incoming"]
 
-    def drawn() -> set[str]:
-        nonlocal before
-        now = drawer.state()
-        found, before = {*state.changes(before, now)} & {"library", "incoming", "choosing"}, now
-        return found
 
-    before: dict[str, Any] = {}
-    assert drawn() == {"library", "incoming", "choosing"} and drawn() == set()
-    page.session.uploads.expect(["a.pdf"])
-    assert "incoming" in drawn()
-    page.session.uploads.pending[0].num_done = 3
-    page.session.uploads.pending[0].stage = "extracting"
-    assert drawn() == {"incoming"}
+def test_acts_open_arrange_and_undo_and_a_refusal_is_told(
+    worker: EngineWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    site, session = Site(worker), worker.sessions.enter("")
+    names = []
+    for name in ("two", "ten", "one"):
+        (folder := tmp_path / "uploads" / name).mkdir(parents=True)
+        number = {"one": 1, "two": 2, "ten": 10}[name]
+        file = write_book(folder, f"The book {name}. " * 40, f"{number}.txt")
+        names.append(str(file.relative_to(tmp_path / "uploads")))
+
+    def titles() -> list[str]:
+        return [book.document.title for book in session.uploads.library.books]
+
+    assert act(site, session, "open", {"files": names})
+    settled(worker, session, lambda: session.is_read and len(titles()) == 3)
+    assert titles() == ["1", "2", "10"], "in natural order, however they came"
+    keys = [book.key for book in session.uploads.library.books]
+    assert act(site, session, f"preview:{keys[1]}:1") and "The book two." in shown_of(session).leaves["library"]
+    assert act(site, session, f"up:{keys[2]}")
+    settled(worker, session, lambda: titles() == ["1", "10", "2"])
+    assert act(site, session, f"move:{keys[1]}:0")
+    settled(worker, session, lambda: titles() == ["2", "1", "10"])
+    assert act(site, session, f"remove:{keys[0]}")
+    settled(worker, session, lambda: titles() == ["2", "10"])
+    assert not shown_of(session).leaves, "a page of what was removed is not left standing"
+    assert act(site, session, "undo")
+    settled(worker, session, lambda: titles() == ["2", "1", "10"])
+    assert not act(site, session, f"choose:{keys[0]}:9-99")
+    problem = shown_of(session).problem
+    assert problem is not None and "has no part “9-99”" in problem.problem
+    assert act(site, session, "find:100::book ten") and shown_of(session).found.count("<mark>") == 40
+    assert shown_of(session).problem is None, "the next act takes it away"
+    for wrong in ("open", "move:x:y", "dismiss:x", "stop-recognising:", "find:x", "sample:../../etc", "preview:"):
+        act(site, session, wrong, {"files": "x"} if wrong == "open" else {})
+    assert titles() == ["2", "1", "10"] and session.is_read
 
 
 # -------------------- files on their way

@@ -1,6 +1,7 @@
 """The card that offers a full model: when, which, what its buttons do, and that nothing is fetched before."""
 
-import threading
+import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,13 @@ from app.ui.models.offer import ModelOffer, best
 from app.ui.models.rows import Fit, ModelRow
 from app.ui.models.speeds import Speeds
 from app.ui.reading.book_view import BookView
+from app.ui.reading.parts import problem
+from app.ui.shown import shown_of
+from app.ui.site import Site
 from core.config import GenerationConfig
 from core.planning.hardware import Gpu, Machine
-from tests.app.fakes import FakeEngine, write_book
-from tests.app.ui.models.test_tab import EVIL, gate, source, text_of, toys  # noqa: F401
-from tests.app.ui.pages import PageOf, until
+from tests.app.fakes import SECONDS, FakeEngine, write_book
+from tests.app.ui.models.test_tab import EVIL, ModelPage, ended, gate, source, text_of, toys, until  # noqa: F401
 from tests.core.models.hub.test_download import hub  # noqa: F401
 from tests.core.models.hub.toy_hub import ToyHub
 
@@ -48,28 +51,27 @@ def opened(worker: EngineWorker, folder: Path) -> Session:
     return session
 
 
-def offer_of(worker: EngineWorker, downloads: Downloads | None = None) -> ModelOffer:
+def offer_of(worker: EngineWorker) -> ModelOffer:
     list(worker.states())
-    return ModelOffer(worker, source(), downloads or Downloads())
+    return ModelOffer(worker, source(), Downloads())
 
 
-class OfferPage(PageOf):
-    """A page with an open book and a card that may offer a model."""
+def pages_of(worker: EngineWorker, folder: Path) -> tuple[ModelPage, Session]:
+    """A page with an open book."""
+    session = opened(worker, folder)
+    page = ModelPage(Site(worker, source=source()))
+    page.session = session
+    return page, session
 
-    def __init__(self, worker: EngineWorker, folder: Path, downloads: Downloads | None = None) -> None:
-        list(worker.states())
-        super().__init__(worker, opened(worker, folder).id, source=source(), downloads=downloads or Downloads())
 
-    @property
-    def offer(self) -> str:
-        """The card."""
-        return str(self.state()["offer"])
-
-    def fetches(self) -> None:
-        """Press the button, and wait until the download is over."""
-        assert self.does("offer-get:tiny")
-        list(self.site.downloads.watch())
-        until(lambda: not any(one.name == "offer" for one in threading.enumerate()))
+def came(worker: EngineWorker, model: str) -> None:
+    """Wait until a model is in use."""
+    for _ in range(int(SECONDS / 0.01)):
+        state = worker.state
+        if isinstance(state, Ready) and state.info.model == model:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{model} did not come")
 
 
 def test_the_largest_model_that_is_quick_enough_is_best() -> None:
@@ -107,7 +109,7 @@ def test_a_book_of_another_kind_brings_the_offer_and_nothing_is_asked(
     assert "The full model tiny suits this machine best." in told
     assert told.count(session.book.note) == 1 and session.book.note.startswith(LIMITS)
     assert "demonstration" not in BookView(session).html(), "said once, above the chat"
-    assert "about 6.00 MB to download" in told and "tokens/s plain" in told and EVIL not in shown
+    assert "about 6.00 MB to download" in told and "tokens a second" in told and EVIL not in shown
     assert 'data-act="offer-get:tiny"' in shown and 'data-tab="System"' in shown
     session.declined_offer = True
     left = text_of(offer.html(session))
@@ -146,16 +148,18 @@ def test_one_click_fetches_the_model_and_changes_to_it(
     loads: list[str] = []
     real = worker.switch
     monkeypatch.setattr(worker, "switch", lambda load, name: (loads.append(name), real(load, name))[1])
-    page = OfferPage(worker, tmp_path)
-    other = PageOf(worker, opened(worker, tmp_path).id, site=page.site)
-    assert page.does("offer-get:tiny") and not other.does("offer-get:tiny"), "it is on its way already"
-    for shown in (page.offer, str(other.state()["offer"])):
+    page, session = pages_of(worker, tmp_path)
+    page.act("offer-get:tiny")
+    until(page.site.downloads, lambda fetch: fetch.done_bytes > 0)
+    other = worker.sessions.enter("")
+    for one in (session, other):
+        shown = page.site.offer.html(one)
         assert "tiny" in text_of(shown) and 'data-act="model-stop"' in shown, "it is under way, and can be stopped"
     gate.set()
-    until(lambda: isinstance(worker.state, Ready) and worker.state.info.model == "tiny")
-    assert loads == ["tiny"] and page.session.is_stale and page.offer == "", "the full model is in use"
-    list(worker.read_book(page.session.id))
-    assert page.session.is_read and not page.session.is_stale, "the book is read again by the new model"
+    came(worker, "tiny")
+    assert loads == ["tiny"] and session.is_stale and page.site.offer.html(session) == "", "the full model is in use"
+    list(worker.read_book(session.id))
+    assert session.is_read and not session.is_stale, "the book is read again by the new model"
 
 
 def test_a_stopped_offer_changes_no_model_later(
@@ -165,35 +169,38 @@ def test_a_stopped_offer_changes_no_model_later(
     gate: Any,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    downloads = Downloads()
-    page = OfferPage(worker, tmp_path, downloads)
-    assert page.does("offer-get:tiny") and page.does("model-stop")
+    page, _ = pages_of(worker, tmp_path)
+    page.act("offer-get:tiny")
+    until(page.site.downloads, lambda fetch: fetch.done_bytes > 0)
+    page.act("model-stop")
     gate.set()
-    list(downloads.watch())
-    until(lambda: not any(one.name == "offer" for one in threading.enumerate()))
-    assert page.does("model-get:tiny"), "from the System tab"
-    list(downloads.watch())
+    assert ended(page.site.downloads).stage == "stopped"
+    page.act("model-get:tiny")  # from the System tab
+    assert ended(page.site.downloads).stage == "done"
     state = worker.state
     assert isinstance(state, Ready) and state.info.model == "fake"
 
 
-def test_refusals_are_told_and_the_offer_stays(
+def test_refusals_are_told_above_the_offer(
     worker: EngineWorker,
     demo: FakeEngine,
     toys: ToyHub,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    page = OfferPage(worker, tmp_path)
-    assert not page.does("offer-use:tiny") and page.problem == "tiny is not on this disk."
-    assert "suits this machine" in page.offer
+    page, session = pages_of(worker, tmp_path)
+    assert not page.act("offer-use:tiny")
+    told = problem(session)
+    assert "tiny is not on this disk. Download it first." in text_of(told)
     toys.gated, toys.token = True, "secret"
-    page.fetches()
-    assert "toys/tiny is gated" in text_of(page.offer) and "suits this machine" in page.offer
-    assert page.does("model-dismiss") and "toys/tiny is gated" not in text_of(page.offer)
+    page.act("offer-get:tiny")
+    ended(page.site.downloads)
+    shown = page.site.offer.html(session)
+    assert "toys/tiny is gated" in text_of(shown) and "suits this machine" in shown
+    page.act("model-dismiss")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    shown = page.site.offer.html(page.session)
-    assert "Bring a folder: python launch.py --model FOLDER" in shown and "offer-get:" not in shown
+    shown = page.site.offer.html(session)
+    assert "Bring a folder: python launch.py --model FOLDER" in shown and "get:" not in shown
 
 
 def test_an_answer_in_progress_is_not_cut_by_the_change(
@@ -202,20 +209,24 @@ def test_an_answer_in_progress_is_not_cut_by_the_change(
     toys: ToyHub,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    page = OfferPage(worker, tmp_path)
+    page, session = pages_of(worker, tmp_path)
     demo.enqueue("A long answer.")
     demo.writing.clear()
-    answer = worker.answer(page.session.id, "Why?", PLAIN)
+    answer = worker.answer(session.id, "Why?", PLAIN)
     next(answer)
-    page.fetches()
-    assert "An answer is being written" in page.problem
-    assert "Read with tiny" in text_of(page.offer), "it is here; the reader changes when the answer has ended"
+    page.act("offer-get:tiny")
+    ended(page.site.downloads)
+    for _ in range(int(SECONDS / 0.01)):
+        if shown_of(session).problem:
+            break
+        time.sleep(0.01)
+    assert shown_of(session).problem is not None, "the change was refused, and it is said"
+    assert "Read with tiny" in text_of(page.site.offer.html(session)), "it is here; the reader changes later"
     assert not isinstance(worker.state, Loading)
     demo.writing.set()
     list(answer)
-    assert page.does("offer-use:tiny")
-    *_, state = worker.states()
-    assert isinstance(state, Ready) and state.info.model == "tiny"
+    assert page.act("offer-use:tiny")
+    came(worker, "tiny")
 
 
 def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
@@ -229,34 +240,31 @@ def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
     large = replace(ROW, name="tiny", size_bytes=10**9, to_come_bytes=10**9, fit=fits(9.0))
     here = replace(small, is_here=True, to_come_bytes=0)
 
-    def shown_of(*rows: ModelRow) -> str:
+    def shown(*rows: ModelRow) -> str:
         monkeypatch.setattr("app.ui.models.offer.model_rows", lambda *_: list(rows))
         return offer.html(session)
 
-    page = OfferPage(worker, tmp_path)
-    offer, session = page.site.offer, page.session
-    told = text_of(shown_of(small, large))
-    assert "tiny suits this machine best" in told and "Start small: small (reads 4,096 tokens, 100.00 MB)" in told
-    assert 'data-act="offer-use:small"' in shown_of(here, large)
-    assert "Start small" not in shown_of(small, replace(large, is_here=True, to_come_bytes=0)), "the best is here"
-    alone = shown_of(small, replace(large, fit=Fit(weights_refused="No.")))
-    assert (
-        "small suits this machine best; it is small and often wrong." in text_of(alone)
-        and alone.count("offer-get:small") == 1
-    )
+    offer, session = offer_of(worker), opened(worker, tmp_path)
+    told, acts = text_of(shown(small, large)), re.findall('data-act="([^"]*)"', shown(small, large))
+    assert "The full model small answers soonest; it is small and often wrong. Of the larger models, tiny suits" in told
+    assert "Download small (100.00 MB, reads 100 pages in 1 min 0 s)" in told
+    assert acts == ["offer-get:small", "offer-get:tiny", "decline"], "the quickest way to a real answer comes first"
+    assert 'class="act strong" data-act="offer-use:small"' in shown(here, large)
+    assert "small" not in text_of(shown(small, replace(large, is_here=True, to_come_bytes=0))), "the best is here"
+    alone = shown(small, replace(large, fit=Fit(weights_refused="No.")))
+    assert "small suits this machine best; it is small and often wrong." in text_of(alone)
+    assert alone.count("get:small") == 1
     with monkeypatch.context() as patched:
         demo.info.model, demo.info.limits = "smollm2-135m", ""
-        told = text_of(shown_of(here, large))
-        assert "smollm2-135m is small and often wrong. Of the larger models, tiny suits" in told and "Start" not in told
-        assert shown_of(here) == "", "nothing larger fits"
+        told = text_of(shown(here, large))
+        assert "smollm2-135m is small and often wrong. Of the larger models, tiny suits" in told
+        assert "soonest" not in told and shown(here) == "", "nothing larger fits"
         demo.info.model, demo.info.limits = "fake", LIMITS
     with monkeypatch.context() as patched:
         patched.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        assert "offer-get:" not in shown_of(small, large) and "offer-use:small" in shown_of(here, large)
+        assert "get:" not in shown(small, large) and "use:small" in shown(here, large)
     toys.garbage = True
-    shown_of(small, large)
-    page.fetches()
-    last = offer.html(session)
-    assert "does not describe toys/tiny" in text_of(last) and "offer-get:small" in last, (
-        "without a hub there is another way"
-    )
+    offer.get(session, "tiny")
+    ended(offer._downloads)
+    last = shown(small, large)
+    assert "does not describe toys/tiny" in text_of(last) and "get:small" in last, "without a hub there is another way"

@@ -1,6 +1,8 @@
 """The section "Models": what is told of every model, a download that can be followed and ended, a change of model."""
 
 import json
+import re
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,10 +19,14 @@ from app.runtime.events import Loading, Ready
 from app.runtime.model_folders import ModelFolders
 from app.runtime.worker import EngineWorker
 from app.server import serve_page
+from app.ui.acts import ActRequest, Acts
+from app.ui.models import acts as model_acts
 from app.ui.models import rows as rows_module
-from app.ui.models.offer import ModelOffer
 from app.ui.models.rows import Fit, ModelRow, ModelSource, config_of, fit_of, model_rows
+from app.ui.models.speeds import Speeds
 from app.ui.models.view import download, fit_line, loading, models, not_loaded
+from app.ui.site import Site
+from app.ui.system import tab as system_tab
 from core.config import EngineConfig
 from core.errors import NotEnoughMemory, UnknownModel
 from core.models.hub import catalog, local, shapes, store
@@ -29,7 +35,6 @@ from core.models.hub.download import DownloadProgress
 from core.models.loader import dims_of
 from core.planning.hardware import Gpu, Machine
 from tests.app.fakes import MACHINE, SECONDS, FakeEngine
-from tests.app.ui.pages import PageOf
 from tests.core.models.hub.test_download import REPO, WEIGHTS, hub  # noqa: F401
 from tests.core.models.hub.test_local import add
 from tests.core.models.hub.test_wheel import index  # noqa: F401
@@ -95,26 +100,32 @@ def until(downloads: Downloads, condition: Callable[[Fetch], bool]) -> Fetch:
     return next(fetch for fetch in downloads.watch() if condition(fetch))
 
 
-class ModelsPage(PageOf):
-    """A page with the tab System."""
+class ModelPage:
+    """What one page shows of the models, and its acts."""
 
-    def __init__(self, worker: EngineWorker, downloads: Downloads | None = None, **options: Any) -> None:
-        list(worker.states())
-        super().__init__(worker, **{"source": source(), "downloads": downloads or Downloads(), **options})
+    def __init__(self, site: Site) -> None:
+        list(site.worker.states())
+        self.site, self.session = site, site.worker.sessions.enter("")
+        self._acts = Acts(site, model_acts.ACTS)
+
+    def act(self, name: str) -> bool:
+        return self._acts.do(ActRequest(session=self.session.id, id=secrets.token_hex(8), act=name))
 
     @property
     def doing(self) -> str:
-        """What goes on with models."""
-        return text_of(self.state("system")["models-doing"])
+        return system_tab.doing(self.site, self.session)
 
     @property
     def listing(self) -> str:
-        """All models."""
-        return str(self.state("system")["models"])
+        return system_tab.models(self.site)
+
+
+def a_page(worker: EngineWorker, downloads: Downloads | None = None, **options: Any) -> ModelPage:
+    return ModelPage(Site(worker, source=source(**options), downloads=downloads or Downloads()))
 
 
 def text_of(html: str) -> str:
-    page = ElementTree.fromstring(f"<div>{html.replace('&nbsp;', ' ')}</div>")
+    page = ElementTree.fromstring(f"<div>{html.replace('&nbsp;', ' ').replace(' data-keep', '')}</div>")
     return " ".join(unescape(" ".join(page.itertext())).split())
 
 
@@ -122,7 +133,7 @@ def text_of(html: str) -> str:
 
 
 def test_the_list_has_every_target_and_asks_nobody(worker: EngineWorker, toys: ToyHub) -> None:
-    shown = ModelsPage(worker).listing
+    shown = a_page(worker).listing
     assert EVIL not in shown and "A toy. <img" in text_of(shown)
     assert "fake in use" in text_of(shown), "what runs is told, though no catalogue has it"
     assert 'data-act="model-get:tiny"' in shown and 'data-act="model-use:tiny"' not in shown
@@ -139,7 +150,8 @@ def test_what_fits_is_told_with_the_speed_to_expect(engine: FakeEngine, monkeypa
     assert small.speeds.plain > 4 * large.speeds.plain and small.speeds.reading_seconds < large.speeds.reading_seconds
     assert large.speeds.triforce > 2 * large.speeds.plain, "the full cache comes over the link for every plain token"
     words, _ = fit_line(large)
-    assert "tokens/s plain" in words and "if guesses are accepted as published" in words and "another model" in words
+    assert re.search(r": 100 pages are read in .*, then [\d.]+ to [\d.]+ tokens a second are written", words)
+    assert "guesses are accepted as published" in large.speeds.reason and "another model" in large.speeds.reason
     moe = Machine("large", 8, 64 << 30, 48 << 30, (Gpu("large", 94 << 30, 93 << 30),))
     monkeypatch.setattr("app.ui.models.rows.machine_alone", lambda _: moe)
     rows = {row.name: row for row in model_rows(Ready(cast(Any, engine.info), MACHINE, 4096), source())}
@@ -151,16 +163,42 @@ def test_what_fits_is_told_with_the_speed_to_expect(engine: FakeEngine, monkeypa
     assert a_page[0] < 0.6 * a_page[1]
 
 
+def test_what_can_be_used_comes_first_and_the_rest_is_folded_with_its_reason() -> None:
+    def speeds(triforce: float, reading: float = 60.0) -> Fit:
+        spent = Speeds(plain=triforce / 2, triforce=triforce, because="seen", reading_seconds=reading, pages=100)
+        return Fit(context=4096, speeds=spent)
+
+    no = replace(ROW, name="no", to_come_bytes=10**9, fit=Fit(weights_refused="It needs 24 GiB."))
+    rows = [
+        replace(ROW, name="used", in_use=True),
+        replace(ROW, name="brought", is_brought=True, fit=Fit(weights_refused="No.")),
+        replace(ROW, name="here", is_here=True, fit=speeds(1.0, 9000.0)),
+        replace(ROW, name="suited", size_bytes=1, is_suited=True, fit=speeds(9.0)),
+        replace(ROW, name="large", size_bytes=9, fit=speeds(9.0)),
+        replace(ROW, name="small", size_bytes=1, fit=speeds(90.0)),
+        replace(ROW, name="slow", fit=speeds(1.0, 900.0)),
+        replace(ROW, name="slower", fit=speeds(1.0, 9000.0)),
+        no,
+    ]
+    assert sorted(reversed(rows), key=lambda row: row.use) == rows
+    shown, _, folded = models(rows).partition("<details")
+    assert "<h4>slower</h4>" in shown and "<h4>brought</h4>" in shown and "<h4>no</h4>" not in shown
+    assert "1 more model that this machine cannot use" in folded and "It needs 24 GiB." in folded
+    assert "model-get" not in folded and models([*rows[:-1], replace(no, fit=None)]).count("<details") == 0
+
+
 def test_files_of_4_bits_come_first_where_there_is_no_gpu(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     state = Ready(cast(Any, engine.info), MACHINE, 4096)
-    for machine, first in ((MACHINE, True), (GPU, False)):
+    for machine, num_suited in ((MACHINE, 11), (GPU, 0)):
         monkeypatch.setattr("app.ui.models.rows.machine_alone", lambda _, machine=machine: machine)
-        rows = [row for row in model_rows(state, source()) if not row.in_use and not row.is_bundled]
-        assert rows[0].is_suited == first and len(rows) > 20
-        suited = [row.is_suited for row in rows]
-        assert suited == sorted(suited, reverse=True) and sum(suited) == (11 if first else 0)
-    names = [row.name for row in rows]
-    assert names.index("llama-3.1-8b") < names.index("llama-3.1-8b-q4"), "on a GPU in the catalogue's order"
+        rows = [row for row in model_rows(state, source()) if not (row.in_use or row.is_here)]
+        assert sum(row.is_suited for row in rows) == num_suited and len(rows) > 20
+        fits = [row.fits for row in rows]
+        assert fits == sorted(fits, reverse=True) and not all(fits)
+        suited = [
+            row.is_suited for row in rows if row.fits and row.fit and row.fit.speeds and not row.fit.speeds.is_usable
+        ]
+        assert suited == sorted(suited, reverse=True)
 
 
 def test_a_context_that_does_not_fit_is_told_with_the_speed_at_the_shorter_one() -> None:
@@ -171,7 +209,7 @@ def test_a_context_that_does_not_fit_is_told_with_the_speed_at_the_shorter_one()
     fit = fit_of(shape.name, dims, None, host, source(context=131_072))
     assert 0 < fit.context < 131_072 and fit.context_refused and fit.speeds
     words, tone = fit_line(fit)
-    assert tone == "partly" and f"It fits with {fit.context:,} tokens. Expected" in words
+    assert tone == "partly" and f"It fits with {fit.context:,} tokens: " in words
 
 
 def test_the_real_catalogue_is_told_from_its_own_sizes(engine: FakeEngine) -> None:
@@ -211,6 +249,7 @@ def test_weights_that_do_not_fit_are_told_from_a_context_that_does_not() -> None
         (replace(ROW, is_here=True, in_use=True), set()),
         (replace(ROW, is_here=True, draft="small", to_come_bytes=10**8), {"get", "use"}),
         (replace(ROW, is_here=True, fit=Fit(weights_refused="No.")), set()),
+        (replace(ROW, to_come_bytes=10**9, fit=Fit(weights_refused="No.")), set()),
     ],
 )
 def test_only_what_can_be_done_is_offered(row: ModelRow, acts: set[str]) -> None:
@@ -273,37 +312,37 @@ def store_files(toy: ToyHub) -> list[str]:
 
 def test_a_page_that_comes_later_finds_the_download(worker: EngineWorker, toys: ToyHub, gate: threading.Event) -> None:
     downloads = Downloads()
-    first, second = ModelsPage(worker, downloads), ModelsPage(worker, downloads)
-    assert first.does("model-get:tiny")
+    first, second = a_page(worker, downloads), a_page(worker, downloads)
+    assert first.act("model-get:tiny")
     until(downloads, lambda fetch: fetch.file == WEIGHTS)
     for page in (first, second):
-        assert "Downloading…" in page.listing and "Downloading tiny" in page.doing
+        assert "Downloading…" in page.listing and "Downloading tiny" in text_of(page.doing)
     gate.set()
     ended(downloads)
     for page in (first, second):
         assert "tiny is on this disk" in page.doing and 'data-act="model-use:tiny"' in page.listing
-    assert second.does("model-dismiss") and first.doing == second.doing == ""
+    assert second.act("model-dismiss")
+    assert first.doing == second.doing == ""
 
 
 def test_what_the_hub_refuses_is_one_line_with_one_action(
     toys: ToyHub, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    downloads = Downloads()
-    page = ModelsPage(worker, downloads)
+    page = a_page(worker)
 
-    def refused() -> str:
-        page.does("model-get:tiny")
-        ended(downloads)
-        return page.doing
+    def told() -> str:
+        page.act("model-get:tiny")
+        ended(page.site.downloads)
+        return text_of(page.doing)
 
     toys.gated, toys.token = True, "secret"
-    assert "toys/tiny is gated. Accept its licence at" in refused()
+    assert "toys/tiny is gated. Accept its licence at" in told()
     toys.gated, toys.token = False, None
     monkeypatch.setattr("core.models.hub.download.SPARE_BYTES", 1 << 60)
-    assert "has room for" in refused()
+    assert "has room for" in told()
     assert WEIGHTS not in {name for name, _, _ in toys.asked} and not store.has_parts(REPO)
     toys.garbage = True
-    assert "does not describe toys/tiny" in refused()
+    assert "does not describe toys/tiny" in told()
 
 
 def test_offline_a_download_says_what_to_do(toys: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,30 +369,40 @@ def test_an_error_nobody_thought_of_ends_the_download_visibly(toys: ToyHub, monk
 
 
 def test_use_changes_the_model_and_refusals_are_told(worker: EngineWorker, toys: ToyHub) -> None:
-    page, other = ModelsPage(worker), ModelsPage(worker)
-    assert page.does("model-use:tiny") and "tiny is not on this disk" in page.doing and other.doing == ""
-    release = threading.Event()
-    load = page.site.source.load if page.site.source else None
-    page.site.source = replace(source(), load=lambda config: lambda: (release.wait(SECONDS), load(config)())[1])  # type: ignore[misc]
-    page.site.offer = ModelOffer(worker, page.site.source, page.site.downloads)
-    assert page.does("model-use:harbour") and "Loading harbour" in page.doing, "the next act clears what was told"
+    page, held = a_page(worker), threading.Event()
+    before = page.listing
+    page.act("model-use:tiny")
+    assert "tiny is not on this disk" in page.doing
+    source_ = page.site.source
+    assert source_ is not None
+
+    def slow(config: EngineConfig) -> Any:
+        def make() -> tuple[FakeEngine, Machine]:
+            held.wait(SECONDS)
+            return cast(Any, source_.load(config)())
+
+        return make
+
+    page.site.offer._source = replace(source_, load=slow)
+    page.act("model-use:harbour")
+    assert "Loading harbour" in page.doing
     buttons = page.listing.split("<button")[1:]
-    assert buttons and all(" disabled>" in button for button in buttons)
-    release.set()
+    assert buttons and all(" disabled>" in button for button in buttons) and len(buttons) == before.count("<button")
+    held.set()
     *_, state = worker.states()
     assert isinstance(state, Ready) and state.info.model == "harbour"
     assert "harbour in use" in text_of(page.listing) and page.doing == ""
 
 
 def test_why_a_model_was_not_loaded_is_told_in_the_section(worker: EngineWorker, toys: ToyHub) -> None:
-    page = ModelsPage(worker)
+    page = a_page(worker)
 
     def fail() -> Any:
         raise NotEnoughMemory("The weights need 13.0 GiB.", hint="Choose a smaller model.")
 
     worker.switch(fail, "large")
     list(worker.states())
-    told = page.doing
+    told = text_of(page.doing)
     assert "The weights need 13.0 GiB. The model before it is loaded again. Choose a smaller model." in told
 
 
@@ -362,10 +411,23 @@ def test_where_models_cannot_be_changed_the_section_only_says_why(
     worker: EngineWorker, arguments: Any, option: str, value: object
 ) -> None:
     setattr(arguments, option, value)
-    page = ModelsPage(worker, source=serve_page.model_source(arguments))
+    page = ModelPage(Site(worker, source=serve_page.model_source(arguments)))
     assert f"--{option}" in page.listing and "data-act" not in page.listing
-    for act in ("model-use:harbour", "model-get:harbour", "bring:/x"):
-        assert not page.does(act) and "something unknown" in page.problem
+    assert not page.act("model-use:harbour") and not page.act("model-get:harbour") and not page.act("bring:/tmp")
+
+
+def test_a_model_is_brought_by_its_path_and_taken_off_the_list(
+    worker: EngineWorker, toys: ToyHub, tmp_path: Path
+) -> None:
+    folder = save_thinker(tmp_path / "mine")
+    page = ModelPage(Site(worker, source=replace(source(), folders=ModelFolders())))
+    assert "<form" in system_tab.bring(page.site) and system_tab.bring(Site(worker, source=source())) == ""
+    page.act(f"bring:{tmp_path / 'nowhere'}")
+    assert 'role="alert"' in page.doing
+    page.act(f"bring:{folder}")
+    assert "mine is on the list below" in text_of(page.doing) and f'data-act="model-use:{folder}"' in page.listing
+    page.act(f"model-forget:{folder}")
+    assert str(folder) not in page.listing
 
 
 def test_another_model_is_loaded_with_the_options_of_the_start(arguments: Any) -> None:

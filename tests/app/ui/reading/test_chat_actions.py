@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import gradio as gr
 import pytest
+from app.runtime.throttle import UpdateIntervals
 from app.ui.handlers import Handlers
 from app.ui.library.drawing import LibraryParts
 from app.ui.parts import Parts
@@ -24,7 +25,6 @@ from app.conversations.store import Conversations
 from app.conversations.tree import Dialogue
 from app.runtime import jobs
 from app.runtime.sessions import Session
-from app.runtime.throttle import UpdateIntervals
 from app.runtime.worker import EngineWorker
 from app.ui.library.page_viewer import newest
 from app.ui.library.tab import LibraryHandlers

@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import replace
+
 import pytest
-from app.ui.reading.parts import samples
-from app.ui.site import Site
 
 from app.context.samples import load_samples, one_of_each
 from app.runtime.events import Ready
 from app.runtime.worker import EngineWorker
+from app.ui.reading.parts import samples
+from app.ui.site import Site
 from core.generation.reading_pace import work_of
 from core.planning.cost_model import Processor
 from tests.app.fakes import FakeEngine

@@ -18,8 +18,10 @@ from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
+from app.ui.site import Drawer, Site
 from app.ui.system.expected_speed import expect
 from app.ui.system.report import report
+from app.ui.system.tab import PARTS as TAB_PARTS
 from app.ui.system.tab import data_folder, kept_in
 from app.ui.system.view import PARTS, Kept, Snapshot, Usage, system, weight_facts
 from core.config import EngineConfig, GenerationConfig, SamplingParams
@@ -35,7 +37,6 @@ from core.planning.planner import make_plan
 from core.planning.sizes import DRAFTING_WEIGHTS
 from core.planning.speed_model import PUBLISHED
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, lane_stats, opened, write_book
-from tests.app.ui.pages import PageOf
 from tests.app.ui.race.test_race import raced
 
 GPU_MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, (Gpu("small", 2 << 30, 2 << 30),))
@@ -70,9 +71,9 @@ def text_of(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
 
 
-def tab(worker: EngineWorker, session_id: str = "") -> dict[str, Any]:
-    """What the tab shows."""
-    return PageOf(worker, session_id).state("system")
+def drawn(worker: EngineWorker, session_id: str = "") -> dict[str, Any]:
+    """What the tab shows: "system" and "report"."""
+    return Drawer(Site(worker), worker.sessions.enter(session_id), "system", TAB_PARTS).state()
 
 
 # -------------------- the page
@@ -191,7 +192,7 @@ def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
         engine.enqueue(text)
     race = raced(worker, session_id, [GenerationConfig(method="autoregressive"), GenerationConfig()])
     race.question = f"Why {SECRET}?"
-    shown = tab(worker, session_id)
+    shown = drawn(worker, session_id)
     view, told = shown["system"], shown["report"]
     assert "TriForce: mismatch" in text_of(view) and "The texts differ from token 3" in text_of(view)
     assert SECRET not in told and "dark" not in told and str(tmp_path) not in told
@@ -290,10 +291,10 @@ def test_acceptance_is_that_of_exact_answers_only(ready: Ready) -> None:
 
 def test_the_tab_is_there_while_the_model_is_loaded_and_again_after(engine: FakeEngine) -> None:
     worker = EngineWorker(lambda: (cast(Engine, engine), MACHINE))
-    assert "being loaded" in tab(worker)["system"]
+    assert "being loaded" in drawn(worker)["system"]
     worker.start()
     list(worker.states())
-    assert "The model is loaded" in tab(worker)["system"]
+    assert "The model is loaded" in drawn(worker)["system"]
     worker.close()
 
 
@@ -303,7 +304,7 @@ def test_the_tab_says_why_loading_failed(start: "Callable[[Any], EngineWorker]")
 
     worker = start(fail)
     list(worker.states())
-    view = tab(worker)["system"]
+    view = drawn(worker)["system"]
     assert "The weights need 13.0 GiB." in view and "Choose a smaller model." in view and "Processor" in view
     assert "core" in text_of(view), "the machine was looked at"
 
@@ -341,7 +342,7 @@ def test_a_sampled_race_is_not_judged(worker: EngineWorker, engine: FakeEngine, 
         session_id,
         [GenerationConfig(method=m, sampling=lively, max_new_tokens=4) for m in ("autoregressive", "triforce")],
     )
-    assert "TriForce: not comparable" in text_of(tab(worker, session_id)["system"])
+    assert "TriForce: not comparable" in text_of(drawn(worker, session_id)["system"])
 
 
 def test_what_keys_and_values_are_kept_in_has_its_own_reason(ready: Ready, engine: FakeEngine) -> None:
