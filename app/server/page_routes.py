@@ -80,7 +80,7 @@ class PageRoutes:
                 whole = {} if sent else {"whole": True}
                 sent = state
                 yield f"data: {json.dumps({'parts': change, **whole}, separators=(',', ':'))}\n\n"
-                await self._until_changed(session, version)
+                await self._until_changed(session, version, is_late=drawer.is_late)
         finally:
             session.num_streams -= 1
             asyncio.get_running_loop().call_later(GONE_SECONDS, self._left, session)
@@ -94,11 +94,11 @@ class PageRoutes:
             session.abandoned = False
             follow(session, self._site.worker.read_book(session.id))
 
-    async def _until_changed(self, session: Session, version: int) -> None:
+    async def _until_changed(self, session: Session, version: int, *, is_late: bool) -> None:
         least, waited = LOOK_SECONDS, 0.0
         if shown_of(session).writing is not None and self._is_crowded():
             least = SPARING_SECONDS
-        while waited < SIGN_OF_LIFE_SECONDS and (waited < least or session.version == version):
+        while waited < SIGN_OF_LIFE_SECONDS and (waited < least or (session.version == version and not is_late)):
             await asyncio.sleep(LOOK_SECONDS)
             waited += LOOK_SECONDS
 

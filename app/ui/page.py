@@ -14,7 +14,7 @@ from app.ui.library import acts as library_acts
 from app.ui.library import saved
 from app.ui.library import tab as library
 from app.ui.models import acts as models_acts
-from app.ui.pane import Pane
+from app.ui.pane import pane
 from app.ui.race import acts as race_acts
 from app.ui.race import tab as race
 from app.ui.reading import acts as reading_acts
@@ -41,8 +41,8 @@ def build_page(site: Site) -> gr.Blocks:
         title="TriForce Reader", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400)
     )
     with page:
-        Pane("masthead", "masthead", masthead(site.worker.state))
-        Pane("banner", "banner", notice(site.worker.state))
+        pane("masthead", "masthead", masthead(site.worker.state))
+        pane("banner", "banner", notice(site.worker.state))
         with gr.Tabs(elem_id="tabs"):
             fields = build_read_tab()
             library.build_tab()
@@ -50,6 +50,6 @@ def build_page(site: Site) -> gr.Blocks:
                 race.build_tab()
                 inside.build_tab()
             system.build_tab()
-        Pane("problem", "told", prose=False)
+        pane("problem", "told", prose=False)
         wire_settings(fields, page)
     return page

@@ -2,8 +2,10 @@
 
 import gradio as gr
 
+MOUNTED = "window.triforcePage.mounted(element);"
 
-class Pane(gr.HTML):
+
+def pane(part: str, elem_id: str = "", first: str = "", *, attributes: str = "", prose: bool = True) -> None:
     """The place of one part.
 
     Args:
@@ -11,20 +13,12 @@ class Pane(gr.HTML):
         first: HTML until the state has come.
         attributes: of the element that holds it.
     """
-
-    def __init__(
-        self, part: str, elem_id: str = "", first: str = "", *, attributes: str = "", prose: bool = True
-    ) -> None:
-        super().__init__(
-            f'<div data-part="{part}" {attributes}>{first}</div>',
-            elem_id=elem_id or None,
-            js_on_load="window.triforcePage.mounted(element);",
-            apply_default_css=prose,
-        )
-
-    def get_block_name(self) -> str:
-        """Gradio's own component draws it."""
-        return "html"
+    gr.HTML(
+        f'<div data-part="{part}" {attributes}>{first}</div>',
+        elem_id=elem_id or None,
+        js_on_load=MOUNTED,
+        apply_default_css=prose,
+    )
 
 
 def build_fold(name: str, label: str) -> None:

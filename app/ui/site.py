@@ -65,45 +65,75 @@ class Part:
     aside: bool = False
 
 
+class Is:
+    """A value in a key that is compared by what it is, not by what it holds; it lives as long as the key."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Is) and self._value is other._value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A part as it was drawn last."""
+
+    key: object
+    seconds: float  # when
+    version: int  # of the session
+    value: Any
+
+
 class Drawer:
     """Draws the state of one session for one page, which shows one tab."""
 
     def __init__(self, site: Site, session: Session, tab: str, parts: tuple[Part, ...]) -> None:
         self._site, self._session = site, session
         self._parts = [part for part in parts if part.tab in ("", tab)]
-        self._drawn: dict[str, tuple[object, float, Any]] = {}  # by part: key, time, value
+        self._drawn: dict[str, Drawn] = {}
         self._aside: set[str] = set()  # parts that a thread is drawing
+        self.is_late = False  # something has changed that a part did not show yet, because it rests
 
     def state(self) -> dict[str, Any]:
         """All parts now."""
         found: dict[str, Any] = {}
+        self.is_late = False
         for part in self._parts:
             value = self._value(part)
             if part.name[-1] in ":.":
-                found |= {f"{part.name}{name}": one for name, one in value.items()}
+                found |= {f"{part.name}{name}": one for name, one in (value or {}).items()}
             elif value is not None:
                 found[part.name] = value
         return found
 
     def _value(self, part: Part) -> Any:
-        key = part.key(self._site, self._session) if part.key else None
-        now, (before, drawn, value) = time.monotonic(), self._drawn.get(part.name, (None, -part.rest - 1, None))
-        due = part.name not in self._drawn or now - drawn >= part.rest
-        if due and not (part.key and part.name in self._drawn and key == before):
-            if part.aside:
-                self._draw_aside(part, key)
-            else:
-                self._draw(part, key)
-            _, _, value = self._drawn.get(part.name, (None, 0.0, None))
-        return value
+        before = self._drawn.get(part.name)
+        if before is not None and time.monotonic() - before.seconds < part.rest:
+            self.is_late = self.is_late or before.version != self._session.version
+            return before.value
+        try:
+            key = part.key and part.key(self._site, self._session)
+        except Exception:  # the engine's thread changes what it looks at: drawing tells whether it is more than that
+            key = object()
+        if before is not None and part.key and key == before.key:
+            return before.value
+        (self._draw_aside if part.aside else self._draw)(part, key)
+        drawn = self._drawn.get(part.name)
+        return drawn.value if drawn else None
 
     def _draw(self, part: Part, key: object) -> None:
-        _, _, value = self._drawn.get(part.name, (None, 0.0, None))
+        before, version = self._drawn.get(part.name), self._session.version
         try:
             value = part.draw(self._site, self._session)
         except Exception:  # one part must not end the stream of all others
             log.exception("the part %s could not be drawn", part.name)
-        self._drawn[part.name] = key, time.monotonic(), value
+            key, value = object(), before.value if before else None  # and is tried again
+        self._drawn[part.name] = Drawn(key, time.monotonic(), version, value)
 
     def _draw_aside(self, part: Part, key: object) -> None:
         """Draw in a thread; what takes long is there at a later look."""

@@ -9,9 +9,9 @@ from app.runtime.trace import Trace
 from app.ui import render
 from app.ui.acts import Act, Values
 from app.ui.inside.view import EMPTY, inside
-from app.ui.pane import Pane, tab_heading
+from app.ui.pane import pane, tab_heading
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site
+from app.ui.site import Is, Part, Site
 from core.decoding.registry import method_label
 
 INTERVAL_SECONDS = 0.5  # drawing takes the engine's process some milliseconds
@@ -61,7 +61,7 @@ def _key(_site: Site, session: Session) -> object:
     if subject is None:
         return None
     trace, ended = subject.trace, session.race is not None and session.race.ended
-    return (id(trace), len(subjects(session)), len(trace.points), trace.finished is not None, ended)
+    return (Is(trace), len(subjects(session)), len(trace.points), trace.finished is not None, ended)
 
 
 def view(session: Session) -> str:
@@ -102,5 +102,5 @@ def build_tab() -> None:
     """The tab's places."""
     with gr.Tab("Inside", id="inside", elem_id="inside-tab"), gr.Column(elem_id="inside"):
         tab_heading("Inside")
-        Pane("inside-picker", "inside-picker", prose=False)
-        Pane("inside", "inside-view", EMPTY)
+        pane("inside-picker", "inside-picker", prose=False)
+        pane("inside", "inside-view", EMPTY)

@@ -7,7 +7,7 @@ from app.ui.library.find_view import FIELD
 from app.ui.library.page_viewer import NO_PAGE
 from app.ui.library.saved import saved_books
 from app.ui.library.view import EMPTY, incoming, listing, listing_state
-from app.ui.pane import Pane, tab_heading
+from app.ui.pane import pane, tab_heading
 from app.ui.reading.tab import build_drop
 from app.ui.shown import shown_of
 from app.ui.site import Part, Site
@@ -32,10 +32,10 @@ def build_tab() -> None:
         tab_heading("Library")
         with gr.Column(elem_id="library-column", min_width=300, scale=1):
             gr.HTML(FIELD, elem_id="find")
-            Pane("found", "found")
+            pane("found", "found")
             build_drop("library-drop", "Add to the library", 72)
-            Pane("incoming", "library-incoming")
-            Pane("library", "library-list", EMPTY)
-            Pane("saved", "saved")
+            pane("incoming", "library-incoming")
+            pane("library", "library-list", EMPTY)
+            pane("saved", "saved")
         with gr.Column(elem_id="library-page", min_width=300, scale=2):
-            Pane("preview", "library-preview", NO_PAGE)
+            pane("preview", "library-preview", NO_PAGE)

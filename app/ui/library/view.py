@@ -15,6 +15,7 @@ from app.ui.library.page_viewer import tool
 from app.ui.reading.book_view import extent, failure, offer_button, progress, undo
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.reading.recognition_view import offer_for_book
+from app.ui.site import Is
 
 MOST_SHOWN = 60  # offers of one book; more can be typed
 EMPTY = f"""<section class="card empty-library"><h3>Nothing in the library yet</h3>
@@ -42,7 +43,7 @@ def listing_state(session: Session) -> tuple[object, ...]:
     uploads, fit = session.uploads, session.uploads.fit
     opened = session.book.parts if session.book else ()
     busy = uploads.extracting, uploads.recognising, is_installed()
-    return (id(uploads.library), uploads.behind, id(fit), opened, session.is_read, session.displaced, busy)
+    return (Is(uploads.library), uploads.behind, Is(fit), opened, session.is_read, session.displaced, busy)
 
 
 def listing(session: Session) -> str:

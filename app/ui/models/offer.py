@@ -23,6 +23,7 @@ from app.ui import render
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
 from app.ui.shown import shown_of
+from app.ui.site import Is
 from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
 
@@ -103,7 +104,7 @@ class ModelOffer:
 
     def key(self, session: Session) -> object:
         """Changes with everything that `html` draws."""
-        return (self._worker.state, self._downloads.now, self._wanted, id(session.book), session.declined_offer)
+        return (Is(self._worker.state), self._downloads.now, self._wanted, Is(session.book), session.declined_offer)
 
 
 def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:

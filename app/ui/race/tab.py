@@ -8,24 +8,25 @@ from app.context.samples import fastest_method, race_questions
 from app.runtime.events import Ready
 from app.runtime.race_job import first_lanes
 from app.runtime.sessions import Session
-from app.ui.pane import Pane, tab_heading
+from app.ui.pane import pane, tab_heading
 from app.ui.race.stage import opening
 from app.ui.race.view import AT_FIRST, RaceView
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site
+from app.ui.site import Is, Part, Site
 from core.config import GenerationConfig
 from core.decoding.registry import METHODS
 
 NUM_PROMPTS = 3
 LENGTHS = [("Whole answer", 0), ("10 s each", 10), ("30 s each", 30)]
 DEFAULTS = GenerationConfig()
-SETUP = """<form id="race-setup" data-race><div id="race-ask">
+SETUP = """<form id="race-setup" data-race novalidate><div id="race-ask">
 <textarea rows="1" placeholder="A question about the book, for all lanes" aria-label="Question" dir="auto"></textarea>
 <button type="submit" id="race-start">Start</button>
 <button type="button" id="race-stop" data-act="stop-race">Stop</button>
 <button type="button" id="race-present" data-present>Present</button></div>
 <div id="race-prompts"></div>
-<div id="race-options"><fieldset class="choice" id="race-lanes"><legend>Lanes</legend><div class="options"></div></fieldset>
+<div id="race-options">
+<fieldset class="choice" id="race-lanes"><legend>Lanes</legend><div class="options"></div></fieldset>
 <fieldset class="choice" id="race-length"><legend>Until</legend><div class="options">{lengths}</div></fieldset>
 <label class="choice" id="race-limit"><span>Most tokens</span>
 <input type="number" name="limit" min="1" value="{limit}"></label>
@@ -96,25 +97,25 @@ def _board_key(_site: Site, session: Session) -> object:
         object()
         if view.running
         else (
-            *(id(session.book), id(session.race), session.race and session.race.ended),
-            id(shown_of(session).race),
+            *(Is(session.book), Is(session.race), session.race and session.race.ended),
+            Is(shown_of(session).race),
         )
     )
 
 
 def _setup_key(site: Site, session: Session) -> object:
     return (
-        site.worker.state,
-        id(session.book),
+        Is(site.worker.state),
+        Is(session.book),
         len(session.exchanges),
-        id(session.race),
+        Is(session.race),
         session.race and session.race.ended,
     )
 
 
 PARTS = (
     Part("race-setup", setup, _setup_key, tab="race"),
-    Part("race-opening", lambda _, session: opening(session.book), lambda _, session: id(session.book), tab="race"),
+    Part("race-opening", lambda _, session: opening(session.book), lambda _, session: Is(session.book), tab="race"),
     Part("race", lambda _, session: view_of(session).html(), _board_key, tab="race", rest=0.1),
     Part("lane:", lambda _, session: lanes(session), tab="race"),
     Part("race-save", lambda _, session: saves(session), tab="race"),
@@ -124,18 +125,19 @@ PARTS = (
 def build_tab() -> None:
     """The tab's places."""
     lengths = "".join(
-        f'<label><input type="radio" name="seconds" value="{value}"{"" if value else " checked"}><span>{label}</span></label>'
+        f'<label><input type="radio" name="seconds" value="{value}"{"" if value else " checked"}>'
+        f"<span>{label}</span></label>"
         for label, value in LENGTHS
     )
     with gr.Tab("Race", id="race", elem_id="race-tab"), gr.Column(elem_id="race"):
         tab_heading("Race")
-        Pane("race-opening", "race-opening", opening(None))
+        pane("race-opening", "race-opening", opening(None))
         gr.HTML(
             SETUP.format(lengths=lengths, limit=DEFAULTS.max_new_tokens),
             elem_id="race-form",
             js_on_load="window.triforcePage.mounted(element);",
             apply_default_css=False,
         )
-        Pane("race", "race-board", RaceView().html())
-        Pane("race-save", "race-save", prose=False)
+        pane("race", "race-board", RaceView().html())
+        pane("race-save", "race-save", prose=False)
         gr.HTML(KEYS, elem_id="race-keys")

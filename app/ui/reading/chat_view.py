@@ -12,6 +12,7 @@ from app.ui.reading.evidence_chips import chips, own_key
 from app.ui.reading.welcome import welcome
 from app.ui.reading.writing import Writing
 from app.ui.shown import shown_of
+from app.ui.site import Is
 from core.decoding.stats import DecodeStats
 from core.generation.events import Finished, StopReason
 
@@ -44,7 +45,7 @@ def chat(session: Session) -> dict[str, Any]:
 def exchanges_key(session: Session) -> object:
     """Changes with everything that `exchanges` draws."""
     writing = writing_of(session)
-    return (id(session.dialogue), id(session.book), session.digest, session.fits, writing and writing.past_in(session))
+    return (Is(session.dialogue), Is(session.book), session.digest, session.fits, writing and writing.past_in(session))
 
 
 def exchanges(session: Session) -> dict[str, Any]:

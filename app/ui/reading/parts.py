@@ -19,7 +19,7 @@ from app.ui.reading.settings import choices
 from app.ui.reading.waiting import waits_for
 from app.ui.retrieval_map.view import where
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site
+from app.ui.site import Is, Part, Site
 from core.generation.events import PrefillProgress
 
 NUM_SUGGESTIONS = 3
@@ -127,7 +127,7 @@ def _conversations_key(site: Site, session: Session) -> object:
 
 
 def _suggestions_key(site: Site, session: Session) -> object:
-    return (id(session.book), session.fits, session.head, id(site.worker.state))
+    return (Is(session.book), session.fits, session.head, Is(site.worker.state))
 
 
 def _choosing_key(_site: Site, session: Session) -> object:
@@ -136,11 +136,11 @@ def _choosing_key(_site: Site, session: Session) -> object:
 
 def _where_key(_site: Site, session: Session) -> object:
     loaded = session.where
-    return (id(session.book), id(loaded), id(session.baseline), session.head, writing_of(session) is None)
+    return (Is(session.book), Is(loaded), Is(session.baseline), session.head, writing_of(session) is None)
 
 
 def _model(site: Site, _session: Session) -> object:
-    return site.worker.state
+    return Is(site.worker.state)
 
 
 def waiting(session: Session) -> dict[str, Any] | None:
@@ -162,7 +162,7 @@ PARTS = (
     Part("setting:", lambda site, _: choices(site.worker.state), _model),
     Part("book", lambda _, session: BookView(session).html()),
     Part("reading", lambda _, session: reading_buttons(session)),
-    Part("samples", samples, lambda site, session: (site.worker.state, _has_book(session))),
+    Part("samples", samples, lambda site, session: (Is(site.worker.state), _has_book(session))),
     Part(
         "conversations",
         lambda site, session: conversation_list(

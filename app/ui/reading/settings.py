@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from app.runtime.events import ModelState, Ready
 from app.ui import render
+from app.ui.pane import pane
 from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import METHODS, PLAIN, default_method
 from core.errors import InvalidSetting
@@ -199,8 +200,8 @@ class Fields:
         return [getattr(self, name) for name in self.__slots__]
 
 
-def build_settings(pane: Any) -> Fields:
-    """The folded settings. `pane`: makes the place of a part of the state."""
+def build_settings() -> Fields:
+    """The folded settings."""
     sampling, shape = DEFAULTS.sampling, DEFAULTS.speculation
     with gr.Accordion("Settings", open=False, elem_id="settings"):
         preset = gr.Radio([*PRESETS, CUSTOM], value="Precise", label="Answers", info=PRESET_INFO, elem_id="preset")
@@ -210,7 +211,7 @@ def build_settings(pane: Any) -> Fields:
             info="An answer ends here at the latest; Continue goes on.",
             precision=0,
         )
-        pane("setting:thinking")
+        pane("setting:thinking", prose=False)
         with gr.Accordion("Advanced", open=False, elem_id="advanced"):
             temperature = gr.Number(sampling.temperature, label="Temperature", info="0 to 2; 0 is exact.", step=0.1)
             top_p = gr.Number(
@@ -218,7 +219,7 @@ def build_settings(pane: Any) -> Fields:
             )
             top_k = gr.Number(sampling.top_k, label="top-k", info="Keep so many; 0 keeps all.", precision=0)
             seed = gr.Textbox("", label="Seed", info="Empty: every answer has its own.", max_lines=1, elem_id="seed")
-            pane("setting:variant")
+            pane("setting:variant", prose=False)
             rounds = gr.Radio(
                 [("Adaptive", ADAPTIVE), ("Fixed", FIXED)],
                 value=ADAPTIVE,

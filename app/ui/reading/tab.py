@@ -6,7 +6,7 @@ An opened page stands beside them.
 import gradio as gr
 
 from app.runtime.sessions import Session
-from app.ui.pane import Pane, build_fold, tab_heading
+from app.ui.pane import build_fold, pane, tab_heading
 from app.ui.reading.book_view import BookView
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.settings import Fields, build_settings
@@ -25,28 +25,28 @@ def build_read_tab() -> Fields:
     with gr.Tab("Read", id="read", elem_id="read-tab"), gr.Row(elem_id="shell"):
         tab_heading("Read")
         with gr.Column(elem_id="side", min_width=280, scale=0):
-            Pane("book", "book", BookView(Session("")).html())
+            pane("book", "book", BookView(Session("")).html())
             build_fold("side", "Books")
-            Pane("reading", "reading-buttons")
+            pane("reading", "reading-buttons")
             build_drop("drop", "Open books", 104)
-            Pane("samples", "samples")
-            Pane("conversations", "conversations", prose=False)
-            Pane("setting:method", "method", prose=False)
-            fields = build_settings(lambda part: Pane(part, prose=False))
+            pane("samples", "samples")
+            pane("conversations", "conversations", prose=False)
+            pane("setting:method", "method", prose=False)
+            fields = build_settings()
         with gr.Column(elem_id="main", scale=1, min_width=320):
             with gr.Column(elem_id="figures", min_width=0, scale=0):
-                Pane("strip", "strip", LiveStrip().html())
-                Pane("where", "where")
+                pane("strip", "strip", LiveStrip().html())
+                pane("where", "where")
                 build_fold("figures", "Figures")
-            Pane("offer", "model-offer", prose=False)
-            Pane("choosing", "choosing")
-            Pane("about", "about-book", prose=False)
-            Pane("chat", "chat", attributes=LOG, prose=False)
-            Pane("suggestions", "suggestions", prose=False)
-            Pane("editing", "editing", prose=False)
+            pane("offer", "model-offer", prose=False)
+            pane("choosing", "choosing")
+            pane("about", "about-book", prose=False)
+            pane("chat", "chat", attributes=LOG, prose=False)
+            pane("suggestions", "suggestions", prose=False)
+            pane("editing", "editing", prose=False)
             gr.HTML(QUESTION, elem_id="ask", apply_default_css=False)
-            Pane("note", "note", prose=False)
-        Pane("leaf", "where-page")
+            pane("note", "note", prose=False)
+        pane("leaf", "where-page")
     return fields
 
 

@@ -15,9 +15,9 @@ from app.runtime.versions import versions
 from app.ui.models import acts as models_acts
 from app.ui.models import view as models_view
 from app.ui.models.rows import model_rows
-from app.ui.pane import Pane, tab_heading
+from app.ui.pane import pane, tab_heading
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site
+from app.ui.site import Is, Part, Site
 from app.ui.system.report import report
 from app.ui.system.view import Kept, Snapshot, Usage, accepted, system, written
 from core.decoding.stats import DecodeStats
@@ -145,7 +145,7 @@ def models(site: Site) -> str:
 
 def _models_key(site: Site, session: Session) -> object:
     state, now = site.worker.state, site.downloads.now
-    loads = state.model if isinstance(state, Loading) else id(state)
+    loads = state.model if isinstance(state, Loading) else Is(state)
     return (loads, now and (now.name, now.ended), shown_of(session).told.get(models_acts.TOLD), len(session.acts))
 
 
@@ -156,7 +156,7 @@ def bring(site: Site) -> str:
 
 def _snapshot_key(site: Site, session: Session) -> object:
     race = session.race
-    return (id(site.worker.state), session.version, race and race.ended, len(session.exchanges))
+    return (Is(site.worker.state), session.version, race and race.ended, len(session.exchanges))
 
 
 PARTS = (
@@ -172,8 +172,8 @@ def build_tab() -> None:
     """The tab's places."""
     with gr.Tab("System", id="system", elem_id="system-tab"), gr.Column(elem_id="system"):
         tab_heading("System")
-        Pane("system", "system-view")
-        Pane("models-doing", "models-doing", prose=False)
-        Pane("bring", "bring", prose=False)
-        Pane("models", "models")
+        pane("system", "system-view")
+        pane("models-doing", "models-doing", prose=False)
+        pane("bring", "bring", prose=False)
+        pane("models", "models")
         gr.HTML(REPORT, elem_id="system-copy", js_on_load="window.triforcePage.mounted(element);")

@@ -7,11 +7,18 @@
   const find = (selector, from = document) => from.querySelector(selector);
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
 
-  // -------------------- number formats, as in app/ui/render.py
+  // -------------------- number formats, as in app/formats.py
 
   const figure = (value) =>
     value === null ? "–" : value >= 99.95 ? Math.round(value).toLocaleString("en") : value.toFixed(value >= 9.995 ? 1 : 2);
   const side = (difference) => (difference < 0 ? "behind" : "ahead");
+  function duration(seconds) {
+    const whole = Math.round(seconds);
+    if (seconds < 9.95) return `${Math.max(seconds, 0.1).toFixed(1)} s`;
+    if (whole < 60) return `${whole} s`;
+    const minutes = Math.floor(whole / 60);
+    return whole < 3600 ? `${minutes} min ${whole % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  }
 
   // -------------------- replay: from points [milliseconds, characters, tokens], each true from its time on
 
@@ -39,16 +46,19 @@
   });
 
   function draw(lane, time, longest) {
-    const [, characters, tokens] = at(lane.points, time);
-    const clock = Math.min(time, lane.end);
-    find(".rate b", lane.node).textContent = figure(tokens ? (1000 * tokens) / Math.max(clock, 1) : null);
-    find(".tokens", lane.node).textContent = tokens.toLocaleString("en");
-    find(".clock", lane.node).textContent = (clock / 1000).toFixed(2);
-    find(".track > span", lane.node).style.width = `${(100 * tokens) / Math.max(longest, 1)}%`;
-    find(".lane-text p", lane.node).textContent = lane.letters.slice(0, characters).join("");
+    const point = at(lane.points, time);
+    tell(lane, point, Math.min(time, lane.end));
+    find(".track > span", lane.node).style.width = `${(100 * point[2]) / Math.max(longest, 1)}%`;
     lane.node.classList.toggle("alive", time < lane.end);
     find(".ending", lane.node).textContent = time < lane.end ? "Replay" : lane.ending;
-    return [tokens, clock];
+  }
+
+  function tell(lane, [, characters, tokens], time) {
+    find(".rate b", lane.node).textContent = figure(tokens ? (1000 * tokens) / Math.max(time, 1) : null);
+    find(".tokens", lane.node).textContent = tokens.toLocaleString("en");
+    find(".clock", lane.node).textContent = (time / 1000).toFixed(2);
+    if (lane.characters !== characters) find(".lane-text p", lane.node).textContent = lane.letters.slice(0, characters).join("");
+    lane.characters = characters;
   }
 
   function drawGap(node, fast, plain, time) {
@@ -72,7 +82,8 @@
     const kept = find(".board", section).innerHTML;
     const status = find(".status", section);
     const told = status.textContent;
-    const points = JSON.parse(section.dataset.replay);
+    const recorded = section.dataset.replay;
+    const points = JSON.parse(recorded);
     const lanes = [...section.querySelectorAll(".lane")].map((node, number) => laneOf(node, points[number]));
     const longest = Math.max(...lanes.map((lane) => lane.total));
     const end = Math.max(...lanes.map((lane) => lane.end));
@@ -83,14 +94,16 @@
     status.textContent = speed === 1 ? "Replay" : `Replay, ${speed} times as fast`;
     stop = () => {
       cancelAnimationFrame(frame);
+      stop = () => {};
+      if (!there()) return;
       section.classList.remove("replaying");
       status.textContent = told;
-      if (section.isConnected) find(".board", section).innerHTML = kept;
-      stop = () => {};
+      find(".board", section).innerHTML = kept;
     };
+    const there = () => section.isConnected && section.dataset.replay === recorded; // else the board shows another race
     const step = () => {
       const time = speed * (performance.now() - began);
-      if (!section.isConnected || time >= end) {
+      if (!there() || time >= end) {
         stop();
         return ended();
       }
@@ -109,31 +122,24 @@
   // -------------------- live: every lane's clock runs after the newest round that is known, without jumps
 
   const CATCH_UP_MS = 150;
-  const shownTimes = new Map(); // milliseconds of a lane's clock, by its number
+  const shown = new WeakMap(); // by a lane's element: its clock in milliseconds, and its text
   let live = 0;
 
   function frameOfLive(now, before = now) {
-    live = 0;
-    const lanes = all("#race-board .race.running .lane");
-    if (!lanes.length) return shownTimes.clear();
-    for (const [number, node] of lanes.entries()) {
-      const points = state.get(`lane:${number}.points`);
-      if (!points) continue;
-      const end = points.at(-1)[0];
-      const time = (shownTimes.get(number) ?? 0) + (end - (shownTimes.get(number) ?? 0)) * Math.min(1, (now - before) / CATCH_UP_MS);
-      shownTimes.set(number, time);
-      const [, characters, tokens] = at(points, end - time < 1 ? end : time);
-      find(".rate b", node).textContent = figure(tokens ? (1000 * tokens) / Math.max(time, 1) : null);
-      find(".tokens", node).textContent = tokens.toLocaleString("en");
-      find(".clock", node).textContent = (time / 1000).toFixed(2);
-      const text = Array.from(state.get(`lane:${number}.text`) ?? "").slice(0, characters).join("");
-      const words = find(".lane-text p", node);
-      if (words.textContent !== text) {
-        words.textContent = text;
-        words.parentElement.scrollTop = words.parentElement.scrollHeight;
-      }
-    }
-    live = requestAnimationFrame((next) => frameOfLive(next, now));
+    const nodes = all("#race-board .race.running .lane[data-lane]");
+    live = nodes.length && requestAnimationFrame((next) => frameOfLive(next, now));
+    for (const node of nodes) drawLive(node, Math.min(1, (now - before) / CATCH_UP_MS));
+  }
+
+  function drawLive(node, share) {
+    const [points, text] = ["points", "text"].map((part) => state.get(`lane:${node.dataset.lane}.${part}`));
+    if (!points) return;
+    const lane = shown.get(node) ?? { node, time: 0 };
+    if (text !== lane.text) Object.assign(lane, { text, letters: Array.from(text), characters: -1 });
+    const end = points.at(-1)[0];
+    lane.time = Math.min(end, lane.time + (end - lane.time) * share);
+    shown.set(node, lane);
+    tell(lane, at(points, end - lane.time < 1 ? end : lane.time), lane.time);
   }
 
   const move = () => {
@@ -146,19 +152,23 @@
   const form = () => find("#race-setup");
   const question = () => find("#race-ask textarea");
   let proposed = "";
-  let chosen = false; // the reader has ticked lanes: they stay
+  let chosen = false; // the reader has ticked lanes: they stay, as long as the model has them
 
   function offer(setup) {
     if (!setup || !form()) return;
-    const ticked = lanes();
     const names = setup.lanes.map(([, name]) => name);
-    const kept = chosen ? ticked.filter((name) => names.includes(name)) : [];
-    const first = kept.length >= Math.min(2, ticked.length) && chosen ? kept : setup.first;
-    const rows = setup.lanes.map(([label, name]) => `<label><input type="checkbox" name="lane" value="${name}"${first.includes(name) ? " checked" : ""}><span>${label}</span></label>`);
+    const ticked = lanes();
+    const kept = ticked.filter((name) => names.includes(name));
+    const first = chosen && kept.length >= Math.min(2, ticked.length) ? kept : setup.first;
     const options = find("#race-lanes .options");
-    if (options.made !== String(rows)) options.innerHTML = rows.join("");
-    options.made = String(rows);
-    find("#race-prompts").replaceChildren(...setup.prompts.map((text) => Object.assign(document.createElement("button"), { type: "button", textContent: text })));
+    if (options.dataset.made !== String(names)) {
+      const rows = setup.lanes.map(([label, name]) => `<label><input type="checkbox" name="lane" value="${name}"><span>${label}</span></label>`);
+      options.innerHTML = rows.join("");
+      options.dataset.made = names;
+    }
+    for (const box of all("input", options)) box.checked = first.includes(box.value);
+    const prompts = setup.prompts.map((text) => Object.assign(document.createElement("button"), { type: "button", textContent: text }));
+    find("#race-prompts").replaceChildren(...prompts);
     if (!question().value.trim() || question().value === proposed) question().value = setup.proposal;
     proposed = setup.proposal;
     expect();
@@ -172,15 +182,17 @@
   function expect() {
     const [ticked, seconds, limit] = [lanes(), number("seconds"), number("limit")];
     const speeds = ticked.map((name) => state.get("race-setup")?.speeds[name]);
+    const turns = `${ticked.length} lanes take turns`;
     let told = "Lanes take turns, so that their times add up";
-    if (seconds) told = `${ticked.length} lanes take turns: about ${duration(ticked.length * seconds)}, then the texts are compared`;
-    else if (limit >= 1 && speeds.every(Boolean) && speeds.length) told = `${ticked.length} lanes take turns: at most ${duration((limit * speeds.reduce((sum, one) => sum + one, 0)) / 1000)}, by the speeds of the race before`;
-    find("#race-expected").textContent = ticked.length < 2 ? "" : told;
+    if (seconds) told = `${turns}: about <b>${duration(ticked.length * seconds)}</b>, then the texts are compared`;
+    else if (limit >= 1 && speeds.every(Boolean))
+      told = `${turns}: at most <b>${duration((limit * speeds.reduce((sum, one) => sum + one, 0)) / 1000)}</b>, by the speeds of the race before`;
+    find("#race-expected").innerHTML = ticked.length < 2 ? "" : told;
   }
-  const duration = (seconds) => (seconds < 100 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`);
 
   function start() {
-    const values = { question: question().value, lanes: lanes(), seconds: number("seconds") ?? 0, limit: number("limit"), temperature: number("temperature") };
+    stop();
+    const values = { question: question().value, lanes: lanes(), seconds: number("seconds"), limit: number("limit"), temperature: number("temperature") };
     return page.act("race", values);
   }
 

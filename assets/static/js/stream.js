@@ -33,11 +33,13 @@
   const morph = (element, html) => Idiomorph.morph(element, html, MORPH);
   const drawerOf = (name) => drawers.get(name) ?? drawers.get(name.slice(0, name.search(/[:.]/) + 1));
 
-  function draw(name, before) {
+  function draw(name, before, whole) {
     const drawer = drawerOf(name);
     if (drawer) return drawer(state.get(name), name, before);
-    const value = state.get(name) ?? "";
-    for (const element of document.querySelectorAll(`[data-part="${CSS.escape(name)}"]`)) show(element, value);
+    for (const element of document.querySelectorAll(`[data-part="${CSS.escape(name)}"]`)) {
+      const elsewhere = whole && !state.has(name) && !element.offsetParent; // on a tab that is not seen: it stays for the return
+      if (!elsewhere) show(element, state.get(name) ?? "");
+    }
   }
 
   function show(element, html) {
@@ -72,14 +74,17 @@
   function take({ parts, whole }) {
     const names = Object.keys(parts);
     const before = new Map(whole ? [] : names.map((name) => [name, state.get(name)]));
-    if (whole) for (const name of state.keys()) if (!(name in parts)) names.push(name);
-    if (whole) for (const name of names) if (!(name in parts)) state.delete(name);
+    if (whole) {
+      const places = [...document.querySelectorAll("[data-part]")].map((place) => place.dataset.part);
+      for (const name of new Set([...state.keys(), ...places])) if (!(name in parts)) names.push(name);
+      for (const name of names) if (!(name in parts)) state.delete(name);
+    }
     for (const [name, value] of Object.entries(parts)) {
       if (value === null) state.delete(name);
       else if (typeof value === "object" && "+" in value) state.set(name, state.get(name).concat(value["+"]));
       else state.set(name, value);
     }
-    for (const name of names) draw(name, before.get(name));
+    for (const name of names) draw(name, before.get(name), whole);
     if (names.length) changed(names);
   }
 

@@ -1,6 +1,7 @@
 """The drawing of a page: parts by their keys, at most as often as they may, and one that fails alone."""
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from app.runtime.sessions import Session
 from app.ui import site
 from app.ui.page import PARTS
-from app.ui.site import Drawer, Part
+from app.ui.site import Drawer, Is, Part
+from tests.app.ui.pages import until
 
 ANY: Any = None  # these parts draw nothing of the program
 
@@ -76,6 +78,46 @@ def test_a_key_that_changes_while_a_part_rests_is_not_forgotten(clock: Clock) ->
     assert drawer.state()["a"] == "second" and drawn == ["first", "second"]
 
 
+def test_a_part_that_rests_is_late_as_long_as_it_has_not_shown_the_last_change(clock: Clock) -> None:
+    told, session = ["one"], Session("x")
+    drawer = Drawer(ANY, session, "read", (Part("one", lambda *_: told[-1], lambda *_: told[-1], rest=0.5),))
+    assert drawer.state() == {"one": "one"} and not drawer.is_late
+    told.append("two")
+    session.changed()
+    assert drawer.state() == {"one": "one"} and drawer.is_late
+    clock.now += 0.5
+    assert drawer.state() == {"one": "two"} and not drawer.is_late
+    session.changed()
+    clock.now += 0.5
+    assert drawer.state() == {"one": "two"} and not drawer.is_late, "the change was another part’s"
+
+
+def test_a_key_of_an_object_is_that_object_alone() -> None:
+    class Equal:
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    one, other = Equal(), Equal()
+    assert Is(one) == Is(one) != Is(other) and Is(None) == Is(None) and Is(one) != one
+
+
+def test_what_takes_long_is_there_later_and_the_others_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "ASIDE_SECONDS", 0.02)
+    session, gate, drawn = Session("x"), threading.Event(), []
+
+    def slow(*_: object) -> str:
+        drawn.append(1)
+        assert gate.wait(30)
+        return "slow"
+
+    drawer = Drawer(ANY, session, "read", (Part("a", slow, lambda *_: 1, aside=True), Part("b", lambda *_: "quick")))
+    assert drawer.state() == drawer.state() == {"b": "quick"} and len(drawn) == 1, "one thread at a time"
+    version = session.version
+    gate.set()
+    until(lambda: session.version > version)
+    assert drawer.state() == {"a": "slow", "b": "quick"} and len(drawn) == 1
+
+
 def test_entries_of_a_part_are_parts_and_nothing_is_no_part() -> None:
     shown: list[dict[str, str]] = [{"b": "x", "c": ""}]
     parts = (Part("a:", lambda *_: shown[0]), Part("d.", lambda *_: {"e": 1}), Part("f", lambda *_: None))
@@ -111,11 +153,19 @@ def test_a_part_that_fails_keeps_what_it_showed_and_the_others_go_on(caplog: pyt
     assert drawer.state() == whole, "what it showed last"
 
 
-def test_a_key_that_fails_ends_nothing_either() -> None:
-    def fails(*_: object) -> object:
-        raise RuntimeError("a bug")
+def test_a_key_that_fails_ends_nothing_and_what_failed_is_tried_again() -> None:
+    fails = [True]
 
-    assert Drawer(ANY, Session("x"), "read", (Part("a", fails, fails), Part("b", lambda *_: 1))).state() == {"b": 1}
+    def tried(*_: object) -> object:
+        if fails[0]:
+            raise RuntimeError("a bug")
+        return 1
+
+    parts = (Part("a", tried, tried), Part("b", lambda *_: 2), Part("c", tried, lambda *_: "always the same"))
+    drawer = Drawer(ANY, Session("x"), "read", parts)
+    assert drawer.state() == {"b": 2}
+    fails[0] = False
+    assert drawer.state() == {"a": 1, "b": 2, "c": 1}
 
 
 def test_no_two_parts_of_the_page_have_one_name() -> None:

@@ -36,6 +36,10 @@ def test_a_race_ends_with_a_verdict_and_is_replayed(page: Page, engine: FakeEngi
     engine.writing.set()
     expect(page.race).to_contain_text("Finished · the book was read once for all lanes")
     expect(page.race).to_contain_text("TriForce: mismatch")
+    expect(page.tab.get_by_text("2 lanes take turns: at most 26 s, by the speeds of the race before")).to_be_visible()
+    page.place("radio", "10 s each").check()
+    expect(page.tab.get_by_text("2 lanes take turns: about 20 s")).to_be_visible()
+    page.place("radio", "Whole answer").check()
     for _ in range(2):
         engine.enqueue(WORDS * 12)
     starts(page)
@@ -62,7 +66,7 @@ def test_a_race_is_stopped_and_another_one_runs(page: Page, engine: FakeEngine, 
     starts(page)
     expect(page.lane("TriForce")).to_contain_text("One")
     page.presses("Stop")
-    expect(page.race).to_contain_text("Stopped")
+    expect(page.race).to_contain_text("Stopped · the book was read once")  # the race, not only a lane
     expect(page.button("Start")).to_be_visible()
     engine.writing.set()
     for _ in range(2):
@@ -91,7 +95,7 @@ def test_the_presenter_shows_the_book_the_race_one_round_and_the_end(
     expect(page.heading(SAMPLE)).to_be_hidden()
     page.fits_its_width()
     page.types("Space")
-    expect(page.race).to_contain_text("Stopped")
+    expect(page.race).to_contain_text("Stopped · the book was read once")  # the race, not only a lane
     engine.writing.set()
     for _ in range(3):
         engine.enqueue(WORDS * 2)
