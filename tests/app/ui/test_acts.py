@@ -25,7 +25,7 @@ EVIL = '<img src=x onerror="alert(1)">'
 VERBS = sorted(verb for table in ACTS for verb in table)
 DETAILS = (
     "", ":", "::::", "0", "-1", "x", EVIL, "../../etc/passwd", "\0", "9" * 5000, "٣", "1e9", "nan", "inf", "None",
-    "[" * 20_000, "1:2:3:4:5", "\ud800", "_:gone=all;x=#1-", "9" * 400 + ":" + "9" * 400 + "-" + "9" * 400,
+    "[" * 20_000, "1:2:3:4:5", "_:gone=all;x=#1-", "9" * 400 + ":" + "9" * 400 + "-" + "9" * 400,
 )  # fmt: skip
 VALUES: tuple[dict[str, Any], ...] = (
     {},
@@ -100,7 +100,7 @@ def test_a_refusal_is_shown_until_the_next_act(page: PageOf) -> None:
     [
         {"session": ""}, {"session": "x" * 32}, {"session": "../" * 11}, {"session": "0" * 31}, {"id": ""},
         {"id": "short"}, {"id": "x" * 65}, {"act": "x" * (MOST_DETAIL + 1)}, {"act": None}, {"values": []},
-        {"session": "0" * 32 + "\n"},
+        {"session": "0" * 32 + "\n"}, {"session": "z" + "0" * 32}, {"session": "0" * 33},
     ],
 )  # fmt: skip
 def test_what_is_no_act_is_not_read(wrong: dict[str, Any]) -> None:
@@ -163,7 +163,18 @@ def test_an_act_of_a_page_that_is_older_than_the_program_is_answered(worker: Eng
     assert not acts.do(asked)
     late = PageOf(worker, "7" * 32)
     assert late.problem == "There is no book yet." and "switch" in VERBS
-    assert not late.does("switch:nobody") and "exchange" in late.problem or "not there" in late.problem
+    assert (not late.does("switch:nobody") and "exchange" in late.problem) or "not there" in late.problem
+
+
+def test_an_act_with_a_bug_is_told_and_not_done_again(worker: EngineWorker, caplog: pytest.LogCaptureFixture) -> None:
+    def act(*_: object) -> None:
+        done.append(1)
+        raise AttributeError("a bug")
+
+    page, done = PageOf(worker), list[int]()
+    acts, one = Acts(page.site, {"bug": act}), request(page, "bug:" + "x" * 99)
+    assert not acts.do(one) and not acts.do(one) and done == [1]
+    assert "stopped with an error (AttributeError)" in page.problem and "an act failed: bug" in caplog.text
 
 
 def test_two_acts_of_one_name_are_a_mistake_of_ours(worker: EngineWorker) -> None:
