@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.conversations.store import Conversations
-from app.markdown import PLACE
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.server import page_routes
@@ -27,13 +25,10 @@ from app.ui.site import Drawer, Site
 from app.ui.state import GROWN, applied
 from core.decoding.registry import FASTEST
 from tests.app.fakes import GRADIO_WARNINGS, MACHINE, SECONDS, FakeEngine, finish, opened, worker_of, write_book
-from tests.app.ui.pages import PageOf, act_id, until
+from tests.app.ui.pages import MARK, PageOf, act_id, until
 from tests.app.ui.race.test_race import PAIR, raced
 
 pytestmark = GRADIO_WARNINGS
-
-
-MARK = re.compile(f"{PLACE}\\d+{PLACE}")
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,12 @@
 """A page without a browser: acts as its script sends them, and its state as the stream draws it."""
 
 import itertools
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
+from app.markdown import PLACE
 from app.runtime.worker import EngineWorker
 from app.ui.acts import ActRequest, Acts
 from app.ui.page import ACTS, PARTS
@@ -14,6 +16,7 @@ from core.decoding.registry import FASTEST
 from tests.app.fakes import SECONDS
 
 IDS = itertools.count()
+MARK = re.compile(f"{PLACE}[0-9]+{PLACE}")  # where the page inserts something
 
 
 def act_id() -> str:
@@ -83,5 +86,5 @@ class PageOf:
     @property
     def texts(self) -> list[str]:
         """Questions and answers that are shown, in order."""
-        found = [(one["question"], one.get("text", one.get("notice", ""))) for one in self.exchanges()]
+        found = [(one["question"], MARK.sub("", one.get("text", one.get("notice", "")))) for one in self.exchanges()]
         return list(itertools.chain.from_iterable(found))
