@@ -144,7 +144,8 @@
     tell(lane, at(points, lane.time), lane.time);
   }
 
-  drawers.set("lane:", () => (live ||= requestAnimationFrame(frameOfLive)));
+  drawers.set("lane:", () => {}); // drawn by the frames, once there is a board for it
+  page.watch(() => (live ||= requestAnimationFrame(frameOfLive)));
 
   // -------------------- the form
 
