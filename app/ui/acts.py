@@ -30,7 +30,7 @@ Act = Callable[[Site, Session, str, Values], None]  # the site, the page's sessi
 class ActRequest(BaseModel):
     """One act of a page."""
 
-    session: str = Field(pattern=ID.pattern)
+    session: str = Field(pattern=f"^{ID.pattern}$")
     id: str = Field(min_length=8, max_length=64)
     act: str = Field(max_length=MOST_DETAIL)  # VERB or VERB:DETAIL
     values: Values = {}
@@ -69,9 +69,12 @@ class Acts:
             act(self._site, session, detail, request.values)
         except CoreError as error:
             shown.problem, session.acts[request.id] = error, False
-        except (TypeError, KeyError, ValueError, LookupError) as error:
-            log.warning("an act was refused: %s (%s)", verb, type(error).__name__)
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+            log.warning("an act was refused: %s (%s)", verb[:40], type(error).__name__)
             shown.problem, session.acts[request.id] = UnknownAct(), False
+        except Exception as error:  # a page would send it again and again, and its reader would see nothing
+            log.exception("an act failed: %s", verb[:40])
+            shown.problem, session.acts[request.id] = EngineFault(error), False
         finally:
             session.changed()
         return session.acts[request.id]

@@ -116,7 +116,10 @@ class Drawer:
         if before is not None and time.monotonic() - before.seconds < part.rest:
             self.is_late = self.is_late or before.version != self._session.version
             return before.value
-        key = part.key and part.key(self._site, self._session)
+        try:
+            key = part.key and part.key(self._site, self._session)
+        except Exception:  # the engine's thread changes what it looks at: drawing tells whether it is more than that
+            key = object()
         if before is not None and part.key and key == before.key:
             return before.value
         (self._draw_aside if part.aside else self._draw)(part, key)
@@ -129,7 +132,7 @@ class Drawer:
             value = part.draw(self._site, self._session)
         except Exception:  # one part must not end the stream of all others
             log.exception("the part %s could not be drawn", part.name)
-            value = before.value if before else None
+            key, value = object(), before.value if before else None  # and is tried again
         self._drawn[part.name] = Drawn(key, time.monotonic(), version, value)
 
     def _draw_aside(self, part: Part, key: object) -> None:

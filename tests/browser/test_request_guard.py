@@ -10,7 +10,7 @@ import pytest
 
 from app.runtime.worker import EngineWorker
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS
-from tests.browser.test_page import QUIET, Reader
+from tests.browser.journeys.page import QUIET, Page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -37,12 +37,13 @@ ATTEMPTS = """async ([address, own]) => {
   return {
     read: await told(fetch(address + "config")),
     named: await told(fetch(address + "config", { credentials: "include" })),
-    queued: await told(fetch(address + "gradio_api/queue/join", {
+    followed: await told(fetch(address + "page/state?session=" + "0".repeat(32))),
+    acted: await told(fetch(address + "page/act", {
       method: "POST", body: "{}", headers: { "content-type": "application/json" } })),
-    posted: await told(fetch(address + "gradio_api/queue/join", post)),
+    posted: await told(fetch(address + "page/act", post)),
     stored: await told(fetch(address + "gradio_api/upload", { method: "POST", body: form, mode: "no-cors" })),
     pictured: await shown("img", "src", address + "favicon.ico"),
-    scripted: await shown("script", "src", address + "static/img/logo.svg"),
+    scripted: await shown("script", "src", address + "page/static/stream.js"),
     socket: await socket(),
   };
 }"""
@@ -108,7 +109,7 @@ def test_a_name_that_was_rebound_to_this_machine_reaches_nothing(
 ) -> None:
     serve(worker)
     page = browser.new_page()
-    for path in ("", "config", "gradio_api/info"):
+    for path in ("", "config", "gradio_api/info", "page/state"):
         answer = page.goto(f"http://{REBOUND}:{arguments.port}/{path}")
         assert answer is not None and answer.status == 421 and "not known by this name" in page.content()
     page.close()
@@ -119,6 +120,6 @@ def test_the_page_works_under_its_other_name(
 ) -> None:
     serve(worker)
     page = browser.new_page()
-    Reader(page, f"http://localhost:{arguments.port}/")
+    Page(page, f"http://localhost:{arguments.port}/")
     assert page.evaluate("window.crossOriginIsolated") is False and page.evaluate("window.opener") is None
     page.close()

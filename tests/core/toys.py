@@ -1,6 +1,6 @@
 """Small things to test with: random models of real families, a letter tokenizer, laws as tables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -16,7 +16,8 @@ from core.engine import Engine
 from core.generation.loaded import LoadedModels
 from core.generation.text import ChatText
 from core.models.hf_attention import ATTENTION_NAME, register
-from core.models.loader import LoadedModel, dims_of
+from core.models.hub import catalog
+from core.models.loader import LoadedModel, dims_of, load_tokenizer
 from core.models.self_draft import self_draft_of
 from core.ops.backend import STOCK, Backend
 from core.ops.graphs import Graphs
@@ -197,3 +198,17 @@ class EnumeratingSampler:
                 self._options.pop()
             if not self._choices:
                 return
+
+
+def with_words(engine: Engine) -> Engine:
+    """A tiny random model that takes any text: token ids of the bundled tokenizer, folded into its 64."""
+
+    class Folded(ChatText):
+        def encode(self, text: str) -> list[int]:
+            return [token % 60 for token in super().encode(text)]
+
+        def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
+            return [[token % 60 for token in piece] for piece in super().pieces(roles, thinking)]
+
+    engine.text = Folded(load_tokenizer(catalog.find("harbour").target), frozenset())
+    return engine

@@ -58,14 +58,14 @@ def race(site: Site, session: Session, _detail: str, values: Values) -> None:
     try:
         events = site.worker.race(session.id, form.question, form.configs(), form.seconds or None)
     except CoreError as error:
-        view.fail(error)
+        view.fail(error, session.book)
         return
 
     def apply(event: WorkerEvent) -> None:
         view.apply([event])
 
     def failed(error: CoreError) -> None:
-        view.fail(error)
+        view.fail(error, session.book)
 
     def ended() -> None:
         view.end()

@@ -69,8 +69,9 @@ def lane_choices(*, has_draft: bool = True) -> list[tuple[str, str]]:
 
 
 def view_of(session: Session) -> RaceView:
-    """The race that waits, runs or failed; else the newest."""
-    return shown_of(session).race or RaceView(session.race)
+    """The race that waits or runs, or that failed with the open book; else the newest."""
+    view = shown_of(session).race
+    return RaceView(session.race) if view is None or (view.failed and view.about is not session.book) else view
 
 
 def lanes(session: Session) -> dict[str, Any]:
@@ -95,7 +96,10 @@ def _board_key(_site: Site, session: Session) -> object:
     return (
         object()
         if view.running
-        else (Is(session.race), session.race and session.race.ended, Is(shown_of(session).race))
+        else (
+            *(Is(session.book), Is(session.race), session.race and session.race.ended),
+            Is(shown_of(session).race),
+        )
     )
 
 

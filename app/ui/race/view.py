@@ -49,6 +49,7 @@ class RaceView:
         self._share: float | None = None  # of the prompt, during prefill
         self._running = waiting
         self._error: CoreError | None = None
+        self.about: object = None  # the book that was open when it failed
         if race is not None:
             self._running = not race.ended
             self._settle()
@@ -111,8 +112,9 @@ class RaceView:
             stopped = any(lane.finished and lane.finished.stop_reason == "cancelled" for lane in race.lanes)
             self._status = ("Stopped" if stopped else "Finished") + shared
 
-    def fail(self, error: CoreError) -> "RaceView":
-        """Show an error: the race did not begin, or was interrupted."""
+    def fail(self, error: CoreError, about: object = None) -> "RaceView":
+        """Show an error: the race did not begin, or was interrupted. `about`: the open book."""
+        self.about = about
         self._error, self._running, self._share, self._status = error, False, None, "No race"
         return self
 

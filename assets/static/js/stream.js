@@ -222,9 +222,11 @@
   // -------------------- what the whole page shows
 
   const NAME = "TriForce Reader";
-  drawers.set("flags", (names = [], _, before = []) => {
-    root.classList.remove(...before.filter((name) => !names.includes(name)));
+  let flags = [];
+  drawers.set("flags", (names = []) => {
+    root.classList.remove(...flags.filter((name) => !names.includes(name)));
     root.classList.add(...names);
+    flags = names;
   });
 
   let long = false; // a long reading goes on

@@ -16,8 +16,7 @@ from core.decoding.registry import EXACT_METHODS
 from core.engine import Engine
 from core.generation.events import LaneEvent, PrefillProgress, RoundDone
 from tests.app.fakes import finished, lane_stats, round_done, write_book
-from tests.app.ui.test_page import with_words
-from tests.core.toys import tiny_engine
+from tests.core.toys import tiny_engine, with_words
 
 QUESTION = "How was the <b>night</b>?"
 Race = Callable[..., dict[str, Any]]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from app.ui.retrieval_map.panel import opened
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +16,8 @@ from app.context.retrieval_map import MOST_LOADS, Loaded, Loads, Weights, chunk_
 from app.conversations.tree import ROOT, BookRef, Dialogue
 from app.documents.document import Document, make_pages
 from app.runtime.sessions import Session
-from app.ui.retrieval_map.view import MOST_BARS, where
+from app.ui.library.page_viewer import Wanted
+from app.ui.retrieval_map.view import MOST_BARS, opened_page, where
 
 NOTHING = [0.0] * 30_000  # is usual
 SIZE, FRAME = 4, 3  # tokens of a chunk, tokens before the book; a token is a character here
@@ -173,7 +173,7 @@ def test_the_strip_says_when_there_is_nothing_to_show() -> None:
 def test_of_an_answer_of_before_a_restart_nothing_is_claimed() -> None:
     session = a_session(a_book("The carved teapot was lost."), Loaded("Q?", "triforce", False, kept=False))
     assert "not recorded" in where(session)
-    assert "Nothing of this page" not in opened(session, "page:0"), "that is not known"
+    assert "Nothing of this page" not in opened_page(session, Wanted.parse("0")), "that is not known"
 
 
 def test_what_was_loaded_is_kept_for_the_newest_answers() -> None:
@@ -204,19 +204,17 @@ def test_an_opened_page_marks_what_was_loaded_and_turns() -> None:
     book = a_book("The first page. ", "Here is <b>the teapot</b>, lost. ", "The end.")
     at = book.library.text.index("the teapot") + FRAME
     session = a_session(book, loaded(at // SIZE, at // SIZE + 1), NOTHING)
-    html = opened(session, "page:1")
+    html = opened_page(session, Wanted.parse("1"))
     assert "<b>" not in html and re.search(r'<mark class="strong">[^<]*teapot', html)
     assert 'data-act="page:0"' in html and 'data-act="page:2"' in html and "1 passage of this page" in html
-    assert "Nothing of this page" in opened(session, "page:0")
-    assert "Page 3" in opened(session, "page:99")
-    for nothing in ("close", "", "page:", "quote:0", "quote:77", "page:-1"):
-        assert opened(session, nothing) == ""
-    assert opened(Session("x"), "page:1") == ""
+    assert "Nothing of this page" in opened_page(session, Wanted.parse("0"))
+    assert "Page 3" in opened_page(session, Wanted.parse("99"))
+    assert opened_page(Session("x"), Wanted.parse("1")) == ""
 
 
 def test_a_very_long_page_is_shown_around_its_first_mark() -> None:
     book = a_book("word " * 20_000)
-    html = opened(a_session(book, loaded(20_000), NOTHING), "page:0")
+    html = opened_page(a_session(book, loaded(20_000), NOTHING), Wanted.parse("0"))
     assert "<mark" in html and len(html) < 25_000
 
 

@@ -5,11 +5,9 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from app.ui.model_watch import ModelWatch
 
 import launch
 from app.cli import ask
@@ -24,9 +22,9 @@ from app.ui.header import masthead
 from app.ui.page import build_page
 from app.ui.reading.answer_footer import answer_footer
 from app.ui.reading.live_strip import LiveStrip
-from app.ui.retrieval_map.view import where
+from app.ui.site import Site
 from app.ui.system.report import report
-from app.ui.system.tab import SystemHandlers
+from app.ui.system.tab import snapshot
 from app.ui.system.view import system
 from assets.tools.commands import TOOLS
 from core.config import EngineConfig, GenerationConfig
@@ -35,10 +33,10 @@ from core.generation.events import Finished
 from tests.app.fakes import opened, write_book
 from tests.app.remote.fake_server import DONE, GOOD, fake_server, says, stream, used
 from tests.app.server.openai.servers import served
+from tests.app.ui.pages import PageOf
 
 BOOK = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. Arthur Nash mended nets there. " * 12
 KEY = "the-key-of-the-server"
-OF_THE_MODEL = ("method", "variant", "thinking")
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +156,6 @@ def test_the_page_says_where_text_goes_and_offers_nothing_that_is_not_there(
         session = worker.sessions.get(opened(worker, write_book(tmp_path, BOOK)))
         events = list(worker.answer(session.id, "Who kept the light?", GenerationConfig()))
         dialogue, state = session.dialogue, worker.state
-        session.model = state
         assert dialogue is not None
         (exchange,), node = session.exchanges, dialogue.path[-1]
         assert exchange.finished.text == "The light house." and exchange.model.startswith("big @ ")
@@ -168,22 +165,19 @@ def test_the_page_says_where_text_goes_and_offers_nothing_that_is_not_there(
         assert "Remote" in strip and "Accepted" not in strip and "exact" not in strip and "tokens/s" in strip
         head = masthead(state)
         assert "on this machine" not in head and "are sent to http://127.0.0.1" in head and "Race, Inside" in head
-        parts: Any = SimpleNamespace(
-            head="head", banner="banner", note="note", samples=(), **{n: n for n in OF_THE_MODEL}
-        )
-        for watched in (ModelWatch(worker, parts).watch_model, ModelWatch(worker, parts).model_changed):
-            *_, shown = watched(session.id, "")
-            assert "are sent to" in cast(Any, shown)["note"]
-            assert not cast(Any, shown)["method"]["visible"] and not cast(Any, shown)["variant"]["visible"]
-        assert where(session) == "" and session.trace is not None and session.trace.records == []
-        shot = SystemHandlers(worker, *cast(Any, "abc")).snapshot(session.id, state)
+        page = PageOf(worker, session.id, elsewhere=True)
+        shown = page.state()
+        assert "are sent to" in shown["note"] and "setting:thinking" in shown
+        assert not {"setting:method", "setting:variant"} & {*shown}
+        assert shown["where"] == "" and session.trace is not None and session.trace.records == []
+        shot = snapshot(page.site, session)
         for text in (system(shot), report(shot)):
             assert "are sent" in text and "nothing is sent anywhere" not in text and KEY not in text
             assert "not quantised" not in text and "GiB of" not in text.partition("Machine")[0]
         for elsewhere in (False, True):
-            page = build_page(worker, (), elsewhere=elsewhere)
-            tabs = {one.label: one.visible for one in page.blocks.values() if type(one).__name__ == "Tab"}
-            assert tabs["Read"] and (tabs["Race"], tabs["Inside"]) == (not elsewhere, not elsewhere)
+            blocks = build_page(Site(worker, elsewhere=elsewhere)).blocks.values()
+            tabs = {one.label for one in blocks if type(one).__name__ == "Tab"}
+            assert tabs == {"Read", "Library", "System"} | ({"Race", "Inside"} if not elsewhere else set())
 
 
 def test_the_key_is_written_nowhere(tmp_path: Path, close_later: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,7 @@ from core.errors import CoreError
 from core.generation.events import Finished
 from tests.app.fakes import SECONDS, FakeEngine, opened, worker_of, write_book
 from tests.app.runtime.test_worker import PLAIN
-from tests.app.ui.test_page import with_words
-from tests.core.toys import tiny_engine
+from tests.core.toys import tiny_engine, with_words
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from app.ui.handlers import once_extracted
 
 from app.context.context_documents import Library, Pages
 from app.context.upload_files import FOLDER, claim
 from app.documents.readers import read_document
 from app.runtime.sessions import MOST_SESSIONS, Session
 from app.runtime.worker import EngineWorker
+from app.ui.library.acts import once_extracted
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 from tests.app.fakes import write_book
 

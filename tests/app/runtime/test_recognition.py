@@ -6,12 +6,10 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-from app.ui.handlers import once_extracted
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import NameObject
 
@@ -26,8 +24,8 @@ from app.documents.recognised import RecognisedPages
 from app.runtime.data_folder import data_dir
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
+from app.ui.library.acts import once_extracted
 from app.ui.library.page_viewer import NOT_PLACED, preview
-from app.ui.library.tab import LibraryHandlers
 from app.ui.library.view import listing
 from app.ui.reading.book_view import BookView
 from app.ui.render import escape
@@ -36,6 +34,7 @@ from tests.app.documents.conftest import MakePdf, make_pdf, writer
 from tests.app.documents.fake_ocr import CRASHES, GATE, MISSING, WAITS, write_scan
 from tests.app.documents.test_pdf import PAGE, add_image
 from tests.app.fakes import FakeEngine, worker_of
+from tests.app.ui.pages import PageOf
 
 __all__ = ["make_pdf", "writer"]  # fixtures
 
@@ -162,9 +161,7 @@ def test_the_copy_of_a_scan_that_nobody_wants_goes(
     drop(write_scan(tmp_path / "scan.pdf", 60))
     assert len(uploads_left(tmp_path)) == 1
     if how == "dismissed":
-        page: Any = SimpleNamespace(watch_library=lambda *_: iter(()))
-        parts: Any = None
-        list(LibraryHandlers(worker, parts, page).act(session.id, f"dismiss:{session.uploads.pending[0].number}"))
+        assert PageOf(worker, session.id).does(f"dismiss:{session.uploads.pending[0].number}")
         assert session.uploads.pending == ()
     else:
         (tmp_path / "empty.txt").touch()

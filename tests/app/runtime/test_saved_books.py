@@ -4,16 +4,17 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from app.ui.library.saved_tab import SavedHandlers, SavedParts
 
 from app.runtime.events import BookMoving
 from app.runtime.saved_books import LOST, SavedBooks, disk_state
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
+from app.ui.library import saved
 from app.ui.library.saved_view import SavedLine, saved_list
 from app.ui.reading.book_view import BookView
 from core.config import GenerationConfig
@@ -23,9 +24,8 @@ from core.kv_store.folder import BookFolderSettings
 from core.kv_store.folder import SavingMode as Mode
 from tests.app.fakes import opened, worker_of, write_book
 from tests.app.runtime.test_worker import wait_for
-from tests.app.ui.test_page import with_words
 from tests.core import test_hybrids, test_windows
-from tests.core.toys import random_prompt, tiny_engine
+from tests.core.toys import random_prompt, tiny_engine, with_words
 
 TEXT = "It was a dark and stormy night. " * 40
 LONG = TEXT * 3  # some chunks: it is still being read when the reader stops it
@@ -82,16 +82,12 @@ def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_rest
     worker, file = start(), write_book(tmp_path, TEXT)
     session = worker.sessions.get(opened(worker, file))
     offer = disk_state(session).offer
-    assert (
-        offer is not None and "Save what was read?" in card(session) and "KiB" in card(session) and kept(worker) == []
-    )
+    assert offer is not None and "Keep it on disk?" in card(session) and "KiB" in card(session) and kept(worker) == []
     first = answer(worker, session.id)  # an answer in between does not matter
     moves = [event for event in worker.save_book(session.id) if isinstance(event, BookMoving)]
     assert moves[-1].done_tokens == moves[-1].total_tokens == len(offer.token_ids)
     assert (
-        "Saved on disk: " in card(session)
-        and "Save what was read?" not in card(session)
-        and kept(worker) == ["book.txt"]
+        "Kept on disk: " in card(session) and "Keep it on disk?" not in card(session) and kept(worker) == ["book.txt"]
     )
 
     worker = start()
@@ -100,7 +96,7 @@ def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_rest
     reading = [event for event in events if isinstance(event, PrefillProgress)]
     assert [event.reused_tokens == event.total_tokens for event in reading] == [True], "nothing was read"
     assert any(isinstance(event, BookMoving) and event.what == "opening" for event in events)
-    assert session.is_read and "Opened from disk in" in card(session) and "Save what was read?" not in card(session)
+    assert session.is_read and "Opened from disk in" in card(session) and "Keep it on disk?" not in card(session)
     assert answer(worker, session.id).token_ids == first.token_ids
     assert session.exchanges[-1].num_reread == 0
 
@@ -132,7 +128,7 @@ def test_a_book_that_an_answer_read_is_offered_and_opened_after_a_restart(
 ) -> None:
     worker, file = start(), write_book(tmp_path, LONG)
     session = read_by_an_answer(worker, file)
-    assert "Save what was read?" in card(session) and session.read_seconds > 0
+    assert "Keep it on disk?" in card(session) and session.read_seconds > 0
     list(worker.save_book(session.id))
     assert kept(worker) == ["book.txt"]
     wanted = session.exchanges[-1].finished.token_ids
@@ -151,7 +147,7 @@ def test_a_book_that_an_answer_read_is_kept_without_asking_where_books_always_ar
     session = read_by_an_answer(worker, write_book(tmp_path, LONG))
     answer(worker, session.id)  # keeping makes way for it, and goes on afterwards
     wait_for(lambda: disk_state(session).kept_bytes > 0)
-    assert kept(worker) == ["book.txt"] and "Saved on disk: " in card(session)
+    assert kept(worker) == ["book.txt"] and "Kept on disk: " in card(session)
 
 
 def test_no_is_an_answer_and_incognito_asks_nothing(start: Callable[[], EngineWorker], tmp_path: Path) -> None:
@@ -159,7 +155,7 @@ def test_no_is_an_answer_and_incognito_asks_nothing(start: Callable[[], EngineWo
     session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT)))
     disk_state(session).decline()
     list(worker.save_book(session.id))
-    assert "Save what was read?" not in card(session) and kept(worker) == []
+    assert "Keep it on disk?" not in card(session) and kept(worker) == []
     hidden = worker.sessions.enter("")
     hidden.incognito = True
     list(worker.open_book(hidden.id, write_book(tmp_path, "Then came the day. " * 40, "two.txt")))
@@ -276,16 +272,23 @@ def test_the_list_shows_sizes_removes_and_settles_the_room(tmp_path: Path) -> No
     list(saved_books.write(session, lambda: False, engine, threading.Event()))
     assert saved_books.folder is not None
     (book,) = saved_books.folder.books()
-    parts = SavedParts(*("act", "keeping", "cap", "listing"))  # type: ignore[arg-type]
-    handlers = SavedHandlers(saved_books, parts)
-    (drawn,) = handlers.show("")
-    assert "one.txt" in drawn["listing"] and f"unkeep:{book.id}" in drawn["listing"] and drawn["keeping"] == "ask"
-    assert handlers.choose("", "always", 7)["cap"] == 7 and saved_books.folder.settings.keeping == "always"
-    assert 'role="alert"' in handlers.choose("", "always", None)["listing"]
-    assert 'role="alert"' in handlers.choose("", "sometimes", 7)["listing"]
-    assert "one.txt" not in handlers.act("", f"unkeep:{book.id}")["listing"] and saved_books.folder.books() == []
-    handlers.act("", "unkeep:../../etc")
-    assert "keeps no books" in next(iter(SavedHandlers(SavedBooks(), parts).drawn().values()))
+    site: Any = SimpleNamespace(worker=SimpleNamespace(saved_books=saved_books))
+
+    def after(verb: str, detail: str = "", **values: str) -> str:
+        saved.ACTS[verb](site, session, detail, values)
+        return saved.saved_books(site, session)
+
+    drawn = saved.saved_books(site, session)
+    assert "one.txt" in drawn and f"unkeep:{book.id}" in drawn and 'keeping:ask" checked' in drawn
+    assert 'keeping:always" checked' in after("keeping", "always", value="on")
+    assert 'value="7.5"' in after("saved-room", value="7.5") and saved_books.folder.settings.cap_bytes == 15 << 29
+    for wrong in (after("keeping", "sometimes"), after("saved-room", value=" "), after("saved-room", value="-1")):
+        assert 'role="alert"' in wrong and 'keeping:always" checked' in wrong and 'value="7.5"' in wrong
+    assert 'role="alert"' not in after("keeping", "never", value="on"), "the next act clears it"
+    assert "one.txt" in after("unkeep", "../../etc") and "one.txt" not in after("unkeep", book.id)
+    assert saved_books.folder.books() == []
+    site.worker.saved_books = SavedBooks()
+    assert "keeps no books" in after("keeping", "always")
 
 
 def test_names_of_documents_are_escaped() -> None:

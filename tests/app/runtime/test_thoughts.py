@@ -17,7 +17,7 @@ from app.runtime.prompts import prompt_of
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
-from app.ui.reading.chat_view import conversation
+from app.ui.reading.chat_view import exchanges
 from core.config import GenerationConfig
 from core.decoding.stats import joined
 from core.errors import CoreError
@@ -194,9 +194,9 @@ def test_the_chat_names_the_button_that_an_unfinished_thought_has(
     session = reader(worker, tmp_path)
     engine.enqueue("<think> Hm, hm")
     asked(worker, session.id, "How was it?", replace(CONFIG, max_new_tokens=2))
-    *_, said, footer = (one["content"][0]["text"] for one in conversation(session))
-    assert ("Continue goes on" in said) == (">Continue<" in footer) == (not remote)
-    assert ("Regenerate it" in said) == remote
+    (shown,) = exchanges(session).values()
+    assert ("Continue goes on" in shown["notice"]) == (">Continue<" in shown["foot"]) == (not remote)
+    assert ("Regenerate it" in shown["notice"]) == remote and shown["thought"][1].strip() == "Hm,"
 
 
 def test_a_trace_shows_thought_and_answer_in_their_order(

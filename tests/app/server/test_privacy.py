@@ -1,4 +1,4 @@
-"""The script that runs before Gradio's own, and the policy under which no other than those of the page runs."""
+"""The scripts that run before Gradio's own, and the policy under which no others than those of the page run."""
 
 import asyncio
 import base64
@@ -14,7 +14,7 @@ from starlette.types import Message
 
 from app.server.privacy import PagePolicy
 
-LATER = "<style>a{}</style><script>\nlater();</script>"
+FIRST = "<script>\nfirst();</script><script src='page/static/b.js'></script>"
 PAGE = (
     "<!doctype html><html><head><title>T</title></head><body>é<head>"
     "<script data-x>own('<script>');</script><script src='a.js'></script></body></html>"
@@ -40,7 +40,7 @@ def in_parts(_: Request) -> Response:
 def fetched(path: str) -> tuple[dict[str, str], str]:
     """Headers and body, asked for without a server."""
     routes = [Route(f"/{view.__name__}", view) for view in (page, plain, packed, in_parts)]
-    app = Starlette(routes=routes, middleware=[Middleware(PagePolicy, first="first();", later=LATER)])
+    app = Starlette(routes=routes, middleware=[Middleware(PagePolicy, first=FIRST)])
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -77,9 +77,9 @@ def scripts(headers: dict[str, str]) -> list[str]:
 
 def test_it_stands_before_everything_else_in_a_page() -> None:
     headers, body = fetched("/page")
-    assert body == PAGE.replace("<head>", "<head><script>\nfirst();</script>", 1)
+    assert body == PAGE.replace("<head>", f"<head>{FIRST}", 1)
     assert headers["content-length"] == str(len(body.encode()))
-    own = [source(script) for script in ("\nfirst();", "own('<script>');", "\nlater();")]
+    own = [source(script) for script in ("\nfirst();", "own('<script>');")]
     assert scripts(headers) == ["'self'", "'unsafe-eval'", *own]
 
 

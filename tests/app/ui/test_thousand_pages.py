@@ -1,17 +1,16 @@
 """A document of a thousand pages: what is drawn of it does not grow with it, and has none of its text unasked."""
 
+import json
 from collections.abc import Callable
-
-from app.ui.retrieval_map.panel import opened
 
 from app.documents.document import Chapter, Document, make_pages
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.library.page_viewer import preview
+from app.ui.library.page_viewer import Wanted, preview
 from app.ui.library.view import MOST_SHOWN, incoming, listing
 from app.ui.reading.book_view import BookView
-from app.ui.reading.chat_view import conversation
-from app.ui.retrieval_map.view import MOST_BARS, MOST_TOP, where
+from app.ui.reading.chat_view import exchanges
+from app.ui.retrieval_map.view import MOST_BARS, MOST_TOP, opened_page, where
 from core.config import GenerationConfig
 from tests.app.fakes import FakeEngine
 
@@ -38,7 +37,7 @@ def a_document() -> Document:
 
 def drawn(session: Session) -> str:
     """All that the page shows of a book that nobody has looked into."""
-    chat = "".join(block["text"] for message in conversation(session) for block in message["content"])
+    chat = json.dumps(exchanges(session))
     return BookView(session).html() + incoming(session) + listing(session) + where(session) + chat
 
 
@@ -59,7 +58,7 @@ def test_what_is_drawn_stays_small_and_pages_come_one_by_one(start_worker: Calla
     assert strip.count("bar-page") <= MOST_BARS and strip.count('class="chip"') <= MOST_TOP
     assert 'data-act="page:776"' in strip and "most on page 777" in strip
     key = session.uploads.library.books[0].key
-    for page in (opened(session, "page:776"), preview(session, key, 777)):
+    for page in (opened_page(session, Wanted.parse("776")), preview(session, key, 777)):
         assert page.count("Secret") == 1 and "Secret0776" in page
     assert listing(session).count('class="offer"') <= MOST_SHOWN
 

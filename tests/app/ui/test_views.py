@@ -22,13 +22,16 @@ from app.ui.library.page_viewer import preview
 from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import BookView
 from app.ui.reading.budget_view import budget
-from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, ChatView, message
+from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, chat, exchanges, live, live_texts
 from app.ui.reading.checklist_view import checklist
 from app.ui.reading.live_strip import LiveStrip
-from app.ui.reading.waiting import AnswerWait, until
+from app.ui.reading.waiting import AnswerWait, until, waits_for
 from app.ui.reading.welcome import welcome
+from app.ui.reading.writing import Writing
+from app.ui.shown import shown_of
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
+from tests.app.conversations.test_tree import BOOK, a_dialogue, said
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, round_done
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -212,33 +215,51 @@ def test_the_strip_tells_who_is_first() -> None:
 # -------------------- the conversation
 
 
-def text_of(message: Any) -> str:
-    return cast(str, message["content"][0]["text"])
+def written(*events: Any, question: str = "Now?") -> tuple[Session, Writing]:
+    """A page on which an answer is being written, after these events."""
+    session = a_session()
+    writing = shown_of(session).writing = Writing(session, "triforce", question, [])
+    for event in events:
+        writing.apply(event)
+    return session, writing
 
 
 def test_the_answer_grows_in_the_chat() -> None:
-    view = ChatView([message("user", "Before?"), message("assistant", "Yes.")], "Now?")
-    assert [text_of(one) for one in view.messages()] == ["Before?", "Yes.", "Now?", PENDING]
-    view.apply([round_done("It ", 0), round_done("is.", 1)])
-    assert text_of(view.messages()[-1]) == "It is." and not view.answered
-    view.apply([finished("It is. ")])
-    assert text_of(view.messages()[-1]) == "It is. " and view.answered
+    session, writing = written()
+    assert live(session) == {"question": "Now?", "wait": PENDING} and live_texts(session) == {"text": "", "thought": ""}
+    assert chat(session) == {"order": []}, "no welcome beside an answer"
+    for number, word in enumerate(("It ", "is.")):
+        writing.apply(round_done(word, number))
+    assert live(session) == {"question": "Now?"} and live_texts(session)["text"] == "It is." and not writing.answered
+    writing.apply(finished("It is. "))
+    assert live_texts(session)["text"] == "It is. " and writing.answered
+    session.num_cleared += 1
+    assert live(session) is None and live_texts(session) == {}, "another conversation is shown"
 
 
-def test_an_empty_answer_is_named() -> None:
-    assert text_of(ChatView([], "Now?").apply([finished("")]).messages()[-1]) == EMPTY_ANSWER
+def test_a_thought_is_told_by_its_length_and_then_by_its_time() -> None:
+    stats = replace(finished("a b").stats, thought_tokens=2, thought_seconds=0.25)
+    thought = replace(round_done("", 0), thought="Hm, hm.", stats=stats)
+    session, writing = written(thought)
+    assert live(session) == {"question": "Now?", "thought": "Thinking · 2 tokens"}
+    assert live_texts(session) == {"text": "", "thought": "Hm, hm."}
+    writing.apply(replace(round_done("Yes", 1), stats=stats))
+    assert (live(session) or {})["thought"] == "Thought for 2 tokens, 0.2 s"
 
 
-def test_an_answer_of_white_space_alone_is_named() -> None:
-    view = ChatView([], "Now?").apply([round_done(" \n ", 0)])
-    assert text_of(view.messages()[-1]) == PENDING
-    assert text_of(view.apply([finished(" \n  ")]).messages()[-1]) == BLANK_ANSWER
-    assert text_of(ChatView([], "Now?").apply([finished("  a")]).messages()[-1]).endswith("a")
+def answered(text: str) -> dict[str, Any]:
+    """How an answer is shown once it has ended."""
+    session = a_session()
+    session.dialogue, session.digest = said(a_dialogue(), "Now?", text)[0], BOOK.digest
+    (shown,) = exchanges(session).values()
+    return shown
 
 
-def test_questions_and_answers_are_never_html() -> None:
-    view = ChatView([message("user", EVIL), message("assistant", EVIL)], EVIL).apply([round_done(EVIL, 0)])
-    assert all("<img" not in text_of(one) and one["content"][0]["type"] == "text" for one in view.messages())
+def test_an_empty_answer_and_one_of_white_space_alone_are_named() -> None:
+    assert answered("")["notice"] == EMPTY_ANSWER and answered(" \n  ")["notice"] == BLANK_ANSWER
+    assert answered("  a")["text"] == "  a" and "notice" not in answered("  a")
+    session, _ = written(round_done(" \n ", 0))
+    assert (live(session) or {})["wait"] == PENDING
 
 
 # -------------------- the header
@@ -318,8 +339,9 @@ def test_the_bubble_says_why_there_is_no_word_yet() -> None:
 
 
 def test_a_notice_comes_only_after_a_long_reading() -> None:
-    assert 'class="until"' in until(progress(2048))
-    assert 'class="until long"' in until(replace(progress(2048), remaining_seconds=30.0))
+    assert 'class="until"' in until(progress(2048)) and not waits_for(progress(2048))["long"]
+    long = replace(progress(2048), remaining_seconds=30.0)
+    assert waits_for(long) == {"told": "25% · about 30 s left", "long": True} and "25% · about 30 s left" in until(long)
 
 
 def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:

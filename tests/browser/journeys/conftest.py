@@ -18,8 +18,7 @@ if TYPE_CHECKING:  # they skip their tests where no browser is installed
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from tests.browser.journeys.page import playwright
-    from tests.browser.test_page import QUIET
+    from tests.browser.journeys.page import QUIET, playwright
 
     with playwright.sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)

@@ -18,6 +18,16 @@ JOURNEY = [pytest.mark.browser, pytest.mark.journey, *GRADIO_WARNINGS]
 PHONE = {"width": 360, "height": 740}
 STORY = "The carved teapot was lost in the great spring tide, and nobody in the harbour ever asked for it. "
 SAMPLE = "The Market of Seabright"  # the smallest
+QUIET = [  # options of a browser
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-sync",
+    "--no-first-run",
+]
+EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 MOST_STOPS = 80  # of the Tab key, on the way to anything
 
 
@@ -87,6 +97,11 @@ class Page:
     @property
     def figures(self) -> "playwright.Locator":
         return self.place("region", "Live figures")
+
+    @property
+    def silence(self) -> "playwright.Locator":
+        """Says that the program does not answer."""
+        return self.tab.get_by_role("status").filter(has_text="does not answer")
 
     @property
     def alert(self) -> "playwright.Locator":

@@ -12,8 +12,7 @@ from app.runtime.worker import EngineWorker
 from app.ui.library import acts as library_acts
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 from tests.app.fakes import FakeEngine, write_book
-from tests.browser.journeys.page import JOURNEY, PHONE, STORY, Page, expect
-from tests.browser.test_page import EVIL
+from tests.browser.journeys.page import EVIL, JOURNEY, PHONE, STORY, Page, expect
 
 pytestmark = JOURNEY
 # Titles and characters; the fake model has 4,096 tokens of one character, so that the storm does not fit alone

@@ -14,8 +14,7 @@ from app.runtime.worker import EngineWorker
 from tests.app.fakes import worker_of
 from tests.app.server.openai.servers import served, wait_for
 from tests.app.server.openai.test_openai import client_of
-from tests.app.ui.test_page import with_words
-from tests.core.toys import tiny_engine
+from tests.core.toys import tiny_engine, with_words
 
 BOOK = "It was a dark and stormy night. " * 40
 

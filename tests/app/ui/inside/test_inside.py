@@ -15,7 +15,7 @@ from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
 from app.ui.charts import Bar, Column, Segment, bars, columns
-from app.ui.inside.tab import InsideHandlers, chosen, subjects
+from app.ui.inside.tab import PARTS, view
 from app.ui.inside.view import (
     EMPTY,
     SOURCES,
@@ -26,11 +26,13 @@ from app.ui.inside.view import (
     rounds_chart,
     time_chart,
 )
+from app.ui.site import Drawer
 from core.config import GenerationConfig
 from core.decoding.origin import Origin
 from core.decoding.stats import LevelStats
 from core.generation.events import RoundDone, TokenRecord
 from tests.app.fakes import FakeEngine, finished, lane_stats, opened, write_book
+from tests.app.ui.pages import PageOf
 
 EVIL = '<img src=x onerror="alert(1)">'
 PAIR = [GenerationConfig(method="autoregressive"), GenerationConfig(method="triforce")]
@@ -171,39 +173,43 @@ def session_id(worker: EngineWorker, tmp_path: Path) -> str:
     return opened(worker, write_book(tmp_path))
 
 
-def handlers(worker: EngineWorker) -> Any:
-    return InsideHandlers(worker, cast(Any, "picker"), cast(Any, "view"), cast(Any, "timer"))
-
-
 def test_the_tab_shows_the_newest_answer_or_race(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
-    tab, session = handlers(worker), worker.sessions.get(session_id)
-    assert tab.enter(session_id)["view"] == EMPTY
+    page = PageOf(worker, session_id)
+    assert page.state("inside")["inside"] == EMPTY
     engine.enqueue("An answer.")
     list(worker.answer(session_id, "One?", GenerationConfig()))
-    assert "One?" in tab.draw(session_id, None)["view"]
+    assert "One?" in page.state("inside")["inside"] and page.state("inside")["inside-picker"] == ""
+    assert page.does("inside:answer")
     list(worker.race(session_id, "Two?", PAIR))
-    shown = tab.draw(session_id, "answer")  # a race has begun since: it is followed
-    assert "Two?" in shown["view"] and shown["picker"]["value"] == "triforce"
-    assert [label for label, _ in shown["picker"]["choices"]] == ["Answer", "Race: Plain decoding", "Race: TriForce"]
-    assert "One?" in tab.pick(session_id, "answer")["view"], "and the reader may go back"
-    assert chosen(session, subjects(session), "h2o") is not None
+    shown = page.state("inside")  # a race has begun since the choice: it is followed
+    assert "Two?" in shown["inside"] and 'data-act-change="inside:triforce" checked' in shown["inside-picker"]
+    assert re.findall(r"<span>([^<]*)</span>", shown["inside-picker"]) == [
+        "Answer", "Race: Plain decoding", "Race: TriForce",
+    ]  # fmt: skip
+    assert page.does("inside:answer") and "One?" in page.state("inside")["inside"], "and the reader may go back"
+    assert page.does("inside:h2o") and "Two?" in page.state("inside")["inside"], "what is not there is the newest"
 
 
-def test_nothing_is_drawn_twice(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
-    tab = handlers(worker)
+def test_nothing_is_drawn_twice(
+    worker: EngineWorker, engine: FakeEngine, session_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, drawn = PageOf(worker, session_id), []
+    monkeypatch.setattr("app.ui.inside.tab.view", lambda session: drawn.append("") or view(session))
+    parts = tuple(replace(part, rest=0.0) for part in PARTS if part.name == "inside")
+    drawer = Drawer(page.site, page.session, "inside", parts)
     engine.enqueue("One | two")
     stream = worker.answer(session_id, "One?", GenerationConfig())
     next(event for event in stream if isinstance(event, RoundDone))
-    assert "Writing · 1 token" in tab.draw(session_id, "answer")["view"]
-    assert "__type__" in tab.draw(session_id, "answer")["view"], "no news: skipped"
+    assert "Writing · 1 token" in drawer.state()["inside"] == drawer.state()["inside"] and len(drawn) == 1
     engine.writing.set()
     list(stream)
-    assert "Complete" in tab.draw(session_id, "answer")["view"]
+    assert "Complete" in drawer.state()["inside"] and len(drawn) == 2
 
 
 def test_an_empty_shelf_empties_the_tab(worker: EngineWorker, session_id: str, tmp_path: Path) -> None:
+    page = PageOf(worker, session_id)
     list(worker.answer(session_id, "One?", GenerationConfig(max_new_tokens=2)))
     list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 20, "other.txt")))
-    assert handlers(worker).draw(session_id, "answer")["view"] != EMPTY, "beside the first one it changes nothing"
+    assert page.state("inside")["inside"] != EMPTY, "beside the first one it changes nothing"
     list(worker.arrange(session_id, lambda _: Library()))
-    assert handlers(worker).draw(session_id, "answer")["view"] == EMPTY
+    assert page.state("inside")["inside"] == EMPTY

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import re
 from html import unescape
 from pathlib import Path
@@ -16,7 +15,7 @@ from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
 from app.ui.race.card import card_html, passages
 from app.ui.race.report import Setting, report_html
-from app.ui.race.tab import parcel
+from app.ui.race.saving import race_file
 from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
 from tests.app.ui.race.test_race import EVIL, PAIR, config, raced, run
 
@@ -99,12 +98,12 @@ def test_a_hostile_card_runs_its_own_script_alone(worker: EngineWorker, engine: 
     assert "<img" not in html and not re.search(r"https?:|url\(|@import", html)
 
 
-def test_the_parcel_of_a_card(worker: EngineWorker, engine: FakeEngine, session: Session) -> None:
+def test_the_file_of_a_card(worker: EngineWorker, engine: FakeEngine, session: Session) -> None:
     for _ in PAIR:
         engine.enqueue(SENTENCE)
     race = raced(worker, session.id, PAIR)
     state = Ready(cast(Any, engine.info), MACHINE, engine.context)
-    told = json.loads(parcel(race, state, "card", session.book))
-    assert re.fullmatch(r"triforce-proof-[\d-]+\.html", told["name"]) and "blockquote>" in told["text"]
+    told = race_file(session, state, "card")
+    assert re.fullmatch(r"triforce-proof-[\d-]+\.html", told.name) and "blockquote>" in told.text
     race.book = "Another book"
-    assert "blockquote>" not in json.loads(parcel(race, state, "card", session.book))["text"]
+    assert "blockquote>" not in race_file(session, state, "card").text

@@ -7,27 +7,30 @@ from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import gradio as gr
 import pytest
 
 from app.context.context_documents import Library
 from app.context.samples import Sample
-from app.runtime.events import Pause, RaceBegun, RaceEnded, Ready, Waiting, WorkerEvent
+from app.runtime.events import Pause, RaceBegun, RaceEnded, Waiting, WorkerEvent
 from app.runtime.race_job import first_lanes
 from app.runtime.trace import Judgement, Point, Race, Trace, first_difference, lead
 from app.runtime.worker import EngineWorker
+from app.ui.race.acts import race_configs
 from app.ui.race.result import SHORT_TOKENS, result, winner
+from app.ui.race.saving import race_file
 from app.ui.race.stage import opening, scenes, typical_round
-from app.ui.race.tab import RaceHandlers, expected_time, lane_choices, race_configs
+from app.ui.race.tab import PARTS, lane_choices
 from app.ui.race.view import RaceView, replay_points, verdict_line
+from app.ui.site import Drawer
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import LOSSY_METHODS, METHODS
 from core.decoding.stats import DecodeStats
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import LaneEvent, PrefillProgress, RoundDone
-from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
+from tests.app.fakes import FakeEngine, opened, write_book
+from tests.app.ui.pages import PageOf, until
 
 EVIL = '<img src=x onerror="alert(1)">'
 
@@ -52,6 +55,15 @@ def raced(worker: EngineWorker, session_id: str, configs: list[GenerationConfig]
 @pytest.fixture
 def session_id(worker: EngineWorker, tmp_path: Path) -> str:
     return opened(worker, write_book(tmp_path))
+
+
+FORM = {"question": "How was it?", "lanes": ["autoregressive", "triforce"], "seconds": 0, "limit": 64, "temperature": 0}
+
+
+def races(page: PageOf) -> None:
+    """Race on the page, to the end."""
+    assert page.does("race", **FORM)
+    page.rests_after_race()
 
 
 def text_of(html: str) -> str:
@@ -187,8 +199,7 @@ def test_cancelling_the_real_engine_s_race_while_it_reads(
     start_worker: Callable[..., EngineWorker], tmp_path: Path
 ) -> None:
     """Going on with lanes after half a reading would choose chunks of a cache that lacks the prompt."""
-    from tests.app.ui.test_page import with_words
-    from tests.core.toys import tiny_engine
+    from tests.core.toys import tiny_engine, with_words
 
     worker = start_worker(with_words(tiny_engine(context=1024)))
     session_id = opened(worker, write_book(tmp_path))
@@ -258,7 +269,7 @@ def test_the_board_follows_a_race(worker: EngineWorker, engine: FakeEngine, sess
     shown = []
     for event in worker.race(session_id, "How was it?", PAIR):
         shown.append(view.apply([event]).html())
-        if "<p>It </p>" in shown[-1]:
+        if "data-live>1</b> tokens" in shown[-1]:
             engine.writing.set()
     assert any("Reading the question" in html for html in shown)
     assert any("Racing, in fair turns" in html and "at the end, token by token" in html for html in shown)
@@ -450,15 +461,6 @@ def test_a_stopped_race_has_no_closing_card(worker: EngineWorker, engine: FakeEn
     assert scenes(race) == ""
 
 
-def test_the_time_of_all_lanes_is_told_before(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
-    pair = ["autoregressive", "triforce"]
-    assert "8 lanes take turns: about 1 min 20 s" in text_of(expected_time(list(METHODS), 10, None, None))
-    assert "add up" in expected_time(pair, 0, 256, None) and expected_time(pair[:1], 10, 256, None) == ""
-    race = raced(worker, session_id, PAIR)
-    assert "at most 26 s" in text_of(expected_time(pair, 0, 256, race)), "256 tokens of 80 and 20 ms"
-    assert "add up" in expected_time([*pair, "draft"], 0, 256, race), "a lane that was never measured"
-
-
 def test_the_first_lanes_are_plain_triforce_and_the_fastest() -> None:
     def info(usual: str, *, has_draft: bool = True) -> Any:
         return SimpleNamespace(usual_method=usual, has_draft=has_draft)
@@ -471,48 +473,33 @@ def test_the_first_lanes_are_plain_triforce_and_the_fastest() -> None:
     assert first_lanes(info("triforce"), "h2o") == ("autoregressive", "triforce"), "not an exact one"
 
 
-def test_lanes_that_were_chosen_stay_when_the_model_is_looked_at_again() -> None:
-    def offered(chosen: list[str], *, has_draft: bool = True, book: str = "") -> list[str]:
-        info: Any = SimpleNamespace(has_draft=has_draft, usual_method="lookup", elsewhere="")
-        session: Any = SimpleNamespace(book=SimpleNamespace(document=SimpleNamespace(name=book)))
-        sessions = SimpleNamespace(find=lambda _: session)
-        worker: Any = SimpleNamespace(state=Ready(info, MACHINE, 4096), sessions=sessions)
-        samples = (Sample(Path("a.txt"), (), fastest="draft"),)
-        update = RaceHandlers(worker, samples, cast(Any, None)).offer_lanes("", chosen)
-        lanes: list[str] = update.get("value", chosen)
-        return lanes
+def test_what_the_form_offers_follows_model_and_book(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    page = PageOf(worker, session_id)
+    key = dict((part.name, part.key) for part in PARTS)["race-setup"]
+    assert key is not None
 
-    assert offered(["autoregressive", "triforce", "triforce-lookup"]) == ["autoregressive", "triforce", "lookup"]
-    assert offered(["autoregressive", "triforce"]) == ["autoregressive", "triforce"], "the reader left out the third"
-    assert offered(["h2o", "autoregressive"]) == ["h2o", "autoregressive"]
-    assert offered(["autoregressive"]) == ["autoregressive"], (
-        "the reader left out the others: a race says what is missing"
-    )
-    assert offered(["draft"], has_draft=False) == ["autoregressive", "lookup"]
-    assert offered(["autoregressive", "triforce", "lookup"], book="a.txt") == ["autoregressive", "triforce", "draft"]
-    assert offered(["autoregressive", "triforce", "draft"], book="b.txt") == ["autoregressive", "triforce", "lookup"]
-    assert offered(["h2o", "autoregressive"], book="a.txt") == ["h2o", "autoregressive"], "chosen by the reader"
-    assert offered(["autoregressive", "draft"], has_draft=False) == ["autoregressive", "lookup"]
+    def first() -> list[str]:
+        return list(page.state("race")["race-setup"]["first"])
 
-
-def test_the_tab_that_was_opened_before_the_book_is_counted_shows_its_questions(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts: Any = SimpleNamespace(
-        board="b", start="s", stop="t", saves=("x", "y"), proposal="p", prompts=("c", "d", "e"), opening="o"
-    )
-    monkeypatch.setattr("app.ui.race.tab.COUNTING_SECONDS", 0.01)
-    file = write_book(tmp_path)
-    sample = Sample(file, (), ("Verified?",))
-    session = worker.sessions.enter("")
-    shown = RaceHandlers(worker, (sample,), parts).select(session.id)
-    session.uploads.expect([file.name])  # it is on its way
-    assert set(next(shown)) == {"p"}, "what there is was drawn by another event, at once"
-    next(shown)
-    session.uploads.pending = ()
-    for _ in worker.open_book(session.id, file):
-        pass
-    assert list(shown)[-1]["p"] == "Verified?"
+    shown = page.state("race")["race-setup"]
+    assert shown["first"] == ["autoregressive", "triforce", "triforce-lookup"]
+    assert list(shown["prompts"]) == [] and shown["proposal"] == ""
+    assert shown["speeds"] == {} and [name for _, name in shown["lanes"]] == list(METHODS)
+    before = key(page.site, page.session)
+    run(worker.answer(session_id, "Asked?", PAIR[0]))
+    assert page.state("race")["race-setup"]["proposal"] == "Asked?" and key(page.site, page.session) != before
+    before = key(page.site, page.session)
+    for _ in PAIR:
+        engine.enqueue("It was dark.")
+    raced(worker, session_id, PAIR)
+    assert key(page.site, page.session) != before
+    assert page.state("race")["race-setup"]["speeds"] == pytest.approx({"autoregressive": 80.0, "triforce": 20.0})
+    page.site.samples = (Sample(Path("book.txt"), (), ("Verified?",), fastest="draft"),)
+    shown = page.state("race")["race-setup"]
+    assert (list(shown["prompts"]), shown["proposal"]) == (["Verified?"], "Verified?")
+    assert first() == ["autoregressive", "triforce", "draft"]
+    engine.info.has_draft = False
+    assert first() == ["autoregressive", "lookup"]
 
 
 def test_the_replay_is_every_lane_s_clock_and_text_length(
@@ -553,73 +540,67 @@ def test_an_error_keeps_the_race_that_was_there(worker: EngineWorker, session_id
     assert 'role="alert"' in view.html() and "Try again." in view.html() and not view.running
 
 
-def test_what_the_page_asks_for_late_does_not_hide_the_race_or_its_problem(
+def test_a_problem_stays_until_another_race_begins_or_another_book_is_open(
     worker: EngineWorker, engine: FakeEngine, session_id: str, tmp_path: Path
 ) -> None:
-    """A tab asks what to show when it is opened; the answer may arrive after the reader has pressed Start."""
-    parts: Any = SimpleNamespace(
-        board="board",
-        start="start",
-        stop="stop",
-        saves=("a", "b"),
-        proposal="proposal",
-        prompts=("c", "d", "e"),
-        opening="opening",
-    )
-    handlers = RaceHandlers(worker, (), parts)
+    page = PageOf(worker, session_id)
     for _ in PAIR:
         engine.enqueue("It was dark.")
-    running = handlers.race(session_id, "How was it?", ["autoregressive", "triforce"], 0, 64, 0)
-    waiting = next(running)
-    assert handlers.enter(session_id)["board"] == waiting["board"] and waiting["stop"]["visible"]
-    ended = list(running)[-1]
-    assert handlers.enter(session_id)["board"] == ended["board"] and "dark" in ended["board"]
-
-    refused = list(handlers.race(session_id, "How was it?", ["autoregressive"], 0, 64, 0))[-1]
-    assert "A race needs two lanes." in refused["board"] and handlers.enter(session_id)["board"] == refused["board"]
-    left = handlers.race(session_id, "How was it?", ["autoregressive", "triforce"], 0, 64, 0)
-    next(left)
-    left.close()  # the page is gone: nothing runs for it any more
-    assert not handlers.enter(session_id)["stop"]["visible"]
-    list(handlers.race(session_id, "How was it?", ["autoregressive"], 0, 64, 0))
+    races(page)
+    assert "dark" in page.state("race")["race"] and page.state("race")["race-save"]
+    assert page.does("race", **FORM | {"lanes": ["autoregressive"]}), "it is told on the board"
+    shown = page.state("race")
+    assert "A race needs two lanes." in shown["race"] and shown["race-save"] == "" and shown["problem"] == ""
+    engine.enqueue(CoreError("It broke.", hint="Try again."))
+    races(page)
+    shown = page.state("race")["race"]
+    assert "It broke." in shown and "two lanes" not in shown and page.session.uploads.error is None
+    page.does("race", **FORM | {"lanes": ["autoregressive"]})
+    drawer = Drawer(page.site, page.session, "race", (*(replace(one, rest=0.0) for one in PARTS),))
+    assert "two lanes" in drawer.state()["race"]
     (tmp_path / "other").mkdir()
-    for _ in worker.open_books(session_id, [write_book(tmp_path / "other", text="Another book. " * 30)]):
-        pass
-    assert "A race needs two lanes." not in handlers.enter(session_id)["board"], "it was about another book"
+    run(worker.open_books(session_id, [write_book(tmp_path / "other", text="Another book. " * 30)]))
+    assert "two lanes" not in drawer.state()["race"], "it was about another book"
 
 
-def test_a_report_without_a_race_is_explained(worker: EngineWorker, session_id: str) -> None:
-    parts: Any = SimpleNamespace(board="board", start="start", stop="stop", saves=("a", "b"), saved="saved")
-    updates = RaceHandlers(worker, (), parts).report(session_id, "html")
-    assert updates[parts.saved] == "" and "There is no finished race." in updates[parts.board]
+def test_a_report_without_a_race_is_explained(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    session = worker.sessions.get(session_id)
+    with pytest.raises(InvalidSetting, match="There is no finished race"):
+        race_file(session, worker.state, "html")
+    raced(worker, session_id, PAIR)
+    assert race_file(session, worker.state, "html").type == "text/html"
+    session.race = replace(session.race, ended=False) if session.race else None
+    with pytest.raises(InvalidSetting, match="There is no finished race"):
+        race_file(session, worker.state, "json")
 
 
-def test_every_update_of_a_race_says_how_to_stop_it(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
-    parts: Any = SimpleNamespace(
-        board="board",
-        start="start",
-        stop="stop",
-        saves=("a", "b"),
-        proposal="proposal",
-        prompts=("c", "d", "e"),
-        opening="opening",
-    )
-    for _ in PAIR:
-        engine.enqueue("It was dark.")
-    lanes = ["autoregressive", "triforce"]
-    *running, last = RaceHandlers(worker, (), parts).race(session_id, "How was it?", lanes, 0, 64, 0)
-    assert len(running) > 2 and all(update["stop"]["visible"] for update in running)
-    assert last["start"]["visible"] and not last["stop"]["visible"]
+def test_a_race_on_the_page_is_not_started_twice_and_its_lanes_only_grow(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    page = PageOf(worker, session_id)
+    engine.enqueue("It | was dark.")
+    engine.enqueue("It was dark.")
+    assert "racing" not in page.state("race")["flags"]
+    assert page.does("race", **FORM)
+    until(lambda: page.state("race").get("lane:0.text"))
+    held = page.state("race")
+    assert page.does("race", **FORM), "pressed twice"
+    assert "racing" in held["flags"] and "Racing, in fair turns" in held["race"]
+    assert held["lane:0.text"] == "It " and held["lane:0.points"][-1] == [80, 3, 1]
+    assert "data-live" in held["race"] and "<p data-live></p>" in held["race"], "the script draws the words"
+    engine.writing.set()
+    page.rests_after_race()
+    ended = page.state("race")
+    assert "racing" not in ended["flags"] and not any(name.startswith("lane:") for name in ended)
+    assert "Finished" in ended["race"] and "data-live" not in ended["race"] and len(engine.race_boundaries) == 1
 
 
-def test_a_race_is_not_started_twice(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
-    names = {name: name for name in ("board", "start", "stop", "proposal", "opening")}
-    parts: Any = SimpleNamespace(**names, saves=("a",), prompts=("c", "d", "e"))
-    handlers, lanes = RaceHandlers(worker, (), parts), ["autoregressive", "triforce"]
-    for _ in PAIR:
-        engine.enqueue("It was dark.")
-    running = handlers.race(session_id, "How was it?", lanes, 0, 64, 0)
-    next(running)
-    assert list(handlers.race(session_id, "How was it?", lanes, 0, 64, 0)) == [{"board": gr.skip()}]
-    *_, last = running
-    assert last["start"]["visible"] and "Finished" in last["board"]
+def test_a_race_stops_when_the_reader_says_so(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    page = PageOf(worker, session_id)
+    engine.enqueue("It | was dark.")
+    engine.enqueue("It was dark.")
+    assert page.does("race", **FORM)
+    until(lambda: page.state("race").get("lane:0.text"))
+    assert page.does("stop-race")
+    page.rests_after_race()
+    assert "Stopped" in page.state("race")["race"] and page.state("race")["race-save"]

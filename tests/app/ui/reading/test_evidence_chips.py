@@ -3,16 +3,15 @@
 import re
 from dataclasses import replace
 
-import pytest
-
 from app.context.context_documents import Library
 from app.context.open_book import Book
 from app.conversations.exchange import Exchange
 from app.conversations.export import as_json, as_markdown
 from app.conversations.tree import BookRef, Dialogue
 from app.documents.document import Document, make_pages
+from app.markdown import PLACE
 from app.runtime.sessions import Session
-from app.ui.reading.chat_view import conversation
+from app.ui.reading.chat_view import exchanges
 from app.ui.reading.evidence_chips import opened
 from tests.app.fakes import finished
 
@@ -43,8 +42,16 @@ def a_session(*answers: str, documents: tuple[Document, ...] = (), digest: str =
 
 
 def answers(session: Session) -> list[str]:
-    """Their text as Markdown for the chat."""
-    return [one["content"][0]["text"] for one in conversation(session)[2::4]]
+    """Their text, with what the page inserts at its marks."""
+    return [
+        re.sub(f"{PLACE}(\\d+){PLACE}", lambda mark, one=one: one["inserted"][int(mark[1])], one["text"])
+        for one in exchanges(session).values()
+    ]
+
+
+def feet(session: Session) -> list[str]:
+    """What stands below them."""
+    return [one["foot"] for one in exchanges(session).values()]
 
 
 def test_every_answer_has_a_chip_behind_each_of_its_quotations() -> None:
@@ -52,7 +59,8 @@ def test_every_answer_has_a_chip_behind_each_of_its_quotations() -> None:
     assert session.dialogue is not None
     first, second = session.dialogue.path
     told, twice = answers(session)
-    page = f'<button class="chip quote found" type="button" value="quote:{first.id}.0" title="[^"<]*">page 2</button>'
+    act = f'type="button" data-act="quote:{first.id}.0"'
+    page = f'<button class="chip quote found" {act} title="[^"<]*">page 2</button>'
     amber = '<span class="chip quote not-found" title="[^"<]*">not in the book</span>'
     lost, was = (f'<span class="stays">{word}"' for word in ("lost", "was"))  # no line ends before a chip
     assert re.fullmatch(f'So "the carved teapot was {lost}{page}</span>, and "nobody.* it {was}{amber}</span>.', told)
@@ -66,12 +74,12 @@ def test_every_answer_has_a_chip_behind_each_of_its_quotations() -> None:
 def test_an_underlined_sentence_is_explained_and_a_refusal_is_not_underlined() -> None:
     invented, quoted, refused = "Nobody ever sold it for a crown.", f"So {FOUND}.", "The book does not say."
     session = a_session(f"{FOUND}. {invented}", quoted, refused)
-    feet = [one["content"][0]["text"] for one in conversation(session)[3::4]]
-    keys = [re.findall(r'class="own-key"[^>]*><u>Underlined</u>: not in the book word for word', foot) for foot in feet]
+    key = r'class="own-key"[^>]*><u>Underlined</u>: not in the book word for word'
+    keys = [re.findall(key, foot) for foot in feet(session)]
     assert [len(key) for key in keys] == [1, 0, 0]
     assert ['class="own"' in told for told in answers(session)] == [True, False, False]
     two = a_session(invented, documents=(a_document("A"), a_document("B", "Other words. ")))
-    assert "not in the books word for word" in conversation(two)[3]["content"][0]["text"]
+    assert "not in the books word for word" in feet(two)[0]
 
 
 def test_of_an_answer_that_is_mostly_the_models_own_wording_this_is_said_once() -> None:
@@ -81,9 +89,9 @@ def test_of_an_answer_that_is_mostly_the_models_own_wording_this_is_said_once() 
     most, few, book = answers(session)
     assert 'class="own"' not in most and "page 2" in most
     assert few.count('class="own"') == 3 and book.count('class="own"') == 4
-    feet = [one["content"][0]["text"] for one in conversation(session)[3::4]]
-    assert ["Most of this answer is not in the book word for word" in foot for foot in feet] == [True, False, False]
-    assert ["<u>Underlined</u>" in foot for foot in feet] == [False, True, True]
+    told = ["Most of this answer is not in the book word for word" in foot for foot in feet(session)]
+    assert told == [True, False, False]
+    assert ["<u>Underlined</u>" in foot for foot in feet(session)] == [False, True, True]
 
 
 def test_what_is_kept_copied_and_exported_has_no_chips() -> None:
@@ -103,29 +111,15 @@ def test_a_changed_shelf_says_where_words_stand_now_and_not_that_they_never_stoo
     assert opened(session, f"{session.dialogue.head}.0") == ""
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        f"```\n{FOUND}\n```",
-        f"Here: `{FOUND}`",
-        f"    {FOUND}",
-        f"\\({FOUND}\\)",
-        f"a ` {FOUND}",  # whether that is code is for Markdown to say
-    ],
-)
-def test_code_and_mathematics_stay_as_they_were_written(answer: str) -> None:
-    assert "chip" not in answers(a_session(answer))[0]
-
-
 def test_titles_and_signs_of_marks_cannot_leave_a_chip() -> None:
     evil = '"><img src=x onerror=alert(1)> **b** [x](javascript:y) $$x$$\n\n`'
     documents = (a_document(evil), a_document("Two", "Quite another text."))
     (told,) = answers(a_session(f"{FOUND} \ufdd00\ufdd0 {INVENTED}\0", documents=documents))
     assert re.fullmatch(
         r'"the carved teapot was <span class="stays">lost"<button class="chip quote found" type="button" '
-        r'value="quote:\w+\.0" title="[\w :&#;]*">'
-        r'page 2 of [\w &#;]*</button></span> \ufffd0\ufffd "nobody[^<"]*<span class="stays">was"'
-        r"<span [^<>]*>not in the books</span></span>\ufffd",
+        r'data-act="quote:\w+\.0" title="[^"<>]*">'
+        r'page 2 of [^<>]*</button></span> \ufffd0\ufffd "nobody[^<"]*<span class="stays">was"'
+        r"<span [^<>]*>not in the books</span></span>\0",
         told,
     )
 
@@ -143,7 +137,7 @@ def test_sentences_of_the_book_have_their_page_and_the_rest_a_faint_line_with_wh
     assert session.dialogue is not None
     (node,) = session.dialogue.path
     (told,) = answers(session)
-    page = f'<button class="chip quote found" type="button" value="quote:{node.id}.0" title="[^"<]*">page 2</button>'
+    page = f'<button class="chip quote found" type="button" data-act="quote:{node.id}.0" title="[^"<]*">page 2</button>'
     own = '<span class="own" title="These words do not stand in the book: the model’s own wording">'
     stands = 'The carved teapot was lost in the spring <span class="stays">tide.'
     assert re.fullmatch(

@@ -17,8 +17,7 @@ from assets.tools.bench.table import table_line
 from core.config import GenerationConfig, SamplingParams
 from core.errors import CoreError
 from tests.app.fakes import GRADIO_WARNINGS, FakeEngine
-from tests.app.ui.test_page import with_words
-from tests.core.toys import tiny_engine
+from tests.core.toys import tiny_engine, with_words
 
 pytestmark = GRADIO_WARNINGS
 

@@ -1,15 +1,15 @@
-"""What follows the model on the page."""
+"""Sample books on the page, with the time that the model takes to read them."""
 
+import re
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
-from app.ui.model_watch import ModelWatch
 
 from app.context.samples import load_samples, one_of_each
 from app.runtime.events import Ready
 from app.runtime.worker import EngineWorker
+from app.ui.reading.parts import samples
+from app.ui.site import Site
 from core.generation.reading_pace import work_of
 from core.planning.cost_model import Processor
 from tests.app.fakes import FakeEngine
@@ -22,10 +22,8 @@ def labels(worker: EngineWorker, context: int) -> list[str]:
     """What the buttons of the samples say under a model."""
     *_, ready = worker.states()
     assert isinstance(ready, Ready)
-    ready = replace(ready, context=context)
-    parts = SimpleNamespace(samples=range(len(SAMPLES)))
-    updates = ModelWatch(worker, cast(Any, parts), SAMPLES)._timed(ready)
-    return [update["value"].partition("\n")[2] for update in updates.values()]
+    worker._jobs.state = replace(ready, context=context)
+    return re.findall(r"\n([^<]*)</button>", samples(Site(worker, SAMPLES)))
 
 
 def test_samples_tell_the_time_by_what_was_read_here_else_by_the_model_of_the_machine_else_none(

@@ -1,0 +1,545 @@
+"""The stream of a page: all of it and then its changes, at whatever moment a page comes, goes, or comes back."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.conversations.store import Conversations
+from app.runtime.sessions import Session
+from app.runtime.worker import EngineWorker
+from app.server import page_routes
+from app.server.page_routes import PageRoutes
+from app.ui.acts import MOST_DETAIL
+from app.ui.assets import SERVED
+from app.ui.page import PARTS
+from app.ui.shown import shown_of
+from app.ui.site import Drawer, Site
+from app.ui.state import GROWN, applied
+from core.decoding.registry import FASTEST
+from tests.app.fakes import GRADIO_WARNINGS, MACHINE, SECONDS, FakeEngine, finish, opened, worker_of, write_book
+from tests.app.ui.pages import MARK, PageOf, act_id, until
+from tests.app.ui.race.test_race import PAIR, raced
+
+pytestmark = GRADIO_WARNINGS
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_routes, "LOOK_SECONDS", 0.005)
+
+
+def asked(path: str, **query: str) -> Request:
+    """A request that came through the server."""
+    from urllib.parse import urlencode
+
+    return Request(
+        {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": urlencode(query).encode()}
+    )
+
+
+class Visitor:
+    """A browser with the page of one session."""
+
+    def __init__(self, routes: PageRoutes, session_id: str, tab: str = "read") -> None:
+        self._routes, self._session_id, self._tab = routes, session_id, tab
+        self.shown: dict[str, Any] = {}
+        self.messages: list[dict[str, Any]] = []  # since it connected
+
+    async def comes(self) -> "Visitor":
+        """Connect: what is shown is drawn anew."""
+        response: Any = await self._routes.state(asked("/page/state", session=self._session_id, tab=self._tab))
+        assert response.media_type == "text/event-stream" and response.headers["cache-control"] == "no-store"
+        self._stream: AsyncIterator[str] = response.body_iterator
+        self.shown, self.messages = {}, []
+        assert await anext(self._stream) == "retry: 500\n\n"
+        return self
+
+    async def takes(self) -> dict[str, Any]:
+        """The next message."""
+        line = await asyncio.wait_for(anext(self._stream), SECONDS)
+        assert line.startswith("data: ") and line.endswith("\n\n") and line.count("\n") == 2
+        message: dict[str, Any] = json.loads(line.removeprefix("data: "))
+        self.messages.append(message)
+        self.shown = applied({} if message.get("whole") else self.shown, message["parts"])
+        return message
+
+    async def sees(self, holds: Callable[[dict[str, Any]], object]) -> None:
+        """Take messages until something is shown."""
+        for _ in range(3000):
+            if self.messages and holds(self.shown):
+                return
+            await self.takes()
+        raise AssertionError(f"it does not come: {self.shown}")
+
+    async def goes(self) -> None:
+        """Close the connection."""
+        await self._stream.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def page(worker: EngineWorker, tmp_path: Path) -> PageOf:
+    return PageOf(worker, opened(worker, write_book(tmp_path)))
+
+
+@pytest.fixture
+def routes(page: PageOf) -> PageRoutes:
+    return PageRoutes(page.site)
+
+
+def state_of(page: PageOf, tab: str = "read") -> dict[str, Any]:
+    """What a page shows, as JSON carries it."""
+    state: dict[str, Any] = json.loads(json.dumps(Drawer(page.site, page.session, tab, PARTS).state()))
+    return state
+
+
+def without_times(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if name not in ("system", "report", "conversations")}
+
+
+# -------------------- the whole and its changes
+
+
+@pytest.mark.parametrize("tab", ["read", "library", "race", "inside", "system", "nonsense"])
+def test_the_whole_state_comes_first_and_then_only_what_changes(page: PageOf, routes: PageRoutes, tab: str) -> None:
+    async def visit() -> None:
+        visitor = await Visitor(routes, page.session.id, tab).comes()
+        assert (await visitor.takes())["whole"] is True
+        await visitor.sees(lambda shown: {*shown} == {*state_of(page, tab)})
+        assert without_times(visitor.shown) == without_times(state_of(page, tab))
+        num_before = len(visitor.messages)
+        page.does("explode")
+        await visitor.sees(lambda shown: "something unknown" in shown["problem"])
+        told = [name for message in visitor.messages[num_before:] for name in message["parts"]]
+        assert {*told} <= {"problem", "system", "report"} and not any("whole" in m for m in visitor.messages[1:])
+        await visitor.goes()
+        assert page.session.num_streams == 0
+
+    finish(visit())
+
+
+def test_who_connects_again_gets_the_whole_again(page: PageOf, routes: PageRoutes) -> None:
+    async def visit() -> None:
+        visitor = await Visitor(routes, page.session.id).comes()
+        await visitor.takes()
+        before = visitor.shown
+        await visitor.goes()
+        page.does("edit:nobody")
+        await visitor.comes()
+        assert (await visitor.takes())["whole"] is True
+        assert {*before} == {*visitor.shown} and visitor.shown["problem"] != before["problem"] == ""
+        await visitor.goes()
+
+    finish(visit())
+
+
+CUTS = [(), *((at,) for at in range(6)), (1, 2, 3), tuple(range(6))]
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+def test_an_answer_arrives_by_additions_and_is_the_recorded_one_wherever_the_stream_is_cut(
+    page: PageOf, routes: PageRoutes, engine: FakeEngine, cuts: tuple[int, ...]
+) -> None:
+    words = "One | two | three | four | five."
+    engine.enqueue(words)
+
+    async def visit() -> None:
+        visitor = await Visitor(routes, page.session.id).comes()
+        await visitor.takes()
+        page.begins("Count!")
+        for number, word in enumerate(("One", "two", "three", "four", "five")):
+            await visitor.sees(lambda shown, word=word: word in shown.get("live.text", "") or "five" in str(shown))
+            if number in cuts:
+                await visitor.goes()
+                await visitor.comes()
+            engine.writing.set()
+        await visitor.sees(lambda shown: shown["chat"]["order"] and "answering" not in shown["flags"])
+        if 5 in cuts:
+            await visitor.goes()
+            await (await visitor.comes()).takes()
+        (node_id,) = visitor.shown["chat"]["order"]
+        shown = visitor.shown[f"exchange:{node_id}"]
+        (exchange,) = page.session.exchanges
+        assert MARK.sub("", shown["text"]) == exchange.finished.text == f"{words} "
+        assert shown["question"] == "Count!" and not any(name.startswith("live") for name in visitor.shown)
+        if not cuts:
+            told = [one for one in (message["parts"].get("live.text") for message in visitor.messages) if one]
+            grown = "".join(one[GROWN] if isinstance(one, dict) else one for one in told)
+            assert f"{words} ".startswith(grown) and "four" in grown and len(told) > 3, "each word was sent once"
+        await visitor.goes()
+
+    finish(visit())
+
+
+def test_a_page_that_is_quiet_gives_a_sign_of_life(page: PageOf, routes: PageRoutes) -> None:
+    async def visit() -> None:
+        visitor = await Visitor(routes, page.session.id).comes()
+        loop, gap = asyncio.get_running_loop(), 0.0
+        while gap < 0.95:  # parts that rest are looked at until they have shown the last change
+            before, told = loop.time(), await asyncio.wait_for(visitor.takes(), SECONDS)
+            gap = loop.time() - before
+        assert told["parts"] == {}
+        await visitor.goes()
+
+    assert page_routes.SIGN_OF_LIFE_SECONDS <= 1.5
+    finish(visit())
+
+
+def test_a_change_is_told_at_once(page: PageOf, routes: PageRoutes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_routes, "SIGN_OF_LIFE_SECONDS", 1e9)
+
+    async def visit() -> None:
+        visitor = await Visitor(routes, page.session.id).comes()
+        await visitor.takes()
+        page.does("explode")
+        await visitor.sees(lambda shown: shown["problem"])
+        await visitor.goes()
+
+    finish(visit())
+
+
+def test_a_state_of_megabytes_arrives(page: PageOf, routes: PageRoutes) -> None:
+    async def visit() -> None:
+        shown_of(page.session).leaves["read"] = large = "é<b>" * 1_000_000
+        visitor = await Visitor(routes, page.session.id).comes()
+        await visitor.takes()
+        assert visitor.shown["leaf"] == large
+        page.does("close")
+        await visitor.sees(lambda shown: shown["leaf"] == "")
+        await visitor.goes()
+
+    finish(visit())
+
+
+def test_two_pages_of_one_session_show_the_same_and_a_stranger_nothing_of_it(
+    page: PageOf, routes: PageRoutes, engine: FakeEngine
+) -> None:
+    async def visit() -> None:
+        stranger = PageOf(page.worker, "5" * 32, site=page.site)
+        visitors = [await Visitor(routes, one).comes() for one in (page.session.id, page.session.id, "5" * 32)]
+        for visitor in visitors:
+            await visitor.takes()
+        engine.enqueue("One Zanzibar | two.")
+        page.begins("Where is Xanadu?")
+        shown_of(page.session).leaves["read"] = "the page of Zanzibar"
+        for visitor in visitors[:2]:
+            await visitor.sees(lambda shown: "Zanzibar" in shown.get("live.text", "") and "Zanzibar" in shown["leaf"])
+        for _ in range(3):
+            await visitors[2].takes()
+        told = {name: value for name, value in visitors[2].shown.items() if name != "conversations"}  # all are listed
+        assert "Zanzibar" not in str(told) and "Xanadu" not in str(told) and "book.txt" not in str(told)
+        engine.writing.set()
+        await asyncio.to_thread(page.rests)
+        (node_id,) = page.ids
+        for what in (f"card:{node_id}", "race:card"):
+            response = await routes.file(asked("/page/file", session=stranger.session.id, what=what))
+            assert response.status_code == 204
+        assert stranger.problem
+        for visitor in visitors:
+            await visitor.goes()
+
+    finish(visit())
+
+
+@pytest.mark.parametrize("wrong", ["", "0" * 31, "0" * 33, "G" * 32, "../" * 11, "0" * 32 + "\n", "٣" * 32])
+def test_what_is_no_session_is_refused(page: PageOf, routes: PageRoutes, wrong: str) -> None:
+    async def visit() -> None:
+        num_before = len(page.worker.sessions.all())
+        assert (await routes.state(asked("/page/state", session=wrong))).status_code == 400
+        assert (await routes.file(asked("/page/file", session=wrong, what="race:card"))).status_code == 404
+        assert len(page.worker.sessions.all()) == num_before
+
+    finish(visit())
+
+
+# -------------------- acts, files and scripts
+
+
+def posted(body: bytes) -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request({"type": "http", "method": "POST", "path": "/page/act", "headers": []}, receive)
+
+
+def test_an_act_is_answered_and_what_is_none_is_refused(page: PageOf, routes: PageRoutes) -> None:
+    def told(body: object) -> tuple[int, bytes]:
+        found: list[Response] = []
+
+        async def visit() -> None:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            found.append(await routes.act(posted(data)))
+
+        finish(visit())
+        return found[0].status_code, bytes(found[0].body)
+
+    one = {"session": page.session.id, "id": act_id(), "act": "search:words", "values": {}}
+    assert told(one) == told(one) == (200, b"true") and page.session.search == "words"
+    assert told(one | {"id": act_id(), "act": "explode"}) == (200, b"false")
+    assert told(one | {"id": act_id(), "act": "search:" + "x" * (MOST_DETAIL - 7)})[0] == 200
+    for wrong in (b"", b"{", b"[]", b"null", b"\xff", b'{"act": "\\ud800"}', b"[" * 100_000, one | {"id": 3}, {}):
+        status, body = told(wrong)
+        assert status == 400 and b"This is no act of the page." in body and b"Traceback" not in body
+    assert told(one | {"id": act_id(), "session": "z" + page.session.id})[0] == 400
+
+
+async def saved(routes: PageRoutes, session: Session, what: str) -> Response:
+    return await routes.file(asked("/page/file", session=session.id, what=what))
+
+
+def test_files_of_every_kind_are_saved_and_what_is_not_there_is_told(
+    engine: FakeEngine, tmp_path: Path, start_worker: Callable[..., EngineWorker]
+) -> None:
+    worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
+    page = PageOf(worker, opened(worker, write_book(tmp_path)))
+    routes = PageRoutes(page.site)
+    engine.enqueue("It was a dark night.")
+    page.asks("Wie wár “es”; ../x?")
+    for _ in PAIR:
+        engine.enqueue("It was dark.")
+    raced(worker, page.session.id, PAIR)
+    dialogue, (node_id,) = page.session.dialogue_id, page.ids
+
+    async def visit() -> None:
+        for what, type_, ending, holds in (
+            (f"markdown:{dialogue}", "text/markdown", ".md", "dark night"),
+            (f"json:{dialogue}", "application/json", ".json", '"question"'),
+            (f"card:{node_id}", "text/html", ".html", "<!doctype html>"),
+            ("race:card", "text/html", ".html", "<!doctype html>"),
+            ("race:html", "text/html", ".html", "<!doctype html>"),
+            ("race:json", "application/json", ".json", '"methods"'),
+        ):
+            response = await saved(routes, page.session, what)
+            assert response.status_code == 200 and response.headers["content-type"].startswith(type_), what
+            name = response.headers["content-disposition"].removeprefix("attachment; filename*=UTF-8''")
+            assert name.endswith(ending) and name.isascii() and not {*'/"; '} & {*name}, name
+            assert holds in bytes(response.body).decode(), what
+            assert page.problem == ""
+        for wrong in (
+            "",
+            "markdown",
+            "markdown:nobody",
+            "json:../../x",
+            "card:nobody",
+            "card",
+            f"pdf:{dialogue}",
+            "__",
+        ):
+            page.shown.problem = None
+            response = await saved(routes, page.session, wrong)
+            assert (response.status_code, bytes(response.body)) == (204, b"") and page.problem, wrong
+        assert (await saved(routes, Session("9" * 32), "race:card")).status_code == 404
+        page.session.race = None
+        for wrong in ("race:card", "race:nonsense"):
+            assert (await saved(routes, page.session, wrong)).status_code == 204 and "no finished race" in page.problem
+
+    finish(visit())
+    worker.close()
+
+
+def test_only_the_scripts_of_the_page_are_served(routes: PageRoutes) -> None:
+    async def one(name: str) -> Response:
+        request = asked(f"/page/static/{name}")
+        request.scope["path_params"] = {"name": name}
+        return await routes.static(request)
+
+    async def visit() -> None:
+        for name, file in SERVED.items():
+            response = await one(name)
+            assert response.status_code == 200 and bytes(response.body) == file.read_bytes()
+            assert "javascript" in response.headers["content-type"]
+        for wrong in ("", "theme.css", "../app.py", "..", "stream.js/", "STREAM.JS", "\0", "LICENSES.txt"):
+            assert (await one(wrong)).status_code == 404
+
+    finish(visit())
+
+
+# -------------------- a page that nobody looks at
+
+
+async def settled(holds: Callable[[], object]) -> None:
+    """Wait, while the loop goes on."""
+    await asyncio.to_thread(until, holds)
+
+
+def test_the_answer_of_a_page_that_has_gone_stops_and_is_kept(
+    page: PageOf, routes: PageRoutes, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_routes, "GONE_SECONDS", 0.3)
+    engine.enqueue("One two | three.")
+
+    async def visit() -> None:
+        first, second = [await Visitor(routes, page.session.id).comes() for _ in range(2)]
+        await first.takes(), await second.takes()
+        page.begins("Count!")
+        await first.sees(lambda shown: "two" in shown.get("live.text", ""))
+        await first.goes()
+        await asyncio.sleep(0.6)
+        assert page.worker.has_answer(page.session.id), "another page still shows it"
+        await second.goes()
+        third = await Visitor(routes, page.session.id).comes()  # a reload
+        await third.takes()
+        await asyncio.sleep(0.6)
+        assert page.worker.has_answer(page.session.id) and third.shown["live.text"] == "One two "
+        await third.goes()
+        await settled(lambda: not page.worker.has_answer(page.session.id))
+        assert page.session.exchanges[0].finished.text == "One two " and not page.session.abandoned
+        await third.comes()
+        await third.takes()
+        assert "live" not in third.shown and len(third.shown["chat"]["order"]) == 1
+        await third.goes()
+
+    finish(visit())
+
+
+def test_a_reading_that_was_left_goes_on_with_the_next_visitor(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_routes, "GONE_SECONDS", 0.05)
+    session = worker.sessions.enter("")
+    routes = PageRoutes(Site(worker))
+    engine.step = True  # one chunk
+    page_routes.follow(session, worker.open_books(session.id, [write_book(tmp_path)]))
+
+    async def visit() -> None:
+        visitor = await Visitor(routes, session.id).comes()
+        await visitor.sees(lambda shown: "stop-reading" in shown["reading"])
+        await settled(lambda: session.num_read > 0)
+        await visitor.goes()
+        await settled(lambda: session.abandoned and not worker.is_busy(session))
+        assert not session.is_read and not session.is_reading
+        engine.step = False
+        engine.reading.set()
+        await asyncio.sleep(0.2)
+        assert not session.is_read, "nobody looks"
+        await visitor.comes()
+        await visitor.sees(lambda shown: "Read once" in shown["book"])
+        assert session.is_read and not session.abandoned
+        await visitor.goes()
+
+    finish(visit())
+
+
+def test_a_reading_that_the_reader_stopped_stays_stopped(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_routes, "GONE_SECONDS", 0.05)
+    page = PageOf(worker)
+    routes = PageRoutes(page.site)
+    engine.step = True
+    page_routes.follow(page.session, worker.open_books(page.session.id, [write_book(tmp_path)]))
+
+    async def visit() -> None:
+        visitor = await Visitor(routes, page.session.id).comes()
+        await settled(lambda: page.session.num_read > 0)
+        page.does("stop-reading")
+        await settled(lambda: not worker.is_busy(page.session))
+        engine.step = False
+        engine.reading.set()
+        await visitor.sees(lambda shown: "read-on" in shown["reading"])
+        await visitor.goes()
+        await asyncio.sleep(0.2)
+        await visitor.comes()
+        await visitor.sees(lambda shown: "read-on" in shown["reading"])
+        for _ in range(2):
+            await visitor.takes()
+        assert not page.session.is_read and not page.session.abandoned
+        await visitor.goes()
+
+    finish(visit())
+
+
+def test_a_book_of_another_model_is_read_again_once_while_somebody_looks(
+    page: PageOf, routes: PageRoutes, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, session, readings = page.worker, page.session, list[str]()
+    read = worker.read_book
+    monkeypatch.setattr(worker, "read_book", lambda one: readings.append(one) or read(one))
+    monkeypatch.setattr(page_routes, "SIGN_OF_LIFE_SECONDS", 0.05)
+    other = FakeEngine()
+    other.info.model = "other"
+
+    async def visit() -> None:
+        visitor = await Visitor(routes, session.id).comes()
+        await visitor.takes()
+        worker.switch(lambda: (other, MACHINE), "other")
+        await visitor.sees(lambda shown: "other" in shown["masthead"] and "Read once" in shown["book"])
+        for _ in range(3):
+            await visitor.takes()
+        assert readings == [session.id] and session.is_read and not session.is_stale
+        other.reading.clear()
+        third = FakeEngine()
+        third.step = True
+        worker.switch(lambda: (third, MACHINE), "third")
+        while len(readings) < 2:
+            await visitor.takes()
+        await settled(lambda: session.num_read > 0)
+        page.does("stop-reading")
+        await settled(lambda: not worker.is_busy(session))
+        for _ in range(5):
+            await visitor.takes()
+        assert len(readings) == 2, "what the reader stopped is not begun again"
+        await visitor.goes()
+
+    finish(visit())
+
+
+# -------------------- through the whole server
+
+
+def answered(address: str, data: object = None) -> tuple[int, dict[str, str], bytes]:
+    body = None if data is None else json.dumps(data).encode()
+    request = urllib.request.Request(address, body, {"Content-Type": "application/json"} if body else {})
+    try:
+        with urllib.request.urlopen(request, timeout=SECONDS) as response:
+            return response.status, dict(response.headers), response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, dict(error.headers), error.read()
+
+
+def test_a_served_page_streams_acts_and_saves(
+    serve: Callable[[EngineWorker], str], worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    address, session_id = serve(worker), opened(worker, write_book(tmp_path))
+    status, headers, html = answered(address)
+    scripts = [f'<script defer src="page/static/{name}"></script>'.encode() for name in SERVED]
+    assert status == 200 and all(script in html for script in scripts) and b"--paper" in html
+    assert html.index(scripts[0]) < html.index(b"<script", html.index(scripts[-1]) + 1), "before Gradio's own"
+    assert "default-src 'self'" in headers["content-security-policy"]
+    engine.enqueue("It was dark.")
+    act = {"session": session_id, "id": act_id(), "act": "ask"}
+    settings = {"method": FASTEST, "max_new_tokens": 24}
+    shown: dict[str, Any] = {}
+    with urllib.request.urlopen(f"{address}page/state?session={session_id}&tab=read", timeout=SECONDS) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        asked_now = False
+        for line in stream:
+            if not line.startswith(b"data: "):
+                continue
+            message = json.loads(line.removeprefix(b"data: "))
+            shown = applied({} if message.get("whole") else shown, message["parts"])
+            if not asked_now:
+                asked_now = True
+                told = answered(f"{address}page/act", act | {"values": {"question": "How?", "settings": settings}})
+                assert told[0] == 200 and told[2] == b"true"
+            if shown["chat"]["order"] and "live" not in shown:
+                break
+    (node_id,) = shown["chat"]["order"]
+    assert (
+        MARK.sub("", shown[f"exchange:{node_id}"]["text"]).startswith("It was dark.")
+        and "Answer complete" in shown["strip"]
+    )
+    status, headers, body = answered(f"{address}page/file?session={session_id}&what=card:{node_id}")
+    assert status == 200 and headers["content-disposition"].startswith("attachment") and b"It was dark." in body
+    assert answered(f"{address}page/static/stream.js")[0] == 200
+    for wrong in ("page/static/nothing.js", "page/static/..%2Ftheme.css", "page/nothing", "page/file"):
+        assert answered(f"{address}{wrong}")[0] in (403, 404), wrong
+    assert answered(f"{address}page/state?session=x")[0] == 400

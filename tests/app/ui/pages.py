@@ -1,0 +1,90 @@
+"""A page without a browser: acts as its script sends them, and its state as the stream draws it."""
+
+import itertools
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from app.markdown import PLACE
+from app.runtime.worker import EngineWorker
+from app.ui.acts import ActRequest, Acts
+from app.ui.page import ACTS, PARTS
+from app.ui.shown import Shown, shown_of
+from app.ui.site import Drawer, Site
+from core.decoding.registry import FASTEST
+from tests.app.fakes import SECONDS
+
+IDS = itertools.count()
+MARK = re.compile(f"{PLACE}[0-9]+{PLACE}")  # where the page inserts something
+
+
+def act_id() -> str:
+    """An id that no act has had."""
+    return f"act-{next(IDS):020}"
+
+
+def until(holds: Callable[[], object], what: object = "") -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what or "it does not come"
+        time.sleep(0.005)
+
+
+class PageOf:
+    """The page of one session."""
+
+    def __init__(self, worker: EngineWorker, session_id: str = "", **site: Any) -> None:
+        self.site = site["site"] if "site" in site else Site(worker, **site)
+        self.worker, self.session = worker, worker.sessions.enter(session_id)
+        self.acts = Acts(self.site, *ACTS)
+
+    def does(self, act: str, **values: Any) -> bool:
+        """Do an act; whether it was accepted."""
+        return self.acts.do(ActRequest(session=self.session.id, id=act_id(), act=act, values=values))
+
+    def asks(self, question: str, **settings: Any) -> None:
+        """Ask, and wait until the answer is over."""
+        self.begins(question, **settings)
+        self.rests()
+
+    def begins(self, question: str, **settings: Any) -> bool:
+        """Ask; the answer is on its way."""
+        return self.does("ask", question=question, settings={"method": FASTEST, "max_new_tokens": 64, **settings})
+
+    def rests(self) -> None:
+        """Wait until no answer and no reading goes on, and all that followed them has ended."""
+        until(lambda: self.shown.writing is None and not self.worker.is_busy(self.session))
+
+    def rests_after_race(self) -> None:
+        """Wait until no race goes on."""
+        until(lambda: not (self.shown.race and self.shown.race.running) and not self.worker.is_busy(self.session))
+
+    @property
+    def shown(self) -> Shown:
+        return shown_of(self.session)
+
+    @property
+    def problem(self) -> str:
+        """Why the last act was refused."""
+        return self.shown.problem.problem if self.shown.problem else ""
+
+    def state(self, tab: str = "read") -> dict[str, Any]:
+        """All parts of a page that shows this tab."""
+        return Drawer(self.site, self.session, tab, PARTS).state()
+
+    def exchanges(self) -> list[dict[str, Any]]:
+        """The exchanges that are shown, in order."""
+        state = self.state()
+        return [state[f"exchange:{name}"] for name in state["chat"]["order"]]
+
+    @property
+    def ids(self) -> list[str]:
+        return [node.id for node in self.session.dialogue.path] if self.session.dialogue else []
+
+    @property
+    def texts(self) -> list[str]:
+        """Questions and answers that are shown, in order."""
+        found = [(one["question"], MARK.sub("", one.get("text", one.get("notice", "")))) for one in self.exchanges()]
+        return list(itertools.chain.from_iterable(found))

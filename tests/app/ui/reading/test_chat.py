@@ -1,0 +1,578 @@
+"""Answers, conversations and settings: what is shown of them, and what the buttons do; no browser."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.conversations.figures import exactness
+from app.conversations.listing import Listing, Summary
+from app.conversations.store import Conversations
+from app.conversations.tree import Dialogue
+from app.runtime.events import Loading
+from app.runtime.sessions import Session
+from app.runtime.worker import EngineWorker
+from app.ui.reading import settings
+from app.ui.reading.answer_footer import answer_footer, question_footer
+from app.ui.reading.chat_view import exchanges
+from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list, editing_notice
+from app.ui.reading.writing import Writing
+from app.ui.saving import saved
+from core.config import SamplingParams, SpeculationConfig
+from core.decoding.registry import FASTEST
+from core.errors import CoreError, InvalidSetting
+from tests.app.conversations.test_tree import BOOK, EVIL, a_dialogue, exchange, said
+from tests.app.fakes import FakeEngine, finished, opened, place, round_done, worker_of, write_book
+from tests.app.ui.pages import PageOf, until
+from tests.hostile.corpus import archive, odt, rtf
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+# -------------------- under an answer
+
+
+def footer(dialogue: Dialogue, *, last: bool = True) -> str:
+    return answer_footer(dialogue, dialogue.path[-1], last=last)
+
+
+def test_a_footer_has_every_figure_of_an_answer() -> None:
+    html = footer(a_dialogue("One?"))
+    assert html.index("first word after 0.4 s") < html.index(">1 token in "), "what came first stands first"
+    for text in ("50.0 tokens/s", "3 tokens read again", "TriForce, then Plain decoding"):
+        assert text in html
+    assert 'class="exact"' in html and ">exact<" in html and "seed 1099511627776" in html and "\n" not in html
+
+
+@pytest.mark.parametrize(
+    ("exact", "weights", "said_so"),
+    [
+        (True, "float32", "exact"),
+        (True, "bfloat16", "exact"),
+        (True, "nf4", "exact for the quantised model"),
+        (False, "float16", "not exact"),
+        (False, "int8", "not exact"),
+    ],
+)
+def test_exactness_is_said_plainly(exact: bool, weights: str, said_so: str) -> None:
+    one = exchange("?", "Yes.")
+    assert exactness(replace(one, finished=replace(one.finished, exact=exact), weights=weights)) == said_so
+
+
+def test_only_a_cut_answer_at_the_end_offers_to_go_on() -> None:
+    dialogue = a_dialogue("One?")
+    assert "continue:" not in footer(dialogue)
+    for reason in ("max_new_tokens", "cancelled"):
+        one = dialogue.exchanges[0]
+        cut = dialogue.answer(dialogue.head, replace(one, finished=replace(one.finished, stop_reason=reason)))
+        assert f"continue:{dialogue.head}" in footer(cut) and "continue:" not in footer(cut, last=False)
+    full = replace(one, finished=replace(one.finished, stop_reason="context_full"))
+    assert "continue:" not in footer(dialogue.answer(dialogue.head, full))
+
+
+def test_versions_of_a_question_can_be_turned_over() -> None:
+    dialogue = a_dialogue("One?")
+    assert "versions" not in question_footer(dialogue, dialogue.path[0])
+    first = dialogue.head
+    dialogue, second = said(dialogue, "One, differently?", parent="")
+    html = question_footer(dialogue, second)
+    assert "2/2" in html and f"switch:{first}" in html and f"switch:{second.id}" not in html
+
+
+def test_going_on_from_an_earlier_answer_shows_the_way_back() -> None:
+    dialogue = a_dialogue("One?", "Two?")
+    first, second = dialogue.path
+    html = answer_footer(dialogue.show(first.id), first, last=True)
+    assert "1 branch goes on from here" in html and f"switch:{second.id}" in html
+
+
+def test_an_unanswered_question_can_be_answered() -> None:
+    dialogue = a_dialogue("One?")
+    dialogue, node = dialogue.ask(dialogue.tip, "Two?")
+    *_, waits = exchanges(Session("x", dialogue=dialogue)).values()
+    assert waits["question"] == "Two?" and f"again:{node.id}" in waits["foot"] and "text" not in waits
+
+
+def test_nothing_of_a_conversation_is_html() -> None:
+    """Questions, answers and thoughts are texts, which the page renders with HTML off."""
+    dialogue, node = said(a_dialogue(EVIL), EVIL, EVIL)
+    evil = replace(exchange(EVIL, EVIL), methods=(EVIL,), weights=EVIL)
+    dialogue = dialogue.answer(node.id, evil)
+    shown = list(exchanges(Session("x", dialogue=dialogue)).values())
+    assert len(shown) == 2
+    assert shown[1]["text"] == EVIL and json.loads(json.dumps(shown)) == shown
+    html = "".join(one["asked"] + one["foot"] + "".join(one.get("inserted", ())) for one in shown)
+    assert "<img" not in html and "&lt;img" in html
+
+
+def test_a_continued_answer_grows_from_where_it_was() -> None:
+    before, session = exchange("One?", "One tw\ufffd"), Session("x")
+
+    def after(*events: Any) -> Writing:
+        writing = Writing(session, "triforce", "One?", [], before=before)
+        for event in events:
+            writing.apply(event)
+        return writing
+
+    assert after().text == "One tw" and not after().answered
+    assert after(round_done("o three", 0)).text == "One two three" and not after(round_done("o three", 0)).answered
+    assert after(round_done("o three", 0), finished("One two three ")).answered
+    assert not after(replace(finished("One tw"), token_ids=(1, 2))).answered, "nothing was added"
+    fewer = after(round_done("o", 0), replace(finished("One two"), token_ids=(1,)))
+    assert fewer.answered, "another model may need fewer tokens for what was there and more"
+
+
+# -------------------- the list
+
+
+def a_summary(title: str = "A title", book: str = "book.txt", name: str = "0" * 32) -> Summary:
+    return Summary(name, title, book, NOW.isoformat(), 1, title, "")
+
+
+def test_the_list_marks_what_is_shown_and_escapes_titles() -> None:
+    dialogue = a_dialogue("One?")
+    session = Session("x", dialogue=dialogue)
+    listing = Listing((a_summary(name=dialogue.id), a_summary(EVIL, EVIL)), (EVIL,))
+    html = conversation_list(listing, session, when=NOW)
+    assert html.count('class="current"') == 1 and "<img" not in html and html.count("&lt;img") >= 3
+    assert "just now · book.txt" in html
+
+
+def test_an_empty_list_says_what_will_be_there() -> None:
+    assert "will be listed here" in conversation_list(Listing((), ()), None)
+    assert "Nothing found" in conversation_list(Listing((), ()), None, search="x")
+
+
+def test_a_long_list_is_cut_and_says_so() -> None:
+    listing = Listing(tuple(a_summary(name=f"{number:032x}") for number in range(MOST_SHOWN + 5)), ())
+    html = conversation_list(listing, None)
+    assert html.count("<li") == MOST_SHOWN and "5 older ones" in html
+
+
+def test_incognito_is_seen() -> None:
+    html = conversation_list(Listing((), ()), Session("x", incognito=True))
+    assert (
+        "convs incognito" in html
+        and 'aria-pressed="true"' in html
+        and "nothing of this conversation is written" in html
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        (timedelta(seconds=3), "just now"),
+        (timedelta(minutes=7), "7 min ago"),
+        (timedelta(hours=5), "5 h ago"),
+        (timedelta(days=1), "1 day ago"),
+        (timedelta(days=40), "22 Mar 2026"),
+    ],
+)
+def test_times_are_said_as_one_says_them(before: timedelta, text: str) -> None:
+    assert ago((NOW - before).isoformat(), NOW) == text
+    assert ago("yesterday or so", NOW) == "some time ago"
+
+
+def test_the_notice_names_the_book_and_opens_it_where_it_can_be_found() -> None:
+    dialogue = a_dialogue("One?")
+    assert book_notice(Session("x")) == "" and book_notice(None) == ""
+    away = Session("x", dialogue=replace(dialogue, book=replace(BOOK, title=EVIL)))
+    assert "(book.txt)" in book_notice(away) and "<img" not in book_notice(away)
+    assert "book.txt was not kept: drop it to go on" in book_notice(away) and "reopen" not in book_notice(away)
+    away = Session("x", dialogue=replace(dialogue, book=replace(BOOK, names=("harbour-8k.pdf",))))
+    assert 'data-act="reopen"' in book_notice(away)
+    (other,) = away.uploads.expect(["other.txt"])
+    assert "being opened" not in book_notice(away), "another file does not open it"
+    away.uploads.leave(other)
+    away.uploads.expect(["harbour-8k.pdf"])
+    assert "being opened" in book_notice(away)
+
+
+def test_the_notice_of_an_edit_names_the_question() -> None:
+    dialogue = a_dialogue("One?", "Two?")
+    assert editing_notice(Session("x", dialogue=dialogue)) == ""
+    assert "Changing question 2" in editing_notice(Session("x", dialogue=dialogue, editing=dialogue.head))
+
+
+# -------------------- settings
+
+
+def form(**fields: Any) -> settings.SettingsForm:
+    return settings.SettingsForm(**{"method": "triforce", "max_new_tokens": 64, **fields})
+
+
+def test_fields_become_a_configuration() -> None:
+    told = form(temperature=0.6, top_p=0.9, top_k=40, seed=" 7 ", variant="triforce-lookup", rounds="fixed", gamma1=3,
+                gamma2=12, budget=2048, thinking="off")  # fmt: skip
+    config = told.config()
+    assert config.sampling == SamplingParams(temperature=0.6, top_p=0.9, top_k=40) and config.seed == 7
+    assert config.method == "triforce-lookup" and not told.own_seed and config.max_new_tokens == 64
+    assert not config.speculation.adaptive and (config.speculation.gamma1, config.speculation.gamma2) == (3, 12)
+    assert (config.budget, config.thinking, config.end_loops) == (2048, "off", True)
+    usual = form(variant=settings.AS_CHOSEN, gamma1=2, gamma2=8)
+    assert usual.own_seed and usual.config().speculation.adaptive and usual.config().method == "triforce"
+    assert (usual.config().budget, usual.config().thinking) == (None, None)
+    first = form().config()
+    assert first.speculation == SpeculationConfig() and first.sampling == settings.PRESETS["Precise"]
+
+
+def test_plain_decoding_stays_plain() -> None:
+    assert settings.chosen_method("autoregressive", "lookup") == "autoregressive"
+    assert settings.chosen_method("retrieval", settings.AS_CHOSEN) == "retrieval"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"top_k": None}, {"top_k": -1}, {"seed": "seven"}, {"seed": "-1"}, {"seed": "9" * 5000}, {"seed": "²"},
+        {"rounds": "fixed", "gamma1": 0}, {"gamma2": 900}, {"rounds": "fixed", "gamma1": None}, {"temperature": -1},
+        {"top_p": 0.0}, {"max_new_tokens": 0}, {"max_new_tokens": None},
+        {"temperature": float("nan")}, {"top_p": float("inf")},
+    ],
+)  # fmt: skip
+def test_wrong_fields_are_said(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSetting):
+        form(**fields).config()
+
+
+def offered(html: str) -> list[str]:
+    return re.findall(r'value="([^"]*)"', html)
+
+
+def test_what_depends_on_the_model_is_offered_for_it(worker: EngineWorker, engine: FakeEngine) -> None:
+    at_first = settings.choices(Loading())
+    assert {*at_first} == {"method", "variant"} and offered(at_first["method"]) == [FASTEST, "autoregressive"]
+    assert f'data-usual="{FASTEST}"' in at_first["method"]
+    engine.info.thinking, engine.info.thinks = ("on", "off"), "on"
+    found = settings.choices(worker.state)
+    assert offered(found["thinking"]) == ["", "on", "off"] and "As set up (on)" in found["thinking"]
+    engine.info.thinking, engine.info.has_draft = ("on",), False
+    found = settings.choices(worker.state)
+    assert {*found} == {"method", "variant"}, "one way is no choice"
+    assert offered(found["variant"]) == [settings.AS_CHOSEN, "retrieval", "lookup"], "nothing that needs a draft model"
+    engine.info.elsewhere, engine.info.thinking = "a server", ("on", "off")
+    assert {*settings.choices(worker.state)} == {"thinking"}
+    engine.info.thinks = '"><img src=x>'
+    assert "<img" not in settings.choices(worker.state)["thinking"]
+
+
+def test_the_script_knows_every_field_its_first_value_and_the_presets() -> None:
+    told = json.loads(settings.script())
+    assert {*told["names"]} < {*told["first"]} == {*settings.SettingsForm.model_fields}
+    assert settings.SettingsForm(**told["first"]).config().method == settings.DEFAULTS.method
+    assert told["presets"]["Precise"] == [0.0, 1.0, 0] and told["custom"] not in told["presets"]
+
+
+# -------------------- what buttons do
+
+
+@pytest.fixture
+def page(engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageOf]:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
+    yield PageOf(worker, opened(worker, write_book(tmp_path)))
+    engine.writing.set()
+    worker.close()
+
+
+def shows_live(page: PageOf, text: str) -> None:
+    """Wait until an answer has got so far."""
+    until(lambda: text in page.state().get("live.text", ""))
+
+
+def test_a_question_and_its_answer(page: PageOf, engine: FakeEngine) -> None:
+    engine.enqueue("It was | *dark*.")
+    assert page.begins(" How was it? ") and page.begins("Pressed twice?") is False
+    assert "An answer is being written." in page.problem
+    shows_live(page, "It was")
+    state = page.state()
+    assert state["live"] == {"question": "How was it?"} and state["chat"] == {"order": []}
+    assert "answering" in state["flags"] and "Writing" in state["strip"] and "draft" not in state
+    engine.writing.set()
+    page.rests()
+    assert page.texts == ["How was it?", "It was | *dark*. "] and "Answer complete" in page.state()["strip"]
+    assert "live" not in page.state() and "4 tokens" in page.exchanges()[0]["foot"]
+    assert len(engine.configs) == 1 and engine.configs[0].max_new_tokens == 64
+
+
+def test_stop_keeps_what_was_written_and_the_next_question_works(page: PageOf, engine: FakeEngine) -> None:
+    engine.enqueue("One two | three.")
+    page.begins("Count!")
+    shows_live(page, "One two")
+    assert page.does("stop")
+    page.rests()
+    assert page.texts == ["Count!", "One two "] and "Stopped" in page.state()["strip"] and "draft" not in page.state()
+    engine.writing.set()
+    engine.enqueue("Four.")
+    page.asks("Go on")
+    assert page.texts[2:] == ["Go on", "Four. "]
+
+
+def test_a_question_that_got_no_answer_goes_back_into_its_box_once(page: PageOf, engine: FakeEngine) -> None:
+    engine.writing.clear()
+    page.begins("  Too early?")
+    until(lambda: engine.prompts)
+    assert page.does("stop")
+    page.rests()
+    assert page.state()["draft"] == [1, "  Too early?"] == page.state()["draft"] and page.session.dialogue is None
+    engine.writing.set()
+    engine.enqueue(CoreError("It broke.", hint="Try again."))
+    page.asks("Broken?")
+    assert page.problem == "It broke." and page.texts == ["Broken?", "Half "]
+    assert page.state()["draft"][0] == 1, "it has an answer, as far as that came"
+
+
+def test_edit_ask_switch_delete_by_buttons(page: PageOf, engine: FakeEngine) -> None:
+    for answer in ("First.", "Second."):
+        engine.enqueue(answer)
+        page.asks(f"For {answer}")
+    first, second = page.ids
+    assert page.does(f"edit:{second}")
+    assert page.state()["draft"] == [1, "For Second."] and "Changing question 2" in page.state()["editing"]
+    engine.enqueue("Third. | Yes.")
+    page.begins("For third")
+    shows_live(page, "Third.")
+    assert page.texts == ["For First.", "First. "], "the question takes the place of the one it replaces"
+    engine.writing.set()
+    page.rests()
+    assert page.texts == ["For First.", "First. ", "For third", "Third. | Yes. "] and page.state()["editing"] == ""
+    assert page.does(f"switch:{second}") and page.texts[2] == "For Second."
+    assert page.does(f"branch:{first}") and page.texts == ["For First.", "First. "]
+    assert page.does(f"delete:{first}") and page.texts == [] and page.session.dialogue is None
+    assert "Ask" in page.state()["chat"]["welcome"]
+    assert not page.does(f"switch:{first}") and page.problem
+
+
+def test_a_cancelled_edit_empties_the_box(page: PageOf) -> None:
+    page.asks("One?", max_new_tokens=2)
+    assert page.does(f"edit:{page.ids[0]}") and page.does("stop-editing")
+    assert page.state()["draft"] == [2, ""] and page.state()["editing"] == "" and page.session.editing is None
+
+
+def test_an_edit_that_cannot_be_asked_stays_an_edit(page: PageOf, engine: FakeEngine) -> None:
+    page.asks("One?", max_new_tokens=2)
+    (first,) = page.ids
+    page.does(f"edit:{first}")
+    assert not page.begins("One?", temperature=-1) and "Temperature -1" in page.problem
+    assert page.session.editing == first and "Changing" in page.state()["editing"]
+    assert not page.begins(" ") and page.session.editing == first
+    engine.writing.clear()
+    page.begins("One, differently?")
+    until(lambda: len(engine.prompts) == 2)
+    page.does("stop")
+    page.rests()
+    assert page.session.editing == first and page.state()["draft"][1] == "One, differently?", "stopped before a word"
+
+
+def test_regenerate_and_continue_by_buttons(page: PageOf, engine: FakeEngine) -> None:
+    def settings_of(**more: Any) -> dict[str, Any]:
+        return {"settings": {"method": "triforce", "max_new_tokens": 64, **more}}
+
+    engine.enqueue("One two three four.")
+    page.asks("Count!", max_new_tokens=2)
+    assert "continue:" in page.exchanges()[0]["foot"]
+    engine.enqueue("three | four.")
+    assert page.does(f"continue:{page.ids[0]}", **settings_of())
+    shows_live(page, "One two three")
+    assert page.texts == [], "the answer that grows stands alone"
+    engine.writing.set()
+    page.rests()
+    assert page.texts == ["Count!", "One two three | four. "] and "draft" not in page.state()
+    assert not page.does(f"continue:{page.ids[0]}", **settings_of()) and page.texts[1].startswith("One two three")
+    engine.enqueue("Again.")
+    assert page.does(f"again:{page.ids[0]}", **settings_of())
+    page.rests()
+    assert page.texts == ["Count!", "Again. "] and "2/2" in page.exchanges()[0]["asked"]
+    for wrong in ("again:nobody", "again:" + "[" * 100_000):
+        assert not page.does(wrong, **settings_of()) and page.texts == ["Count!", "Again. "]
+
+
+def test_the_list_by_buttons(page: PageOf) -> None:
+    def listed() -> str:
+        return str(page.state()["conversations"])
+
+    page.asks("One?", max_new_tokens=2)
+    dialogue = page.session.dialogue
+    assert dialogue is not None
+    assert page.does("new") and "One?" in listed() and page.session.dialogue is None
+    assert page.does(f"rename:{dialogue.id}", text="Renamed") and "Renamed" in listed()
+    assert page.does("search:renam") and "Renamed" in listed()
+    assert page.does("search:teapot") and "Nothing found" in listed()
+    assert page.does("new") and "Nothing found" in listed(), "the list stays narrowed"
+    assert page.does("search:") and page.does(f"open-conversation:{dialogue.id}") and page.texts[0] == "One?"
+    assert saved(page.site, page.session, f"markdown:{dialogue.id}").name == "Renamed.md"
+    assert page.does(f"delete-conversation:{dialogue.id}") and "Deleted Renamed." in listed() and page.texts == []
+    assert not page.does(f"open-conversation:{dialogue.id}") and "is not there any more" in page.problem
+    assert page.does("undelete") and page.texts[0] == "One?" and "Deleted" not in listed()
+    assert page.session.dialogue is not None and page.session.dialogue.id != dialogue.id
+    assert page.does("undelete"), "there is nothing more to bring back"
+    (restored,) = page.worker.conversations.listing().summaries
+    assert page.does(f"delete-conversation:{restored.id}") and "Deleted Renamed." in listed()
+    assert page.does("incognito") and "convs incognito" in listed() and "incognito" in page.state()["flags"]
+
+
+def test_another_conversation_ends_the_answer_of_the_one_before_and_shows_nothing_of_it(
+    page: PageOf, engine: FakeEngine
+) -> None:
+    engine.enqueue("One two | three.")
+    page.begins("Long?")
+    shows_live(page, "One two")
+    assert page.does("new")
+    state = page.state()
+    assert "live" not in state and "Ask" in state["chat"]["welcome"] and "answering" not in state["flags"]
+    assert "running" not in state["strip"] and "Ask a question" in state["where"]
+    page.rests()
+    assert "draft" not in page.state() and page.texts == []
+    assert "Long?" in page.state()["conversations"], "it is kept in the list"
+    engine.writing.set()
+    engine.enqueue("Yes.")
+    page.asks("Another?")
+    assert page.texts == ["Another?", "Yes. "]
+
+
+def test_after_a_restart_the_page_says_which_book_to_open(page: PageOf, engine: FakeEngine, tmp_path: Path) -> None:
+    engine.enqueue("Yes.")
+    page.asks("One?")
+    page.worker.close()
+    worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
+    try:
+        again = PageOf(worker, page.session.id)
+        again.site.conversing.arrive(again.session)
+        assert again.texts[0] == "One?" and "was not kept: drop it" in again.state()["about"]
+        assert not again.begins("Two?") and "is not open" in again.problem
+        write_book(place(tmp_path), name="again.txt")
+        assert again.does("open", files=["digest/again.txt"])
+        again.rests()
+        assert again.session.fits and again.session.exchanges and again.state()["about"] == ""
+        engine.enqueue("No.")
+        again.asks("Two?")
+        assert again.texts[::2] == ["One?", "Two?"]
+    finally:
+        worker.close()
+
+
+def test_dropped_files_and_those_in_a_zip_open_in_natural_order(page: PageOf, tmp_path: Path) -> None:
+    folder = place(tmp_path)
+    (folder / "log 10.odt").write_bytes(odt("<text:p>The tenth log of the boats.</text:p>"))
+    (folder / "log 9.zip").write_bytes(archive({"b.rtf": rtf("The first in it."), "c.csv": "Name,Tons\nGull,12\n"}))
+    before = page.session.book.names if page.session.book else ()
+    assert page.does("open", files=["digest/log 10.odt", "digest/log 9.zip"])
+    assert page.session.uploads.coming, "they are known at once: a question waits for them"
+    page.rests()
+    assert page.session.book is not None
+    assert page.session.book.names == (*before, "b.rtf", "c.csv", "log 10.odt")
+    until(lambda: not any(file.is_file() for file in (tmp_path / "uploads").rglob("log*")), "the copies are deleted")
+    assert "4 documents, read in this order" in page.state()["book"]
+
+
+@pytest.mark.parametrize("wrong", ["../../book.txt", "/etc/hostname", "digest/none.txt", "", ".", "\0"])
+def test_only_what_was_uploaded_is_opened(page: PageOf, tmp_path: Path, wrong: str) -> None:
+    place(tmp_path)
+    before = page.session.uploads.library
+    page.does("open", files=[wrong])
+    page.rests()
+    assert page.session.uploads.library is before and (tmp_path / "book.txt").exists()
+
+
+def test_the_strip_and_the_quotations_follow_the_chat(page: PageOf, engine: FakeEngine) -> None:
+    quoted, invented = '"it was a dark and stormy night"', '"and nobody was there at all"'
+    for question, answer, weights in (("One?", quoted, []), ("Two?", invented, [0.5] * 200)):
+        engine.weights = weights
+        engine.enqueue(answer)
+        page.asks(question)
+    assert "most loaded" in page.state()["where"] or "the same pages" in page.state()["where"]
+    first, second = page.ids
+    chips = ["".join(one["inserted"]) for one in page.exchanges()]
+    assert f'data-act="quote:{first}.0"' in chips[0] and "page 1</button>" in chips[0] and "not in the book" in chips[1]
+    page.does(f"branch:{first}")
+    assert "show with the first words" in page.state()["where"]
+    page.does(f"switch:{second}")
+    assert "show with the first words" not in page.state()["where"]
+    assert page.does(f"quote:{first}.0") and '<mark class="quoted">It was a dark and stormy' in page.state()["leaf"]
+    assert "page-open" in page.state()["flags"]
+    assert page.does(f"quote:{second}.0") and page.state()["leaf"] == "" and "page-open" not in page.state()["flags"]
+    assert page.does("page:0") and page.state()["leaf"] and page.does("close") and page.state()["leaf"] == ""
+    page.does("page:0")
+    assert page.does("new") and "Ask a question" in page.state()["where"] and page.state()["leaf"] == ""
+
+
+def test_a_page_of_the_strip_closes_with_the_next_answer_and_one_of_a_chip_stays(
+    page: PageOf, engine: FakeEngine
+) -> None:
+    engine.enqueue('"it was a dark and stormy night"')
+    page.asks("One?")
+    (first,) = page.ids
+    for act, stays in ((f"quote:{first}.0", True), ("page:0", False), ("page:0:3-9", True)):
+        assert page.does(act) and page.state()["leaf"]
+        engine.enqueue("Well.")
+        page.asks("More?")
+        assert bool(page.state()["leaf"]) == stays, act
+
+
+def test_a_library_without_the_book_leaves_the_conversation_in_the_list(page: PageOf, tmp_path: Path) -> None:
+    page.asks("One?", max_new_tokens=2)
+    key = page.session.uploads.library.books[0].key
+    write_book(place(tmp_path), "Another book. " * 9, "other.txt")
+    page.does("open", files=["digest/other.txt"])
+    page.rests()
+    assert "goes on" in page.state()["book"] and page.session.exchanges
+    assert page.does(f"remove:{key}")
+    page.rests()
+    assert page.texts[:1] == ["One?"], "one of its books stays"
+    assert page.does("start-over")
+    page.rests()
+    assert page.texts == [] and "One?" in page.state()["conversations"]
+    assert page.does("undo")
+    page.rests()
+    assert page.session.book is not None and page.session.book.names == ("other.txt",)
+
+
+def test_a_new_conversation_can_make_room_for_the_library(page: PageOf, tmp_path: Path) -> None:
+    page.asks("Q" * 2500, max_new_tokens=2)
+    write_book(place(tmp_path), "Another book. " * 100, "long.txt")
+    page.does("open", files=["digest/long.txt"])
+    page.rests()
+    assert 'data-act="fresh"' in page.state()["choosing"] and "choosing" in page.state()["flags"]
+    assert page.does("fresh")
+    page.rests()
+    assert page.texts == [] and "QQQ" in page.state()["conversations"]
+    assert page.session.book is not None and len(page.session.book.library.books) == 2
+
+
+def test_the_proof_card_of_an_answer_has_its_clock_and_the_pages_of_what_the_book_says(
+    page: PageOf, engine: FakeEngine
+) -> None:
+    engine.enqueue("It was a dark and stormy night. Nobody wrote this <b>other</b> sentence.")
+    page.asks("How <i>was</i> it?")
+    (node_id,) = page.ids
+
+    def card() -> str:
+        return saved(page.site, page.session, f"card:{node_id}").text
+
+    file = saved(page.site, page.session, f"card:{node_id}")
+    html = file.text
+    assert file.name.endswith(".html") and file.type == "text/html" and len(html) < 300_000
+    assert re.findall(r"<blockquote>(.*?) <small>(.*?)</small>", html) == [
+        ("It was a dark and stormy night.", "page 1")
+    ]
+    assert "How &lt;i&gt;was&lt;/i&gt; it?" in html and "<b>other" not in html and "Replay" in html
+    seconds = page.session.exchanges[0].finished.stats.decode_seconds
+    assert f'<p class="clock">{seconds:.2f} s</p>' in html and "✓ Exact" in html and "TriForce" in html
+    page.session.trace = None
+    assert "Replay" not in card() and "page 1" in card(), "an old answer has no clock of its rounds"
+    page.session.digest = "another"
+    assert "blockquote>" not in card(), "its book is closed"
+
+
+def test_questions_without_a_book_or_without_words(worker: EngineWorker, tmp_path: Path) -> None:
+    page = PageOf(worker)
+    assert not page.begins("What?") and "There is no book yet." in page.problem
+    list(worker.open_books(page.session.id, [write_book(tmp_path)]))
+    assert not page.begins("  ") and "The question is empty." in page.problem
+    page.asks("What?", max_new_tokens=2)
+    assert page.texts[0] == "What?" and page.problem == ""
