@@ -1,11 +1,18 @@
 """Journeys of books: several in order, chapters and pages chosen, words found, evidence and the page it stands on."""
 
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from app.context.find import Words
 from app.runtime.worker import EngineWorker
+from app.ui.library import acts as library_acts
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
-from tests.app.fakes import FakeEngine, write_book
+from tests.app.fakes import SECONDS, FakeEngine, write_book
 from tests.browser.journeys.page import EVIL, JOURNEY, PHONE, STORY, Page, expect
 
 pytestmark = JOURNEY
@@ -139,6 +146,31 @@ def test_words_are_found_in_the_book_by_keys(page: Page, engine: FakeEngine, tmp
     expect(page.text_of_page.get_by_role("mark")).to_be_in_viewport()
     page.fits_its_width()
     engine.reading.set()
+
+
+def test_of_two_searches_the_later_one_is_shown_though_the_first_takes_longer(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, ended = library_acts.find, threading.Event()
+
+    def slow(words: Words, *rest: Any) -> Any:
+        if words.text == "quay":
+            time.sleep(1)
+            ended.set()
+        return real(words, *rest)
+
+    monkeypatch.setattr(library_acts, "find", slow)
+    page.reads(write_book(tmp_path, f"{STORY} The quay was empty."))
+    page.goes_to("Library")
+    field, found = page.place("searchbox", "Find in all open documents"), page.place("region", "Hits")
+    for words in ("quay", "teapot"):
+        field.fill(words)
+        field.press("Enter")
+    expect(found.get_by_role("mark")).to_have_text("teapot")
+    assert ended.wait(SECONDS)
+    page.reloads()
+    page.goes_to("Library")
+    expect(found.get_by_role("mark")).to_have_text("teapot")
 
 
 def test_a_quotation_shows_its_page_and_an_invented_one_has_none(
