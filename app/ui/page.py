@@ -33,6 +33,10 @@ ACTS: tuple[Mapping[str, Act], ...] = (
     inside.ACTS,
     models_acts.ACTS,
 )
+SILENCE = (
+    '<div class="silence" role="status">The reader’s program does not answer. This page goes on by itself when it is '
+    "back.</div>"
+)
 
 
 def build_page(site: Site) -> gr.Blocks:
@@ -51,5 +55,6 @@ def build_page(site: Site) -> gr.Blocks:
                 inside.build_tab()
             system.build_tab()
         pane("problem", "told", prose=False)
+        gr.HTML(SILENCE, apply_default_css=False)
         wire_settings(fields, page)
     return page

@@ -146,6 +146,6 @@ class Drawer:
             self._session.changed()
 
         self._aside.add(part.name)
-        thread = threading.Thread(target=draw, name=part.name, daemon=True)
+        thread = threading.Thread(target=draw, name=part.name, daemon=False)  # torch must not be left amid its work
         thread.start()
         thread.join(ASIDE_SECONDS)

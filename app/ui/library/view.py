@@ -149,7 +149,8 @@ def _choices(session: Session, index: int, book: Book) -> str:
     first, last = document.pages[0].label, document.pages[-1].label
     example = f"{first}-{last}" + (", or chapters 1, 3" if len(document.chapters) > 2 else "")
     return (
-        f'<details class="choices"{" open" if uploads.too_long else ""}>'
+        f'<details class="choices" id="choices-{book.key}-{"long" if uploads.too_long else "fits"}" data-keep'
+        f"{' open' if uploads.too_long else ''}>"
         f"<summary>Read {render.escape(label(document, book.choice))}: choose pages or chapters</summary>"
         f'<div class="offers">{buttons}</div>{more}'
         f'<form data-choose="{book.key}"><label>Pages or chapters '

@@ -158,7 +158,7 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
     listed = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts if fact)
     told, wanted = f"<b>{name}</b> suits this machine best", [row]
     if small is not None and not _is_whole(row) and (small.is_here or not constants.HF_HUB_OFFLINE):
-        told = f"<b>{render.escape(small.name)}</b> answers soonest{SMALL}. Of the larger models, {told}"
+        told = f"<b>{render.escape(small.name)}</b> answers soonest, often wrongly; {told}"
         wanted = [small, row]
     elif not row.needs_hub:
         told += SMALL
@@ -174,7 +174,8 @@ def _button(row: ModelRow, *, strong: bool) -> str:
     """Fetches a model and reads with it, or reads with it at once; told what that takes."""
     name, shown, look = render.escape(row.name), render.escape(row.title or row.name), " strong" if strong else ""
     reads = row.fit.speeds if row.fit else None
-    takes = f"reads {formats.plural(reads.pages, 'page')} in {formats.duration(reads.reading_seconds)}" if reads else ""
+    time = formats.about(reads.reading_seconds).removeprefix("about ") if reads else ""
+    takes = f"{formats.plural(reads.pages, 'page')} in {time}" if reads else ""
     if _is_whole(row):
         label, verb = f"Read with {shown} ({takes})", "use"
     elif constants.HF_HUB_OFFLINE:

@@ -156,12 +156,26 @@ def bring(site: Site) -> str:
 
 def _snapshot_key(site: Site, session: Session) -> object:
     race = session.race
-    return (Is(site.worker.state), session.version, race and race.ended, len(session.exchanges))
+    return (Is(site.worker.state), Is(race), race and race.ended, len(session.exchanges), session.is_read)
 
 
 PARTS = (
-    Part("system", lambda site, session: system(snapshot(site, session)), _snapshot_key, tab="system", rest=0.5),
-    Part("report", lambda site, session: report(snapshot(site, session)), _snapshot_key, tab="system", rest=0.5),
+    Part(
+        "system",
+        lambda site, session: system(snapshot(site, session)),
+        _snapshot_key,
+        tab="system",
+        rest=0.5,
+        aside=True,
+    ),
+    Part(
+        "report",
+        lambda site, session: report(snapshot(site, session)),
+        _snapshot_key,
+        tab="system",
+        rest=0.5,
+        aside=True,
+    ),
     Part("models-doing", doing, tab="system"),
     Part("bring", lambda site, _: bring(site), lambda *_: None, tab="system"),
     Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3, aside=True),

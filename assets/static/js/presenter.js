@@ -70,7 +70,7 @@
       clearTimeout(timer);
       delete root.dataset.scene;
       if (document.fullscreenElement) document.exitFullscreen();
-          }
+    }
   }
 
   document.addEventListener("fullscreenchange", () => {

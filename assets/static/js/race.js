@@ -125,27 +125,26 @@
   const shown = new WeakMap(); // by a lane's element: its clock in milliseconds, and its text
   let live = 0;
 
-  function frameOfLive(now, before = now) {
+  function frameOfLive(now) {
     const nodes = all("#race-board .race.running .lane[data-lane]");
-    live = nodes.length && requestAnimationFrame((next) => frameOfLive(next, now));
-    for (const node of nodes) drawLive(node, Math.min(1, (now - before) / CATCH_UP_MS));
+    live = nodes.length && requestAnimationFrame(frameOfLive);
+    for (const node of nodes) drawLive(node, now);
   }
 
-  function drawLive(node, share) {
+  function drawLive(node, now) {
     const [points, text] = ["points", "text"].map((part) => state.get(`lane:${node.dataset.lane}.${part}`));
     if (!points) return;
     const lane = shown.get(node) ?? { node, time: 0 };
     if (text !== lane.text) Object.assign(lane, { text, letters: Array.from(text), characters: -1 });
     const end = points.at(-1)[0];
-    lane.time = Math.min(end, lane.time + (end - lane.time) * share);
+    if (end !== lane.end) Object.assign(lane, { end, from: Math.min(lane.time, end), since: now });
+    const share = (now - lane.since) / CATCH_UP_MS;
+    lane.time = share < 1 ? lane.from + (end - lane.from) * share : end;
     shown.set(node, lane);
-    tell(lane, at(points, end - lane.time < 1 ? end : lane.time), lane.time);
+    tell(lane, at(points, lane.time), lane.time);
   }
 
-  const move = () => {
-    if (!live) live = requestAnimationFrame((now) => frameOfLive(now));
-  };
-  drawers.set("lane:", move);
+  drawers.set("lane:", () => (live ||= requestAnimationFrame(frameOfLive)));
 
   // -------------------- the form
 

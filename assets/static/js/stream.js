@@ -123,7 +123,16 @@
 
   // -------------------- acts: each has an id and is done once, however often it is sent
 
-  async function act(name, values = {}) {
+  // Acts of one verb go out one after the other: of two searches the later one is the last that the server does.
+  const last = new Map(); // by verb
+  function act(name, values = {}) {
+    const [verb] = name.split(":", 1);
+    const sent = Promise.resolve(last.get(verb)).then(() => post(name, values));
+    last.set(verb, sent);
+    return sent;
+  }
+
+  async function post(name, values) {
     const body = JSON.stringify({ session: session(), id: hex(12), act: name, values });
     for (const wait of [...RETRY_MS, null]) {
       try {
@@ -213,9 +222,11 @@
   // -------------------- what the whole page shows
 
   const NAME = "TriForce Reader";
-  drawers.set("flags", (names = [], _, before = []) => {
-    root.classList.remove(...before.filter((name) => !names.includes(name)));
+  let flags = [];
+  drawers.set("flags", (names = []) => {
+    root.classList.remove(...flags.filter((name) => !names.includes(name)));
     root.classList.add(...names);
+    flags = names;
   });
 
   let long = false; // a long reading goes on

@@ -99,6 +99,11 @@ class Page:
         return self.place("region", "Live figures")
 
     @property
+    def silence(self) -> "playwright.Locator":
+        """Says that the program does not answer."""
+        return self.tab.get_by_role("status").filter(has_text="does not answer")
+
+    @property
     def alert(self) -> "playwright.Locator":
         return self.tab.get_by_role("alert")
 

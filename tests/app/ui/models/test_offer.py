@@ -246,8 +246,8 @@ def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
 
     offer, session = offer_of(worker), opened(worker, tmp_path)
     told, acts = text_of(shown(small, large)), re.findall('data-act="([^"]*)"', shown(small, large))
-    assert "The full model small answers soonest; it is small and often wrong. Of the larger models, tiny suits" in told
-    assert "Download small (100.00 MB, reads 100 pages in 1 min 0 s)" in told
+    assert "The full model small answers soonest, often wrongly; tiny suits this machine best." in told
+    assert "Download small (100.00 MB, 100 pages in 1 min)" in told
     assert acts == ["offer-get:small", "offer-get:tiny", "decline"], "the quickest way to a real answer comes first"
     assert 'class="act strong" data-act="offer-use:small"' in shown(here, large)
     assert "small" not in text_of(shown(small, replace(large, is_here=True, to_come_bytes=0))), "the best is here"

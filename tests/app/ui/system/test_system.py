@@ -18,7 +18,7 @@ from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
-from app.ui.site import Drawer, Site
+from app.ui.site import Site
 from app.ui.system.expected_speed import expect
 from app.ui.system.report import report
 from app.ui.system.tab import PARTS as TAB_PARTS
@@ -73,7 +73,8 @@ def text_of(html: str) -> str:
 
 def drawn(worker: EngineWorker, session_id: str = "") -> dict[str, Any]:
     """What the tab shows: "system" and "report"."""
-    return Drawer(Site(worker), worker.sessions.enter(session_id), "system", TAB_PARTS).state()
+    site, session = Site(worker), worker.sessions.enter(session_id)
+    return {part.name: part.draw(site, session) for part in TAB_PARTS if part.name in ("system", "report")}
 
 
 # -------------------- the page
