@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from app.conversations.export import as_markdown
 from app.conversations.tree import Dialogue
-from app.markdown import literal
 from tests.app.conversations.test_tree import a_dialogue, said
 
 markdown_it = pytest.importorskip("markdown_it", reason="it comes with the packages of requirements.lock")
@@ -53,10 +52,3 @@ def test_an_exported_conversation_loads_nothing(question: str, answers: tuple[st
     text = as_markdown(conversation(question, answers))
     assert not seen(text) & FOREIGN, text
     assert text.count("## Answer") == 2
-
-
-@given(TEXTS)
-def test_nothing_in_the_chat_is_taken_for_what_the_page_says_itself(text: str) -> None:
-    """Where there is no mathematics, this reader sees what the chat's does."""
-    if not any(mark in text for mark in ("$$", "\\[", "\\(")):
-        assert not seen(literal(text)) & FOREIGN

@@ -17,7 +17,7 @@ from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.server import page_routes
 from app.server.page_routes import PageRoutes
-from app.ui.acts import MOST_DETAIL
+from app.ui.acts import MOST_DETAIL, follow
 from app.ui.assets import SERVED
 from app.ui.page import PARTS
 from app.ui.shown import shown_of
@@ -406,7 +406,7 @@ def test_a_reading_that_was_left_goes_on_with_the_next_visitor(
     session = worker.sessions.enter("")
     routes = PageRoutes(Site(worker))
     engine.step = True  # one chunk
-    page_routes.follow(session, worker.open_books(session.id, [write_book(tmp_path)]))
+    follow(session, worker.open_books(session.id, [write_book(tmp_path)]))
 
     async def visit() -> None:
         visitor = await Visitor(routes, session.id).comes()
@@ -434,7 +434,7 @@ def test_a_reading_that_the_reader_stopped_stays_stopped(
     page = PageOf(worker)
     routes = PageRoutes(page.site)
     engine.step = True
-    page_routes.follow(page.session, worker.open_books(page.session.id, [write_book(tmp_path)]))
+    follow(page.session, worker.open_books(page.session.id, [write_book(tmp_path)]))
 
     async def visit() -> None:
         visitor = await Visitor(routes, page.session.id).comes()

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,11 @@ def until(holds: Callable[[], object], what: object = "") -> None:
         time.sleep(0.005)
 
 
+def followed() -> bool:
+    """Whether a page follows something that goes on."""
+    return any(thread.name == "follow" for thread in threading.enumerate())
+
+
 class PageOf:
     """The page of one session."""
 
@@ -55,11 +61,11 @@ class PageOf:
 
     def rests(self) -> None:
         """Wait until no answer and no reading goes on, and all that followed them has ended."""
-        until(lambda: self.shown.writing is None and not self.worker.is_busy(self.session))
+        until(lambda: self.shown.writing is None and not self.worker.is_busy(self.session) and not followed())
 
     def rests_after_race(self) -> None:
         """Wait until no race goes on."""
-        until(lambda: not (self.shown.race and self.shown.race.running) and not self.worker.is_busy(self.session))
+        until(lambda: not (self.shown.race and self.shown.race.running) and not followed())
 
     @property
     def shown(self) -> Shown:

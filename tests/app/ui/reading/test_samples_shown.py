@@ -7,6 +7,7 @@ import pytest
 
 from app.context.samples import load_samples, one_of_each
 from app.runtime.events import Ready
+from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.reading.parts import samples
 from app.ui.site import Site
@@ -23,7 +24,7 @@ def labels(worker: EngineWorker, context: int) -> list[str]:
     *_, ready = worker.states()
     assert isinstance(ready, Ready)
     worker._jobs.state = replace(ready, context=context)
-    return re.findall(r"\n([^<]*)</button>", samples(Site(worker, SAMPLES)))
+    return re.findall(r"</b> ([^<]*)</button>", samples(Site(worker, SAMPLES), Session("x")))
 
 
 def test_samples_tell_the_time_by_what_was_read_here_else_by_the_model_of_the_machine_else_none(

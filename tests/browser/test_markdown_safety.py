@@ -1,0 +1,228 @@
+"""Markdown of answers in a real browser: whatever a text says, nothing of it is run, fetched, linked or hidden."""
+
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.markdown import PLACE, with_places
+from app.ui.assets import SERVED
+from tests.app.conversations.test_export import ATOMS
+from tests.app.fakes import SECONDS
+from tests.browser.journeys.page import EVIL, QUIET
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+pytestmark = pytest.mark.browser
+SCRIPTS = ("markdown-it.min.js", "katex.min.js", "markdown.js")
+MATHS = {
+    *("math", "semantics", "annotation", "mrow", "mi", "mn", "mo", "ms", "mtext", "mspace", "msup", "msub", "msubsup"),
+    *(
+        "mfrac",
+        "msqrt",
+        "mroot",
+        "mover",
+        "munder",
+        "munderover",
+        "mtable",
+        "mtr",
+        "mtd",
+        "mstyle",
+        "mpadded",
+        "menclose",
+    ),
+    *("menclose", "merror", "mphantom", "mglyph", "mprescripts", "mmultiscripts"),
+}
+ELEMENTS = {
+    *("p", "br", "hr", "em", "strong", "s", "code", "pre", "blockquote", "ul", "ol", "li"),
+    *("h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td", "span"),
+} | MATHS
+ATTRIBUTES = {"class", "start", "style", "title"}  # style: of cells and KaTeX's errors
+OF_MATHS = {
+    *("xmlns", "display", "encoding", "mathvariant", "stretchy", "fence", "separator", "lspace", "rspace", "minsize"),
+    *("maxsize", "width", "height", "depth", "voffset", "accent", "accentunder", "columnalign", "columnspacing"),
+    *(
+        "rowspacing",
+        "rowalign",
+        "scriptlevel",
+        "displaystyle",
+        "linethickness",
+        "mathcolor",
+        "mathbackground",
+        "movablelimits",
+    ),
+    *("symmetric", "notation", "mathsize", "columnlines", "rowlines", "linebreak", "side"),
+}
+# Every element with its attributes, what was run or fetched, and the words.
+LOOK = """([text, inserted]) => {
+  const html = window.triforceMarkdown.html(text, inserted);
+  const place = document.createElement("div");
+  place.innerHTML = html;
+  document.body.append(place);
+  const found = [...place.querySelectorAll("*")].map((one) => [
+    one.localName, [...one.attributes].map(({ name, value }) => [name, value])]);
+  const told = { html, found, text: place.textContent, hacked: Boolean(window.hacked),
+    code: [...place.querySelectorAll("code")].map((one) => one.textContent) };
+  place.remove();
+  return told;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["playwright.Browser"]:
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
+        yield chromium
+        chromium.close()
+
+
+class Renderer:
+    """A page with nothing but the scripts that render Markdown."""
+
+    def __init__(self, page: "playwright.Page") -> None:
+        self.page, self.asked = page, list[str]()
+        page.set_default_timeout(SECONDS * 1000)
+        page.on("request", lambda request: self.asked.append(request.url))
+        for name in SCRIPTS:
+            page.add_script_tag(path=SERVED[name])
+        self.asked.clear()
+
+    def shows(self, text: str, *inserted: str) -> dict[str, Any]:
+        """What a text becomes; nothing of it may be anything but text."""
+        found: dict[str, Any] = self.page.evaluate(LOOK, [text, inserted])
+        assert not found["hacked"] and self.asked == [], text
+        return found
+
+    def is_safe(self, text: str) -> dict[str, Any]:
+        found = self.shows(text)
+        for name, attributes in found["found"]:
+            assert name in ELEMENTS, (text, name, found["html"])
+            for attribute, value in attributes:
+                known = ATTRIBUTES | (OF_MATHS if name in MATHS else set())
+                assert attribute in known, (text, name, attribute, value)
+                assert attribute in ("class", "title") or "url(" not in value, (text, name, attribute, value)
+        return found
+
+
+@pytest.fixture(scope="module")
+def renderer(browser: "playwright.Browser") -> Renderer:
+    return Renderer(browser.new_page())
+
+
+HOSTILE = [
+    EVIL,
+    "<a href='javascript:window.hacked=1'>x</a>",
+    "<svg/onload=window.hacked=1>", "<iframe srcdoc='<script>parent.hacked=1</script>'></iframe>",
+    "<math><mtext><img src=x onerror=window.hacked=1>", "<style>*{display:none}</style>", "</div></p><b>",
+    "[x](javascript:window.hacked=1)", "[page 12](http://a/leak?q=x)", "[page 12][1]\n\n[1]: http://a/ 't'",
+    "![x](http://elsewhere/pixel.png)", "![x][1]\n\n[1]: http://elsewhere/pixel.png", "<http://elsewhere/>",
+    "http://elsewhere/ and www.elsewhere.com and me@elsewhere.com", "[`page 12`](http://a/)", "[x](<data:text/html,y>)",
+    '```"onmouseover=window.hacked=1 x="\ncode\n```', "```<img src=x onerror=window.hacked=1>\ncode\n```",
+    "~~~ \" onload='window.hacked=1'\ncode\n~~~", "    <b>indented</b>", "`<b>`",
+    r"\(\href{javascript:window.hacked=1}{x}\)", r"\[\url{http://elsewhere/}\]", r"$$\includegraphics{http://a/p.png}$$",
+    r"\(\htmlClass{a}{x}\htmlId{b}{y}\htmlStyle{color:red}{z}\htmlData{a=b}{w}\)", r"\(\html@mathml{<img>}{x}\)",
+    r"\(\def\a{\a\a}\a\)", r"\(\text{<img src=x onerror=window.hacked=1>}\)", r"\(<img src=x>\)",
+    r"$$\unicode{x3c}img\unicode{x3e}$$", r"\[\rule{999999em}{999999em}\]", r"\(\color{red;background:url(http://a/)}x\)",
+    "x `a <b>\n\nc` y", "- a `x\n- <b> y`", "`x\ny` <b> `z`", "\\`a` <b> `c`", "| `a | <b> ` |\n|-|-|\n|<i>|<u>|",
+    "- a\n  ```\n<b>\n  ```", "x ``` <b>\n```", "```a`b\n<b>\n```", "\\[\n```\n\\] <b>\n```", "a\u2028```\n<b>\n```",
+    "```\nx\r```\r<b>", "\0000\0 <b> `\0`", "&lt;b&gt; &#60;b&#62; &#x3c;b&#x3e;", "<!-- <b> -->", "<![CDATA[<b>]]>",
+    "\u202e<b>\ud800", "[[[[[" * 200, "*" * 3000, "> " * 300 + "<b>", "$$" * 500, "\\(" * 500 + "\\)" * 500,
+    f"{PLACE}0{PLACE}<b>{PLACE}", f"`{PLACE}0{PLACE}`", f"```{PLACE}0{PLACE}\n{PLACE}1{PLACE}\n```",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_nothing_of_a_hostile_text_is_more_than_text(renderer: Renderer, text: str) -> None:
+    renderer.is_safe(text)
+    for end in range(0, len(text), max(1, len(text) // 20)):
+        renderer.is_safe(text[:end])  # while it is still being written
+
+
+def test_nor_of_any_combination_of_signs(renderer: Renderer) -> None:
+    draws = random.Random(7)
+    atoms = [*ATOMS, *HOSTILE[:30], "\\(", "\\)", "$", "~~", "***", "# ", "|-|-|\n", "<", ">", '"', "'", "=", "&"]
+    for _ in range(1500):
+        renderer.is_safe("".join(draws.choice(atoms) for _ in range(draws.randint(1, 9))))
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("`if a < b && c`", ["if a < b && c"]),
+        ("```html\n<b>&amp;</b>\n```", ["<b>&amp;</b>\n"]),
+        ("So:\n\n    a <b> \\( x \\)\n", ["a <b> \\( x \\)\n"]),
+        ("`$$x$$` and `\\(y\\)` and `[a](b)`", ["$$x$$", "\\(y\\)", "[a](b)"]),
+        ("```python\nif a < b:\n    return '&'  # still being", ["if a < b:\n    return '&'  # still being"]),
+    ],
+)
+def test_code_is_shown_as_it_was_written(renderer: Renderer, text: str, code: list[str]) -> None:
+    assert renderer.is_safe(text)["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a < b & c", "a < b & c"), ("<b>x</b>", "<b>x</b>"), ("[page 12](http://a/q)", "[page 12](http://a/q)"),
+        ("![x](http://a/p)", "![x](http://a/p)"), ("it costs $5 or $6", "it costs $5 or $6"),
+        ("&lt;b&gt;", "<b>"), ("[1]: http://a/", "[1]: http://a/"), ("<http://a/>", "<http://a/>"),
+    ],
+)  # fmt: skip
+def test_what_is_no_markdown_here_stands_as_it_was_written(renderer: Renderer, text: str, shown: str) -> None:
+    assert renderer.is_safe(text)["text"].strip() == shown
+
+
+@pytest.mark.parametrize(
+    "text", [r"So \(a < b_1\) holds", r"$$\frac{x}{y} \times z$$", "\\[\nx^2\n\\]", "a\n$$\nx\n$$\nb"]
+)
+def test_mathematics_is_mathml_with_nothing_beside_it(renderer: Renderer, text: str) -> None:
+    found = renderer.is_safe(text)
+    assert [name for name, _ in found["found"]].count("math") == 1 and "katex-html" not in found["html"]
+    for delimiter in ("$$", "\\(", "\\["):
+        assert delimiter not in found["text"]
+
+
+def test_a_formula_that_is_wrong_or_still_being_written_is_text(renderer: Renderer) -> None:
+    assert r"\nosuch{" in renderer.is_safe(r"It is \(\nosuch{<b>\) here")["text"]
+    assert renderer.is_safe(r"It is \(x + <b>")["text"].strip() == "It is (x + <b>"
+
+
+CHIP = '<button class="chip" data-act="quote:n.0">page 2</button>'
+
+
+def inserted_at(text: str, word: str) -> tuple[str, list[str]]:
+    """A text with a chip behind a word."""
+    return with_places(text, [text.index(word) + len(word)]), [CHIP]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["He said WORD and left", "*WORD* it is", "- one\n- WORD two", "| a |\n|-|\n| WORD |", "# WORD", "> WORD", "WORD"],
+)
+def test_what_is_inserted_stands_at_its_mark(renderer: Renderer, text: str) -> None:
+    marked, pieces = inserted_at(text, "WORD")
+    html = renderer.shows(marked, *pieces)["html"]
+    assert html.count(CHIP) == 1 and f"WORD{CHIP}" in html and PLACE not in html
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`WORD`", "```\nWORD\n```", "```WORD\nx\n```", "    WORD", r"\(WORD\)", "$$WORD$$", "\\[\nWORD x\n\\]",
+        "a `b WORD c` d", "- x\n  ```\n  WORD\n  ```", "~~~ WORD\n~~~",
+    ],
+)  # fmt: skip
+def test_nothing_is_inserted_into_code_attributes_or_formulas(renderer: Renderer, text: str) -> None:
+    marked, pieces = inserted_at(text, "WORD")
+    found = renderer.shows(marked, *pieces)
+    assert "chip" not in found["html"] and "button" not in [name for name, _ in found["found"]]
+    assert PLACE not in found["html"]
+    assert found["html"] == renderer.shows(text)["html"], "as if nothing had been marked"
+
+
+def test_a_mark_without_a_piece_and_a_number_that_is_none_are_nothing(renderer: Renderer) -> None:
+    for mark in (f"{PLACE}7{PLACE}", f"{PLACE}99999999999999999999{PLACE}"):
+        assert renderer.is_safe(f"a{mark}b")["text"].strip() == "ab"
+    assert re.search("a.*constructor.*b", renderer.is_safe(f"a{PLACE}constructor{PLACE}b")["text"])
