@@ -396,8 +396,8 @@ def test_open_rename_export_delete(reader: Opened, engine: FakeEngine) -> None:
     markdown = conversing.export(session.id, dialogue.id, "markdown")
     assert markdown.name == "Of-books.md" and "# ../Of \\<books\\>" in markdown.text
     assert "> One? &lt;b>" in markdown.text and "Some *answer*." in markdown.text and "exact" in markdown.text
-    packed = json.loads(conversing.export(session.id, dialogue.id, "json").packed())
-    assert json.loads(packed["text"])["nodes"][0]["answer"]["token_ids"] == [1000, 1001]
+    text = conversing.export(session.id, dialogue.id, "json").text
+    assert json.loads(text)["nodes"][0]["answer"]["token_ids"] == [1000, 1001]
     conversing.delete(session.id, dialogue.id)
     assert session.dialogue is None and worker.conversations.listing().summaries == ()
     with pytest.raises(ConversationGone):

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from gradio_client import Client, handle_file
 
 from app.context.uploads import Upload
 from app.runtime.error_text import problem_and_hint, without_paths
@@ -17,9 +16,9 @@ from app.ui.models.view import not_loaded, refused
 from app.ui.reading.book_view import failure
 from core.errors import CoreError, DamagedAssets
 from core.models.hub import catalog
-from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, opened, write_book
 from tests.app.server.openai.servers import ServedEngine, served
-from tests.app.ui.test_page import SETTINGS, enter, run
+from tests.app.ui.pages import PageOf, act_id
 
 pytestmark = GRADIO_WARNINGS
 SECRET = "/srv/Reader Name/secret/model.safetensors"
@@ -65,23 +64,20 @@ def test_everything_that_shows_an_error_leaves_them_out() -> None:
 
 
 def test_the_page_is_told_no_more(serve: ServeOn, worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
-    address = serve(worker)
-    client = Client(address, verbose=False)
-    session_id = enter(client)
-    run(client, session_id, [handle_file(str(write_book(tmp_path)))], api="/open")
+    address, page = serve(worker), PageOf(worker, opened(worker, write_book(tmp_path)))
     engine.enqueue(OSError(2, "No such file", SECRET))
-    seen = str(run(client, session_id, "Why?", *SETTINGS, api="/ask"))
+    page.asks("Why?")
+    seen = "".join(str(page.state(tab)) for tab in ("read", "library", "race", "inside"))
     assert (
         "The engine stopped with an error (FileNotFoundError)." in seen
         and "secret" not in seen
         and "No such file" not in seen
     )
-    client.close()
     with httpx.Client(trust_env=False, timeout=SECONDS) as raw:
         for path in ("/etc/passwd", str(catalog.ROOT / "README.md"), str(tmp_path / "nothing")):
-            message = {"data": [session_id, [{"path": path, "meta": {"_type": "gradio.FileData"}}]]}
-            answer = raw.post(f"{address}gradio_api/run/open", json=message)
-            assert answer.status_code >= 400 and answer.text.count("/") == 0, answer.text
+            act = {"session": page.session.id, "id": act_id(), "act": "open", "values": {"files": [path]}}
+            assert raw.post(f"{address}page/act", json=act).text == "false"
+            assert "no file that was dropped here" in page.problem and "/" not in page.problem
 
 
 def test_a_client_of_the_server_is_told_no_more(start_worker: Callable[..., EngineWorker]) -> None:

@@ -68,7 +68,7 @@ def test_an_engine_that_cannot_be_closed_makes_way_all_the_same(
 def test_pages_that_wait_for_a_model_leave_their_threads_to_others(
     monkeypatch: pytest.MonkeyPatch, engine: FakeEngine
 ) -> None:
-    monkeypatch.setattr("app.runtime.worker.SIGN_OF_LIFE_SECONDS", 0.01)
+    monkeypatch.setattr("app.runtime.worker.TELL_SECONDS", 0.01)
     worker, release = worker_held(engine)
     try:
         states = worker.states()

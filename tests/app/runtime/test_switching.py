@@ -269,7 +269,7 @@ def test_loading_tells_how_far_it_is_and_stop_brings_the_model_before_back(begin
     states = worker.states()
     far = next(one for one in states if isinstance(one, Loading) and one.progress.total_bytes)
     assert "Loading other… 1.00 GB of 2.00 GB · 50%" in masthead(far)
-    assert 'data-act="halt"' in view.loading(far) and "50%" in view.loading(far)
+    assert 'data-act="model-halt"' in view.loading(far) and "50%" in view.loading(far)
     worker.stop_loading()
     state = list(states)[-1]
     assert isinstance(state, Ready) and state.info.model == first and state.refused is not None

@@ -13,16 +13,15 @@ from typing import Any
 import httpx
 import pytest
 import safehttpx
-from gradio_client import Client, handle_file
 
 from app.context.upload_files import FOLDER, claim, drop_unopened, forget, in_use, size_bytes, sweep
 from app.runtime.worker import EngineWorker
 from app.server import bodies, serve_page
 from app.ui.assets import ASSETS
 from core.errors import CoreError
-from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine
 from tests.app.server.openai.servers import wait_for
-from tests.app.ui.test_page import enter
+from tests.app.ui.pages import PageOf, act_id
 
 pytestmark = GRADIO_WARNINGS
 ServeOn = Callable[[EngineWorker], str]
@@ -92,37 +91,15 @@ def test_nothing_that_a_client_sends_makes_the_server_fetch(
                 for method in ("GET", "HEAD"):
                     status = client.request(method, f"{address}gradio_api/{path}{target}").status_code
                     assert status == 404, f"{method} {path}{target}"
-        events = opening_events(client, address)
-        sent = 0
         for payload in [*files, url, [url]]:
-            message = {"data": ["0" * 32, payload], "session_hash": "s"}
-            for number in events:
-                for route in ("call/open", "call/v2/open", "api/open", "component_server"):
-                    answer = client.post(f"{address}gradio_api/{route}", json={**message, "fn_index": number})
-                    assert (answer.status_code, answer.text) == (404, bodies.NOTHING_HERE), route
-                client.post(f"{address}gradio_api/run/open", json={**message, "fn_index": number})
-                sent, here = sent + 1, f"s{sent}"
-                queued = client.post(
-                    f"{address}gradio_api/queue/join", json={**message, "fn_index": number, "session_hash": here}
-                )
-                assert queued.status_code == 200
-                wait_for_the_end(client, address, here)
+            message = {"data": ["0" * 32, payload], "session_hash": "s", "fn_index": 0}
+            for route in ("call/open", "call/v2/open", "api/open", "component_server", "run/open", "queue/join"):
+                answer = client.post(f"{address}gradio_api/{route}", json=message)
+                assert (answer.status_code, answer.text) == (404, bodies.NOTHING_HERE), route
+            act = {"session": "0" * 32, "id": act_id(), "act": "open", "values": {"files": payload}}
+            answer = client.post(f"{address}page/act", json=act)
+            assert (answer.status_code, answer.json()) == (200, False)
     assert hits == []
-
-
-def opening_events(client: httpx.Client, address: str) -> list[int]:
-    """The events that take files."""
-    config = client.get(f"{address}config").json()
-    files = {one["id"] for one in config["components"] if one["type"] == "file"}
-    found = [one["id"] for one in config["dependencies"] if files & set(one["inputs"])]
-    assert len(found) >= 2, "both places where files are dropped"
-    return found
-
-
-def wait_for_the_end(client: httpx.Client, address: str, session_hash: str) -> None:
-    """Of what was queued."""
-    with client.stream("GET", f"{address}gradio_api/queue/data", params={"session_hash": session_hash}) as answer:
-        assert any("process_completed" in line for line in answer.iter_lines())
 
 
 def test_only_what_the_page_asks_for_is_there(serve: ServeOn, worker: EngineWorker) -> None:
@@ -142,7 +119,7 @@ def test_only_what_the_page_asks_for_is_there(serve: ServeOn, worker: EngineWork
 def test_a_message_that_is_nested_too_deeply_is_refused(serve: ServeOn, worker: EngineWorker) -> None:
     address = serve(worker)
     with httpx.Client(trust_env=False, timeout=SECONDS) as client:
-        assert client.post(f"{address}gradio_api/queue/join", content=b"[" * 100_000).status_code in (400, 422)
+        assert client.post(f"{address}page/act", content=b"[" * 100_000).status_code in (400, 422)
 
 
 def test_files_of_the_project_are_not_served(serve: ServeOn, worker: EngineWorker) -> None:
@@ -190,7 +167,7 @@ def test_one_request_and_all_files_together_have_bounds(
     address, folder = serve(worker), arguments.data_dir / FOLDER
     with httpx.Client(trust_env=False, timeout=SECONDS) as client:
         assert post_file(client, address, b"x" * 30_000).status_code == 413
-        assert client.post(f"{address}gradio_api/queue/join", content=b" " * 10_001).status_code == 413
+        assert client.post(f"{address}page/act", content=b" " * 10_001).status_code == 413
         boundary = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\n'
         endless = (part for part in (boundary, *[b"x" * 10_000] * 9, b"\r\n--b--\r\n"))
         headers = {"Content-Type": "multipart/form-data; boundary=b"}
@@ -220,7 +197,7 @@ def test_a_disk_that_is_full_or_fills_up_is_told_and_nothing_stays(
         assert post_file(client, address, b"x" * 2_000).status_code == 200
 
 
-@pytest.mark.parametrize(("path", "limit"), [("queue/join", "MOST_MESSAGES"), ("upload", "MOST_UPLOADS")])
+@pytest.mark.parametrize(("path", "limit"), [("page/act", "MOST_MESSAGES"), ("gradio_api/upload", "MOST_UPLOADS")])
 def test_unfinished_bodies_are_few_and_end(
     serve: ServeOn,
     worker: EngineWorker,
@@ -235,15 +212,15 @@ def test_unfinished_bodies_are_few_and_end(
     lines = []
     for _ in range(3):
         lines.append(socket.create_connection(("127.0.0.1", arguments.port), SECONDS))
-        head = f"POST /gradio_api/{path} HTTP/1.1\r\nHost: 127.0.0.1:{arguments.port}\r\nContent-Length: 90\r\n"
+        head = f"POST /{path} HTTP/1.1\r\nHost: 127.0.0.1:{arguments.port}\r\nContent-Length: 90\r\n"
         lines[-1].sendall(f"{head}Content-Type: multipart/form-data; boundary=b\r\n\r\n--b".encode())
     statuses = sorted(line.recv(100).split()[1] for line in lines)
-    assert statuses == ([b"400", b"400", b"503"] if path == "queue/join" else [b"400", b"400", b"413"])
+    assert statuses == ([b"400", b"400", b"503"] if path == "page/act" else [b"400", b"400", b"413"])
     for line in lines:
         line.close()
     with httpx.Client(trust_env=False, timeout=SECONDS) as client:
         assert post_file(client, address, b"words").status_code == 200, "places are given back"
-        assert client.post(f"{address}gradio_api/queue/join", json={}).status_code == 422
+        assert client.post(f"{address}page/act", json={}).status_code == 400
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(
@@ -270,18 +247,18 @@ def test_an_upload_that_breaks_off_leaves_nothing(
 def test_the_copy_goes_before_the_book_is_read(
     serve: ServeOn, worker: EngineWorker, engine: FakeEngine, tmp_path: Path, arguments: argparse.Namespace
 ) -> None:
-    client = Client(serve(worker), verbose=False)
-    session_id = enter(client)
+    address, page = serve(worker), PageOf(worker)
     engine.reading.clear()
-    job = client.submit(session_id, [handle_file(str(write_book(tmp_path)))], api_name="/open")
-    wait_for(lambda: any("Reading" in card for card, *_ in job.outputs()))
-    assert (
-        list((arguments.data_dir / FOLDER).rglob("*.txt")) == [] == list((arguments.data_dir / FOLDER).glob("?" * 64))
-    )
-    assert not job.done(), "the model has not read it"
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
+        files = post_file(client, address, b"It was a dark and stormy night. " * 9).json()
+    assert page.does("open", files=files)
+    wait_for(lambda: "Reading" in page.state()["book"])
+    folder = arguments.data_dir / FOLDER
+    assert list(folder.rglob("*.txt")) == [] == list(folder.glob("?" * 64))
+    assert not page.session.is_read, "the model has not read it"
     engine.reading.set()
-    job.result(SECONDS)
-    client.close()
+    page.rests()
+    assert page.session.is_read
 
 
 # -------------------- the folder

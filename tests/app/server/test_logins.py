@@ -149,12 +149,12 @@ def test_without_login_no_body_is_read_and_nothing_is_held(
         await handle(self, scope, receive, send)
 
     monkeypatch.setattr(PageLimits, "__call__", note)
-    paths = ("gradio_api/queue/join", "gradio_api/upload", "gradio_api/run/open", "", "assets/x.js", "nowhere")
+    paths = ("page/act", "page/state", "gradio_api/upload", "gradio_api/run/open", "", "assets/x.js", "nowhere")
     for method in ("POST", "PUT", "OPTIONS", "GET"):
         for path in paths:
             answer = everything(raw(address, f"{method} /{path}"))
             assert b" 401 " in answer.partition(b"\r\n")[0], "refused before a byte of the body, and closed"
-    unfinished = [raw(address, "POST /gradio_api/queue/join", b"[" * 50_000) for _ in range(40)]
+    unfinished = [raw(address, "POST /page/act", b"[" * 50_000) for _ in range(40)]
     assert all(line.recv(100).startswith(b"HTTP/1.1 401") for line in unfinished)
     forged = {"Cookie": "access-token-unsecure-x=y; access-token-x="}
     for path in (
@@ -180,10 +180,10 @@ def test_what_a_login_needs_is_open_and_afterwards_everything(
         assert page.status_code == 200 and '"auth_required":true' in page.text.replace(" ", "")
         files = set(re.findall(r'(?:src|href)="\.?/?((?:assets|static|theme|favicon)[^"]*)"', page.text))
         assert len(files) > 1 and {client.get(f"/{file}").status_code for file in files} <= {200}
-        assert client.post("/gradio_api/queue/join", json={}).status_code == 401
+        assert client.post("/page/act", json={}).status_code == 401
         assert login(client, address, RIGHT).status_code == 200
         assert client.get("/config").status_code == 200
-        assert client.post("/gradio_api/queue/join", json={}).status_code == 422, "Gradio has read it"
+        assert client.post("/page/act", json={}).status_code == 400, "the page has read it"
 
 
 def test_the_body_of_a_login_is_small_and_comes_soon(
