@@ -65,20 +65,6 @@ class Part:
     aside: bool = False
 
 
-class Is:
-    """A value in a key that is compared by what it is, not by what it holds; it lives as long as the key."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Is) and self._value is other._value
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """A part as it was drawn last."""

@@ -11,7 +11,8 @@ from app.ui.acts import Act, Values
 from app.ui.inside.view import EMPTY, inside
 from app.ui.pane import pane, tab_heading
 from app.ui.shown import shown_of
-from app.ui.site import Is, Part, Site
+from app.ui.site import Part, Site
+from app.ui.state import Is
 from core.decoding.registry import method_label
 
 INTERVAL_SECONDS = 0.5  # drawing takes the engine's process some milliseconds

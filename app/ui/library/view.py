@@ -15,7 +15,7 @@ from app.ui.library.page_viewer import tool
 from app.ui.reading.book_view import extent, failure, offer_button, progress, undo
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.reading.recognition_view import offer_for_book
-from app.ui.site import Is
+from app.ui.state import Is
 
 MOST_SHOWN = 60  # offers of one book; more can be typed
 EMPTY = f"""<section class="card empty-library"><h3>Nothing in the library yet</h3>

@@ -23,7 +23,7 @@ from app.ui import render
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
 from app.ui.shown import shown_of
-from app.ui.site import Is
+from app.ui.state import Is
 from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
 

@@ -12,7 +12,8 @@ from app.ui.pane import pane, tab_heading
 from app.ui.race.stage import opening
 from app.ui.race.view import AT_FIRST, RaceView
 from app.ui.shown import shown_of
-from app.ui.site import Is, Part, Site
+from app.ui.site import Part, Site
+from app.ui.state import Is
 from core.config import GenerationConfig
 from core.decoding.registry import METHODS
 

@@ -12,7 +12,7 @@ from app.ui.reading.evidence_chips import chips, own_key
 from app.ui.reading.welcome import welcome
 from app.ui.reading.writing import Writing
 from app.ui.shown import shown_of
-from app.ui.site import Is
+from app.ui.state import Is
 from core.decoding.stats import DecodeStats
 from core.generation.events import Finished, StopReason
 

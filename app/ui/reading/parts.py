@@ -19,7 +19,8 @@ from app.ui.reading.settings import choices
 from app.ui.reading.waiting import waits_for
 from app.ui.retrieval_map.view import where
 from app.ui.shown import shown_of
-from app.ui.site import Is, Part, Site
+from app.ui.site import Part, Site
+from app.ui.state import Is
 from core.generation.events import PrefillProgress
 
 NUM_SUGGESTIONS = 3

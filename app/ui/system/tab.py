@@ -17,7 +17,8 @@ from app.ui.models import view as models_view
 from app.ui.models.rows import model_rows
 from app.ui.pane import pane, tab_heading
 from app.ui.shown import shown_of
-from app.ui.site import Is, Part, Site
+from app.ui.site import Part, Site
+from app.ui.state import Is
 from app.ui.system.report import report
 from app.ui.system.view import Kept, Snapshot, Usage, accepted, system, written
 from core.decoding.stats import DecodeStats

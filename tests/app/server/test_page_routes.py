@@ -530,7 +530,7 @@ def test_a_served_page_streams_acts_and_saves(
                 asked_now = True
                 told = answered(f"{address}page/act", act | {"values": {"question": "How?", "settings": settings}})
                 assert told[0] == 200 and told[2] == b"true"
-            if shown["chat"]["order"] and "live" not in shown:
+            if shown["chat"]["order"] and "Answer complete" in shown["strip"]:
                 break
     (node_id,) = shown["chat"]["order"]
     assert (

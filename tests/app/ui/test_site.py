@@ -10,7 +10,8 @@ import pytest
 from app.runtime.sessions import Session
 from app.ui import site
 from app.ui.page import PARTS
-from app.ui.site import Drawer, Is, Part
+from app.ui.site import Drawer, Part
+from app.ui.state import Is
 from tests.app.ui.pages import until
 
 ANY: Any = None  # these parts draw nothing of the program
