@@ -1,4 +1,4 @@
-"""The page's policy in a real browser: what gets through the escaping does not run, and the page breaks no rule of it."""
+"""The policy of the page in a real browser: what gets through the escaping does not run, and the page keeps to it."""
 
 import argparse
 import shutil
@@ -111,6 +111,7 @@ def test_the_page_itself_breaks_no_rule_of_the_policy(
         for number, text in enumerate(login.split(":")):
             tab.locator("form input, form textarea, .form input, .form textarea").nth(number).fill(text)
         tab.get_by_role("button", name="Login").click()
+        expect(tab.locator("#masthead")).to_be_visible()
     page = Page(tab, address)
     page.reads(write_book(tmp_path))
     engine.enqueue(r"It was \(dark_1\).")

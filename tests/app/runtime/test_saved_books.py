@@ -82,12 +82,16 @@ def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_rest
     worker, file = start(), write_book(tmp_path, TEXT)
     session = worker.sessions.get(opened(worker, file))
     offer = disk_state(session).offer
-    assert offer is not None and "Keep it on disk?" in card(session) and "KiB" in card(session) and kept(worker) == []
+    assert (
+        offer is not None and "Save what was read?" in card(session) and "KiB" in card(session) and kept(worker) == []
+    )
     first = answer(worker, session.id)  # an answer in between does not matter
     moves = [event for event in worker.save_book(session.id) if isinstance(event, BookMoving)]
     assert moves[-1].done_tokens == moves[-1].total_tokens == len(offer.token_ids)
     assert (
-        "Kept on disk: " in card(session) and "Keep it on disk?" not in card(session) and kept(worker) == ["book.txt"]
+        "Saved on disk: " in card(session)
+        and "Save what was read?" not in card(session)
+        and kept(worker) == ["book.txt"]
     )
 
     worker = start()
@@ -96,7 +100,7 @@ def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_rest
     reading = [event for event in events if isinstance(event, PrefillProgress)]
     assert [event.reused_tokens == event.total_tokens for event in reading] == [True], "nothing was read"
     assert any(isinstance(event, BookMoving) and event.what == "opening" for event in events)
-    assert session.is_read and "Opened from disk in" in card(session) and "Keep it on disk?" not in card(session)
+    assert session.is_read and "Opened from disk in" in card(session) and "Save what was read?" not in card(session)
     assert answer(worker, session.id).token_ids == first.token_ids
     assert session.exchanges[-1].num_reread == 0
 
@@ -128,7 +132,7 @@ def test_a_book_that_an_answer_read_is_offered_and_opened_after_a_restart(
 ) -> None:
     worker, file = start(), write_book(tmp_path, LONG)
     session = read_by_an_answer(worker, file)
-    assert "Keep it on disk?" in card(session) and session.read_seconds > 0
+    assert "Save what was read?" in card(session) and session.read_seconds > 0
     list(worker.save_book(session.id))
     assert kept(worker) == ["book.txt"]
     wanted = session.exchanges[-1].finished.token_ids
@@ -147,7 +151,7 @@ def test_a_book_that_an_answer_read_is_kept_without_asking_where_books_always_ar
     session = read_by_an_answer(worker, write_book(tmp_path, LONG))
     answer(worker, session.id)  # keeping makes way for it, and goes on afterwards
     wait_for(lambda: disk_state(session).kept_bytes > 0)
-    assert kept(worker) == ["book.txt"] and "Kept on disk: " in card(session)
+    assert kept(worker) == ["book.txt"] and "Saved on disk: " in card(session)
 
 
 def test_no_is_an_answer_and_incognito_asks_nothing(start: Callable[[], EngineWorker], tmp_path: Path) -> None:
@@ -155,7 +159,7 @@ def test_no_is_an_answer_and_incognito_asks_nothing(start: Callable[[], EngineWo
     session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT)))
     disk_state(session).decline()
     list(worker.save_book(session.id))
-    assert "Keep it on disk?" not in card(session) and kept(worker) == []
+    assert "Save what was read?" not in card(session) and kept(worker) == []
     hidden = worker.sessions.enter("")
     hidden.incognito = True
     list(worker.open_book(hidden.id, write_book(tmp_path, "Then came the day. " * 40, "two.txt")))
