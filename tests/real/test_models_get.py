@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
@@ -16,7 +16,6 @@ from app.runtime.downloads import Downloads
 from app.runtime.events import Ready
 from app.runtime.worker import EngineWorker
 from app.server.serve_page import model_source
-from app.ui.models.offer import ModelOffer
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.generation.events import Finished
@@ -24,7 +23,9 @@ from core.models.hub.catalog import ROOT, entries, find
 from tests.app.conftest import serve as serve
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 from tests.app.fakes import GRADIO_WARNINGS
-from tests.browser.test_page import Reader, browser, playwright  # noqa: F401
+from tests.app.ui.pages import PageOf, until
+from tests.browser.journeys.conftest import browser  # noqa: F401
+from tests.browser.journeys.page import Page, expect, playwright
 from tests.real.conftest import SMALLEST
 from tests.real.test_answers import TEXT
 
@@ -71,12 +72,13 @@ def test_the_card_s_button_fetches_it_changes_to_it_and_the_book_is_read_again(
     text.write_text(TEXT, encoding="utf-8")
     list(worker.open_book(session.id, text))
     first = session.book
-    offer = ModelOffer(worker, model_source(arguments), Downloads(), cast(Any, "offer"))
-    assert f'data-act="get:{SMALLEST}"' in offer.html(session)
-    *_, last = offer.act(session.id, f"get:{SMALLEST}")
+    page = PageOf(worker, session.id, source=model_source(arguments), downloads=Downloads())
+    offer = page.site.offer
+    assert f'data-act="offer-get:{SMALLEST}"' in offer.html(session) and page.does(f"offer-get:{SMALLEST}")
+    until(lambda: isinstance(worker.state, Ready) and worker.state.info.model == SMALLEST, offer.html(session))
     assert entries()[SMALLEST].path() == find(SMALLEST).target, "it is here"
     *_, state = worker.states()
-    assert isinstance(state, Ready) and state.info.model == SMALLEST and session.is_stale, last
+    assert isinstance(state, Ready) and session.is_stale
     list(worker.read_book(session.id))
     assert session.is_read and session.book is not first
     method = state.info.usual_method
@@ -98,14 +100,13 @@ def test_on_the_page_an_own_pdf_is_asked_about_after_one_click(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     address = serve(start_worker(Engine.load(EngineConfig(device="cpu", context=4096))))
     with browser.new_context() as context:
-        reader = Reader(context.new_page(), address)
+        reader = Page(context.new_page(), address)
 
         def sees(where: str, text: str) -> None:
-            playwright.expect(reader.page.locator(where)).to_contain_text(text, timeout=LONG)
+            expect(reader.tab.locator(where)).to_contain_text(text, timeout=LONG)
 
-        reader.drops(make_pdf(TEXT.splitlines()))
-        sees("#book", "Read once")
-        reader.page.locator(f'#model-offer [data-act="get:{SMALLEST}"]').click()
+        reader.reads(make_pdf(TEXT.splitlines()))
+        reader.tab.locator(f'#model-offer [data-act="offer-get:{SMALLEST}"]').click()
         sees("#masthead .chip.model", SMALLEST)
         sees("#book", "Another model runs now")
         sees("#book", "Read once")
