@@ -23,7 +23,7 @@ from app.documents.messages import Heading, Opened, OutlineEntry, PageRead
 from app.documents.plain import decode, markdown_title, paginate
 from app.documents.quality import garbled
 from app.documents.sniff import describe, sniff
-from app.markdown import literal, plain
+from app.markdown import standalone
 from core.errors import CoreError
 from tests.hostile.atoms import ATOMS
 
@@ -116,8 +116,7 @@ READERS: Mapping[str, Reads] = {
     "the pages of a PDF": finish_pdf,
     "the sections of an EPUB": finish_epub,
     "the text of a Word file": finish_word,
-    "Markdown in the chat": literal,
-    "text in Markdown": plain,
+    "Markdown in a file": standalone,
     "quotations in a hostile answer": look_up_quotes,
     "quotations in a hostile book": look_up_in_hostile_text,
     "a choice of pages": choose,

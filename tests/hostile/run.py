@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from app.context.context_documents import Library
 from app.documents import Document, DocumentError, read_documents
-from app.markdown import literal
+from app.markdown import standalone
 from app.runtime.versions import versions
 from assets.tools.bench.report import commit
 from core.planning.hardware import this_machine
@@ -95,7 +95,7 @@ def check(document: Document) -> None:
     library.text.encode()
     assert document.name.isprintable() and "\n" not in document.title, f"{document.name!r}, {document.title!r}"
     for text in (document.text[:5_000], document.title, document.name):
-        as_markdown = literal(text)
+        as_markdown = standalone(text)
         outside_code = as_markdown if "`" not in text and "~" not in text and "$" not in text else ""
         assert "<script" not in outside_code and "<img" not in outside_code, "markup that a page would act on"
 

@@ -19,7 +19,7 @@ from app.conversations.schema import Damaged, NewerVersion, document, dump, load
 from app.conversations.store import Conversations
 from app.conversations.tree import Dialogue
 from app.runtime.sessions import Session
-from app.ui.reading.chat_view import conversation
+from app.ui.reading.chat_view import exchanges
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
 from core.kv_store.bookfile import DamagedBook, Header, parsed
 from core.kv_store.folder import SETTINGS, BookFolder, BookFolderSettings
@@ -66,7 +66,7 @@ VALUES = st.sampled_from(ODD) | st.recursive(
 def show_all_of_it(dialogue: Dialogue) -> None:
     """Whatever the page and the exports do with a conversation, down to the bytes that are sent."""
     session = Session("0" * 32, dialogue=dialogue, editing=dialogue.head)
-    said = [book_notice(session), editing_notice(session), conversation(session), as_markdown(dialogue)]
+    said = [book_notice(session), editing_notice(session), exchanges(session), as_markdown(dialogue)]
     orjson.dumps(said)
     as_json(dialogue).encode()
     assert load(dump(dialogue), dialogue.id) == dialogue
