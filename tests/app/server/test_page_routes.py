@@ -491,6 +491,28 @@ def test_a_book_of_another_model_is_read_again_once_while_somebody_looks(
     finish(visit())
 
 
+def test_a_book_that_another_model_could_not_read_is_tried_once(
+    page: PageOf, routes: PageRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings: list[str] = []
+    monkeypatch.setattr(page.worker, "read_book", lambda one: iter(readings.append(one) or ()))
+    monkeypatch.setattr(page_routes, "SIGN_OF_LIFE_SECONDS", 0.02)
+
+    async def visit() -> None:
+        visitor = await Visitor(routes, page.session.id).comes()
+        page.worker.switch(lambda: (FakeEngine(), MACHINE), "other")
+        for number in (1, 2):
+            while len(readings) < number:
+                await visitor.takes()
+            for _ in range(10):
+                await visitor.takes()
+            assert len(readings) == number and page.session.is_stale
+            page.worker.switch(lambda: (FakeEngine(), MACHINE), "yet another")
+        await visitor.goes()
+
+    finish(visit())
+
+
 # -------------------- through the whole server
 
 
