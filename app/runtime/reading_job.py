@@ -139,8 +139,8 @@ class Reading:
                 reads = isinstance(session.doing, PrefillProgress) and session.doing is not mine
                 if isinstance(event, PrefillProgress) or (isinstance(event, Waiting) and not reads):
                     session.doing = mine = event  # progress of this page's own other reading says more than a wait
-                elif isinstance(event, BookOpened) and not session.is_read and session.doing is None:
-                    session.doing = mine = about_to_read(session, event.book)  # else the card says "Stopped" meanwhile
+                elif isinstance(event, BookOpened):
+                    mine = session.doing  # as `open_to_read` has set it
                 yield event
         finally:
             if session.doing is mine:
@@ -151,7 +151,7 @@ class Reading:
             return
         if session.uploads.behind:
             self._jobs.cancel(session.id, "reading")  # what was read stays read
-            yield from self._jobs.stream(session, "counting", partial(open_library, session))
+            yield from self._jobs.stream(session, "counting", partial(open_to_read, session))
         if session.book is not None and not session.is_read and not session.uploads.behind:
             yield from self._jobs.stream(session, "reading", partial(read_opening, session, self._saved_books))
         yield from self._keep(session)
@@ -195,6 +195,14 @@ class Reading:
         if session.baseline is not None and session.budget in (None, session.baseline_budget):
             return
         self._jobs.add_once(session, "survey", partial(survey, session, self._jobs.others_wait))
+
+
+def open_to_read(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+    """Open the library; from the moment in which a book is open it is about to be read, not stopped."""
+    for event in open_library(session, engine, cancel):
+        if isinstance(event, BookOpened) and not session.is_read and session.doing is None:
+            session.doing = about_to_read(session, event.book)
+        yield event
 
 
 def about_to_read(session: Session, book: Book) -> PrefillProgress:
