@@ -51,6 +51,7 @@ def test_a_question_whose_receipt_is_lost_is_asked_once(page: Page, engine: Fake
             route.abort()
 
     page.tab.route("**/page/act", lose, times=3)
-    page.asks("Dark?")
+    with page.tab.expect_response(lambda response: response.url.endswith("/page/act")):
+        page.asks("Dark?")
     page.answers("Quite dark.")
     assert len(lost) == 3 and len(engine.configs) == 1, "it was sent until it was heard of, and asked once"
