@@ -140,7 +140,9 @@ def main(argv: list[str]) -> int:
     print(f"times as long         {found.slower:.2f}")
     print(f"requests a second     {median(found.sent):.0f} of {args.rate}, answered {found.answers}")
     if args.json:
-        made = {"command": f"python -m tests.endurance.siege --rate {args.rate} --rounds {args.rounds}"}
+        made: dict[str, object] = {
+            "command": f"python -m tests.endurance.siege --rate {args.rate} --rounds {args.rounds}"
+        }
         made |= {"commit": commit(), "machine": asdict(this_machine()), "date": str(datetime.date.today())}
         args.json.write_text(json.dumps(made | asdict(found), indent=1, default=str) + "\n", encoding="utf-8")
     return int(found.slower > 2 or any(status.startswith("2") for status in found.answers))

@@ -60,9 +60,8 @@ class Soak:
         """The median after the warm-up, or at the end."""
         total = self.samples[-1].seconds
         start, stop = (1 - TAIL, 1.0) if end else (WARM_UP, WARM_UP + TAIL)
-        return statistics.median(
-            getattr(sample, what) for sample in self.samples if start * total <= sample.seconds <= stop * total
-        )
+        chosen = [sample for sample in self.samples if start * total <= sample.seconds <= stop * total]
+        return float(statistics.median(getattr(sample, what) for sample in chosen))
 
     @property
     def growth(self) -> float:
