@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from app.context.samples import load_samples
+from tests.app.ui.pages import MARK
 from tests.endurance.tab import State, Tab, busy, exchanges, is_answered, is_over
 
 METHODS = ("triforce", "autoregressive")
@@ -69,7 +70,8 @@ class Person:
         """Come to the page again: it shows the conversation that it showed."""
         before = self.tab.settle()
         self._return(self.tab.session)
-        talks = [[(one["question"], one.get("text")) for one in exchanges(state)] for state in (before, self.tab.state)]
+        shown = [exchanges(state) for state in (before, self.tab.state)]
+        talks = [[(one["question"], MARK.sub("", one.get("text", ""))) for one in path] for path in shown]
         if talks[0] != talks[1] and "answering" not in before["flags"]:
             with self.ledger.lock:
                 self.ledger.changed.append(f"{self.name}: {talks[0]} became {talks[1]}")
