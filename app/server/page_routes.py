@@ -72,7 +72,8 @@ class PageRoutes:
         session.num_streams += 1
         try:
             yield "retry: 500\n\n"
-            while True:
+            # A session that is looked at is kept; one that was forgotten all the same, until an act begins another.
+            while (site.worker.sessions.find(session_id) or session) is session:
                 version = session.version
                 self._catch_up(session)
                 state = await run_in_threadpool(drawer.state)

@@ -115,6 +115,7 @@ def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
 def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     """Two sample books in the library with a page of one, where in them an answer was drafted from, and Find."""
     page = reads(browser, address, "desktop", scheme)
+    page.locator("#samples summary").click()  # folded since a book is open
     page.locator("#samples button").nth(1).click()
     page.wait_for_selector("#book .titles li:nth-child(2)")
     page.wait_for_selector("#book .step.done")

@@ -16,13 +16,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-from gradio_client import handle_file
-
 from assets.tools.bench.report import commit
 from core.planning.hardware import this_machine
 from tests.endurance.person import Ledger, Person
 from tests.endurance.program import Program
 from tests.endurance.soak import measure
+from tests.endurance.tab import Tab
 
 AT_ONCE = 20  # tabs that arrive together; all stay
 
@@ -49,9 +48,9 @@ def run(tabs: int, files: int, place: Path) -> Crowd:
     reader = Person(program.address, ledger, random.Random(0), place / "files", "reader")
     book = place / "files" / "book.txt"
     book.write_text("Mary lost the brass kettle in March. " * 40, encoding="utf-8")
-    reader.events("/open", [handle_file(str(book))])
+    reader.open_files(book)
     crowd.rss_before = measure(program, 0.0).rss_bytes
-    visit(program, crowd, ledger, place, reader)
+    visit(program, crowd, reader)
     crowd.answers = len(ledger.answered)
     if not crowd.answers:
         crowd.failures.append("the reader got no answer among the tabs")
@@ -60,11 +59,13 @@ def run(tabs: int, files: int, place: Path) -> Crowd:
     crowd.failures += [f"hang: {what}" for what in ledger.hangs]
     if not program.alive or not program.serves():
         crowd.failures.append("the app is gone")
+    reader.tab.close()
     program.end()
+    crowd.failures += program.faults()
     return crowd
 
 
-def visit(program: Program, crowd: Crowd, ledger: Ledger, place: Path, reader: Person) -> None:
+def visit(program: Program, crowd: Crowd, reader: Person) -> None:
     """All tabs come and stay, while the reader goes on asking."""
     done = threading.Event()
 
@@ -72,24 +73,25 @@ def visit(program: Program, crowd: Crowd, ledger: Ledger, place: Path, reader: P
         while not done.is_set():
             reader.ask()
 
-    def come(number: int) -> Person | None:
+    def come(number: int) -> Tab | None:
         started = time.monotonic()
         try:
-            person = Person(program.address, ledger, random.Random(number), place / "tabs", f"tab {number}")
+            tab = Tab(program.address)
         except Exception as error:
             crowd.failures.append(f"tab {number}: {error!r}")
             return None
         crowd.entered.append(time.monotonic() - started)
-        return person
+        return tab
 
     asking = threading.Thread(target=ask)
     asking.start()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        people = [person for person in pool.map(come, range(crowd.tabs)) if person is not None]
+        tabs = [tab for tab in pool.map(come, range(crowd.tabs)) if tab is not None]
     done.set()
     asking.join()
-    for person in people:
-        person.client.close()
+    for tab in tabs:
+        tab.settle()  # it still hears of its page
+        tab.close()
 
 
 def drop(crowd: Crowd, reader: Person, place: Path) -> None:
@@ -100,9 +102,9 @@ def drop(crowd: Crowd, reader: Person, place: Path) -> None:
         (folder / f"{number}.txt").write_text(f"Letter {number} tells of a lantern. " * 20, encoding="utf-8")
     reader.start_over()
     started = time.monotonic()
-    updates = reader.events("/open", [handle_file(str(file)) for file in sorted(folder.iterdir())])
+    reader.open_files(*sorted(folder.iterdir()))
     crowd.files_seconds = time.monotonic() - started
-    shown = str(updates[-1][0]) if updates else ""
+    shown = reader.tab.settle()["book"]
     crowd.files_in_library = crowd.files if f"{crowd.files} documents" in shown else 0
     if crowd.files_in_library != crowd.files:
         crowd.failures.append(f"the card does not show {crowd.files} documents")

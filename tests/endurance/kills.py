@@ -41,6 +41,7 @@ class Found:
     books: int = 0
     damaged: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)  # questions that were asked once, and stand in two places
     processes: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)  # left behind after the last start
     faults: list[str] = field(default_factory=list)
@@ -48,7 +49,7 @@ class Found:
     @property
     def failures(self) -> list[str]:
         """Whatever is not as it must be."""
-        return [*self.damaged, *self.lost, *self.processes, *self.files, *self.faults]
+        return [*self.damaged, *self.lost, *self.doubled, *self.processes, *self.files, *self.faults]
 
 
 def run(number: int, folder: Path, seed: int, minutes: float) -> Found:
@@ -64,6 +65,7 @@ def run(number: int, folder: Path, seed: int, minutes: float) -> Found:
     if (code := last.end()) not in (0, 130):  # 130: while it still started
         found.faults.append(f"the last end, exit {code}: {last.tail(500)}")
     left = [*folder.rglob("*.part"), *folder.glob("conversations/*.damaged"), *folder.glob("uploads/**/*")]
+    found.faults += last.faults()
     found.files = [str(file.relative_to(folder)) for file in left if file.is_file()]
     return found
 
@@ -108,12 +110,14 @@ def one_kill(folder: Path, rng: random.Random, ledger: Ledger, found: Found) -> 
 
 def look(folder: Path, ledger: Ledger, killed: float, found: Found) -> None:
     """Read everything that is on disk."""
-    asked: set[str] = set()
+    asked: dict[str, set[tuple[str, str]]] = {}  # where each question stands: answers to it are of one parent
     files = sorted(folder.glob("conversations/*.json"))
     for file in files:
         try:
             dialogue = load(file.read_text(encoding="utf-8", errors="surrogatepass"), file.stem)
-            asked |= {node.question for node in dialogue.nodes if node.exchange is not None}
+            for node in dialogue.nodes:
+                if node.exchange is not None:
+                    asked.setdefault(node.question, set()).add((file.stem, node.parent))
         except Exception as error:
             found.damaged.append(f"{file.name}: {error!r}")
     books = sorted(folder.glob("shelf/*.book"))
@@ -127,7 +131,8 @@ def look(folder: Path, ledger: Ledger, killed: float, found: Found) -> None:
             found.damaged.append(f"{file.name}: {error!r}")
     with ledger.lock:
         sure = {question for question, when in ledger.answered.items() if when < killed - SETTLED_SECONDS}
-    missing = sure - asked - set(found.lost)
+    missing = sure - asked.keys() - set(found.lost)
+    found.doubled = [question for question, places in asked.items() if len(places) > 1]
     found.lost += sorted(missing)
     found.conversations, found.books, found.answers = len(files), len(books), len(sure)
 
@@ -142,6 +147,7 @@ def table(found: Found) -> str:
         ("books on disk", found.books),
         ("damaged", len(found.damaged)),
         ("answers lost", len(found.lost)),
+        ("answers doubled", len(found.doubled)),
         ("processes left", len(found.processes)),
         ("files left", len(found.files)),
         ("other faults", len(found.faults)),

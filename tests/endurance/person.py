@@ -1,9 +1,6 @@
 """Somebody at the page who does anything at any time, and remembers what was answered."""
 
-import concurrent.futures
-import contextlib
 import itertools
-import json
 import random
 import threading
 import time
@@ -14,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gradio_client import Client, handle_file
-
 from app.context.samples import load_samples
+from tests.app.ui.pages import MARK
+from tests.endurance.tab import State, Tab, busy, exchanges, is_answered, is_over
 
 METHODS = ("triforce", "autoregressive")
-HANG_SECONDS = 300.0  # no act takes that long, whatever others do
 WORDS = ("harbour", "lantern", "kettle", "captain", "letter", "winter", "garden", "silver", "teapot", "morning")
+TABS = ("library", "race", "inside", "system", "read")
 
 
 @dataclass(slots=True)
@@ -31,22 +28,19 @@ class Ledger:
     acts: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     hangs: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)  # conversations that were others after a reload
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Person:
-    """A client of the page. Every act is one event of it; `doing` names the present one."""
+    """Somebody with one tab. `doing` names the present act."""
 
     def __init__(self, address: str, ledger: Ledger, rng: random.Random, folder: Path, name: str) -> None:
-        self.ledger, self.rng, self.folder, self.name = ledger, rng, folder, name
+        self.address, self.ledger, self.rng, self.folder, self.name = address, ledger, rng, folder, name
         self.doing = "arriving"
         self._numbers = itertools.count()
         folder.mkdir(parents=True, exist_ok=True)
-        self.client = Client(address, verbose=False)
-        named = self.client.view_api(return_format="dict", print_info=False)["named_endpoints"]
-        self._talk = next(name for name in named if name.startswith("/act"))
-        self.session = ""
-        self.reload()
+        self.tab = Tab(address)
 
     # -------------------- acts
 
@@ -58,8 +52,7 @@ class Person:
             (3, self.ask_and_stop),
             (2, self.ask_and_leave),
             (2, self.regenerate),
-            (1, self.new_conversation),
-            (1, self.clear),
+            (2, self.new_conversation),
             (2, self.race),
             (2, self.reload),
             (1, self.start_over),
@@ -74,93 +67,102 @@ class Person:
             self.ledger.acts[self.doing] += 1
 
     def reload(self) -> None:
-        """Come to the page, with the session it had."""
-        shown = self._outcome(self.client.submit(self.session, "", api_name="/enter"))
-        if shown:
-            self.session = str(shown[-1][0])
+        """Come to the page again: it shows the conversation that it showed."""
+        before = self.tab.settle()
+        self._return(self.tab.session)
+        shown = [exchanges(state) for state in (before, self.tab.state)]
+        talks = [[(one["question"], MARK.sub("", one.get("text", ""))) for one in path] for path in shown]
+        if talks[0] != talks[1] and "answering" not in before["flags"]:
+            with self.ledger.lock:
+                self.ledger.changed.append(f"{self.name}: {talks[0]} became {talks[1]}")
 
     def open(self) -> None:
         """Drop one file, or some, good or bad."""
-        files = [self._file() for _ in range(self.rng.choice((1, 1, 1, 2)))]
-        self.events("/open", [handle_file(str(file)) for file in files])
+        self.open_files(*(self._file() for _ in range(self.rng.choice((1, 1, 1, 2)))))
+
+    def open_files(self, *files: Path) -> None:
+        """Drop files, which are gone then, and wait until they are read."""
+        self._counted(self.tab.open(*files), "open")
         for file in files:
             file.unlink(missing_ok=True)
+        self._rest()
 
     def open_text(self) -> None:
         """Drop a small text: from here on there is something to ask about."""
-        file = self._text(50)
-        self.events("/open", [handle_file(str(file))])
-        file.unlink(missing_ok=True)
+        self.open_files(self._text(50))
 
     def ask(self) -> None:
         """Ask, and wait for the answer."""
         question = self._question()
-        updates = self.events("/ask", question, self.rng.choice(METHODS), self.rng.choice((0.0, 0.8)), 1.0, 24)
-        if updates and ("Answer complete" in str(updates[-1][0]) or "At the limit" in str(updates[-1][0])):
-            with self.ledger.lock:
-                self.ledger.answered[question] = time.monotonic()
+        if self._asks(question, method=self.rng.choice(METHODS), temperature=self.rng.choice((0.0, 0.8))):
+            state = self._until(lambda state: is_over(state, question))
+            if is_answered(state, question):
+                with self.ledger.lock:
+                    self.ledger.answered[question] = time.monotonic()
 
     def ask_and_stop(self) -> None:
         """Ask, and stop the answer soon."""
-        job = self._submit("/ask", self._question(), self.rng.choice(METHODS), 0.0, 1.0, 200)
-        time.sleep(self.rng.random())
-        self.events("/stop")
-        self._outcome(job)
+        question = self._question()
+        if self._asks(question, method=self.rng.choice(METHODS), max_new_tokens=200):
+            time.sleep(self.rng.random())
+            self._does("stop")
+            self._until(lambda state: is_over(state, question))
 
     def ask_and_leave(self) -> None:
-        """Ask, and go away without a word."""
-        job = self._submit("/ask", self._question(), "triforce", 0.0, 1.0, 200)
+        """Ask, and go away without a word; come back, or begin anew."""
+        self._asks(self._question(), max_new_tokens=200)
         time.sleep(self.rng.random())
-        job.cancel()
+        self._return(self.tab.session if self.rng.random() < 0.5 else "")
 
     def regenerate(self) -> None:
         """Have the last question answered once more."""
-        self.events("/regenerate", json.dumps({"act": "regenerate:"}), "triforce", 0.9, 1.0, 24)
+        last = ["", *self.tab.settle()["chat"]["order"]][-1]
+        self._does(f"again:{last}", settings={"method": "triforce", "temperature": 0.9, "max_new_tokens": 24})
+        self._rest()
 
     def new_conversation(self) -> None:
         """Leave the conversation as it is and begin another."""
-        self.events(self._talk, json.dumps({"act": "new:"}))
-
-    def clear(self) -> None:
-        """The same by the chat's own button."""
-        self.events("/clear")
+        self._does("new")
 
     def race(self) -> None:
         """A race of two methods; sometimes it is stopped."""
-        job = self._submit("/race", self._question(), ["autoregressive", "triforce"], 0, 16, 0.0)
+        self._does("race", question=self._question(), lanes=METHODS, limit=16)
         if self.rng.random() < 0.5:
             time.sleep(self.rng.random())
-            self.events("/stop_race")
-        self._outcome(job)
+            self._does("stop-race")
+        self._rest()
 
     def start_over(self) -> None:
         """Take everything out of the library."""
-        self.events("/library", "start-over")
+        self._does("start-over")
 
     def stop_reading(self) -> None:
         """Stop what is read, if anything is."""
-        self.events("/stop_reading")
+        self._does("stop-reading")
 
     def look_around(self) -> None:
         """The other tabs, and the search."""
-        self.events("/search", self.rng.choice(WORDS))
-        self.events("/system")
-        self.events("/inside")
+        for tab in TABS:
+            self.tab.show(tab)
+            self._does(f"find:100::{self.rng.choice(WORDS)}")
 
     def wrong_input(self) -> None:
         """What no page sends."""
-        wrong: list[tuple[str, tuple[Any, ...]]] = [
-            ("/ask", ("", "triforce", 0.0, 1.0, 16)),
-            ("/ask", ("x" * 200_000, "triforce", 0.0, 1.0, 16)),
-            ("/ask", ("Warm?", "triforce", -1.0, 9.0, 16)),
-            ("/ask", ("Long?", "triforce", 0.0, 1.0, -5)),
-            ("/library", ("choose:\ud800:9" if self.rng.random() < 0.1 else "choose:none:1-2",)),
-            ("/library", ("preview:" + "0" * 64 + ":" + "9" * 30,)),
-            ("/race", ("", ["triforce"], 0, 16, 0.0)),
-            ("/regenerate", (json.dumps({"act": "regenerate:0"}), "triforce", 0.0, 1.0, 16)),
+        wrong: list[tuple[str, dict[str, Any]]] = [
+            ("ask", {"question": "", "settings": {"method": "triforce"}}),
+            ("ask", {"question": "x" * 200_000, "settings": {"method": "triforce"}}),
+            ("ask", {"question": "Warm?", "settings": {"method": "triforce", "temperature": -1.0, "top_p": 9.0}}),
+            ("ask", {"question": "Long?", "settings": {"method": "triforce", "max_new_tokens": -5}}),
+            ("ask", {"question": "How?"}),
+            ("choose:\ud800:9" if self.rng.random() < 0.1 else "choose:none:1-2", {}),
+            ("preview:" + "0" * 64 + ":" + "9" * 30, {}),
+            ("race", {"question": "", "lanes": ["triforce"]}),
+            ("again:0", {"settings": {"method": "triforce"}}),
+            ("open", {"files": ["../../conversations/x.json", "/etc/hostname"]}),
+            ("nothing:", {}),
         ]
-        api, inputs = self.rng.choice(wrong)
-        self.events(api, *inputs)
+        act, values = self.rng.choice(wrong)
+        self._does(act, **values)
 
     # -------------------- how
 
@@ -193,27 +195,32 @@ class Person:
         file.write_text(f"Chapter {number}. {' '.join(words)}.", encoding="utf-8")
         return file
 
-    def _submit(self, api: str, *inputs: Any) -> Any:
-        return self.client.submit(self.session, *inputs, api_name=api)
+    def _does(self, act: str, **values: Any) -> bool:
+        """Do an act, now and then sent twice; what the page refuses is counted."""
+        done = self.tab.act(act, times=1 + (self.rng.random() < 0.2), **values)
+        return self._counted(done, act)
 
-    def events(self, api: str, *inputs: Any) -> list[Any]:
-        """All updates of an event; what the page refuses is counted, not raised."""
-        return self._outcome(self._submit(api, *inputs))
+    def _asks(self, question: str, **settings: Any) -> bool:
+        return self._does("ask", question=question, settings={"method": "triforce", "max_new_tokens": 24, **settings})
 
-    def _outcome(self, job: Any) -> list[Any]:
+    def _counted(self, done: bool, act: str) -> bool:
+        if not done:
+            with self.ledger.lock:
+                self.ledger.refused[act.partition(":")[0]] += 1
+        return done
+
+    def _return(self, session: str) -> None:
+        self.tab.close()
+        self.tab = Tab(self.address, session)
+
+    def _rest(self) -> None:
+        """Wait until nothing is read, answered or raced."""
+        self._until(lambda state: not busy(state), more=2)
+
+    def _until(self, holds: Callable[[State], object], more: int = 0) -> State:
         try:
-            job.result(timeout=HANG_SECONDS)
-            return list(job.outputs())
-        except concurrent.futures.TimeoutError:
+            return self.tab.until(holds, more)
+        except TimeoutError:
             with self.ledger.lock:
                 self.ledger.hangs.append(f"{self.name}: {self.doing}")
-            with contextlib.suppress(Exception):
-                job.cancel()
-        except concurrent.futures.CancelledError:
-            pass
-        except Exception as error:
-            if type(error).__name__ in ("ConnectError", "ReadError", "RemoteProtocolError", "ConnectionError"):
-                raise ConnectionError from error
-            with self.ledger.lock:
-                self.ledger.refused[type(error).__name__] += 1
-        return []
+            return self.tab.state

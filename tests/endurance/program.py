@@ -67,6 +67,10 @@ class Program:
         """The end of what it printed."""
         return self.log.read_text(encoding="utf-8", errors="replace")[-characters:]
 
+    def faults(self) -> list[str]:
+        """What it printed of errors that nobody expected."""
+        return [line for line in self.tail(10**8).splitlines() if "a job failed" in line or "Traceback" in line]
+
     def children(self) -> list[psutil.Process]:
         """Its processes, parsers above all."""
         try:

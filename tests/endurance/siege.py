@@ -12,6 +12,7 @@ import datetime
 import json
 import multiprocessing
 import os
+import secrets
 import sys
 import tempfile
 import time
@@ -22,18 +23,17 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import urlsplit
 
-from gradio_client import Client, handle_file
-
 from assets.tools.bench.report import commit
 from core.planning.hardware import this_machine
 from tests.endurance.program import Program
+from tests.endurance.tab import Tab, busy, is_over
 
 AUTH = ("reader", "a long password")
 QUESTIONS = 8  # a round
 TICK_SECONDS = 0.01
 PATIENCE_SECONDS = 20.0
 BODY = b"[" + b"[]," * 1300  # what others would have parsed
-PATHS = ("POST /gradio_api/queue/join", "POST /gradio_api/upload", "POST /gradio_api/run/predict", "GET /config")
+PATHS = ("POST /page/act", "POST /gradio_api/upload", "GET /page/state?session=" + "0" * 32, "GET /config")
 
 
 @dataclass(slots=True)
@@ -93,19 +93,19 @@ def run(rate: int, rounds: int, place: Path) -> Siege:
     program = Program(place / "data", more=("--host", "0.0.0.0", "--auth", ":".join(AUTH)))
     try:
         program.wait()
-        reader = Client(program.address, auth=AUTH, verbose=False)
-        session = str(reader.predict("", api_name="/enter")[0])
+        reader = Tab(program.address, auth=AUTH)
         book = place / "book.txt"
         book.write_text("Mary lost the brass kettle in March. " * 400, encoding="utf-8")
-        list(reader.submit(session, [handle_file(str(book))], api_name="/open"))
-        ask(reader, session)  # the first reads the book
+        reader.open(book)
+        reader.settle(lambda state: not busy(state))
+        ask(reader)  # the first reads the book
         for _ in range(rounds):
-            found.quiet += [ask(reader, session) for _ in range(QUESTIONS)]
+            found.quiet += [ask(reader) for _ in range(QUESTIONS)]
             ours, theirs = multiprocessing.Pipe()
             sender = multiprocessing.Process(target=send, args=(program.address, rate, theirs))
             sender.start()
             time.sleep(2)
-            found.besieged += [ask(reader, session) for _ in range(QUESTIONS)]
+            found.besieged += [ask(reader) for _ in range(QUESTIONS)]
             ours.send("stop")
             seconds, answers = ours.recv()
             sender.join()
@@ -117,10 +117,12 @@ def run(rate: int, rounds: int, place: Path) -> Siege:
     return found
 
 
-def ask(reader: Client, session: str) -> float:
+def ask(reader: Tab) -> float:
     """Seconds until an answer is whole."""
-    started = time.monotonic()
-    list(reader.submit(session, "What did Mary lose?", "triforce", 0.0, 1.0, 24, api_name="/ask"))
+    started, question = time.monotonic(), f"What did Mary lose, {secrets.token_hex(4)}?"
+    if not reader.act("ask", question=question, settings={"method": "triforce", "max_new_tokens": 24}):
+        raise RuntimeError("the question was refused")
+    reader.until(lambda state: is_over(state, question))
     return time.monotonic() - started
 
 
@@ -138,7 +140,9 @@ def main(argv: list[str]) -> int:
     print(f"times as long         {found.slower:.2f}")
     print(f"requests a second     {median(found.sent):.0f} of {args.rate}, answered {found.answers}")
     if args.json:
-        made = {"command": f"python -m tests.endurance.siege --rate {args.rate} --rounds {args.rounds}"}
+        made: dict[str, object] = {
+            "command": f"python -m tests.endurance.siege --rate {args.rate} --rounds {args.rounds}"
+        }
         made |= {"commit": commit(), "machine": asdict(this_machine()), "date": str(datetime.date.today())}
         args.json.write_text(json.dumps(made | asdict(found), indent=1, default=str) + "\n", encoding="utf-8")
     return int(found.slower > 2 or any(status.startswith("2") for status in found.answers))

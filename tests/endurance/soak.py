@@ -24,7 +24,6 @@ from typing import Any
 import psutil
 
 from app.runtime.sessions import MOST_SESSIONS
-from app.server.serve_page import MOST_STATES
 from assets.tools.bench.report import commit
 from core.planning.hardware import this_machine
 from tests.endurance.kills import Found, look
@@ -61,9 +60,8 @@ class Soak:
         """The median after the warm-up, or at the end."""
         total = self.samples[-1].seconds
         start, stop = (1 - TAIL, 1.0) if end else (WARM_UP, WARM_UP + TAIL)
-        return statistics.median(
-            getattr(sample, what) for sample in self.samples if start * total <= sample.seconds <= stop * total
-        )
+        chosen = [sample for sample in self.samples if start * total <= sample.seconds <= stop * total]
+        return float(statistics.median(getattr(sample, what) for sample in chosen))
 
     @property
     def growth(self) -> float:
@@ -72,7 +70,8 @@ class Soak:
 
     def failures(self, ledger: Ledger, found: Found) -> list[str]:
         """Whatever is not as it must be."""
-        told = [*self.crashes, *(f"hang: {what}" for what in ledger.hangs), *found.damaged]
+        told = [*self.crashes, *(f"hang: {what}" for what in ledger.hangs), *found.damaged, *found.doubled]
+        told += [f"a reload shows another conversation: {what}" for what in ledger.changed]
         told += [f"lost: {question}" for question in found.lost]
         if self.growth > MOST_GROWTH:
             told.append(f"memory grew by {self.growth:.1%} after the warm-up")
@@ -111,16 +110,13 @@ def run(minutes: float, people: int, seed: int, place: Path, *, filled: bool = T
         soak.crashes.append("the page cannot be had any more")
     program.end()
     look(place / "data", ledger, time.monotonic() + 2.0, found)
-    soak.crashes += [line for line in program.tail(10**7).splitlines() if "a job failed" in line]
+    soak.crashes += program.faults()
     return soak, ledger, found
 
 
 def fill(program: Program, ledger: Ledger, people: int, seed: int, place: Path, soak: Soak) -> None:
-    """As many people come, do each thing once and leave as the app remembers pages, and some more.
-
-    Gradio keeps for each page whatever was changed in it, so only a page where all was done is as large as pages get.
-    """
-    visits = math.ceil(FILL * max(MOST_STATES, MOST_SESSIONS) / people)
+    """As many people come, do each thing once and leave as the app remembers pages, and some more."""
+    visits = math.ceil(FILL * MOST_SESSIONS / people)
 
     def come(number: int) -> None:
         rng = random.Random(f"{seed} {number} before")
@@ -131,7 +127,7 @@ def fill(program: Program, ledger: Ledger, people: int, seed: int, place: Path, 
                     act()
                 for act in (person.new_conversation, person.start_over, person.wrong_input):
                     act()
-                person.client.close()
+                person.tab.close()
             except Exception as error:
                 soak.crashes.append(f"person {number}, before: {error!r}")
 
@@ -161,7 +157,7 @@ def use(
                 if stop.is_set():
                     break
                 person.act()
-            person.client.close()
+            person.tab.close()
         except Exception as error:
             if program.alive:
                 soak.crashes.append(f"person {number}: {error!r}")
@@ -191,6 +187,7 @@ def table(soak: Soak, ledger: Ledger, found: Found) -> str:
         ("of them", ", ".join(f"{what} {count}" for what, count in ledger.acts.most_common())),
         ("answers told to the end", len(ledger.answered)),
         ("answers lost", len(found.lost)),
+        ("answers doubled", len(found.doubled)),
         ("files damaged", len(found.damaged)),
         ("hangs", len(ledger.hangs)),
         ("crashes and faults", len(soak.crashes)),

@@ -128,7 +128,7 @@ def _conversations_key(site: Site, session: Session) -> object:
 
 
 def _suggestions_key(site: Site, session: Session) -> object:
-    return (Is(session.book), session.fits, session.head, Is(site.worker.state))
+    return (Is(session.book), session.fits, Is(session.dialogue), Is(site.worker.state))
 
 
 def _choosing_key(_site: Site, session: Session) -> object:

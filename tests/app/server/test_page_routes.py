@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.conversations.store import Conversations
-from app.runtime.sessions import Session
+from app.runtime.sessions import MOST_SESSIONS, Session
 from app.runtime.worker import EngineWorker
 from app.server import page_routes
 from app.server.page_routes import PageRoutes
@@ -173,6 +173,37 @@ def test_an_answer_arrives_by_additions_and_is_the_recorded_one_wherever_the_str
             told = [one for one in (message["parts"].get("live.text") for message in visitor.messages) if one]
             grown = "".join(one[GROWN] if isinstance(one, dict) else one for one in told)
             assert f"{words} ".startswith(grown) and "four" in grown and len(told) > 3, "each word was sent once"
+        await visitor.goes()
+
+    finish(visit())
+
+
+def test_a_page_that_somebody_sees_is_not_forgotten(page: PageOf, routes: PageRoutes) -> None:
+    async def visit() -> None:
+        visitor = await Visitor(routes, page.session.id).comes()
+        await visitor.takes()
+        for _ in range(2):
+            for _ in range(MOST_SESSIONS - 1):
+                page.worker.sessions.enter("")
+            await visitor.takes()
+        assert page.worker.sessions.find(page.session.id) is page.session
+        await visitor.goes()
+
+    finish(visit())
+
+
+def test_the_stream_of_a_page_that_was_forgotten_ends_with_its_next_act(page: PageOf, routes: PageRoutes) -> None:
+    async def visit() -> None:
+        visitor = await Visitor(routes, page.session.id).comes()
+        await visitor.takes()
+        for _ in range(MOST_SESSIONS):
+            page.worker.sessions.enter("")
+        assert (await visitor.takes()).keys() == {"parts"}
+        page.does("explode")
+        with pytest.raises(StopAsyncIteration):
+            await visitor.sees(lambda _: False)
+        await visitor.comes()
+        await visitor.sees(lambda shown: "something unknown" in shown["problem"])
         await visitor.goes()
 
     finish(visit())
