@@ -75,6 +75,7 @@ class Session:
     shown: object = None  # what its page shows beside this (`app.ui.shown`)
     acts: OrderedDict[str, bool] = field(default_factory=OrderedDict)  # the newest acts of its page, by their ids
     num_streams: int = 0  # connected pages
+    num_visits: int = 0  # pages that were connected, since the program began
     abandoned: bool = False  # its reading was ended because nobody looked: it goes on with the next who does
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a changed copy
     files: OpenFiles = field(default_factory=OpenFiles)  # of PDFs, for images of their pages; shared by all sessions

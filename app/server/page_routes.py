@@ -4,6 +4,7 @@ import asyncio
 import json
 import mimetypes
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -29,6 +30,7 @@ from core.errors import CoreError
 LOOK_SECONDS = 0.05  # between two looks whether something has changed
 SPARING_SECONDS = 0.25  # between two drawings, where the decoder's threads leave no core to the page
 SIGN_OF_LIFE_SECONDS = 1.0  # the state is drawn and told at least so often: a page without one says that nobody answers
+DRAWING_THREADS = 4  # each keeps memory of its own for what it has drawn
 GONE_SECONDS = 30.0  # after which the work of a page that nobody looks at ends: a page that reloads is back by then
 
 
@@ -37,6 +39,7 @@ class PageRoutes:
 
     def __init__(self, site: Site) -> None:
         self._site, self._acts = site, Acts(site, *ACTS)
+        self._drawing = ThreadPoolExecutor(DRAWING_THREADS, thread_name_prefix="drawing")
 
     @property
     def routes(self) -> list[Route]:
@@ -70,13 +73,14 @@ class PageRoutes:
         await run_in_threadpool(site.conversing.arrive, session)
         drawer, sent = Drawer(site, session, tab, PARTS), dict[str, object]()
         session.num_streams += 1
+        session.num_visits += 1
         try:
             yield "retry: 500\n\n"
             # A session that is looked at is kept; one that was forgotten all the same, until an act begins another.
             while (site.worker.sessions.find(session_id) or session) is session:
                 version = session.version
                 self._catch_up(session)
-                state = await run_in_threadpool(drawer.state)
+                state = await asyncio.get_running_loop().run_in_executor(self._drawing, drawer.state)
                 change = changes(sent, state)
                 whole = {} if sent else {"whole": True}
                 sent = state
@@ -84,7 +88,7 @@ class PageRoutes:
                 await self._until_changed(session, version, is_late=drawer.is_late)
         finally:
             session.num_streams -= 1
-            asyncio.get_running_loop().call_later(GONE_SECONDS, self._left, session)
+            asyncio.get_running_loop().call_later(GONE_SECONDS, self._left, session, session.num_visits)
 
     def _catch_up(self, session: Session) -> None:
         """Read what another model has read before, and what was left when nobody looked; once for each model."""
@@ -111,9 +115,9 @@ class PageRoutes:
 
         return most_threads() >= state.machine.num_cores
 
-    def _left(self, session: Session) -> None:
-        """Nobody looks at the page any more: end what it does."""
-        if session.num_streams == 0:
+    def _left(self, session: Session, num_visits: int) -> None:
+        """Nobody has looked at the page since: end what it does."""
+        if session.num_streams == 0 and session.num_visits == num_visits:
             self._site.worker.abandon(session.id)
 
     async def file(self, request: Request) -> Response:

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from core.planning.hardware import Machine
 
 MOST_UPLOAD = "300mb"
-MOST_THREADS = 256  # a waiting page holds one, asleep
-MOST_STATES = 128  # of pages, in Gradio, 0.8 MB each; more than there are sessions
 AUTH_VARIABLE = "TRIFORCE_AUTH"
 INTERRUPTED = 130  # exit code that shells give a command ended by Ctrl+C
 PLAIN_WARNING = (
@@ -182,8 +180,6 @@ def serve(
         share=args.share,
         auth=auth,
         prevent_thread_lock=True,
-        max_threads=MOST_THREADS,
-        state_session_capacity=MOST_STATES,
         quiet=True,
         show_error=False,
         footer_links=[],
