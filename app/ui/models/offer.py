@@ -8,6 +8,7 @@ model that suits this machine best. Both fetch a model and change to it; open bo
 Nothing is asked of the network before that.
 """
 
+import logging
 import threading
 from collections.abc import Sequence
 
@@ -18,7 +19,7 @@ from app.context.domain_check import FULL_MODELS
 from app.runtime.downloads import Downloads
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
-from app.runtime.worker import EngineWorker
+from app.runtime.worker import EngineFault, EngineWorker
 from app.ui import render
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
@@ -26,6 +27,8 @@ from app.ui.shown import shown_of
 from app.ui.state import Is
 from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
+
+log = logging.getLogger(__name__)
 
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
 SMALL = "; it is small and often wrong"
@@ -85,6 +88,9 @@ class ModelOffer:
             self.use(name)
         except CoreError as error:
             shown_of(session).problem = error
+        except Exception as error:  # a thread that died in silence would look like a model that is on its way
+            log.exception("the offered model could not be used")
+            shown_of(session).problem = EngineFault(error)
         session.changed()
 
     def use(self, name: str) -> None:

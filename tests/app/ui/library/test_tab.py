@@ -67,7 +67,7 @@ def act(site: Site, session: Session, name: str, values: dict[str, Any] | None =
 def settled(worker: EngineWorker, session: Session, condition: Callable[[], bool]) -> None:
     """Wait for what an act began."""
     end = time.monotonic() + SECONDS
-    while not condition() or worker.is_busy(session):
+    while not condition() or worker.is_busy(session) or session.uploads.behind:
         assert time.monotonic() < end, "nothing came of it"
         time.sleep(0.01)
 
@@ -158,7 +158,7 @@ def test_acts_open_arrange_and_undo_and_a_refusal_is_told(
     assert shown_of(session).problem is None, "the next act takes it away"
     for wrong in ("open", "move:x:y", "dismiss:x", "stop-recognising:", "find:x", "sample:../../etc", "preview:"):
         act(site, session, wrong, {"files": "x"} if wrong == "open" else {})
-    assert titles() == ["2", "1", "10"] and session.is_read
+    settled(worker, session, lambda: titles() == ["2", "1", "10"] and session.is_read)
 
 
 # -------------------- files on their way
