@@ -2,8 +2,6 @@
 
 import random
 import re
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from app.markdown import PLACE, with_places
 from app.ui.assets import SERVED
 from tests.app.conversations.test_export import ATOMS
 from tests.app.fakes import SECONDS
-from tests.browser.journeys.page import EVIL, QUIET
+from tests.browser.journeys.page import EVIL
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -69,14 +67,6 @@ LOOK = """([text, inserted]) => {
   place.remove();
   return told;
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["playwright.Browser"]:
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
-        yield chromium
-        chromium.close()
 
 
 class Renderer:

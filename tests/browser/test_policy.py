@@ -1,7 +1,6 @@
 """The policy of the page in a real browser: what gets through the escaping does not run, and the page keeps to it."""
 
 import argparse
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,17 +8,9 @@ import pytest
 
 from app.runtime.worker import EngineWorker
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
-from tests.browser.journeys.page import EVIL, QUIET, Page, expect, playwright
+from tests.browser.journeys.page import EVIL, Page, expect, playwright
 
 pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["playwright.Browser"]:
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -160,23 +160,16 @@ def _snapshot_key(site: Site, session: Session) -> object:
     return (Is(site.worker.state), Is(race), race and race.ended, len(session.exchanges), session.is_read)
 
 
+def _told(name: str, tell: Callable[[Snapshot], str]) -> Part:
+    def draw(site: Site, session: Session) -> str:
+        return tell(snapshot(site, session))
+
+    return Part(name, draw, _snapshot_key, tab="system", rest=0.5, aside=True)
+
+
 PARTS = (
-    Part(
-        "system",
-        lambda site, session: system(snapshot(site, session)),
-        _snapshot_key,
-        tab="system",
-        rest=0.5,
-        aside=True,
-    ),
-    Part(
-        "report",
-        lambda site, session: report(snapshot(site, session)),
-        _snapshot_key,
-        tab="system",
-        rest=0.5,
-        aside=True,
-    ),
+    _told("system", system),
+    _told("report", report),
     Part("models-doing", doing, tab="system"),
     Part("bring", lambda site, _: bring(site), lambda *_: None, tab="system"),
     Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3, aside=True),

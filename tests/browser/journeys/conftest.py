@@ -1,6 +1,5 @@
 """What a journey begins with: a page served for it alone, on an engine that writes what the journey lays before it."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,16 +13,6 @@ from tests.app.fakes import FakeEngine, worker_of
 
 if TYPE_CHECKING:  # they skip their tests where no browser is installed
     from tests.browser.journeys.page import Page
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from tests.browser.journeys.page import QUIET, playwright
-
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
