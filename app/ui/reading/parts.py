@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from app.context.context_documents import Book, Chapters, Sections, Whole
 from app.context.domain_check import FULL_MODELS, OWN_BOOKS
 from app.context.samples import Sample, one_of_each, open_questions
 from app.runtime.events import Ready
@@ -81,7 +82,7 @@ def suggestions(site: Site, session: Session) -> str:
     found = [one for name in names for one in open_questions(site.samples, name, asked, NUM_SUGGESTIONS)]
     state = site.worker.state
     if session.book and names and not found and not asked and isinstance(state, Ready) and not state.info.limits:
-        titles = [chapter.title for document in session.book.library.books for chapter in document.document.chapters]
+        titles = [title for book in session.book.library.books for title in _read_chapters(book)]
         found = [f"What is “{title}” about?" for title in titles if len(title) <= MOST_TITLE][:NUM_SUGGESTIONS]
     return "".join(f'<button type="button" data-ask>{render.escape(text)}</button>' for text in found[:NUM_SUGGESTIONS])
 
@@ -125,6 +126,20 @@ def _conversations_key(site: Site, session: Session) -> object:
         deleted,
         session.incognito,
     )
+
+
+def _read_chapters(book: Book) -> list[str]:
+    """The titles of the chapters of which anything is read."""
+    chapters = book.document.chapters
+    match book.choice:
+        case Whole():
+            return [chapter.title for chapter in chapters]
+        case Chapters(numbers):
+            return [chapters[number - 1].title for number in numbers]
+        case Sections(paths):
+            return [chapters[number - 1].title for number in dict.fromkeys(path[0] for path in paths)]
+        case _:
+            return []
 
 
 def _suggestions_key(site: Site, session: Session) -> object:

@@ -27,7 +27,7 @@ def build_read_tab() -> Fields:
         with gr.Column(elem_id="side", min_width=280, scale=0):
             pane("book", "book", BookView(Session("")).html())
             build_fold("side", "Books")
-            pane("reading", "reading-buttons")
+            pane("reading", "reading-buttons", prose=False)
             build_drop("drop", "Open books", 104)
             pane("samples", "samples")
             pane("conversations", "conversations", prose=False)

@@ -22,11 +22,12 @@
   // -------------------- drawing
 
   const kept = (node) => node.nodeType === 1 && node.matches("[data-keep]");
+  const ownOf = (node) => (["radio", "checkbox"].includes(node.type) ? "checked" : "value");
   const MORPH = {
     morphStyle: "innerHTML",
     callbacks: {
       beforeNodeMorphed: (old, now) => !(old.nodeType === 1 && old.matches("[data-live]") && now.matches?.("[data-live]")),
-      beforeAttributeUpdated: (name, node) => !(kept(node) && ["open", "value", "checked"].includes(name)), // the reader's own
+      beforeAttributeUpdated: (name, node) => !(kept(node) && (name === ownOf(node) || name === "open")), // the reader's own
     },
   };
 

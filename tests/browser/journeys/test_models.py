@@ -60,7 +60,7 @@ def test_a_full_model_is_offered_fetched_and_used(
     for one in (page, other):
         expect(one.facts).to_contain_text("tiny")
         expect(one.offer).to_have_count(0)
-    expect(page.place("radio", "Lookup")).to_be_visible()
+    expect(page.place("radio", "Lookup")).to_be_checked()
 
 
 def test_a_declined_offer_stays_away_in_this_browser(
