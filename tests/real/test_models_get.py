@@ -24,7 +24,7 @@ from tests.app.conftest import serve as serve
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 from tests.app.fakes import GRADIO_WARNINGS
 from tests.app.ui.pages import PageOf, until
-from tests.browser.journeys.conftest import browser  # noqa: F401
+from tests.browser.conftest import browser as browser
 from tests.browser.journeys.page import Page, expect, playwright
 from tests.real.conftest import SMALLEST
 from tests.real.test_answers import TEXT
@@ -90,7 +90,7 @@ def test_the_card_s_button_fetches_it_changes_to_it_and_the_book_is_read_again(
 @pytest.mark.browser
 @pytest.mark.usefixtures("smollm2")
 def test_on_the_page_an_own_pdf_is_asked_about_after_one_click(
-    browser: playwright.Browser,  # noqa: F811
+    browser: playwright.Browser,
     serve: Callable[[EngineWorker], str],
     start_worker: Callable[..., EngineWorker],
     make_pdf: MakePdf,  # noqa: F811
