@@ -34,7 +34,6 @@ KINDS = {
     "quote": "Repeat the beginning of the text word for word, without leaving anything out.",
     "count": "Count from 1 up to 300, one number after the other, separated by commas.",
 }
-TEMPERATURES = (0.0, 0.7)
 TOP_P = 0.9
 ROOM = 600  # tokens of context beside the text: the question and the answer
 
@@ -47,7 +46,7 @@ def rows_of(model: str, text: str, length: int, args: argparse.Namespace) -> Ite
         conversation = open_conversation(engine, cut(engine, text, length))
         for kind, question in KINDS.items():
             prompt = conversation.ask(question).prompt_ids(engine.text, None)
-            for temperature in TEMPERATURES:
+            for temperature in map(float, args.temperatures.split(",")):
                 sampling = SamplingParams(temperature=temperature, top_p=TOP_P if temperature else 1.0)
                 asked = GenerationConfig(max_new_tokens=args.new, sampling=sampling, seed=1)
                 row = {"model": engine.info.model, "tokens": len(prompt), "kind": kind, "temperature": temperature}
@@ -80,6 +79,7 @@ def compared(engine: Engine, prompt: list[int], config: GenerationConfig, repeat
         "plain_ms": round(ms[PLAIN], 2),
         "ms": round(ms[usual], 2),
         "speedup": round(statistics.median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
         "tokens_per_full_pass": round(fast.stats.tokens_per_full_pass or 0.0, 2),
         "same_text": plain.token_ids == fast.token_ids if config.sampling.greedy else None,
         "reproduced": len({one.token_ids for one in runs[usual]}) == 1,
@@ -99,6 +99,7 @@ def main() -> int:
     parser.add_argument("models", nargs="+", metavar="MODEL", help="a name, a folder or a GGUF file")
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--lengths", default="2000,8000,24000")
+    parser.add_argument("--temperatures", default="0,0.7")
     parser.add_argument("--new", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--draft", default="none")

@@ -10,7 +10,7 @@ class Sizes(ctypes.Structure):
         ("scale", ctypes.c_double),
         *((name, ctypes.c_int64) for name in ("kv_heads", "rows", "num_new", "total", "dim")),
         *((name, ctypes.c_int64) for name in ("k_head", "k_row", "v_head", "v_row")),
-        *((name, ctypes.c_int64) for name in ("share", "pieces", "groups", "threads", "matrices", "chunk", "columns")),
+        *((name, ctypes.c_int64) for name in ("share", "pieces", "groups", "threads", "unit", "chunk", "columns")),
         ("cap", ctypes.c_double),  # zero where it is left out
     )
 

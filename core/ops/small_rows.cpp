@@ -488,8 +488,24 @@ INLINE Wide weigh(float* scores, int seen, float* out, float& top, float& shrunk
   return added;
 }
 
-// Some rows of a head, and the keys of one share at a time.
-template <class T> class Task {
+// How rows are multiplied with a block of keys that was turned over, and of values.
+template <class V> struct Floats {
+  const float *q, *turned;  // q: [dim, R] of each tile
+  const V* v;
+  int64_t stride;
+  int num, dim;
+  template <int R, class Next> INLINE void score(int r, float* scores, Next& ahead) const {
+    ::score<R>(q + r * dim, turned, scores, dim, ahead);
+  }
+  template <int R, class Next> INLINE void add(float* out, const float* weights, Next& ahead) const {
+    add_values<R>(out, weights, v, stride, num, dim, ahead);
+  }
+};
+
+#include "word_attention.h"
+
+// Some rows of a head, and the keys of one share at a time. WORDS: by products of integers, see word_attention.h.
+template <class T, bool WORDS = false> class Task {
  public:
   const int rows, dim;
 
@@ -501,7 +517,9 @@ template <class T> class Task {
         dim(int(dim)),
         cap_(cap),
         keys_(keys),
-        q_(rows * dim),
+        q_(WORDS ? 0 : rows * dim),
+        words_(WORDS ? rows * dim / 2 : 0),
+        units_(WORDS ? rows : 0),
         seen_(rows),
         chunks_(chunk > 0 ? int(share / chunk) : 0),
         chunk_(int(chunk)),
@@ -509,7 +527,12 @@ template <class T> class Task {
     for (int t = 0; t < num_tiles(); ++t) {
       const int64_t tile = tile_begin(t), width = tile_begin(t + 1) - tile;
       for (int64_t r = tile; r < tile + width; ++r) {
-        for (int64_t d = 0; d < dim; ++d) q_[tile * dim + d * width + r - tile] = q[r * dim + d] * scale;
+#ifdef HAS_WORDS
+        if constexpr (WORDS)
+          units_[r] = words::pack_query(q + r * dim, scale, int(dim), &words_[tile * dim / 2 + r - tile], width);
+#endif
+        if constexpr (!WORDS)
+          for (int64_t d = 0; d < dim; ++d) q_[tile * dim + d * width + r - tile] = q[r * dim + d] * scale;
         seen_[r] = total - num_new + (first + r) % num_new + 1;
       }
     }
@@ -522,6 +545,8 @@ template <class T> class Task {
   float cap_;
   Rows<T> keys_;
   std::vector<float> q_;  // rows that share loads lie beside each other: [dim, rows] of each tile
+  std::vector<int32_t> words_;  // or these, and what 1 stands for in each row
+  std::vector<float> units_;
   std::vector<int64_t> seen_;
   int chunks_, chunk_;       // chunks of a share, 0: masses are not asked for; keys of a chunk
   std::vector<float> tops_;  // [rows, blocks of a share]: what masses of a block are relative to
@@ -550,11 +575,11 @@ UNROLL(8)
   }
   void finish_masses(const Part& part) const;
 
-  template <int R, class V>
-  INLINE void tile(int r, int64_t start, int num, const float* turned, const V* v, int64_t stride, const Part& part,
-                   Wide* sums, int block, Ahead<T>& ahead) {
+  template <int R, class By>
+  INLINE void tile(int r, int64_t start, int num, const By& by, const Part& part, Wide* sums, int block,
+                   Ahead<T>& ahead) {
     alignas(64) float weights[TOGETHER * BLOCK];
-    score<R>(q_.data() + r * dim, turned, weights, dim, ahead);
+    by.template score<R>(r, weights, ahead);
     if (cap_ > 0)
       for (int j = 0; j < R * BLOCK; j += WIDE) store(weights + j, capped(load<Wide>(weights + j), cap_));
     for (int i = 0; i < R; ++i) {
@@ -564,29 +589,28 @@ UNROLL(8)
       sums[r + i] = sums[r + i] * shrunk + added;
       if (sees > 0) add_masses(weights + i * BLOCK, r + i, block, part);
     }
-    add_values<R>(part.out + r * dim, weights, v, stride, num, dim, ahead);
+    by.template add<R>(part.out + r * dim, weights, ahead);
   }
 
-  template <class V>
-  void tiles(int64_t start, int num, const float* turned, const V* v, int64_t stride, const Part& part, Wide* sums,
-             int block, Ahead<T> ahead) {
+  template <class By>
+  void tiles(int64_t start, int num, const By& by, const Part& part, Wide* sums, int block, Ahead<T> ahead) {
     for (int t = 0, num_tiles = this->num_tiles(); t < num_tiles; ++t) {
       const int r = tile_begin(t), some = tile_begin(t + 1) - r;
       if (*std::max_element(&seen_[r], &seen_[r] + some) <= start) continue;
       switch (some) {
-        case 1: tile<1>(r, start, num, turned, v, stride, part, sums, block, ahead); break;
-        case 2: tile<2>(r, start, num, turned, v, stride, part, sums, block, ahead); break;
-        case 3: tile<3>(r, start, num, turned, v, stride, part, sums, block, ahead); break;
-        case 4: tile<4>(r, start, num, turned, v, stride, part, sums, block, ahead); break;
-        case 5: tile<5>(r, start, num, turned, v, stride, part, sums, block, ahead); break;
-        default: tile<TOGETHER>(r, start, num, turned, v, stride, part, sums, block, ahead);
+        case 1: tile<1>(r, start, num, by, part, sums, block, ahead); break;
+        case 2: tile<2>(r, start, num, by, part, sums, block, ahead); break;
+        case 3: tile<3>(r, start, num, by, part, sums, block, ahead); break;
+        case 4: tile<4>(r, start, num, by, part, sums, block, ahead); break;
+        case 5: tile<5>(r, start, num, by, part, sums, block, ahead); break;
+        default: tile<TOGETHER>(r, start, num, by, part, sums, block, ahead);
       }
     }
   }
 };
 
 // Masses of all blocks relative to the top of the share. Blocks that a row does not see have none.
-template <class T> void Task<T>::finish_masses(const Part& part) const {
+template <class T, bool WORDS> void Task<T, WORDS>::finish_masses(const Part& part) const {
   if (chunks_ == 0) return;
   const int blocks = chunks_ * chunk_ / BLOCK, each = BLOCK / chunk_;
   for (int r = 0; r < rows; ++r)
@@ -599,29 +623,45 @@ template <class T> void Task<T>::finish_masses(const Part& part) const {
     }
 }
 
-template <class T> void Task<T>::attend(int64_t start, int64_t end, const Part& part) {
-  alignas(64) float turned[(MAX_DIM + WIDE) * BLOCK], wide[std::is_same_v<T, float> ? 1 : MAX_DIM * BLOCK];
+template <class T, bool WORDS> void Task<T, WORDS>::attend(int64_t start, int64_t end, const Part& part) {
   Wide sums[MOST_TOGETHER] = {};
   part.clear(rows);
   std::fill(tops_.begin(), tops_.end(), -std::numeric_limits<float>::infinity());
   std::fill(part.mass, part.mass + int64_t(rows) * chunks_, 0.0f);
-  int at = 0;
   const int across = WIDE * (rows == 1 ? columns<1> : rows == 2 ? columns<2> : COLUMNS);
   const int steps_of_a_tile = std::max(1, BLOCK / across) * ((dim + PACE - 1) / PACE) +
                               std::max(1, dim / across) * ((BLOCK + PACE - 1) / PACE);
-  const int steps = turning_steps<T>(dim) + num_tiles() * steps_of_a_tile;
-  for (; start < end; start += BLOCK, ++at) {
-    const int num = int(std::min<int64_t>(BLOCK, end - start)), next = int(std::min<int64_t>(BLOCK, end - start - num));
-    const Rows<T> block = keys_.from(start);
-    Ahead<T> ahead(keys_.from(start + num), next, dim, steps);
-    turn_keys(block.k, block.k_stride, num, dim, turned, ahead);
-    if (std::is_same_v<T, float> || num_tiles() <= AS_STORED<T>) {
-      tiles(start, num, turned, block.v, block.v_stride, part, sums, at, ahead);
-    } else {  // widened once for all tiles
-      for (int j = 0; j < num; ++j)
-        for (int d = 0; d < dim; d += W) store(wide + j * dim + d, load<Vec>(block.v + j * block.v_stride + d));
-      tiles(start, num, turned, wide, dim, part, sums, at, ahead);
+  const int steps = WORDS ? 2 * BLOCK + num_tiles() * dim : turning_steps<T>(dim) + num_tiles() * steps_of_a_tile;
+  const auto for_blocks = [&](const auto& compute) {
+    for (int at = 0; start < end; start += BLOCK, ++at) {
+      const int num = int(std::min<int64_t>(BLOCK, end - start));
+      const int next = int(std::min<int64_t>(BLOCK, end - start - num));
+      Ahead<T> ahead(keys_.from(start + num), next, dim, steps);
+      compute(keys_.from(start), num, at, ahead);
     }
+  };
+#ifdef HAS_WORDS
+  if constexpr (WORDS) {
+    words::Block words;
+    for_blocks([&](const Rows<T>& block, int num, int at, Ahead<T>& ahead) {
+      words::pack(block, num, dim, words, ahead);
+      tiles(start, num, words::Products{words_.data(), units_.data(), words, dim}, part, sums, at, ahead);
+    });
+  }
+#endif
+  if constexpr (!WORDS) {
+    alignas(64) float turned[(MAX_DIM + WIDE) * BLOCK], wide[std::is_same_v<T, float> ? 1 : MAX_DIM * BLOCK];
+    for_blocks([&](const Rows<T>& block, int num, int at, Ahead<T>& ahead) {
+      turn_keys(block.k, block.k_stride, num, dim, turned, ahead);
+      if (std::is_same_v<T, float> || num_tiles() <= AS_STORED<T>) {
+        const Floats<T> by = {q_.data(), turned, block.v, block.v_stride, num, dim};
+        tiles(start, num, by, part, sums, at, ahead);
+        return;
+      }
+      for (int j = 0; j < num; ++j)  // widened once for all tiles
+        for (int d = 0; d < dim; d += W) store(wide + j * dim + d, load<Vec>(block.v + j * block.v_stride + d));
+      tiles(start, num, Floats<float>{q_.data(), turned, wide, dim, num, dim}, part, sums, at, ahead);
+    });
   }
   for (int r = 0; r < rows; ++r) part.sum[r] = sum_of(sums[r]);
   finish_masses(part);
@@ -658,7 +698,7 @@ void finish(const Part& part, int rows, int dim, float* out) {
 struct Sizes {
   double scale;
   int64_t kv_heads, rows, num_new, total, dim, k_head, k_row, v_head, v_row, share, pieces, groups, threads,
-      matrices,        // whether matrix units compute, see amx_attention.h
+      unit,            // 1: matrix units compute (amx_attention.h); 2: integers, where there are such (word_attention.h)
       chunk, columns;  // keys of a chunk, 0: no votes; chunks of a row of votes, a multiple of those of a share
   double cap;          // soft cap of scores, 0: none
 };
@@ -806,20 +846,29 @@ void attend_with(const Sizes& s, const float* q, const T* k, const T* v, float* 
     attend_by_rows<Task>(s, q, k, v, out, votes);
 }
 
+// Calls with the way in which keys and values are multiplied here: the same for any number of rows.
+template <class Task> struct As {
+  typedef Task type;
+};
+template <class T, class Call> void with_task(const Sizes& s, const Call& call) {
+#ifdef HAS_MATRICES
+  if (s.unit == 1) return call(As<amx::Task<T>>());
+#endif
+#ifdef HAS_WORDS
+  if constexpr (std::is_same_v<T, Half>)
+    if (s.unit == 2 && words::takes(s.dim)) return call(As<Task<T, true>>());
+#endif
+  call(As<Task<T>>());
+}
+
 template <class T>
 void attention(const Sizes& s, const float* q, const T* k, const T* v, float* out, float* votes) {
-#ifdef HAS_MATRICES
-  if (s.matrices) return attend_with<amx::Task<T>>(s, q, k, v, out, votes);
-#endif
-  attend_with<Task<T>>(s, q, k, v, out, votes);
+  with_task<T>(s, [&](auto as) { attend_with<typename decltype(as)::type>(s, q, k, v, out, votes); });
 }
 
 template <class T>
 void attention_from(const Sizes& s, const float* q, const T* k, const T* v, float* out, Unfinished un) {
-#ifdef HAS_MATRICES
-  if (s.matrices) return attend_by_rows<amx::Task<T>>(s, q, k, v, out, nullptr, un);
-#endif
-  attend_by_rows<Task<T>>(s, q, k, v, out, nullptr, un);
+  with_task<T>(s, [&](auto as) { attend_by_rows<typename decltype(as)::type>(s, q, k, v, out, nullptr, un); });
 }
 
 }  // namespace
@@ -966,10 +1015,7 @@ void attend_to_blocks(const Sizes& s, const float* q, const T* blocks, int64_t n
 
 template <class T>
 void blocks(const Sizes& s, const float* q, const T* from, int64_t num, float* out, float* lse, const Shares& shares) {
-#ifdef HAS_MATRICES
-  if (s.matrices) return attend_to_blocks<amx::Task<T>>(s, q, from, num, out, lse, shares);
-#endif
-  attend_to_blocks<Task<T>>(s, q, from, num, out, lse, shares);
+  with_task<T>(s, [&](auto as) { attend_to_blocks<typename decltype(as)::type>(s, q, from, num, out, lse, shares); });
 }
 
 }  // namespace

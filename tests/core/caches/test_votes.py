@@ -68,9 +68,9 @@ def test_votes_equal_their_slow_twin_and_attention_stays_to_the_last_bit(
     k, v = torch.randn(2, 1, kv_heads, cached + new, dim, generator=generator).to(kept)
     out, votes = kernel.with_votes(q, k, v, 0.3, chunk)
     assert votes is not None and torch.equal(out, kernel(q, k, v, 0.3))
-    expected = votes_reference(q, k, 0.3, chunk)
-    assert votes.shape == expected.shape and torch.allclose(votes.double(), expected, atol=5e-6)
-    assert not torch.allclose(votes.double(), expected.roll(1, 2), atol=5e-6) or expected.shape[2] == 1, "the control"
+    expected, most = votes_reference(q, k, 0.3, chunk), 5e-3 if kept is torch.float16 else 5e-6
+    assert votes.shape == expected.shape and torch.allclose(votes.double(), expected, atol=most)
+    assert not torch.allclose(votes.double(), expected.roll(1, 2), atol=most) or expected.shape[2] == 1, "the control"
 
 
 def test_what_is_not_counted_attends_all_the_same(kernel: SmallRows) -> None:

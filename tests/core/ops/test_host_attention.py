@@ -30,9 +30,14 @@ def whole(q: Tensor, blocks: Tensor, softcap: float | None = None) -> Partial:
     return softcapped(q, k, v, 0.3, softcap, causal=False)
 
 
-def alike(found: Partial, expected: Partial) -> bool:
+def alike(found: Partial, expected: Partial, most: float = 1e-5) -> bool:
     assert found.out.dtype == found.lse.dtype == torch.float32
-    return all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, expected, strict=True))
+    return all(torch.allclose(a, b, atol=most) for a, b in zip(found, expected, strict=True))
+
+
+def most_off(dtype: torch.dtype) -> float:
+    """What the kernel may be off by: float16 may be multiplied as integers of 16 bits."""
+    return 3e-3 if dtype is torch.float16 else 1e-5
 
 
 def by_kernel(
@@ -68,7 +73,7 @@ def test_the_kernel_attends_to_blocks_as_float64_does(
     for rows in (1, 9, 64):
         q, rows_of_host = made(heads, kv_heads, rows, dtype, dim=dim, blocks=blocks, size=size)
         found = by_kernel(kernel, q, rows_of_host, softcap)
-        assert alike(found, whole(q, rows_of_host, softcap)), rows
+        assert alike(found, whole(q, rows_of_host, softcap), most_off(dtype)), rows
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
@@ -99,10 +104,10 @@ def room(q: Tensor, blocks: Tensor, chunk: int, kept: torch.dtype) -> Masses:
     return Masses(torch.full((*sizes, blocks.shape[3] // chunk), torch.nan, dtype=kept), torch.full(sizes, torch.nan))
 
 
-def counted_alike(found: Masses, expected: Masses) -> bool:
-    relative = 5e-3 if found.shares.dtype == torch.bfloat16 else 1e-4
+def counted_alike(found: Masses, expected: Masses, most: float = 1e-5) -> bool:
+    relative = max(10 * most, 5e-3 if found.shares.dtype == torch.bfloat16 else 0.0)
     within = torch.allclose(found.shares.double(), expected.shares.double(), rtol=relative, atol=1e-8)
-    return within and torch.allclose(found.lse.double(), expected.lse.double(), atol=1e-5)
+    return within and torch.allclose(found.lse.double(), expected.lse.double(), atol=most)
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
@@ -124,7 +129,7 @@ def test_the_kernel_counts_what_rows_attend_to_beside_the_same_bits(
             masses = room(q, blocks, chunk, kept)
             found = by_kernel(kernel, q, blocks, softcap, threads, masses)
             assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True)), rows
-            assert counted_alike(masses, expected), rows
+            assert counted_alike(masses, expected, most_off(dtype)), rows
             first = masses if threads == 1 else first
             assert all(torch.equal(a, b) for a, b in zip(masses, first, strict=True)), rows
         assert not counted_alike(Masses(masses.shares.roll(1, 3), masses.lse), expected), "the control"
