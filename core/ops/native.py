@@ -24,7 +24,7 @@ KEPT_AS = (torch.float32, torch.float16, torch.bfloat16)  # keys and values, by 
 FASTER_BY_MATRICES = (torch.float16, torch.bfloat16)
 # Integers in place of float16: passes of 1, 4 and 8 rows over 24,576 keys take 1.03, 0.8, 0.72 times as long where six
 # heads share a KV head (Qwen2.5-Coder 1.5B), but 1.18, 0.85, 0.79 times where three do (SmolLM2 135M): two cores of an
-# AMD EPYC (AVX-512 with VNNI and bf16), 2026-11-26, `python assets/tools/pass_times.py FILES --held 24576 --rows 1,4,8`.
+# AMD EPYC (AVX-512 with VNNI and bf16), 2026-11-26, `python assets/tools/pass_times.py FILES --held 24576 --rows 1,4,8`
 LEAST_GROUP = 4
 MOST_ROWS = 64  # per KV head, whose keys several threads share
 MOST_TOGETHER = 192  # rows per KV head that a thread works on at a time
