@@ -54,7 +54,7 @@ def build_page(site: Site) -> gr.Blocks:
                 race.build_tab()
                 inside.build_tab()
             system.build_tab()
-        pane("problem", "told", prose=False)
+        pane("problem", "told")
         gr.HTML(SILENCE, apply_default_css=False)
         wire_settings(fields, page)
     return page

@@ -2,10 +2,12 @@
 
 import gradio as gr
 
+from app.ui import render
+
 MOUNTED = "window.triforcePage.mounted(element);"
 
 
-def pane(part: str, elem_id: str = "", first: str = "", *, attributes: str = "", prose: bool = True) -> None:
+def pane(part: str, elem_id: str = "", first: str = "", *, attributes: str = "") -> None:
     """The place of one part.
 
     Args:
@@ -17,13 +19,13 @@ def pane(part: str, elem_id: str = "", first: str = "", *, attributes: str = "",
         f'<div data-part="{part}" {attributes}>{first}</div>',
         elem_id=elem_id or None,
         js_on_load=MOUNTED,
-        apply_default_css=prose,
+        apply_default_css=False,
     )
 
 
 def build_fold(name: str, label: str) -> None:
     """A button that opens and closes a part of the page, in the browser alone (assets/static/js/folds.js)."""
-    button = f'<button type="button" class="fold" data-fold="{name}" aria-controls="{name}">{label}</button>'
+    button = render.button(label, tone="fold", also=f'data-fold="{name}" aria-controls="{name}"')
     gr.HTML(button, elem_id=f"{name}-fold", js_on_load="window.triforceFolds.ready(element);", apply_default_css=False)
 
 

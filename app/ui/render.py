@@ -4,6 +4,7 @@ Everything from a book, a model or a file name passes through `escape` before it
 """
 
 import html
+from collections.abc import Iterable
 
 from app.documents.document import Document
 from app.runtime.error_text import problem_and_hint
@@ -34,7 +35,7 @@ def bar(share: float, label: str, *, tone: str = "accent") -> str:
 def problem(error: CoreError, *, closes: str = "") -> str:
     """An error and its action, as a box that screen readers read at once; `closes`: the act of its closing button."""
     what, hint = problem_and_hint(error)
-    close = f'<button type="button" class="close" data-act="{closes}" aria-label="Dismiss">×</button>' if closes else ""
+    close = dismiss(closes) if closes else ""
     return f'<div class="problem" role="alert"><strong>{escape(what)}</strong><span>{escape(hint)}</span>{close}</div>'
 
 
@@ -43,6 +44,43 @@ def advice(problem: str, hint: str) -> str:
     return (
         f'<div class="problem calm" role="status"><strong>{escape(problem)}</strong><span>{escape(hint)}</span></div>'
     )
+
+
+def button(label: str, act: str = "", *, tone: str = "", title: str = "", name: str = "", also: str = "") -> str:
+    """A button.
+
+    Args:
+        label: what it shows, as HTML.
+        act: what the server does when it is pressed.
+        tone: its class.
+        title: explains it.
+        name: for screen readers, where the label does not say it.
+        also: further attributes, as HTML.
+    """
+    given = {"class": tone, "data-act": act, "title": title, "aria-label": name}
+    attributes = "".join(f' {key}="{escape(value)}"' for key, value in given.items() if value)
+    return f'<button type="button"{attributes}{f" {also}" if also else ""}>{label}</button>'
+
+
+def link(label: str, act: str = "", **how: str) -> str:
+    """A button that looks like a link."""
+    return button(label, act, tone="link", **how)
+
+
+def dismiss(act: str) -> str:
+    """The button that closes a notice."""
+    return button("×", act, tone="close", name="Dismiss")
+
+
+def facts(rows: Iterable[tuple[str, str, str]]) -> str:
+    """A table of names, values and reasons; a reason may be empty."""
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}'
+        + (f'<span class="because">{escape(reason)}</span>' if reason else "")
+        + "</td></tr>"
+        for name, value, reason in rows
+    )
+    return f'<table class="facts"><tbody>{body}</tbody></table>'
 
 
 def chip(text: str, *, tone: str = "", title: str = "") -> str:

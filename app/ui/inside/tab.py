@@ -103,5 +103,5 @@ def build_tab() -> None:
     """The tab's places."""
     with gr.Tab("Inside", id="inside", elem_id="inside-tab"), gr.Column(elem_id="inside"):
         tab_heading("Inside")
-        pane("inside-picker", "inside-picker", prose=False)
+        pane("inside-picker", "inside-picker")
         pane("inside", "inside-view", EMPTY)

@@ -43,7 +43,7 @@ def _more(shown: int, total: int) -> str:
         return ""
     if shown >= MOST_SHOWN:
         return '<p class="quiet">More words narrow the search down.</p>'
-    return f'<button type="button" class="link" data-find-more="{shown + STEP}">Show more</button>'
+    return render.link("Show more", also=f'data-find-more="{shown + STEP}"')
 
 
 def _group(one: InBook, *, named: bool) -> str:
@@ -59,7 +59,5 @@ def _hit(book: Book, hit: Hit) -> str:
     place = f"page {render.escape(hit.page.label)}, line {hit.line:,}{apart}"
     language = f' lang="{render.escape(book.document.language)}"' if book.document.language else ""
     before, marked, after = map(render.escape, around)
-    return (
-        f'<button type="button" class="hit" data-act="preview:{book.key}:{hit.page.number}:{hit.start}-{hit.end}">'
-        f'<small>{place}</small><span dir="auto"{language}>{before}<mark>{marked}</mark>{after}</span></button>'
-    )
+    words = f'<small>{place}</small><span dir="auto"{language}>{before}<mark>{marked}</mark>{after}</span>'
+    return render.button(words, f"preview:{book.key}:{hit.page.number}:{hit.start}-{hit.end}", tone="hit")

@@ -188,16 +188,13 @@ def marked_text(text: str, start: int, end: int, marks: Sequence[Mark]) -> Itera
 
 def tool(act: str, name: str, text: str, *, off: bool = False, turn: int = 0) -> str:
     """A small button; `turn`: the pages it turns, so that it keeps the focus and has a key."""
-    name, disabled = render.escape(name), " disabled" if off else ""
-    turned = f' data-turn="{turn}"' if turn else ""
-    return (
-        f'<button type="button" data-act="{act}"{turned} aria-label="{name}" title="{name}"{disabled}>{text}</button>'
-    )
+    also = (f'data-turn="{turn}" ' if turn else "") + ("disabled" if off else "")
+    return render.button(text, act, name=name, title=name, also=also.strip())
 
 
 VIEW_TOOLS = (
-    '<button type="button" class="sides" data-side aria-label="Page or text" title="Page or text">Text</button>'
-    '<button type="button" data-zoom="-1" aria-label="Smaller" title="Smaller (-)">&minus;</button>'
-    '<output class="quiet zoomed">100%</output>'
-    '<button type="button" data-zoom="1" aria-label="Larger" title="Larger (+)">+</button>'
+    render.button("Text", tone="sides", name="Page or text", title="Page or text", also="data-side")
+    + render.button("&minus;", name="Smaller", title="Smaller (-)", also='data-zoom="-1"')
+    + '<output class="quiet zoomed">100%</output>'
+    + render.button("+", name="Larger", title="Larger (+)", also='data-zoom="1"')
 )

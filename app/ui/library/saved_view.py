@@ -61,8 +61,7 @@ def on_disk(session: Session) -> str:
     size = formats.amount(state.offer.size_bytes)
     return (
         f'<div class="keeping"><p>Save what was read? It takes {size} on disk, and the book then opens in seconds.</p>'
-        '<button type="button" class="keep" data-act="keep">Save it</button>'
-        '<button type="button" class="link" data-act="keep-not">Do not save</button></div>'
+        f"{render.button('Save it', 'keep')}{render.link('Do not save', 'keep-not')}</div>"
     )
 
 
@@ -85,8 +84,7 @@ def keep_line(session: Session) -> str:
             "The open book stays; its conversations no longer open it by themselves",
         )
     told = "Its text is kept: its conversations open it again. " if kept else ""
-    button = f'<button type="button" class="link" data-act="{verb}" title="{title}">{label}</button>'
-    return f'<p class="quiet keep-line">{told}{button}</p>'
+    return f'<p class="quiet keep-line">{told}{render.link(label, verb, title=title)}</p>'
 
 
 def saved_list(books: Sequence[SavedLine], cap_bytes: int, notices: Sequence[str], now: float | None = None) -> str:
@@ -96,8 +94,7 @@ def saved_list(books: Sequence[SavedLine], cap_bytes: int, notices: Sequence[str
     rows = "".join(
         f"<li><span><b>{render.escape(book.name)}</b><i>{book.num_tokens:,} tokens · "
         f"{formats.amount(book.size_bytes)} · used {formats.duration(max(0.0, now - book.used))} ago</i></span>"
-        f'<button type="button" class="link" data-act="unkeep:{book.id}" '
-        f'aria-label="Remove {render.escape(book.name)} from disk">Remove</button></li>'
+        f"{render.link('Remove', f'unkeep:{book.id}', name=f'Remove {book.name} from disk')}</li>"
         for book in books
     )
     told = "".join(f'<p class="quiet" role="status">{render.escape(notice)}</p>' for notice in notices)

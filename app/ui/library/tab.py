@@ -31,7 +31,7 @@ def build_tab() -> None:
     with gr.Tab("Library", id="library", elem_id="library-tab"), gr.Row(elem_id="library"):
         tab_heading("Library")
         with gr.Column(elem_id="library-column", min_width=300, scale=1):
-            gr.HTML(FIELD, elem_id="find")
+            gr.HTML(FIELD, elem_id="find", apply_default_css=False)
             pane("found", "found")
             build_drop("library-drop", "Add to the library", 72)
             pane("incoming", "library-incoming")

@@ -52,7 +52,7 @@ def listing(session: Session) -> str:
     if not books:
         return "" if session.uploads.pending else EMPTY
     rows = "".join(_row(session, index, book) for index, book in enumerate(books))
-    start_over = '<button type="button" class="link" data-act="start-over">Start over</button>'
+    start_over = render.link("Start over", "start-over")
     order = ", read in this order" if len(books) > 1 else ""
     head = f"<header><h3>{formats.plural(len(books), 'document')}{order}</h3>{start_over}</header>"
     return f'<section class="card library-card" aria-label="Open documents">{head}<ol>{rows}</ol></section>'
@@ -97,10 +97,8 @@ def _recognition(session: Session, book: Book) -> str:
     forget = ""
     if book.file and book.document.recognised_pages:
         told = "Delete its recognised text from the data folder; the open book stays."
-        forget = (
-            f'<p><button type="button" class="link" data-act="forget-recognised:{book.key}" title="{told}">'
-            "Forget its recognised text on disk</button></p>"
-        )
+        act = f"forget-recognised:{book.key}"
+        forget = f"<p>{render.link('Forget its recognised text on disk', act, title=told)}</p>"
     return offer_for_book(book, named=False) + forget
 
 

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
 SMALL = "; it is small and often wrong"
-NOT_NOW = '<button type="button" class="link" data-act="decline">Not now</button>'
-OTHERS = '<button type="button" class="link" data-tab="System">Other models</button>'
+NOT_NOW = render.link("Not now", "decline")
+OTHERS = render.link("Other models", also='data-tab="System"')
 
 
 class ModelOffer:
@@ -178,7 +178,7 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
 
 def _button(row: ModelRow, *, strong: bool) -> str:
     """Fetches a model and reads with it, or reads with it at once; told what that takes."""
-    name, shown, look = render.escape(row.name), render.escape(row.title or row.name), " strong" if strong else ""
+    shown = render.escape(row.title or row.name)
     reads = row.fit.speeds if row.fit else None
     time = formats.about(reads.reading_seconds).removeprefix("about ") if reads else ""
     takes = f"{formats.plural(reads.pages, 'page')} in {time}" if reads else ""
@@ -188,7 +188,7 @@ def _button(row: ModelRow, *, strong: bool) -> str:
         return f'<p class="quiet">{OFFLINE}</p>'
     else:
         label, verb = f"Download {shown} ({formats.disk_size(row.to_come_bytes)}, {takes})", "get"
-    return f'<button type="button" class="act{look}" data-act="offer-{verb}:{name}">{label}</button>'
+    return render.button(label, f"offer-{verb}:{row.name}", tone="act strong" if strong else "act")
 
 
 def _is_whole(row: ModelRow) -> bool:

@@ -19,6 +19,7 @@ ABOUT = (
     "conversations stay."
 )
 WAITS = "Shown when the model is loaded."
+CLOSE = render.dismiss("model-dismiss")
 
 
 def section(body: str) -> str:
@@ -108,37 +109,30 @@ def fit_line(fit: Fit | None) -> tuple[str, str]:
 
 
 def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
-    buttons, wait = [], " disabled" if loading else ""
+    buttons, wait = [], "disabled" if loading else ""
     if row.to_come_bytes and row.fits:
         what = "Go on" if row.has_parts else "Download"
         if row.is_here:
             what = "Get its draft"
-        busy = " disabled" if fetching else wait
-        label = f"Downloading {row.name}" if fetching == row.name else f"{what}: {row.name}"
+        busy = "disabled" if fetching else wait
+        name = f"Downloading {row.name}" if fetching == row.name else f"{what}: {row.name}"
         shown = "Downloading…" if fetching == row.name else what
-        buttons.append(
-            f'<button type="button" class="act" data-act="model-get:{render.escape(row.name)}" '
-            f'aria-label="{render.escape(label)}"{busy}>{shown}</button>'
-        )
+        buttons.append(render.button(shown, f"model-get:{row.name}", tone="act", name=name, also=busy))
     if row.is_here and not row.in_use and (row.fit is None or row.fit.context):
         shorter = row.fit is not None and row.fit.context_refused
         shown = f"Use with {formats.compact(row.fit.context)}" if row.fit and shorter else "Use"
-        buttons.append(
-            f'<button type="button" class="act strong" data-act="model-use:{render.escape(row.name)}" '
-            f'aria-label="Use {render.escape(row.title or row.name)}"{wait}>{shown}</button>'
-        )
+        name = f"Use {row.title or row.name}"
+        buttons.append(render.button(shown, f"model-use:{row.name}", tone="act strong", name=name, also=wait))
     if row.is_brought and not row.in_use:
-        buttons.append(
-            f'<button type="button" class="act" data-act="model-forget:{render.escape(row.name)}" '
-            f'aria-label="Take {render.escape(row.title)} off this list">Forget</button>'
-        )
+        name = f"Take {row.title} off this list"
+        buttons.append(render.button("Forget", f"model-forget:{row.name}", tone="act", name=name))
     return "".join(buttons)
 
 
 def brought(row: "LocalModel") -> str:
     """A model has been added by its path."""
     text = f"{row.shown} is on the list below: Use loads it."
-    return f'<div class="going-on" role="status"><p>{render.escape(text)}</p>{_close()}</div>'
+    return f'<div class="going-on" role="status"><p>{render.escape(text)}</p>{CLOSE}</div>'
 
 
 # -------------------- progress
@@ -157,13 +151,13 @@ def not_loaded(error: CoreError) -> str:
     """Why the requested model is not the one in use."""
     problem, hint = problem_and_hint(error)
     text = f"{problem} The model before it is loaded again. {hint}"
-    return f'<div class="problem" role="alert"><span>{render.escape(text)}</span>{_close()}</div>'
+    return f'<div class="problem" role="alert"><span>{render.escape(text)}</span>{CLOSE}</div>'
 
 
 def refused(error: CoreError) -> str:
     """Why an action was refused."""
     text = render.escape(" ".join(problem_and_hint(error)))
-    return f'<div class="problem" role="alert"><span>{text}</span>{_close()}</div>'
+    return f'<div class="problem" role="alert"><span>{text}</span>{CLOSE}</div>'
 
 
 def download(fetch: Fetch | None) -> str:
@@ -172,7 +166,7 @@ def download(fetch: Fetch | None) -> str:
         return ""
     name = render.escape(fetch.name)
     if fetch.stage == "done":
-        return f'<div class="going-on" role="status"><p>{name} is on this disk.</p>{_close()}</div>'
+        return f'<div class="going-on" role="status"><p>{name} is on this disk.</p>{CLOSE}</div>'
     if fetch.stage == "failed" and fetch.error is not None:
         return refused(fetch.error)
     if fetch.stage == "asking":
@@ -180,7 +174,7 @@ def download(fetch: Fetch | None) -> str:
     got, total = formats.disk_size(fetch.done_bytes), formats.disk_size(fetch.total_bytes)
     if fetch.stage == "stopped":
         kept = f"{got} of {total} are kept, and Go on fetches the rest." if fetch.done_bytes else "Nothing is kept."
-        return f'<div class="going-on" role="status"><p>{name}: cancelled. {kept}</p>{_close()}</div>'
+        return f'<div class="going-on" role="status"><p>{name}: cancelled. {kept}</p>{CLOSE}</div>'
     if fetch.stage == "stopping":
         return _going_on(f"<p>{name}: ending at {got} of {total}.</p>", stop="")
     share = fetch.done_bytes / fetch.total_bytes if fetch.total_bytes else 0.0
@@ -204,9 +198,5 @@ def _pace(fetch: Fetch) -> str:
 
 
 def _going_on(body: str, *, stop: str) -> str:
-    cancel = f'<button type="button" class="act" data-act="{stop}">Cancel</button>' if stop else ""
+    cancel = render.button("Cancel", stop, tone="act") if stop else ""
     return f'<div class="going-on"><div role="status">{body}</div>{cancel}</div>'
-
-
-def _close() -> str:
-    return '<button type="button" class="close" data-act="model-dismiss" aria-label="Dismiss">×</button>'

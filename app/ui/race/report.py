@@ -25,20 +25,20 @@ WORST_LAST = ("identical", "near_tie", "mismatch")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # no text in the report can load anything
 LAYOUT = """
 *, *::before { box-sizing: border-box; }
-body { margin: 0; }
-.report { max-width: 1240px; margin: 0 auto; padding: 28px 20px 60px; font-variant-numeric: tabular-nums; }
-.gradio-container .prose.report h1 { font-size: 26px; font-weight: 680; line-height: 1.25; overflow-wrap: anywhere; }
-.gradio-container .prose.report h2 { margin: 26px 0 -12px; font-size: 19px; font-weight: 640; }
-.report .facts-table { width: 100%; margin: 18px 0; border-collapse: collapse; }
-.report .facts-table :is(th, td) { padding: 5px 10px 5px 0; border-bottom: 1px solid var(--line); text-align: left;
-  font-size: 13.5px; font-weight: 450; vertical-align: top; overflow-wrap: anywhere; }
-.report .facts-table th { width: 190px; color: var(--ink-soft); }
-.report .lane-text, .report .board:not(.lanes-2) .lane-text { display: block; height: auto; overflow: visible; }
-.report .part { display: grid; gap: 14px; }
-.report .tile { cursor: default; }
-.report .tile .below { white-space: normal; }
-.report .tiles { grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); border: 1px solid var(--line);
-  border-radius: var(--round); overflow: hidden; background: var(--sheet); }
+body, h1, h2, h3, p, ul, figure { margin: 0; padding: 0; }
+.gradio-container.gradio-container {
+  .report { max-width: 1240px; margin: 0 auto; padding: 28px 20px 60px; }
+  .report > h1 { font-size: 26px; line-height: 1.25; }
+  .part > h2 { margin: 26px 0 -12px; font-size: 19px; }
+  .report > .facts { margin: 18px 0; }
+  .report > .facts th { width: 190px; }
+  .lane-text.lane-text { display: block; height: auto; overflow: visible; }
+  .part { display: grid; gap: 14px; }
+  .tile { cursor: default; }
+  .tile .below { white-space: normal; }
+  .tiles { grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); border: var(--edge);
+    border-radius: var(--round); overflow: hidden; background: var(--sheet); }
+}
 @media print { .chart, .lane, .verdict { break-inside: avoid; } }
 """
 
@@ -116,7 +116,7 @@ def report_html(race: Race, setting: Setting, styles: Sequence[Path]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" '
         f'content="light dark"><title>{title}</title><style>{_plain_css(sheets)}{LAYOUT}</style></head>'
-        f'<body class="gradio-container"><main class="prose report"><h1>{render.escape(race.question)}</h1>'
+        f'<body class="gradio-container"><main class="html-container report"><h1>{render.escape(race.question)}</h1>'
         f'<p class="quiet">A race about “{render.escape(race.book)}”, {race.begun:%Y-%m-%d %H:%M}, TriForce Reader</p>'
         f"{_facts(race, setting)}<section class='race' aria-label='Race'>{board(race, running=False)}</section>"
         f"{lanes}</main></body></html>\n"
@@ -137,11 +137,7 @@ def _plain_css(sheets: str) -> str:
 
 
 def _facts(race: Race, setting: Setting) -> str:
-    rows = "".join(
-        f'<tr><th scope="row">{render.escape(name)}</th><td>{render.escape(value)}</td></tr>'
-        for name, value in facts(race, setting)
-    )
-    return f'<table class="facts-table"><tbody>{rows}</tbody></table>'
+    return render.facts((name, value, "") for name, value in facts(race, setting))
 
 
 def facts(race: Race, setting: Setting) -> list[tuple[str, str]]:

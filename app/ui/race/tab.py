@@ -8,6 +8,7 @@ from app.context.samples import fastest_method, race_questions
 from app.runtime.events import Ready
 from app.runtime.race_job import first_lanes
 from app.runtime.sessions import Session
+from app.ui import render
 from app.ui.pane import pane, tab_heading
 from app.ui.race.stage import opening
 from app.ui.race.view import AT_FIRST, RaceView
@@ -34,10 +35,9 @@ SETUP = """<form id="race-setup" data-race novalidate><div id="race-ask">
 <label class="choice" id="race-temperature"><span>Temperature</span>
 <input type="number" name="temperature" min="0" max="2" step="0.1" value="0"></label></div>
 <p id="race-expected" class="quiet"></p></form>"""
-SAVES = (
-    '<button type="button" id="save-card" data-save="race:card">Save proof card</button>'
-    '<button type="button" id="save-html" data-save="race:html">Long report</button>'
-    '<button type="button" id="save-json" data-save="race:json">JSON</button>'
+SAVES = "".join(
+    render.button(label, also=f'id="save-{kind}" data-save="race:{kind}"')
+    for kind, label in (("card", "Save proof card"), ("html", "Long report"), ("json", "JSON"))
 )
 KEYS = (
     '<p class="keys"><span><kbd>Space</kbd> next, stop</span><span><kbd>R</kbd> the race that ran</span>'
@@ -140,5 +140,5 @@ def build_tab() -> None:
             apply_default_css=False,
         )
         pane("race", "race-board", RaceView().html())
-        pane("race-save", "race-save", prose=False)
-        gr.HTML(KEYS, elem_id="race-keys")
+        pane("race-save", "race-save")
+        gr.HTML(KEYS, elem_id="race-keys", apply_default_css=False)

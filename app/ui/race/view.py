@@ -144,8 +144,9 @@ class RaceView:
 
 REPLAY = (
     '<span class="replay" role="group" aria-label="Replay">'
-    '<button type="button" class="replay-button" data-speed="1">Replay 1×</button>'
-    '<button type="button" class="replay-button" data-speed="4">4×</button></span>'
+    + render.button("Replay 1×", tone="replay-button", also='data-speed="1"')
+    + render.button("4×", tone="replay-button", also='data-speed="4"')
+    + "</span>"
 )
 
 

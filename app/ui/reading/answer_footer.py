@@ -78,7 +78,7 @@ def question_footer(dialogue: Dialogue, node: Node) -> str:
 def _turn(node_id: str, label: str, title: str) -> str:
     label += f'<span class="unseen">{title}</span>'
     if not node_id:
-        return f'<button class="act" disabled title="{title}">{label}</button>'
+        return render.button(label, tone="act", title=title, also="disabled")
     return _button("switch", node_id, label, title)
 
 
@@ -87,13 +87,9 @@ def _acts(*buttons: str) -> str:
 
 
 def _button(verb: str, node_id: str, label: str, title: str = "", tone: str = "") -> str:
-    name = f"act {tone}".strip()
-    does = f'data-save="{verb}:{node_id}"' if verb == "card" else f'data-act="{verb}:{node_id}"'
-    if verb == "copy":
-        does = f'data-copy="{node_id}"'
-    if verb == "delete":
-        does += " data-armed"
-    return f'<button class="{name}" type="button" {does} title="{render.escape(title)}">{label}</button>'
+    does = {"card": f'data-save="card:{node_id}"', "copy": f'data-copy="{node_id}"', "delete": "data-armed"}
+    act = "" if verb in ("card", "copy") else f"{verb}:{node_id}"
+    return render.button(label, act, tone=f"act {tone}".strip(), title=title, also=does.get(verb, ""))
 
 
 def _block(name: str, content: str) -> str:

@@ -123,7 +123,7 @@ class BookView:
             '<div class="problem too-long" role="alert">'
             f'<strong title="{render.escape(error.problem)}">{problem}</strong>'
             f"<span>Nothing is cut by itself. {meanwhile}</span>"
-            '<button type="button" class="link" data-choosing>Choose what is read</button></div>'
+            f"{render.link('Choose what is read', also='data-choosing')}</div>"
         )
 
     def _rest(self) -> str:
@@ -156,14 +156,12 @@ class BookView:
             talk = (
                 " and end the incognito conversation" if self._session.incognito else "; the conversation stays listed"
             )
-        return (
-            '<p class="card-buttons">'
-            '<button type="button" class="link" data-tab="Library">Choose pages and order</button>'
-            '<button type="button" class="link" data-find-open title="Find words in all open documents (Ctrl+Shift+F)">'
-            "Find</button>"
-            f'<button type="button" class="link" data-act="start-over" title="Close all documents{talk}">'
-            "Start over</button></p>"
+        links = (
+            render.link("Choose pages and order", also='data-tab="Library"')
+            + render.link("Find", title="Find words in all open documents (Ctrl+Shift+F)", also="data-find-open")
+            + render.link("Start over", "start-over", title=f"Close all documents{talk}")
         )
+        return f'<p class="card-buttons">{links}</p>'
 
 
 def undo(session: Session) -> str:
@@ -173,8 +171,8 @@ def undo(session: Session) -> str:
     left = {book.key for book in session.uploads.library.books}
     gone = [book.document.title for book in session.removed.library.books if book.key not in left]
     what = gone[0] if len(gone) == 1 else formats.plural(len(gone), "document")
-    button = '<button type="button" class="link" data-act="undo">Undo</button>'
-    return f'<p class="quiet undo" role="status">Removed {render.escape(what)}. {button}</p>' if gone else ""
+    told = f"Removed {render.escape(what)}. {render.link('Undo', 'undo')}"
+    return f'<p class="quiet undo" role="status">{told}</p>' if gone else ""
 
 
 def _doing(session: Session) -> str:
@@ -185,7 +183,7 @@ def _doing(session: Session) -> str:
         return _running(OWN_JOBS[doing.own] if doing.reason == "own job" else WAITING[doing.reason], "", None)
     step = " · ".join(filter(None, ("Reading", page_reached(session.book, doing.done_tokens))))
     bar = render.bar(doing.done_tokens / max(doing.total_tokens, 1), step)
-    notify = '<button type="button" class="link" data-notify>Tell me when it is read</button>'
+    notify = render.link("Tell me when it is read", also="data-notify")
     return (
         f'<div class="step" role="status"><p>{render.escape(step)}</p>{bar}'
         f'<p class="quiet reading-left">{until(doing)}{notify}</p></div>'
@@ -237,8 +235,7 @@ def failure(upload: Upload) -> str:
     offer = offer_for_upload(upload)
     return (
         f'<div class="problem{" calm" if offer else ""}" role="alert"><strong>{render.escape(problem)}</strong>'
-        f"{offer or f'<span>{render.escape(hint)}</span>'}"
-        f'<button type="button" class="close" data-act="dismiss:{upload.number}" aria-label="Dismiss">×</button></div>'
+        f"{offer or f'<span>{render.escape(hint)}</span>'}{render.dismiss(f'dismiss:{upload.number}')}</div>"
     )
 
 
@@ -246,10 +243,8 @@ def offer_button(books: tuple[LibraryBook, ...], offer: Offer) -> str:
     """A button for a choice that fits."""
     book = books[offer.book]
     name = f"{book.document.title}: {offer.label}" if len(books) > 1 else offer.label
-    return (
-        f'<button type="button" class="offer" data-act="choose:{book.key}:{written(offer.choice)}">'
-        f"<span>{render.escape(name[:1].upper() + name[1:])}</span><i>{offer.num_tokens:,} tokens</i></button>"
-    )
+    words = f"<span>{render.escape(name[:1].upper() + name[1:])}</span><i>{offer.num_tokens:,} tokens</i>"
+    return render.button(words, f"choose:{book.key}:{written(offer.choice)}", tone="offer")
 
 
 def _facts(book: LibraryBook, num_tokens: str) -> str:

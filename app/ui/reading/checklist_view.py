@@ -206,16 +206,12 @@ def _shortcuts(session: Session, fit: Fit, meter: Meter) -> str:
     several = (one for one in fit.offers if not _is_one(one.choice))
     found = [offer_button(books, offer) for offer in islice(several, MOST_OFFERS)]
     alone = [book for book in books if len(books) > 1 and meter.book(book) <= free]
-    found += [
-        f'<button type="button" class="offer" data-act="only:{book.key}"><span>Only '
-        f"{render.escape(book.document.title)}</span><i>{formats.plural(meter.book(book), 'token')}</i></button>"
-        for book in alone[:MOST_OFFERS]
-    ]
+    for book in alone[:MOST_OFFERS]:
+        tokens = formats.plural(meter.book(book), "token")
+        words = f"<span>Only {render.escape(book.document.title)}</span><i>{tokens}</i>"
+        found.append(render.button(words, f"only:{book.key}", tone="offer"))
     if fit.talk and fit.needed - fit.talk <= fit.context:
-        found.append(
-            '<button type="button" class="offer" data-act="fresh"><span>Begin a new conversation: all fits then</span>'
-            "</button>"
-        )
+        found.append(render.button("<span>Begin a new conversation: all fits then</span>", "fresh", tone="offer"))
     if not found:
         hint = ContextTooSmall(fit.needed, fit.context, possible=fit.possible).hint
         return f'<p class="quiet">{render.escape(hint)}</p>' if hint else ""

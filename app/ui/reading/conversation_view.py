@@ -36,7 +36,7 @@ def conversation_list(
     more = f'<p class="quiet">{formats.plural(left, "older one")}: search to find it.</p>' if left > 0 else ""
     notices = "".join(f'<p class="list-note" role="status">{render.escape(line)}</p>' for line in listing.notices)
     if deleted is not None:
-        undo = '<button type="button" class="link" data-act="undelete">Undo</button>'
+        undo = render.link("Undo", "undelete")
         notices += (
             f'<p class="list-note" role="status">Deleted {render.escape(deleted.title or "Untitled")}. {undo}</p>'
         )
@@ -57,30 +57,28 @@ def _head(incognito: bool) -> str:
     )
     pressed = "true" if incognito else "false"
     title = "Leave the incognito conversation for good" if incognito else "Talk without anything being written to disk"
-    return (
-        '<div class="convs-head">'
-        '<button type="button" data-act="new" title="Begin a new conversation (Alt+N)">New</button>'
-        f'<button type="button" data-act="incognito" aria-pressed="{pressed}" title="{title}">Incognito</button>'
-        f"</div>{note}"
-    )
+    new = render.button("New", "new", title="Begin a new conversation (Alt+N)")
+    apart = render.button("Incognito", "incognito", title=title, also=f'aria-pressed="{pressed}"')
+    return f'<div class="convs-head">{new}{apart}</div>{note}'
 
 
 def _row(one: Summary, current: str, time: datetime, search: str = "") -> str:
-    title = render.escape(one.title) or "Untitled"
-    found = one.excerpt(search)
+    title, found = one.title or "Untitled", one.excerpt(search)
     hit = f"<q>{_marked(*found)}</q>" if found else ""
     mark = ' class="current" aria-current="true"' if one.id == current else ""
     about = f"{ago(one.changed, time)} · {render.escape(one.book)}"
+    words = f"<b>{render.escape(title)}</b><small>{about}</small>{hit}"
+    menu = (
+        render.button("Rename", also=f'data-rename="{one.id}"')
+        + render.button("Export Markdown", also=f'data-save="markdown:{one.id}"')
+        + render.button("Export JSON", also=f'data-save="json:{one.id}"')
+        + render.button("Delete", f"delete-conversation:{one.id}", tone="danger")
+    )
     return (
         f'<li{mark} id="conversation-{one.id}">'
-        f'<button type="button" class="open" data-act="open-conversation:{one.id}" title="{title}"><b>{title}</b>'
-        f"<small>{about}</small>{hit}</button>"
-        f'<details data-keep><summary aria-label="More about {title}" title="More">⋯</summary><div class="menu">'
-        f'<button type="button" data-rename="{one.id}">Rename</button>'
-        f'<button type="button" data-save="markdown:{one.id}">Export Markdown</button>'
-        f'<button type="button" data-save="json:{one.id}">Export JSON</button>'
-        f'<button type="button" data-act="delete-conversation:{one.id}" class="danger">Delete</button>'
-        "</div></details></li>"
+        f"{render.button(words, f'open-conversation:{one.id}', tone='open', title=title)}"
+        f'<details data-keep><summary aria-label="More about {render.escape(title)}" title="More">⋯</summary>'
+        f'<div class="menu">{menu}</div></details></li>'
     )
 
 
@@ -122,7 +120,7 @@ def book_notice(session: Session | None) -> str:
     if any(one.name in book.names for one in session.uploads.pending if one.stage != "failed"):
         way = "It is being opened."
     elif not gone:
-        offer = '<button type="button" data-act="reopen">Open it again</button>'
+        offer = render.button("Open it again", "reopen")
     elif there and there >= set(book.names):
         way = "The library has its books, but not in the same parts or order: restore them (Library) to go on."
     else:
@@ -142,5 +140,5 @@ def editing_notice(session: Session | None) -> str:
     number = f" {path.index(session.editing) + 1}" if session.editing in path else ""
     return (
         f'<div class="editing" role="status"><span>Changing question{number}: the conversation so far stays as '
-        'a branch.</span><button type="button" data-act="stop-editing">Cancel</button></div>'
+        f"a branch.</span>{render.button('Cancel', 'stop-editing')}</div>"
     )

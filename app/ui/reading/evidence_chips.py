@@ -92,12 +92,10 @@ def _chip(book: Book, node: Node, number: int, passage: Passage, books: str) -> 
     if passage.source is None:
         title = f"No page of the open {books} has these words in this order"
         return f'<span class="chip quote not-found" title="{title}">not in the {books}</span>'
-    page = render.escape(page_words(book, page_of(book, passage.source.start)))
+    page = page_words(book, page_of(book, passage.source.start))
     more = " and elsewhere" if passage.again else ""
-    return (
-        f'<button class="chip quote found" type="button" data-act="quote:{node.id}.{number}" '
-        f'title="Word for word on {page}{more}: show it">{page}</button>'
-    )
+    title = f"Word for word on {page}{more}: show it"
+    return render.button(render.escape(page), f"quote:{node.id}.{number}", tone="chip quote found", title=title)
 
 
 def opened(session: Session, name: str, width: str = "") -> str:

@@ -44,8 +44,8 @@ def reading_buttons(session: Session) -> str:
     """Stop, or Read on."""
     view = BookView(session)
     if view.reading:
-        return '<button type="button" class="pill" data-act="stop-reading">Stop reading</button>'
-    return '<button type="button" class="pill" data-act="read-on">Read on</button>' if view.paused else ""
+        return render.button("Stop reading", "stop-reading")
+    return render.button("Read on", "read-on") if view.paused else ""
 
 
 def samples(site: Site, session: Session) -> str:
@@ -56,9 +56,8 @@ def samples(site: Site, session: Session) -> str:
     buttons = ""
     for one in shown:
         title, _, more = one.label(_seconds(site, one)).partition("\n")
-        act = f"sample:{render.escape(one.file.name)}"
         words = f"<b>{render.escape(title)}</b> {render.escape(more)}"
-        buttons += f'<button type="button" data-act="{act}">{words}</button>'
+        buttons += render.button(words, f"sample:{one.file.name}")
     state = "" if _has_book(session) else " open"
     return f'<details{state}><summary>Or try a sample book:</summary><div class="list">{buttons}</div></details>'
 
@@ -84,7 +83,7 @@ def suggestions(site: Site, session: Session) -> str:
     if session.book and names and not found and not asked and isinstance(state, Ready) and not state.info.limits:
         titles = [title for book in session.book.library.books for title in _read_chapters(book)]
         found = [f"What is “{title}” about?" for title in titles if len(title) <= MOST_TITLE][:NUM_SUGGESTIONS]
-    return "".join(f'<button type="button" data-ask>{render.escape(text)}</button>' for text in found[:NUM_SUGGESTIONS])
+    return "".join(render.button(render.escape(text), also="data-ask") for text in found[:NUM_SUGGESTIONS])
 
 
 def note(site: Site) -> str:

@@ -34,10 +34,8 @@ def _offer(num_pictures: int, num_pages: int, key: str, title: str) -> str:
         command = f"<code>{render.escape(INSTALL_OCR)}</code>"
         return f'<div class="recognition"><p>{told} To recognise their text, run this once: {command}</p></div>'
     took = formats.duration(max(1.0, expected_seconds(num_pictures)))
-    return (
-        f'<div class="recognition"><p>{told}</p><button type="button" class="offer" data-act="recognise:{key}">'
-        f"<span>Recognise their text</span><i>about {took}</i></button></div>"
-    )
+    words = f"<span>Recognise their text</span><i>about {took}</i>"
+    return f'<div class="recognition"><p>{told}</p>{render.button(words, f"recognise:{key}", tone="offer")}</div>'
 
 
 def progress_of(upload: Upload) -> tuple[str, str, float | None]:
@@ -51,7 +49,4 @@ def progress_of(upload: Upload) -> tuple[str, str, float | None]:
 
 def stop_button(upload: Upload) -> str:
     """Stops one recognition."""
-    what = "Pages recognised until now are used."
-    return (
-        f'<button type="button" class="link" data-act="stop-recognising:{upload.number}" title="{what}">Stop</button>'
-    )
+    return render.link("Stop", f"stop-recognising:{upload.number}", title="Pages recognised until now are used.")

@@ -211,7 +211,7 @@ def build_settings() -> Fields:
             info="An answer ends here at the latest; Continue goes on.",
             precision=0,
         )
-        pane("setting:thinking", prose=False)
+        pane("setting:thinking")
         with gr.Accordion("Advanced", open=False, elem_id="advanced"):
             temperature = gr.Number(sampling.temperature, label="Temperature", info="0 to 2; 0 is exact.", step=0.1)
             top_p = gr.Number(
@@ -219,7 +219,7 @@ def build_settings() -> Fields:
             )
             top_k = gr.Number(sampling.top_k, label="top-k", info="Keep so many; 0 keeps all.", precision=0)
             seed = gr.Textbox("", label="Seed", info="Empty: every answer has its own.", max_lines=1, elem_id="seed")
-            pane("setting:variant", prose=False)
+            pane("setting:variant")
             rounds = gr.Radio(
                 [("Adaptive", ADAPTIVE), ("Fixed", FIXED)],
                 value=ADAPTIVE,

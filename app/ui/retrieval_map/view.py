@@ -89,24 +89,22 @@ def _bar(book: Book, weights: Sequence[float], first: int, per_bar: int) -> str:
     strongest = max(indices, key=lambda index: weights[index])
     weight = weights[strongest]
     level = next(word for least, word in LEVELS if weight >= least)
-    name = named(book, first, short=False)
+    name = page_words(book, first, short=False)
     if len(indices) > 1:
-        name = f"{name} to {named(book, indices[-1], short=True)}"
+        name = f"{name} to {page_words(book, indices[-1])}"
     said = f"{name}: {level} loaded"
     if len(indices) > 1 and weight >= LEVELS[-2][0]:
-        said += f", most on {named(book, strongest, short=True)}"
+        said += f", most on {page_words(book, strongest)}"
     starts = first == 0 or book.library.pages[first].book != book.library.pages[first - 1].book
     kind = f"bar-page {level.split()[-1]}{' begins' if starts and first else ''}"
-    return (
-        f'<button type="button" class="{kind}" data-act="page:{strongest}" aria-label="{said}" title="{said}">'
-        f'<span style="height:{max(4, round(100 * weight))}%"></span></button>'
-    )
+    bar = f'<span style="height:{max(4, round(100 * weight))}%"></span>'
+    return render.button(bar, f"page:{strongest}", tone=kind, title=said, name=said)
 
 
 def _top(book: Book, weights: Sequence[float]) -> str:
     ranked = sorted(range(len(weights)), key=lambda index: -weights[index])[:MOST_TOP]
     first, *more = (
-        f'<button type="button" class="chip" data-act="page:{index}">{named(book, index, short=True)}</button>'
+        render.button(named(book, index, short=True), f"page:{index}", tone="chip")
         for index in ranked
         if weights[index] >= TOP_SHARE or index == ranked[0]
     )

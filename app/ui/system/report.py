@@ -8,7 +8,7 @@ from app.runtime.error_text import problem_and_hint
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.runtime.trace import Race
 from app.ui.race.view import verdict_line
-from app.ui.system.view import (
+from app.ui.system.facts import (
     Fact,
     Snapshot,
     amount_of,

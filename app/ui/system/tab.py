@@ -19,8 +19,9 @@ from app.ui.pane import pane, tab_heading
 from app.ui.shown import shown_of
 from app.ui.site import Part, Site
 from app.ui.state import Is
+from app.ui.system.facts import Kept, Snapshot, Usage, accepted, written
 from app.ui.system.report import report
-from app.ui.system.view import Kept, Snapshot, Usage, accepted, system, written
+from app.ui.system.view import system
 from core.decoding.stats import DecodeStats
 
 if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that while the page is already served
@@ -181,7 +182,12 @@ def build_tab() -> None:
     with gr.Tab("System", id="system", elem_id="system-tab"), gr.Column(elem_id="system"):
         tab_heading("System")
         pane("system", "system-view")
-        pane("models-doing", "models-doing", prose=False)
-        pane("bring", "bring", prose=False)
+        pane("models-doing", "models-doing")
+        pane("bring", "bring")
         pane("models", "models")
-        gr.HTML(REPORT, elem_id="system-copy", js_on_load="window.triforcePage.mounted(element);")
+        gr.HTML(
+            REPORT,
+            elem_id="system-copy",
+            js_on_load="window.triforcePage.mounted(element);",
+            apply_default_css=False,
+        )

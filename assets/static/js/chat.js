@@ -74,16 +74,13 @@
   // -------------------- copying an answer, or the report of the system
 
   async function copy(text, button) {
-    const label = button.textContent;
     let said = "Copied";
     try {
       await navigator.clipboard.writeText(text);
     } catch {
       said = "Not allowed here";
     }
-    if (label === said) return;
-    button.textContent = said;
-    setTimeout(() => (button.textContent = label), 1500);
+    page.reword(button, said);
   }
 
   document.addEventListener("click", (event) => {
@@ -245,6 +242,4 @@
     else return;
     event.preventDefault();
   });
-
-  window.triforceChat = { copy };
 })();

@@ -148,18 +148,28 @@
     }
   }
 
+  // Other words on a button, until the reader does something else.
+  const reworded = new Map(); // by button: its label and title before
+  function reword(button, label, title = button.title) {
+    if (!reworded.has(button)) reworded.set(button, [button.textContent, button.title]);
+    [button.textContent, button.title] = [label, title];
+  }
+
+  function restore({ target }) {
+    for (const [button, before] of reworded) {
+      if (button.contains(target)) continue;
+      [button.textContent, button.title] = before;
+      button.classList.remove("armed");
+      reworded.delete(button);
+    }
+  }
+  for (const kind of ["pointerdown", "focusin"]) document.addEventListener(kind, restore, true);
+
   // What cannot be undone takes a second press.
-  const ARMED_MS = 4000;
   function armed(button) {
     if (button.classList.contains("armed")) return true;
-    const [label, title] = [button.textContent, button.title];
+    reword(button, `${button.textContent}?`, "Press again to delete for good");
     button.classList.add("armed");
-    button.textContent = `${label}?`;
-    button.title = "Press again to delete for good";
-    setTimeout(() => {
-      button.classList.remove("armed");
-      [button.textContent, button.title] = [label, title];
-    }, ARMED_MS);
     return false;
   }
 
@@ -256,13 +266,13 @@
 
   window.triforcePage = {
     act,
-    armed,
     drawers,
     mounted,
     morph,
     opened,
     opening,
     preparing,
+    reword,
     save,
     send,
     session,

@@ -3,6 +3,7 @@
 Nothing here knows how the page is made. A journey waits for what is seen, never for a time.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ QUIET = [  # options of a browser
 ]
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 MOST_STOPS = 80  # of the Tab key, on the way to anything
+SLOWED = float(os.environ.get("BROWSER_SLOWED", "1"))  # how many times slower the browser's processor is
 
 
 class Page:
@@ -38,6 +40,8 @@ class Page:
         self.tab, self.outside = tab, list[str]()  # addresses on other machines that the page asked for
         tab.set_default_timeout(SECONDS * 1000)
         tab.on("request", lambda request: self._note(request.url))
+        if SLOWED > 1:
+            tab.context.new_cdp_session(tab).send("Emulation.setCPUThrottlingRate", {"rate": SLOWED})
         tab.goto(address)
         self.has_entered()
 

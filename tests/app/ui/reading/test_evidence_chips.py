@@ -59,8 +59,8 @@ def test_every_answer_has_a_chip_behind_each_of_its_quotations() -> None:
     assert session.dialogue is not None
     first, second = session.dialogue.path
     told, twice = answers(session)
-    act = f'type="button" data-act="quote:{first.id}.0"'
-    page = f'<button class="chip quote found" {act} title="[^"<]*">page 2</button>'
+    act = f'data-act="quote:{first.id}.0"'
+    page = f'<button type="button" class="chip quote found" {act} title="[^"<]*">page 2</button>'
     amber = '<span class="chip quote not-found" title="[^"<]*">not in the book</span>'
     lost, was = (f'<span class="stays">{word}"' for word in ("lost", "was"))  # no line ends before a chip
     assert re.fullmatch(f'So "the carved teapot was {lost}{page}</span>, and "nobody.* it {was}{amber}</span>.', told)
@@ -116,7 +116,7 @@ def test_titles_and_signs_of_marks_cannot_leave_a_chip() -> None:
     documents = (a_document(evil), a_document("Two", "Quite another text."))
     (told,) = answers(a_session(f"{FOUND} \ufdd00\ufdd0 {INVENTED}\0", documents=documents))
     assert re.fullmatch(
-        r'"the carved teapot was <span class="stays">lost"<button class="chip quote found" type="button" '
+        r'"the carved teapot was <span class="stays">lost"<button type="button" class="chip quote found" '
         r'data-act="quote:\w+\.0" title="[^"<>]*">'
         r'page 2 of [^<>]*</button></span> \ufffd0\ufffd "nobody[^<"]*<span class="stays">was"'
         r"<span [^<>]*>not in the books</span></span>\0",
@@ -137,7 +137,7 @@ def test_sentences_of_the_book_have_their_page_and_the_rest_a_faint_line_with_wh
     assert session.dialogue is not None
     (node,) = session.dialogue.path
     (told,) = answers(session)
-    page = f'<button class="chip quote found" type="button" data-act="quote:{node.id}.0" title="[^"<]*">page 2</button>'
+    page = f'<button type="button" class="chip quote found" data-act="quote:{node.id}.0" title="[^"<]*">page 2</button>'
     own = '<span class="own" title="These words do not stand in the book: the model’s own wording">'
     stands = 'The carved teapot was lost in the spring <span class="stays">tide.'
     assert re.fullmatch(

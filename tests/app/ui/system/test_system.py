@@ -20,10 +20,11 @@ from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
 from app.ui.site import Site
 from app.ui.system.expected_speed import expect
+from app.ui.system.facts import PARTS, Kept, Snapshot, Usage, weight_facts
 from app.ui.system.report import report
 from app.ui.system.tab import PARTS as TAB_PARTS
 from app.ui.system.tab import data_folder, kept_in
-from app.ui.system.view import PARTS, Kept, Snapshot, Usage, system, weight_facts
+from app.ui.system.view import system
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.errors import NotEnoughMemory
@@ -120,7 +121,7 @@ def test_every_part_of_a_real_plan_has_a_purpose_and_a_colour() -> None:
     assert {row.name for row in (*plan.rows, *away.rows)} | {DRAFTING_WEIGHTS} == set(PARTS)
     styles = "".join(file.read_text(encoding="utf-8") for file in CSS)
     for part in PARTS.values():
-        assert re.search(rf"\.fill(\.|:is\([^)]*\.){part.tone}\b", styles), part.tone
+        assert re.search(rf"&(\.|:is\([^)]*\.){part.tone}\b", styles), part.tone
 
 
 def test_sixteen_bits_promise_less(ready: Ready, engine: FakeEngine) -> None:

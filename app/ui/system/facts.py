@@ -1,0 +1,345 @@
+"""The state of the system in facts, for the tab "System" and its report: what runs, how exact, on which machine."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from app import formats
+from app.conversations.exchange import Exchange
+from app.runtime.events import ModelState, Ready
+from app.runtime.trace import Race
+from app.ui.race.view import verdict_line
+from core.decoding.registry import METHODS, PLAIN
+from core.decoding.stats import DecodeStats, LevelStats
+
+if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
+    from core.engine_info import EngineInfo
+    from core.planning.hardware import Machine
+    from core.planning.memory_plan import Plan
+    from core.planning.sizes import PlanRow
+    from core.planning.speed_model import Prediction
+
+
+class Part(NamedTuple):
+    """How a row of the plan is drawn, and its purpose."""
+
+    tone: str
+    purpose: str
+
+
+PARTS = {
+    "target weights": Part("weights", "the target model’s parameters"),
+    "full cache, landmarks, query log": Part("full", "keys and values of every token of book and chat"),
+    "votes, query log": Part("full", "what chooses chunks of the layers in host memory"),
+    "newest rows of offloaded layers": Part("full", "what has not gone to host memory yet"),
+    "ring of copies": Part("buffers", "pieces of the full cache on their way from host memory"),
+    "self-draft weights, 4 bit": Part("weights", "the target once more, for passes over the retrieval cache"),
+    "retrieval cache": Part("retrieval", "the chunks that level 1 verifies with"),
+    "draft weights": Part("draft", "the draft model’s parameters"),
+    "streaming cache": Part("draft", "the draft’s own window"),
+    "CUDA graphs": Part("buffers", "recorded passes; an estimate"),
+    "prefill buffers": Part("buffers", "a piece of the book while it is read"),
+    "prefill, layer by layer": Part("buffers", "one layer of the full cache, on the device while a book is read"),
+    "runtime": Part("other", "Python, torch and transformers themselves"),
+}
+ATTENTION = {
+    "torch": "torch’s own operations",
+    "compiled": "our kernel for few rows, torch’s operations for many",
+    "flash-attn": "flash-attn",
+}
+UNKNOWN_PART = Part("buffers", "")
+
+
+class Fact(NamedTuple):
+    """One row of a card; `note` is its reason or explanation."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+class Kept(NamedTuple):
+    """Files and bytes in one of our folders."""
+
+    name: str
+    num_files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Memory of this process."""
+
+    used_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything that the tab shows, at one moment."""
+
+    state: ModelState
+    taken: datetime
+    system: str  # operating system and processor architecture
+    versions: Mapping[str, str]
+    machine: "Machine | None"  # None: not inspected yet
+    usage: Usage | None
+    folder: Path
+    folder_chosen: bool  # by the user; otherwise the default folder
+    kept: Sequence[Kept]
+    home: Path
+    expected: "Prediction | None" = None  # None before the model is loaded
+    exchanges: Sequence[Exchange] = ()
+    race: Race | None = None
+
+
+def part_of(name: str) -> Part:
+    """How a row of the plan is drawn."""
+    kept_layers = name.startswith("full cache")  # "full cache, 3 of 32 layers"
+    return PARTS.get(name, PARTS["full cache, landmarks, query log"] if kept_layers else UNKNOWN_PART)
+
+
+def ordered(plan: "Plan") -> "list[PlanRow]":
+    """The plan's rows, grouped by kind."""
+    order = list(PARTS)
+    return sorted(plan.rows, key=lambda row: order.index(row.name) if row.name in PARTS else len(order))
+
+
+def model_facts(ready: Ready) -> list[Fact]:
+    """The model's settings, and their reasons."""
+    info, plan = ready.info, ready.info.plan
+    if info.elsewhere:
+        return [
+            Fact("Model", info.model, info.description),
+            Fact("Server", plan.device.because, info.elsewhere),
+            Fact("Context", f"{ready.context:,} tokens", plan.context.because),
+        ]
+    guesses = "guesses for level 1" if info.has_draft else "the retrieval cache guesses instead"
+    draft = formats.amount(info.draft_weight_bytes) + " of weights" if info.has_draft else "none"
+    return [
+        Fact("Model", info.model, info.description),
+        Fact("Draft", draft, f"{guesses}; {info.draft_because}" if info.draft_because else guesses),
+        *weight_facts(info),
+        *composition_facts(info),
+        *self_draft_facts(info),
+        Fact("Device", plan.device.value, plan.device.because),
+        Fact("Precision", name_of(plan.dtype.value), plan.dtype.because),
+        Fact("Keys and values", name_of(plan.kv.value or plan.dtype.value), plan.kv.because),
+        Fact("Full cache", plan.placement.value, plan.placement.because),
+        Fact("Reading", "by layers" if plan.prefill_block.value else "by chunks", plan.prefill_block.because),
+        *host_facts(info),
+        Fact("Context", f"{ready.context:,} tokens", plan.context.because),
+        Fact("Largest", f"{plan.most_context:,} tokens", "that the memory found at the start could hold"),
+        Fact("A token takes", formats.amount(info.kv_bytes_per_token), "keys and values in all layers"),
+    ]
+
+
+def composition_facts(info: "EngineInfo") -> list[Fact]:
+    """Who guesses, and why; empty if no plan compared."""
+    chosen = info.plan.composition
+    if chosen is None:
+        return []
+    return [Fact("Decodes by", METHODS[info.usual_method].label, chosen.because)]
+
+
+def weight_facts(info: "EngineInfo") -> list[Fact]:
+    """The bits of the target's weights, or the blocks of its file that they stay in."""
+    bits = info.plan.bits
+    if info.quantised and bits.value > 8:  # not asked for
+        return [
+            Fact("Weights", info.weights, "the file's own blocks, multiplied as they are; rows are rounded to 8 bits")
+        ]
+    return [Fact("Weights", f"{bits.value} bits", bits.because)]
+
+
+def self_draft_facts(info: "EngineInfo") -> list[Fact]:
+    """The 4-bit weights for drafting; empty if there are none."""
+    if not info.self_draft_weight_bytes:
+        return []
+    because = "4 bits, while it guesses from the retrieval cache; what it says is exact for the weights above"
+    return [Fact("Self-draft weights", formats.amount(info.self_draft_weight_bytes), because)]
+
+
+def host_facts(info: "EngineInfo") -> list[Fact]:
+    """What lies in host memory; empty if the whole full cache is resident."""
+    if info.host_memory is None:
+        return []
+    size = formats.amount(info.plan.host_bytes)
+    link = [Fact("Link", f"{info.link.value / 1e9:.1f} GB/s", info.link.because)] if info.link else []
+    share = info.plan.cpu_attention
+    return [
+        Fact("Host memory", f"{size}, {info.host_memory.value}", info.host_memory.because),
+        *link,
+        Fact("Host attends", f"to {share.value:.0%} of it" if share.value else "no", share.because),
+    ]
+
+
+def name_of(dtype: object) -> str:
+    """float32, for example."""
+    return str(dtype).removeprefix("torch.")
+
+
+def exactness(shot: Snapshot) -> list[Fact]:
+    """For which model the output is exact, and the verdict of the last race."""
+    verdicts = [Fact("Last race", "none yet", "the tab Race compares texts token by token")]
+    if shot.race is not None:
+        others = [lane for lane in shot.race.lanes if lane is not shot.race.plain]
+        found = [verdict_line(shot.race, lane, running=not shot.race.ended) for lane in others]
+        verdicts = [Fact("Last race", title, text) for _, title, text in found] or verdicts
+    if not isinstance(shot.state, Ready):
+        return [Fact("Exact for", formats.NONE_YET, "known when the model is loaded"), *verdicts]
+    dtype = shot.state.info.plan.precision
+    if shot.state.info.elsewhere:
+        return [Fact("Exact for", "not seen", shot.state.info.plan.dtype.because)]
+    greedy = Fact(
+        "Greedy text",
+        "equal to plain decoding’s, token for token",
+        "32-bit arithmetic on the processor: what rounding could decide would be named as a near tie",
+    )
+    if not dtype.startswith("float32"):
+        greedy = Fact(
+            "Greedy text",
+            "equal to plain decoding’s, up to near ties",
+            "in 16 bit several rows round differently from one; a race names every near tie and its gap",
+        )
+    precision = "not quantised: neither weights nor cache"
+    if shot.state.info.quantised:
+        precision = "the quantised model, not its 16-bit original; the cache is not quantised"
+    if (kept := shot.state.info.plan.kv.value) is not None:
+        name = str(kept).removeprefix("torch.")
+        precision += f"; keys and values are kept in {name}: exact for a {name} cache"
+    return [
+        Fact("Exact for", f"{shot.state.info.model}, {shot.state.info.weights} weights", precision),
+        Fact("Law", "the target model’s own", "for all methods but StreamingLLM and H2O, which are marked “not exact”"),
+        greedy,
+        *verdicts,
+    ]
+
+
+def written(exchanges: Sequence[Exchange], race: Race | None) -> list[tuple[str, DecodeStats]]:
+    """Method and figures of this page's answers and its last race, exact methods only."""
+    found = [(one.finished.method, one.finished.stats) for one in exchanges if one.finished.exact]
+    return found + ([(lane.method, lane.stats) for lane in race.lanes if lane.exact] if race else [])
+
+
+def accepted(answers: Sequence[tuple[str, DecodeStats]]) -> tuple[float | None, float | None]:
+    """Acceptance of both levels over several answers, None if nothing was tested."""
+    first = _share([stats.level1 for _, stats in answers])
+    return first, _share([stats.level2 for _, stats in answers])
+
+
+def _share(levels: Sequence[LevelStats | None]) -> float | None:
+    tested = sum(level.tested for level in levels if level is not None)
+    return sum(level.accepted for level in levels if level is not None) / tested if tested else None
+
+
+def seen(shot: Snapshot) -> list[Fact]:
+    """Acceptance so far, and the command that plans with it."""
+    shares = accepted(written(shot.exchanges, shot.race))
+    if shares[1] is None:
+        return []
+    shown = ", ".join(f"level {n} {formats.percent(share)}" for n, share in enumerate(shares, 1) if share is not None)
+    option = ",".join(f"{min(share or 0, 0.99):.2f}" for share in shares)
+    return [
+        Fact("Accepted", shown, f"in this page’s answers; doctor --acceptance {option} plans other machines with it")
+    ]
+
+
+def measured_facts(shot: Snapshot) -> list[Fact]:
+    """Tokens a second of this page's answers by this model, by context and method."""
+    model = shot.state.info.model if isinstance(shot.state, Ready) else None
+    spent: dict[int, dict[str, tuple[int, float]]] = {}  # by context, rounded to a power of two: tokens and seconds
+    for one in shot.exchanges:
+        stats, method = one.finished.stats, one.finished.method
+        if one.model == model and len(one.methods) == 1 and stats.decode_seconds:
+            place = spent.setdefault(1 << round(math.log2(max(one.finished.prompt_tokens, 1))), {})
+            tokens, seconds = place.get(method, (0, 0.0))
+            place[method] = tokens + stats.new_tokens, seconds + stats.decode_seconds
+    return [
+        Fact(
+            f"About {context:,} tokens",
+            ", ".join(
+                f"{METHODS[method].label if method in METHODS else method} {formats.figure(tokens / seconds)} tokens/s"
+                for method, (tokens, seconds) in sorted(place.items(), key=lambda one: one[0] != PLAIN)
+            ),
+        )
+        for context, place in sorted(spent.items())
+    ]
+
+
+def expected_facts(found: "Prediction") -> list[Fact]:
+    """Predicted speeds and their sources."""
+    level1 = "" if found.acceptance1 is None else f"{formats.percent(found.acceptance1)} / "
+
+    def speed(tokens: float, milliseconds: float) -> str:
+        return f"{formats.figure(tokens)} tokens/s, {formats.figure(milliseconds)} ms a token"
+
+    guessed = "no guess pays"
+    if found.gamma2:
+        guessed = speed(found.triforce_tokens_per_second, found.triforce_ms_per_token)
+    return [
+        Fact("At", f"{found.context:,} tokens", "the whole context; modelled, not measured"),
+        Fact("Plain decoding", speed(found.plain_tokens_per_second, found.plain_ms_per_token)),
+        Fact("TriForce", guessed),
+        Fact("Memory", f"{found.bandwidth_bytes_per_second / 1e9:.1f} GB/s", found.bandwidth_because),
+        Fact("Acceptance", f"{level1}{formats.percent(found.acceptance2)}", found.acceptance_because),
+    ]
+
+
+def machine_facts(shot: Snapshot) -> list[Fact]:
+    """Devices and memory, and the attention kernels."""
+    machine, rows = shot.machine, [Fact("System", shot.system)]
+    if machine is None:
+        return [*rows, Fact("Processor", formats.NONE_YET, "looked up while the model is loaded")]
+    rows += [
+        Fact("Processor", machine.cpu, ", ".join((formats.plural(machine.num_cores, "core"), *machine.abilities))),
+        Fact("Memory", formats.size(machine.ram_bytes), f"{formats.size(machine.free_ram_bytes)} free at the start"),
+        *(
+            Fact(f"GPU {number}", gpu.name, f"{formats.size(gpu.free_bytes)} of {formats.size(gpu.total_bytes)} free")
+            for number, gpu in enumerate(machine.gpus)
+        ),
+    ]
+    if machine.unused_gpu is not None:
+        rows.append(Fact("GPU", f"{machine.unused_gpu.gpu}, not used", machine.unused_gpu.advice))
+    elif not machine.gpus:
+        rows.append(Fact("GPU", "none", "no CUDA device found"))
+    elif len(machine.gpus) > 1:
+        rows.append(Fact("Several GPUs", "one computes", several_gpus(shot.system)))
+    if isinstance(shot.state, Ready) and not shot.state.info.elsewhere:
+        info = shot.state.info
+        rows.append(Fact("Attention", ATTENTION.get(info.attention, info.attention), info.attention_because))
+        if machine.gpus:
+            rows.append(Fact("CUDA graphs", "on" if info.graphs.value else "off", info.graphs.because))
+    return rows
+
+
+def several_gpus(system: str) -> str:
+    """How several GPUs share a model, if this system can do that."""
+    if system.startswith("Windows"):
+        return "sharing a model needs NCCL, which torch has under Linux only: start it in WSL2 with --gpus N"
+    return "start with --gpus N to share the model between N of them"
+
+
+def data_facts(shot: Snapshot) -> list[Fact]:
+    """The data on disk, and its location."""
+    chosen = "chosen with --data-dir" if shot.folder_chosen else "the default; --data-dir chooses another"
+    compiled = isinstance(shot.state, Ready) and shot.state.info.attention == "compiled"
+    kernel = "; the compiled kernel lies in the user’s cache folder" if compiled else ""
+    sent = f"nothing is sent anywhere{kernel}"
+    if isinstance(shot.state, Ready) and shot.state.info.elsewhere:
+        sent = f"but books, questions and answers are sent to {shot.state.info.plan.device.because}"
+    return [
+        Fact("Data folder", formats.with_tilde(str(shot.folder), shot.home), chosen),
+        *(Fact(kept.name, amount_of(kept)) for kept in shot.kept),
+        Fact("Elsewhere", "no book, no question, no answer", sent),
+    ]
+
+
+def amount_of(kept: Kept) -> str:
+    """2 files, 3.00 KiB."""
+    if not kept.num_files:
+        return "empty"
+    return f"{formats.plural(kept.num_files, 'file')}, {formats.amount(kept.size_bytes)}"
