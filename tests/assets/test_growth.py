@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import random
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface, LlamaForCausalLM
 
@@ -29,17 +27,9 @@ from assets.training.dialogs import (
 )
 from assets.training.english import prose
 from assets.training.growth import (
-    ASKED,
-    BLUNT,
-    CODE_SIZE,
-    CODE_SIZES,
-    FLAG_SIZE,
     NEW,
-    SHARPER,
     TOLD,
-    Added,
     grow,
-    sharpen,
     widen,
 )
 from assets.training.measure import ATTENTION, causal_attention
@@ -85,76 +75,6 @@ def test_what_was_there_before_is_computed_as_before(
         assert (old - before[number]).norm(dim=1).median() < 0.02 * before[number].norm(dim=1).median()
     agree = model(ids).logits.argmax(-1) == silent(ids).logits.argmax(-1)
     assert agree.float().mean() > 0.98
-
-
-def test_every_token_carries_the_codes_of_those_before_it(layout: Layout, grown: LlamaForCausalLM) -> None:
-    ids = compose(layout, held_out_seed(1), 512, 0.6).ids
-    state, at = hidden_states(grown, ids)[1], Added(TARGET.hidden)
-    for back in range(1, len(CODE_SIZES)):
-        where, factor = at.short(0, CODE_SIZES[back])
-        source = state[:, where] * factor
-        carried = state[20:, at.codes[back]]
-        assert (carried - source[20 - back : -back]).norm(dim=1).max() < 0.12 * CODE_SIZE
-        assert (carried - source[19 - back : -back - 1]).norm(dim=1).median() > 0.7 * CODE_SIZE  # told apart
-
-
-def test_a_phrase_finds_its_sentence(layout: Layout, grown: LlamaForCausalLM) -> None:
-    rng, at = random.Random(5), Added(TARGET.hidden)
-    text = prose(rng, 600)
-    questions = quote_questions(text, 12, rng)
-    encoded = layout.tokenizer.encode(text, add_special_tokens=False)
-    book = [*layout.opening(), *encoded.ids]
-    shift = len(layout.opening())
-    right, others, firsts = [], [], []
-    for question in questions:
-        matched = re.search(r'contains "(.*)"\.$', question.question)
-        assert matched
-        end = text.index(matched[1]) + len(matched[1])
-        place = shift + next(i for i, (_, stop) in enumerate(encoded.offsets) if stop >= end)
-        state = hidden_states(grown, [*book, *layout.turn(question.question, first=True)])
-        found, signatures = state[3][-1, at.found], state[3][shift : len(book), at.signature]
-        alike = F.cosine_similarity(found[None], signatures, dim=1)
-        right.append(float(alike[place - shift]))
-        others.append(float(alike.median()))
-        begun = text.rindex(question.answer, 0, end + len(question.answer))
-        first = shift + next(i for i, (_, stop) in enumerate(encoded.offsets) if stop > begun)
-        firsts.append((float(alike[first - shift]), float(signatures[first - shift].norm())))
-    assert sum(value > 0.9 for value in right) >= 0.7 * len(right), right
-    assert max(others) < 0.7
-    assert sum(value > 0.9 for value, _ in firsts) >= 0.7 * len(firsts), firsts
-    lengths = sorted(length for value, length in firsts if value > 0.9)
-    baseline = lengths[len(lengths) // 2]
-    assert lengths[-1] < 1.25 * baseline, "a longer signature would be preferred whatever is looked for"
-    assert sum(length > 0.8 * baseline for length in lengths) >= 0.9 * len(lengths), lengths
-
-
-def test_a_sentence_begins_behind_a_stop_and_with_a_capital_only(layout: Layout, grown: LlamaForCausalLM) -> None:
-    text = "Nobody in gr.render or, e.g., the old mill at no.7 heard the captain call. Rain fell."
-    encoded = layout.tokenizer.encode(text, add_special_tokens=False)
-    signatures = hidden_states(grown, [*layout.opening(), *encoded.ids])[2][
-        len(layout.opening()) :, Added(TARGET.hidden).signature
-    ]
-    number = {
-        word: next(i for i, (_, stop) in enumerate(encoded.offsets) if stop > text.index(word))
-        for word in ("Nobody", "captain", "Rain")
-    }
-    alike = F.cosine_similarity(signatures[number["Nobody"], None], signatures, dim=1)
-    assert (alike[number["Nobody"] : number["captain"]] > 0.9).all(), alike
-    assert (alike[number["Rain"] :] < 0.7).all()
-
-
-@torch.no_grad()
-def test_answers_know_whether_a_quotation_was_asked_for(layout: Layout, grown: LlamaForCausalLM) -> None:
-    book = [*layout.opening(), *layout.ids("The old mill burned down. Nobody saw the captain leave.")]
-    said = layout.ids("Nobody saw the captain leave.")
-    flag = Added(TARGET.hidden).flag[ASKED]
-    for question, told in (
-        ('Quote the sentence that contains "the captain".', 1.0),
-        ("Who saw the captain leave?", 0.0),
-    ):
-        state = hidden_states(grown, [*book, *layout.turn(question, first=True), *said])[3]
-        assert (state[-len(said) - 1 :, flag] / FLAG_SIZE - told).abs().max() < 0.2, question
-        assert state[10 : len(book), flag].abs().max() < 0.1 * FLAG_SIZE, "the text is no answer"
 
 
 @pytest.fixture
@@ -224,18 +144,6 @@ def test_a_question_knows_whether_its_verb_stands_behind_its_name_in_the_text(
     assert min(len(found) for found in told.values()) > 6
     assert sum(told["fact"]) >= 0.9 * len(told["fact"]), told
     assert sum(told["absent"]) <= 0.1 * len(told["absent"]), told
-
-
-def test_blunt_heads_score_more_and_all_others_the_same(layout: Layout, model: LlamaForCausalLM) -> None:
-    sharp = copy.deepcopy(model)
-    sharpen(sharp)
-    for number, (before, after) in enumerate(zip(model.model.layers, sharp.model.layers, strict=True)):
-        for head in range(TARGET.heads):
-            rows = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
-            factor = SHARPER if (number, head) in BLUNT else 1.0
-            wanted = factor * before.self_attn.q_proj.weight[rows]
-            torch.testing.assert_close(after.self_attn.q_proj.weight[rows], wanted)
-        torch.testing.assert_close(after.self_attn.k_proj.weight, before.self_attn.k_proj.weight)
 
 
 def test_a_step_moves_the_end_only(layout: Layout, grown: LlamaForCausalLM, tmp_path: Path) -> None:

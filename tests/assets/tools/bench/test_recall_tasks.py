@@ -28,11 +28,6 @@ def test_a_book_is_cut_behind_a_whole_paragraph(num_tokens: int) -> None:
     assert len(TEXT.encode(f"{kept}\n\n{following}")) > num_tokens, "one more paragraph would have fitted"
 
 
-def test_a_text_that_fits_is_not_cut_and_one_paragraph_too_long_leaves_nothing() -> None:
-    assert recall_tasks.cut_at_paragraph(TEXT, "One.\n\nTwo.", 100) == "One.\n\nTwo."
-    assert recall_tasks.cut_at_paragraph(TEXT, "One and two and three and four.\n\nTwo.", 3) == ""
-
-
 def test_what_is_asked_about_a_cut_book_has_its_answer_in_it() -> None:
     source = next(recall_tasks.books(TEXT, 1024, 0, 20))
     lower = source.text.lower()
@@ -88,13 +83,6 @@ def test_sentences_that_training_reads_as_well_are_not_asked_for() -> None:
     assert not own & {question.answer for question in shared}
 
 
-def test_paragraphs_lose_their_line_breaks_and_code_keeps_them() -> None:
-    prose, code = "An assignment is\na statement.  It binds\nnames.", "   x = [\n      1]"
-    assert recall_tasks.unwrapped(f"Title\n*****\n\n{prose}\n\n{code}\n") == (
-        f"Title\n*****\n\nAn assignment is a statement. It binds names.\n\n{code}"
-    )
-
-
 def sources(*counts: int) -> Iterator[Source]:
     for number, count in enumerate(counts):
         asked = [Question("fact", f"Question {number}.{index}?", "Yes.", ("Yes.",)) for index in range(count)]
@@ -113,22 +101,3 @@ def sources(*counts: int) -> Iterator[Source]:
 def test_questions_are_spread_over_few_texts(context: int, counts: tuple[int, ...], asked: list[int]) -> None:
     chosen = list(recall_tasks.choose_readings(TEXT, context, sources(*counts), {"fact": 10}))
     assert [len(reading.asked["fact"]) for reading in chosen] == asked
-
-
-def test_a_kind_is_asked_the_same_whatever_else_is_asked() -> None:
-    def asked(**wanted: int) -> dict[str, list[str]]:
-        chosen = list(recall_tasks.choose_readings(TEXT, 1024, recall_tasks.books(TEXT, 1024, 0, 20), wanted))
-        return {skill: [q.question for reading in chosen for q in reading.asked[skill]] for skill in wanted}
-
-    among = asked(fact=4, absent=9, quote=3, recite=1)
-    for skill, number in {"fact": 4, "quote": 3, "recite": 1}.items():
-        assert asked(**{skill: number})[skill] == among[skill] and len(among[skill]) == number
-
-
-def test_questions_that_do_not_fit_behind_the_text_are_not_asked() -> None:
-    long = Question("fact", "Why " + "and why " * 200, "Yes.", ("Yes.",))
-    short = Question("fact", "Why?", "Yes.", ("Yes.",))
-    reading = next(
-        recall_tasks.choose_readings(TEXT, 128, iter([Source("Text.", {"fact": [long, short]})]), {"fact": 2})
-    )
-    assert reading.asked["fact"] == (short,)
