@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from app.documents import parsing
 from app.documents.encodings import LABELS_BY_CODEC, codec_of
 from app.documents.flowing import FORMATS
 from app.documents.parsing import LIMITS, MOST_PARSERS, Parser, worker_messages
-from app.documents.process import KEPT_COMPLAINTS, PROJECT, ParsingProcess
+from app.documents.process import PROJECT, ParsingProcess
 from app.documents.readers import read_document
 
 MUCH, LONG = 1 << 40, 1_000_000
@@ -49,17 +48,6 @@ def test_the_reader_is_told_which_limit_it_was(what: str, words: str) -> None:
     assert list(lines(process)) == []
     process.limit = what  # type: ignore[assignment]
     assert words in parsing.explain_death(process, Parser("m", "a PDF"), "a.pdf", LIMITS).problem
-
-
-def test_a_parser_that_complains_without_end_does_not_wait_for_a_listener() -> None:
-    process = started("import sys; sys.stderr.write('x' * (1 << 20) + 'the end'); print('done')")
-    assert list(lines(process)) == [b"done\n"]
-    assert process.complaints.endswith("the end") and len(process.complaints) == KEPT_COMPLAINTS
-
-
-def test_a_line_without_end_is_cut_off() -> None:
-    process = started("print('x' * 5_000_000)", line_bytes=1_000)
-    assert list(lines(process)) == [b"x" * 1_000]
 
 
 def test_closing_ends_a_parser_that_nobody_listens_to() -> None:
@@ -122,18 +110,6 @@ def test_two_parsers_work_at_once_and_the_next_one_waits_for_its_turn(
     assert running == [] and len(most) == len(readers) and max(most) == MOST_PARSERS
 
 
-def test_a_parser_that_cannot_start_gives_its_turn_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError("no more processes")
-
-    monkeypatch.setattr(parsing, "ParsingProcess", refuse)
-    for _ in range(MOST_PARSERS + 1):
-        began = time.monotonic()
-        with pytest.raises(OSError, match="no more"):
-            list(worker_messages(FORMATS["html"].parser, tmp_path / "a", "a", LIMITS))
-        assert time.monotonic() - began < SECONDS
-
-
 # -------------------- charsets
 
 
@@ -159,13 +135,6 @@ def test_a_page_that_asks_for_another_codec_is_read_as_ordinary_text(tmp_path: P
     words = b"<p>caf\xe9 \\u0041 +AEE- and enough words for a page</p>"
     page.write_bytes(b'<html><head><meta charset="' + label.encode() + b'"></head><body>' + words + b"</body></html>")
     assert read_document(page).text == "caf\xe9 \\u0041 +AEE- and enough words for a page"
-
-
-def test_a_page_in_one_of_the_web_s_encodings_is_read_in_it(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    text = "\u0414\u043e\u043b\u0433\u0438\u0439 \u0434\u0435\u043d\u044c \u0443 \u043c\u043e\u0440\u044f"
-    page.write_bytes(f'<html><head><meta charset="KOI8-R"></head><body><p>{text}</p></body></html>'.encode("koi8-r"))
-    assert read_document(page).text == text
 
 
 def test_a_parsing_process_imports_no_other_reader() -> None:
