@@ -1,7 +1,6 @@
 """`chat`: what is typed or piped in, answers with pages, Ctrl+C, and the race."""
 
 import os
-import re
 import select
 import signal
 import subprocess
@@ -15,9 +14,9 @@ from typing import Any
 import pytest
 
 from app.cli import chat
-from app.cli.chat import Chat, page_lines, shortened
+from app.cli.chat import Chat
 from app.context.context_documents import Library
-from app.documents import Document, read_document
+from app.documents import read_document
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.generation.session import Conversation
@@ -139,24 +138,3 @@ def test_a_race_of_the_last_question_answers_it_where_it_was_asked(
         talked._obey(word, rest, line)
     assert asked == [("Where?", ["Who?"]), ("When?", ["Who?", "Where?"])]
     assert len(talked._past) == 2, "a race is no part of the conversation"
-
-
-def test_quotations_and_sentences_have_their_pages() -> None:
-    document: Document = read_document(ROOT / "assets" / "books" / "harbour-8k.pdf")
-    page = document.pages[3]
-    words = max(re.split('["“”]', document.page_text(page)), key=len)
-    words = " ".join(words.split()[1:12])
-    library = Library.of([document])
-    told = list(page_lines(f'It says: "{words}" and "nobody ever wrote these words".', library))
-    assert told[0].endswith(f": page {page.label}") and told[1].endswith(": not in the text")
-    assert list(page_lines("No quotation, and nobody ever wrote this sentence of mine.", library)) == []
-    sentence = next(
-        one
-        for one in re.findall(r"(?<=[.] )[A-Z][^.\"“”]+[.]", " ".join(document.page_text(page).split()))
-        if 8 < len(one.split()) < 12
-    )
-    (where,) = page_lines(f"{sentence} Nobody ever wrote this sentence of mine.", library)
-    assert where.startswith(f"  “{sentence[:40]}") and f": page {page.label}" in where
-    (both,) = page_lines(f'"{words}"', Library.of([document, document]))
-    assert f"{document.title}, page {page.label}" in both
-    assert shortened("a" * 100) == "a" * 59 + "…"

@@ -6,19 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TextIO, cast
 
 import pytest
 
-from app.cli import terminal
-from app.cli.models import DownloadLine
-from app.cli.reading import ProgressLine, load_engine
-from app.cli.scoreboard import Scoreboard
-from app.cli.terminal import PlainTerminal, drawing, filter_terminals, plain
+from app.cli.reading import load_engine
+from app.cli.terminal import drawing, filter_terminals, plain
 from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import LoadingStopped
-from core.models.hub.download import DownloadProgress
 from core.models.loading import load_meter
 from tests.app.remote.fake_server import DONE, fake_server, says, stream, used
 
@@ -49,26 +44,6 @@ def test_a_terminal_is_filtered_and_a_pipe_is_not(monkeypatch: pytest.MonkeyPatc
     print(TITLE, end="", file=sys.stderr)
     assert out.getvalue() == "�]0;owned�" * 2 and error.getvalue() == TITLE
     assert sys.stdout.isatty() and drawing(sys.stdout) is out and drawing(sys.stderr) is error
-
-
-def test_our_own_lines_still_move_the_cursor() -> None:
-    screen = Terminal()
-    progress = DownloadProgress(
-        name=f"evil{TITLE}.bin", number=1, num_files=1, file_bytes=0, file_total_bytes=10, done_bytes=0,
-        total_bytes=10, kept_bytes=0, elapsed_seconds=1.0,
-    )  # fmt: skip
-    stream = cast("TextIO", PlainTerminal(screen))
-    DownloadLine(stream).show(progress)
-    assert screen.getvalue().startswith("\r") and "\x1b" not in screen.getvalue()
-    for line in (ProgressLine(stream), Scoreboard(stream, ["plain"], 10)):
-        assert line._stream is screen
-
-
-def test_no_console_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    monkeypatch.setattr(sys, "stderr", None)
-    terminal.filter_terminals()
-    assert sys.stdout is None
 
 
 @pytest.mark.parametrize("piped", [False, True])

@@ -151,15 +151,6 @@ def test_a_question_to_a_page_that_did_not_read_again_is_about_the_new_tokens(be
     assert len(worker.sessions.get(session_id).exchanges) == 1
 
 
-def test_a_page_without_books_keeps_its_conversation(begin: Begin) -> None:
-    script = Script(FakeEngine, other)
-    worker = begin(script)
-    session = worker.sessions.enter("")
-    turned(worker, script)
-    list(worker.read_book(session.id))
-    assert not session.is_stale and session.uploads.note == "" and not session.uploads.behind
-
-
 def test_a_book_that_is_too_long_for_the_new_model_stays_on_the_shelf(begin: Begin, tmp_path: Path) -> None:
     script = Script(FakeEngine, lambda: other(context=600), FakeEngine)
     worker = begin(script)
@@ -186,14 +177,6 @@ def test_a_model_that_cannot_be_loaded_leaves_the_one_before(begin: Begin, tmp_p
     assert len(worker.sessions.get(session_id).exchanges) == 1
     again = turned(worker, script)
     assert isinstance(again, Ready) and again.info.model == "other" and again.refused is None
-
-
-def test_without_a_model_another_one_can_still_be_loaded(begin: Begin) -> None:
-    script = Script(TOO_LARGE, TOO_LARGE, other)
-    worker = begin(script)
-    assert isinstance(worker.state, LoadFailed)
-    assert isinstance(turned(worker, script), LoadFailed) and len(script.steps) == 1, "there is none to go back to"
-    assert isinstance(turned(worker, script), Ready)
 
 
 @pytest.mark.parametrize("what", ["answer", "race"])
@@ -278,11 +261,3 @@ def test_loading_tells_how_far_it_is_and_stop_brings_the_model_before_back(begin
     script.steps.append(other)
     worker.switch(cast(Any, script), "other")
     assert isinstance(list(worker.states())[-1], Ready) and cast(Any, worker)._engine.info.model == "other"
-
-
-def test_a_closing_program_ends_the_loading() -> None:
-    worker = EngineWorker(cast(Any, Script(lambda: half_loaded(threading.Event()))))
-    worker.start()
-    wait_for(lambda: isinstance(worker.state, Loading) and worker.state.progress.total_bytes > 0)
-    worker.close(SECONDS)
-    wait_for(lambda: not worker.is_running)

@@ -209,46 +209,6 @@ def test_the_stream_of_a_page_that_was_forgotten_ends_with_its_next_act(page: Pa
     finish(visit())
 
 
-def test_a_page_that_is_quiet_gives_a_sign_of_life(page: PageOf, routes: PageRoutes) -> None:
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id).comes()
-        loop, gap = asyncio.get_running_loop(), 0.0
-        while gap < 0.95:  # parts that rest are looked at until they have shown the last change
-            before, told = loop.time(), await asyncio.wait_for(visitor.takes(), SECONDS)
-            gap = loop.time() - before
-        assert told["parts"] == {}
-        await visitor.goes()
-
-    assert page_routes.SIGN_OF_LIFE_SECONDS <= 1.5
-    finish(visit())
-
-
-def test_a_change_is_told_at_once(page: PageOf, routes: PageRoutes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_routes, "SIGN_OF_LIFE_SECONDS", 1e9)
-
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id).comes()
-        await visitor.takes()
-        page.does("explode")
-        await visitor.sees(lambda shown: shown["problem"])
-        await visitor.goes()
-
-    finish(visit())
-
-
-def test_a_state_of_megabytes_arrives(page: PageOf, routes: PageRoutes) -> None:
-    async def visit() -> None:
-        shown_of(page.session).leaves["read"] = large = "é<b>" * 1_000_000
-        visitor = await Visitor(routes, page.session.id).comes()
-        await visitor.takes()
-        assert visitor.shown["leaf"] == large
-        page.does("close")
-        await visitor.sees(lambda shown: shown["leaf"] == "")
-        await visitor.goes()
-
-    finish(visit())
-
-
 def test_two_pages_of_one_session_show_the_same_and_a_stranger_nothing_of_it(
     page: PageOf, routes: PageRoutes, engine: FakeEngine
 ) -> None:
@@ -458,35 +418,6 @@ def test_a_reading_that_was_left_goes_on_with_the_next_visitor(
     finish(visit())
 
 
-def test_a_reading_that_the_reader_stopped_stays_stopped(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page_routes, "GONE_SECONDS", 0.05)
-    page = PageOf(worker)
-    routes = PageRoutes(page.site)
-    engine.step = True
-    follow(page.session, worker.open_books(page.session.id, [write_book(tmp_path)]))
-
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id).comes()
-        await settled(lambda: page.session.num_read > 0)
-        page.does("stop-reading")
-        await settled(lambda: not worker.is_busy(page.session))
-        engine.step = False
-        engine.reading.set()
-        await visitor.sees(lambda shown: "read-on" in shown["reading"])
-        await visitor.goes()
-        await asyncio.sleep(0.2)
-        await visitor.comes()
-        await visitor.sees(lambda shown: "read-on" in shown["reading"])
-        for _ in range(2):
-            await visitor.takes()
-        assert not page.session.is_read and not page.session.abandoned
-        await visitor.goes()
-
-    finish(visit())
-
-
 def test_a_book_of_another_model_is_read_again_once_while_somebody_looks(
     page: PageOf, routes: PageRoutes, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -517,28 +448,6 @@ def test_a_book_of_another_model_is_read_again_once_while_somebody_looks(
         for _ in range(5):
             await visitor.takes()
         assert len(readings) == 2, "what the reader stopped is not begun again"
-        await visitor.goes()
-
-    finish(visit())
-
-
-def test_a_book_that_another_model_could_not_read_is_tried_once(
-    page: PageOf, routes: PageRoutes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    readings: list[str] = []
-    monkeypatch.setattr(page.worker, "read_book", lambda one: iter(readings.append(one) or ()))
-    monkeypatch.setattr(page_routes, "SIGN_OF_LIFE_SECONDS", 0.02)
-
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id).comes()
-        page.worker.switch(lambda: (FakeEngine(), MACHINE), "other")
-        for number in (1, 2):
-            while len(readings) < number:
-                await visitor.takes()
-            for _ in range(10):
-                await visitor.takes()
-            assert len(readings) == number and page.session.is_stale
-            page.worker.switch(lambda: (FakeEngine(), MACHINE), "yet another")
         await visitor.goes()
 
     finish(visit())
