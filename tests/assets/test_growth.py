@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +12,12 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, LlamaForCausalLM
 
-from assets.tools.books.generated import write_book
 from assets.tools.books.quotes import quote_questions
-from assets.training.circuits import FLAGS
 from assets.training.dialogs import (
-    WORDS_PER_TOKEN,
     answer_ids,
     compose,
     compose_foreign,
     held_out_seed,
-    make_batch,
     training_seed,
 )
 from assets.training.english import prose
@@ -33,10 +28,10 @@ from assets.training.growth import (
     widen,
 )
 from assets.training.measure import ATTENTION, causal_attention
-from assets.training.run import Run, token_losses
 from assets.training.shapes import HEAD_DIM, TARGET
 from assets.training.tokens import Layout
-from tests.assets.conftest import short_leg
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -118,45 +113,3 @@ def test_heads_walk_along_the_sentence_that_is_asked_for(
     assert begun >= 0.7 * asked, (begun, asked)
     assert right >= 0.7 * tokens, (right, tokens)
     assert resting == asked, "where nothing is to be quoted, both heads look at the first token of all"
-
-
-@torch.no_grad()
-def test_a_question_knows_whether_its_verb_stands_behind_its_name_in_the_text(
-    layout: Layout, grown: LlamaForCausalLM, scores: dict[tuple[int, int], torch.Tensor]
-) -> None:
-    """In a book full of other names with the same verb, and of the same names with other verbs."""
-    book = write_book(held_out_seed(810), int(1024 * WORDS_PER_TOKEN))
-    ids = [*layout.opening(), *layout.ids(book.text)]
-    told: dict[str, list[bool]] = {}
-    for kind in ("fact", "absent"):
-        questions = [question for question in book.questions if question.kind == kind]
-        for question in random.Random(1).sample(questions, 12):
-            turn = layout.turn(question.question, first=True)
-            pieces = [layout.tokenizer.id_to_token(token) for token in turn]
-            grown(torch.tensor([[*ids, *turn]]), logits_to_keep=1)
-            looked_at = {
-                at: max(int(scores[1, head][len(ids) + at].argmax()) for head in TOLD) for at in range(len(turn))
-            }
-            verbs = [at for at in looked_at if pieces[at] in FLAGS["verb"]]
-            assert not any(looked_at[at] for at in looked_at if at not in verbs), "only verbs look"
-            if verbs:
-                told.setdefault(kind, []).append(any(looked_at[at] for at in verbs))
-    assert min(len(found) for found in told.values()) > 6
-    assert sum(told["fact"]) >= 0.9 * len(told["fact"]), told
-    assert sum(told["absent"]) <= 0.1 * len(told["absent"]), told
-
-
-def test_a_step_moves_the_end_only(layout: Layout, grown: LlamaForCausalLM, tmp_path: Path) -> None:
-    model = copy.deepcopy(grown).train()
-    run = Run("grown", model, (short_leg(steps=2, rate=1e-3),), layout, tmp_path)
-    for step in range(2):
-        run.update(token_losses(model, make_batch(layout, step, 1, 256, skip=False)).mean())
-    moved = {name for name, before in grown.named_parameters() if not torch.equal(before, model.get_parameter(name))}
-    last = "model.layers.3."
-    assert moved == {
-        "lm_head.weight",
-        "model.norm.weight",
-        f"{last}self_attn.o_proj.weight",
-        f"{last}post_attention_layernorm.weight",
-        *(f"{last}mlp.{name}_proj.weight" for name in ("gate", "up", "down")),
-    }

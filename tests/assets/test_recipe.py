@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import torch
-from transformers import LlamaForCausalLM
 
 from assets.tools.bench.recall_tasks import english_texts
 from assets.tools.books.generated import Question
-from assets.training import train
-from assets.training.asking import Asking, answer_losses, ask_about, make_rows, open_book, pad, text_and_questions
-from assets.training.circuits import FLAGS
+from assets.training.asking import answer_losses, make_rows, open_book, pad, text_and_questions
 from assets.training.dialogs import (
     ABSENT,
     FACT,
@@ -28,8 +23,8 @@ from assets.training.dialogs import (
     make_batch,
 )
 from assets.training.english import passages
-from assets.training.run import Run, first_model, next_token_losses
-from assets.training.shapes import DRAFT, TARGET, build
+from assets.training.run import Run, next_token_losses
+from assets.training.shapes import DRAFT, build
 from assets.training.tokens import END, Layout
 from core.generation.text import ChatText
 from core.models.hub.catalog import find
@@ -77,36 +72,6 @@ def test_quotations_are_answered_with_the_tokens_of_the_text(layout: Layout) -> 
     assert answer_ids(layout, text, fact) == [*bare, layout.mark(END)], "other answers begin without a space"
 
 
-def test_the_first_weights_tell_facts_that_are_told_from_facts_that_are_not(
-    layout: Layout, model: LlamaForCausalLM
-) -> None:
-    """Before any training: the flag at a question's verb, in books of 1,000 tokens; by chance both rates were equal."""
-    from assets.tools.books.generated import write_book
-    from assets.training.circuits import regions_of
-    from assets.training.dialogs import WORDS_PER_TOKEN
-
-    flag, seen = regions_of(TARGET.hidden).told.start, {"fact": [], "absent": []}  # type: ignore[var-annotated]
-    for index in range(3):
-        book = write_book(held_out_seed(800 + index), int(1024 * WORDS_PER_TOKEN))
-        direct = [q for q in book.questions if q.kind in seen and " was " not in q.question]
-        for question in random.Random(index).sample(direct, 12):
-            turn = layout.turn(question.question, first=True)
-            ids = [*layout.opening(), *layout.ids(book.text), *turn]
-            verbs = [at for at in range(len(ids) - len(turn), len(ids)) if _piece(layout, ids[at]) in FLAGS["verb"]]
-            if verbs:
-                with torch.inference_mode():
-                    hidden = model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states[2]
-                seen[question.kind].append(float(hidden[0, verbs[-1], flag]) > 0.75)
-    told, open_ = (sum(seen[kind]) / len(seen[kind]) for kind in ("fact", "absent"))
-    assert told - open_ > 0.3, f"{told:.2f} of the facts, {open_:.2f} of the others"
-
-
-def _piece(layout: Layout, token: int) -> str:
-    piece = layout.tokenizer.id_to_token(token)
-    assert piece is not None
-    return piece
-
-
 def test_a_run_goes_on_where_it_was_saved(layout: Layout, tmp_path: Path) -> None:
     """Weights, optimiser and number of the step: four steps at once, and two and two with a file between."""
     leg = replace(short_leg(steps=4, rate=1e-2), warmup=2, floors=(0.1, 0.1))
@@ -128,36 +93,6 @@ def test_a_run_goes_on_where_it_was_saved(layout: Layout, tmp_path: Path) -> Non
     for name, weight in at_once.model.state_dict().items():
         assert torch.equal(weight, again.model.state_dict()[name]), name
     assert not torch.equal(first.model.lm_head.weight, again.model.lm_head.weight)
-
-
-def test_asking_goes_on_from_its_own_start(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mean of before and after is the same, whether it was interrupted or not, and whatever came before since."""
-    plan = Asking(
-        books=2, first=0, lengths=(256,), foreign_every=9, steps_per_book=1, short_rows=2, long_rows=0, batch_tokens=64
-    )
-
-    def before(folder: str) -> Run:
-        (tmp_path / folder).mkdir(exist_ok=True)
-        return Run("target", first_model(DRAFT, layout), (short_leg(1, 1e-3),), layout, tmp_path / folder)
-
-    whole = train.ask_on(before("whole"), plan, 1, minutes=5)
-    assert whole.step == whole.steps
-
-    def one_text(run: Run, plan: Asking, minutes: float) -> None:
-        ask_about(run, plan, 0)
-        run.save()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(train, "train_asking", one_text)
-        begun = train.ask_on(before("parts"), plan, 1, minutes=5)
-    assert begun.step == plan.steps_per_text
-    later = before("parts")
-    with torch.no_grad():
-        later.model.lm_head.weight.add_(1)  # as if the part before had gone on
-    ended = train.ask_on(later, plan, 1, minutes=5)
-    for name, weight in whole.model.state_dict().items():
-        assert torch.allclose(weight, ended.model.state_dict()[name], atol=1e-6), name
-    assert not torch.equal(begun.model.lm_head.weight, ended.model.lm_head.weight)
 
 
 def test_questions_about_an_open_book_lose_and_learn_as_behind_the_whole_of_it(layout: Layout) -> None:

@@ -1,4 +1,4 @@
-"""Exactness under fire, in small samples; the whole suite is marked `long`. What measures is measured too."""
+"""Exactness under fire, in small samples; all of it is `launch.py test --long`. What measures is measured too."""
 
 from collections.abc import Iterator, Sequence
 

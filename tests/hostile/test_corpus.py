@@ -1,4 +1,4 @@
-"""Hostile files: each opens or is refused in a line. A sample here; the whole corpus is marked `long`."""
+"""Hostile files: each opens or is refused in a line. A sample; the whole corpus is `launch.py test --long hostile`."""
 
 from pathlib import Path
 

@@ -108,13 +108,9 @@ def continued(engine: Engine, first: str, then: str, runs: int) -> list[tuple[in
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        ("triforce", "triforce"),
-        pytest.param("triforce", "autoregressive", marks=pytest.mark.slow),
-        pytest.param("autoregressive", "triforce", marks=pytest.mark.slow),
-    ],
+    ("first", "then"), [("triforce", "triforce"), ("triforce", "autoregressive"), ("autoregressive", "triforce")]
 )
 def test_a_continued_sampled_answer_follows_the_target(law: LanguageModel, first: str, then: str) -> None:
     found = continued(rejecting_engine(), first, then, RUNS)

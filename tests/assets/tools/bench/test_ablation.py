@@ -93,6 +93,7 @@ def test_what_cannot_be_measured_is_told_and_the_others_are(monkeypatch: pytest.
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it collects what other tests left
 def test_counts_without_times_go_on_from_a_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     oracle = next(variant for variant in VARIANTS if variant.is_oracle)

@@ -154,39 +154,6 @@ def test_bars_of_speed_are_the_rows_numbers_with_their_speedup() -> None:
     assert sorted(legend) == sorted(plot.WORDS[method] for method in expected)
 
 
-def test_recall_has_a_panel_for_each_context_with_intervals_and_how_many_were_asked() -> None:
-    document = recorded("recall")
-    figure = draw(document)
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == ["8,192 tokens", "32,768 tokens", "122,880 tokens"]
-    for axes, context in zip(figure.axes, (8192, 32768, 122880), strict=True):
-        rows = [row for row in document["rows"] if row["context"] == context and row["exact"] is not None]
-        assert drawn(axes)["h2o"] == [row["exact"] for row in rows if row["method"] == "h2o"]
-        assert sum(map(len, drawn(axes).values())) == len(rows)
-        lines = [
-            tuple(p.vertices[:, 1]) for c in axes.collections if isinstance(c, LineCollection) for p in c.get_paths()
-        ]
-        intervals = sorted(tuple(row["exact_interval"]) for row in rows)
-        assert sum(sorted(lines), ()) == pytest.approx(sum(intervals, ()))
-        asked = [label.get_text() for label in axes.get_xticklabels(minor=True)]
-        assert sorted(asked) == sorted(str(row["n"]) for row in rows)
-        assert names(axes)[:2] == ["facts", "not in the book"]
-    assert "95% intervals" in said(figure) and "Incomplete" not in said(figure)
-    assert "Incomplete" in said(draw({**document, "complete": False}))
-
-
-def test_what_was_not_measured_has_no_bar() -> None:
-    rows = [speed_row(8192, "autoregressive"), speed_row(8192, "triforce", None), speed_row(32768, "triforce", None)]
-    (axes,) = draw(document_of("speed", rows)).axes
-    assert drawn(axes) == {"autoregressive": [10.0]} and names(axes) == ["8,192 tokens"]
-    assert not plot.chart_of(document_of("recall", [recall_row(8192, "h2o", "all", None)])).groups
-    assert not plot.chart_of(document_of("ablation", [ablation_row(8192, "x", "triforce", None)])).groups
-    counts = [{**ablation_row(8192, "x", "triforce", None), "tokens_per_full_pass": 6.5}]
-    (axes,) = draw(document_of("ablation", counts, counted=True)).axes
-    assert drawn(axes) == {"triforce": [6.5]} or drawn(axes) == {"TriForce": [6.5]}
-    assert notes(axes) == ["level 2: 0.930"] and "tokens per full pass" in axes.get_xlabel()
-
-
 @pytest.mark.parametrize("suite", ["speed", "offload", "page", "recall", "ablation"])
 def test_words_never_lie_on_one_another(suite: str) -> None:
     figure = draw(crowded(suite))

@@ -20,12 +20,6 @@ def answer(engine: Engine) -> Finished:
     return finished
 
 
-def newly_read(engine: Engine) -> int:
-    """Tokens that the engine has to read for the prompt."""
-    *_, last = engine.read(PROMPT)
-    return last.total_tokens - last.reused_tokens
-
-
 @pytest.mark.parametrize("query_window", [1, 8])
 def test_the_second_engine_loads_what_the_first_has_read(
     query_window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -40,10 +34,3 @@ def test_the_second_engine_loads_what_the_first_has_read(
     wanted, found = answer(fresh), answer(loaded)
     assert found.token_ids == wanted.token_ids and found.stats.level2 == wanted.stats.level2
     assert found.stats.full_passes == wanted.stats.full_passes, "its choices are those of an engine that has read"
-
-
-def test_engines_whose_landmarks_differ_read_for_themselves_and_keep_nothing(tmp_path: Path) -> None:
-    readings, other = Readings(tmp_path, 16), tiny_engine()
-    readings.read(other, PROMPT)
-    assert newly_read(other) == 0 and not list(tmp_path.glob("*.book"))
-    assert answer(other).token_ids == answer(tiny_engine()).token_ids

@@ -43,15 +43,6 @@ def test_what_is_asked_about_a_cut_book_has_its_answer_in_it() -> None:
         assert asked.answer == ABSENT_ANSWER and asked.question not in told
 
 
-def test_questions_whose_answer_was_cut_off_are_dropped() -> None:
-    book = write_book(3_000_002, 900)
-    kept = recall_tasks.cut_at_paragraph(TEXT, book.text, 400)
-    standing = [q for q in book.questions if recall_tasks.stands_in(q, kept, kept.lower())]
-    for kind in ("fact", "recite"):
-        all_of, left = (sum(q.kind == kind for q in of) for of in (book.questions, standing))
-        assert 0 < left < all_of, f"{left} of {all_of} questions of the kind {kind}"
-
-
 def test_books_are_distinct_and_of_the_suite_s_own_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
     real = recall_tasks.long_enough_book
@@ -61,15 +52,6 @@ def test_books_are_distinct_and_of_the_suite_s_own_seeds(monkeypatch: pytest.Mon
             pass
     assert len(set(seeds)) == len(seeds) >= 9
     assert all(3_000_000 <= seed < 4_000_000 for seed in seeds), "training and its measurements use 10,000,000 on"
-
-
-def test_english_comes_from_every_second_topic_and_is_asked_for_by_phrases_in_it() -> None:
-    names = recall_tasks.measured_topics()
-    assert names == [name for index, name in enumerate(sorted(recall_tasks.topics)) if index % 2 == 1]
-    for source in recall_tasks.english_texts(TEXT, 2048, 0, 5):
-        assert 0 < len(TEXT.encode(source.text)) <= 2048 - recall_tasks.QUESTION_ROOM
-        for asked in source.questions["quote_any"]:
-            assert source.text.count(asked.answer) == 1 and "\n" not in asked.answer
 
 
 def test_sentences_that_training_reads_as_well_are_not_asked_for() -> None:

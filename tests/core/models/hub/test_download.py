@@ -2,8 +2,6 @@
 
 import random
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,45 +138,6 @@ def test_whatever_ends_a_download_the_next_one_goes_on(hub: ToyHub, end: str) ->
     assert seen[0].kept_bytes == seen[0].total_bytes - (SIZE - held)
 
 
-DOWNLOAD = """
-import sys
-from huggingface_hub import constants
-constants.HF_HUB_CACHE, constants.ENDPOINT, constants.HF_TOKEN_PATH = sys.argv[1:4]
-from core.models.hub.download import download
-from core.models.hub.client import look_up
-for progress in download(look_up(sys.argv[4])):
-    print(progress.done_bytes, flush=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="no kill -9")
-def test_kill_9_at_random_moments_leaves_no_part_of_a_model_that_is_taken_for_whole(hub: ToyHub) -> None:
-    dice, unfinished = random.Random(5), 0
-    arguments = [constants.HF_HUB_CACHE, hub.endpoint, constants.HF_TOKEN_PATH, REPO]
-    for _ in range(8):
-        most = dice.randrange(SIZE + 20_000)
-        with subprocess.Popen(
-            [sys.executable, "-c", DOWNLOAD, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        ) as loading:
-            assert loading.stdout is not None
-            for line in loading.stdout:
-                if int(line) >= most:
-                    break
-            loading.kill()
-        folder = store.locate(REPO)
-        missing = store.missing_files(folder) if folder else [WEIGHTS]
-        unfinished += WEIGHTS in missing
-        for name in set(hub.files) - set(missing):
-            file = folder / name if folder else None
-            assert file is None or not file.exists() or file.read_bytes() == hub.files[name], f"half of {name}"
-        if WEIGHTS not in missing:
-            store.remove(REPO)
-    assert unfinished > 1
-    fetch()
-    check_arrived(hub)
-
-
 def test_a_server_without_ranges_sends_everything_again(hub: ToyHub) -> None:
     hub.no_ranges, hub.cut_after = True, [20_000, 1_000_000]
     fetch()
@@ -210,21 +169,6 @@ def test_a_damaged_part_of_an_earlier_download_is_fetched_once_more(hub: ToyHub)
 def test_a_wrong_checksum_of_a_small_file_is_noticed_too(hub: ToyHub) -> None:
     hub.corrupt = ["config.json"]
     assert "config.json" in the_error(DamagedDownload).problem
-
-
-def test_a_file_that_is_shorter_than_announced_is_noticed(hub: ToyHub) -> None:
-    hub.short = True
-    assert "less of" in the_error(DamagedDownload).problem
-
-
-def test_a_part_that_is_too_long_is_dropped(hub: ToyHub) -> None:
-    repository = look_up(REPO)
-    blobs = store.repository_folder(REPO) / "blobs"
-    blobs.mkdir(parents=True)
-    (blobs / f"{repository.files[-1].digest}{store.PART}").write_bytes(b"x" * (SIZE + 5))
-    assert still_to_come(repository) == repository.size_bytes
-    fetch()
-    check_arrived(hub)
 
 
 def test_passing_failures_are_tried_again_and_lasting_ones_told(hub: ToyHub) -> None:
@@ -323,11 +267,6 @@ def test_a_repository_without_loadable_weights_is_refused(hub: ToyHub) -> None:
     assert isinstance(the_error(UnsupportedModel), UnsupportedModel)
 
 
-def test_pickled_weights_come_where_there_are_no_others(hub: ToyHub) -> None:
-    del hub.files[WEIGHTS]
-    assert [file.name for file in look_up(REPO).files][-1] == "pytorch_model.bin"
-
-
 def test_a_model_stays_at_the_commit_that_was_downloaded_until_it_is_removed(hub: ToyHub) -> None:
     fetch()
     fetch()
@@ -354,22 +293,6 @@ def test_a_model_of_the_catalogue_comes_at_its_commit(
         fetch()
         check_arrived(hub, "beef" * 10)
     assert hub.revisions == [row.commit]
-
-
-def test_the_hub_s_own_download_keeps_no_part(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this fails, the hub's library goes on where it was cut: take ours away."""
-    from huggingface_hub import hf_hub_download, utils
-
-    class Stops(utils.tqdm):
-        """A progress that somebody ends, as Stop does."""
-
-        def update(self, n: float | None = 1) -> None:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(constants, "ENDPOINT", constants.HUGGINGFACE_CO_URL_TEMPLATE.partition("/{")[0])
-    with pytest.raises(KeyboardInterrupt):
-        hf_hub_download(REPO, WEIGHTS, cache_dir=store.cache_folder(), endpoint=hub.endpoint, tqdm_class=Stops)
-    assert not store.has_parts(REPO)
 
 
 def test_removing_takes_everything_and_says_how_much(hub: ToyHub) -> None:

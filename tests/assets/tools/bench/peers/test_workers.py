@@ -73,14 +73,3 @@ def test_ours_and_transformers_write_the_same(threads: None) -> None:
     assert answers["ours, TriForce"]["decoded_by"] == "triforce"
     likely = answers["ours, plain"]["likely"]
     assert [first[0].token_id for first in likely] == answers["ours, plain"]["tokens"] and len(likely[0]) == 10
-
-
-def test_both_questions_are_about_the_beginning_of_a_text(threads: None) -> None:
-    from assets.tools.bench.peers.workers import ours
-
-    models = ROOT / "assets/models"
-    request = {"target": str(models / "harbour-target"), "draft": None, "threads": 1, "context": 256, "seed": 1}
-    given = ours.prompt({**request, "text": "The harbour was quiet that morning. " * 100})["prompts"]
-    free, quote = given["free"], given["quote"]
-    same = next(place for place, (a, b) in enumerate(zip(free, quote, strict=False)) if a != b)
-    assert list(given) == list(ours.KINDS) and same >= 256 and 256 < len(free) < 330
