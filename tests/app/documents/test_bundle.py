@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from app.documents import bundle, read_documents
+from app.documents import bundle, read_document, read_documents
 from app.documents.archive import SMALL_FILE, SMALL_TEXT, Archive, Refused, RefusedEntry, most_text
 from app.documents.errors import (
     DocumentTooLarge,
     EmptyDocument,
     PasswordProtected,
+    UnsupportedFormat,
 )
 from app.documents.parsing import ParsingLimits
 from tests.hostile.corpus import archive, fb2, rtf, zip_files
@@ -66,6 +67,15 @@ def test_what_is_no_document_is_named_and_the_others_open(tmp_path: Path, make: 
     (warning,) = document.warnings
     assert warning.startswith(f"Not all of {path.name} was opened. a.png is ")
     assert "b.pdf is cut off" in warning and "And 2 more." in warning
+
+
+def test_a_zip_in_a_zip_is_refused_in_a_line(tmp_path: Path) -> None:
+    path = make_zip(tmp_path, {"inner.zip": archive({"a.txt": WORDS})})
+    with pytest.raises(UnsupportedFormat, match=r"inner\.zip is a ZIP archive") as caught:
+        read_documents(path)
+    assert caught.value.hint == "Unpack it and use its files."
+    with pytest.raises(UnsupportedFormat, match="a ZIP archive"):
+        read_document(path)
 
 
 @pytest.mark.parametrize(

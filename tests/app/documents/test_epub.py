@@ -147,6 +147,11 @@ def test_entities_are_refused_wherever_they_are_declared(make_epub: MakeEpub) ->
                 read_document(path)
 
 
+def test_a_title_may_not_name_undeclared_entities(make_epub: MakeEpub) -> None:
+    with pytest.raises(DamagedDocument):
+        read_document(make_epub(PARAGRAPH, title="&i;"))
+
+
 def test_a_section_that_unpacks_to_far_more_than_it_should_is_refused(make_epub: MakeEpub) -> None:
     with pytest.raises(DocumentTooLarge, match="unpacks to more than any book takes"):
         read_document(make_epub(" " * 2_000_000))  # a thousand times its packed size

@@ -9,7 +9,7 @@ from PIL import Image
 from pypdf import PdfWriter
 
 from app.documents import read_document
-from app.documents.metadata import COVER_START, MAX_COVER_URL, cover_url
+from app.documents.metadata import COVER_START, MAX_AUTHORS, MAX_COVER_URL, byline, clean_authors, cover_url
 from tests.app.documents.conftest import MakeEpub, MakePdf, package
 
 LINE = "The old pilot stood on the quay and counted the boats that came in with the tide."
@@ -19,6 +19,16 @@ def picture(kind: str, size: tuple[int, int] = (600, 800), mode: str = "RGB") ->
     stream = io.BytesIO()
     Image.effect_noise(size, 90).convert(mode).save(stream, kind)
     return stream.getvalue()
+
+
+def test_authors_are_names_on_a_line() -> None:
+    assert clean_authors(["  Ann\n Reed ", "", " ; ", "Ann Reed", "\u202eEvil\x07", "B" * 500]) == (
+        "Ann Reed",
+        "Evil",
+        "B" * 100,
+    )
+    assert len(clean_authors(f"Author {n}" for n in range(1000))) == MAX_AUTHORS
+    assert byline(()) == "" and byline(("A", "B")) == "by A, B" and byline(("A", "B", "C")) == "by A, B and 1 more"
 
 
 XMP = """<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">

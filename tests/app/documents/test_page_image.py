@@ -14,8 +14,8 @@ from pypdf import PdfReader, PdfWriter
 from pypdf.generic import NameObject, NumberObject
 
 from app.documents.document import Document
-from app.documents.page_image import DRAWING, PageImage, PageNotDrawn, draw_page
-from app.documents.page_image_worker import MAX_HEIGHT, MAX_PIXELS
+from app.documents.page_image import DRAWING, DRAWING_COVER, PageImage, PageNotDrawn, draw_cover, draw_page
+from app.documents.page_image_worker import MAX_HEIGHT, MAX_LETTERS, MAX_PIXELS, main
 from app.documents.page_marks import Box, locate
 from app.documents.readers import read_document
 from tests.app.documents.conftest import MakePdf
@@ -78,6 +78,11 @@ def test_a_page_of_five_metres_has_an_image_with_bounds(tmp_path: Path, size: tu
     assert image.width * image.height <= 1.01 * MAX_PIXELS
 
 
+def test_a_cover_has_limits(make_pdf: MakePdf) -> None:
+    fill = b"0 0 m 595 842 l 0 842 l h f " * 200_000
+    assert draw_cover(make_pdf(fill), "book.pdf", replace(DRAWING_COVER, silence_seconds=0.3)) == ""
+
+
 # -------------------- bad input, and limits
 
 
@@ -103,6 +108,18 @@ def test_an_endless_drawing_ends(make_pdf: MakePdf) -> None:
     fill = b"0 0 m 595 842 l 0 842 l h f " * 200_000
     with pytest.raises(PageNotDrawn, match="too long or too much memory"):
         draw_page(make_pdf(fill), "book.pdf", 1, 1, 2_400, replace(DRAWING, silence_seconds=0.5))
+
+
+def test_a_page_of_too_many_letters_is_shown_without_places(
+    make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = make_pdf(["x" * 100] * 50)
+    assert len(drawn(file).letters) > 5_000 and MAX_LETTERS > 5_000
+    monkeypatch.setattr("app.documents.page_image_worker.MAX_LETTERS", 99)
+    monkeypatch.setattr("app.documents.parsing_worker.limit_resources", lambda *_: None)
+    monkeypatch.setattr("app.documents.parsing_worker.end_with_parent", lambda: None)
+    main([str(file), "1", "1", "0", "1", "300"])
+    assert '"letters": "", "boxes": []' in capsys.readouterr().out
 
 
 # -------------------- where words stand

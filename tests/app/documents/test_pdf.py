@@ -244,3 +244,10 @@ def test_letters_that_a_font_does_not_explain_are_a_warning_that_names_recogniti
     (warning,) = document.warnings
     assert "Letters that make no words" in warning and "pages 2." in warning
     assert "Text recognition (OCR)" in warning
+
+
+def test_a_page_of_five_metres_is_read(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    file = make_pdf(["The chart of the coast."])
+    writer.pages[0].mediabox.upper_right = (14_173, 14_173)
+    writer.write(file)
+    assert read_document(file).text == "The chart of the coast."

@@ -12,7 +12,7 @@ from app.documents import parsing
 from app.documents.encodings import LABELS_BY_CODEC, codec_of
 from app.documents.flowing import FORMATS
 from app.documents.parsing import LIMITS, MOST_PARSERS, Parser, worker_messages
-from app.documents.process import PROJECT, ParsingProcess
+from app.documents.process import KEPT_COMPLAINTS, PROJECT, ParsingProcess
 from app.documents.readers import read_document
 
 MUCH, LONG = 1 << 40, 1_000_000
@@ -48,6 +48,17 @@ def test_the_reader_is_told_which_limit_it_was(what: str, words: str) -> None:
     assert list(lines(process)) == []
     process.limit = what  # type: ignore[assignment]
     assert words in parsing.explain_death(process, Parser("m", "a PDF"), "a.pdf", LIMITS).problem
+
+
+def test_a_parser_that_complains_without_end_does_not_wait_for_a_listener() -> None:
+    process = started("import sys; sys.stderr.write('x' * (1 << 20) + 'the end'); print('done')")
+    assert list(lines(process)) == [b"done\n"]
+    assert process.complaints.endswith("the end") and len(process.complaints) == KEPT_COMPLAINTS
+
+
+def test_a_line_without_end_is_cut_off() -> None:
+    process = started("print('x' * 5_000_000)", line_bytes=1_000)
+    assert list(lines(process)) == [b"x" * 1_000]
 
 
 def test_closing_ends_a_parser_that_nobody_listens_to() -> None:

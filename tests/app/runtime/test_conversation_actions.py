@@ -13,7 +13,7 @@ from app.conversations.store import ConversationGone, Conversations
 from app.conversations.tree import ROOT, Dialogue, digest_of
 from app.documents import read_document
 from app.runtime.context_loader import talk_tokens
-from app.runtime.conversation_actions import Conversing
+from app.runtime.conversation_actions import Conversing, file_name
 from app.runtime.events import PagesLoaded, WorkerEvent
 from app.runtime.prompts import with_past
 from app.runtime.recording import PARTIAL_SECONDS, AnswerComplete, BegunElsewhere, ExchangeGone, Place, Recording
@@ -462,3 +462,11 @@ def test_what_was_loaded_follows_the_answer_that_is_shown(start: Start, engine: 
     assert session.where is None
     list(worker.open_book(session.id, file))
     assert seen() == [] and session.where is not None and not session.where.kept
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [("What is it?", "What-is-it"), ("../..", "conversation"), ("é/\0x", "é-x"), ("a" * 99, "a" * 60)],
+)
+def test_names_of_exports_are_harmless(title: str, name: str) -> None:
+    assert file_name(title) == name

@@ -218,6 +218,17 @@ def test_a_page_that_is_closed_or_a_book_that_is_removed_ends_it(
     assert set(psutil.Process().children()) <= set(before)
 
 
+def test_names_are_escaped(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], mixed: Path, tmp_path: Path
+) -> None:
+    evil = tmp_path / "<b>evil.pdf"
+    shutil.copy(mixed, evil)
+    drop(evil)
+    (tmp_path / "other.txt").write_text("Another text, about nothing.")
+    drop(tmp_path / "other.txt")
+    assert "&lt;b&gt;evil: 1 of 3 pages is a picture." in BookView(session).html()
+
+
 def test_a_disk_that_is_full_fails_one_file_of_a_drop(
     worker: EngineWorker, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library import saved
+from app.ui.library.saved_view import SavedLine, saved_list
 from app.ui.reading.book_view import BookView
 from core.config import GenerationConfig
 from core.engine import Engine
@@ -229,3 +230,9 @@ def test_the_list_shows_sizes_removes_and_settles_the_room(tmp_path: Path) -> No
     assert saved_books.folder.books() == []
     site.worker.saved_books = SavedBooks()
     assert "keeps no books" in after("keeping", "always")
+
+
+def test_names_of_documents_are_escaped() -> None:
+    line = SavedLine("ab12", "<script>alert(1)</script>", 10, 2048, 0.0, 1.0)
+    shown = saved_list([line], 1 << 30, ["<b>"], now=60.0)
+    assert "<script>" not in shown and "&lt;b&gt;" in shown and "used 1 min" in shown

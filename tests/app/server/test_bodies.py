@@ -333,6 +333,20 @@ def test_what_nobody_opens_goes_and_what_is_being_read_stays(tmp_path: Path) -> 
     forget([reading])
 
 
+def test_files_that_nobody_opens_hold_nobody_up(
+    serve: Callable[[EngineWorker], str], worker: EngineWorker, arguments: argparse.Namespace
+) -> None:
+    address = serve(worker)
+    for name in ("first.txt", "second.txt"):
+        files = {"files": (name, name.encode())}
+        assert (
+            httpx.post(f"{address}gradio_api/upload", files=files, trust_env=False, timeout=SECONDS).status_code == 200
+        )
+        for waiting in (arguments.data_dir / FOLDER).rglob("first.txt"):
+            os.utime(waiting, (0, 0))
+    assert [file.name for file in (arguments.data_dir / FOLDER).rglob("*.txt")] == ["second.txt"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="modes of files")
 def test_uploads_are_closed_to_others(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir(mode=0o755)

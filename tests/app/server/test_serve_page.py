@@ -23,6 +23,11 @@ def test_this_machine_needs_none(host: str) -> None:
     serve_page.check_exposure(host, share=False, auth=None)
 
 
+def test_a_password_opens_the_door() -> None:
+    serve_page.check_exposure("0.0.0.0", share=True, auth=serve_page.credentials("reader:secret:with colon"))
+    assert serve_page.credentials("reader:secret:with colon") == ("reader", "secret:with colon")
+
+
 @pytest.mark.parametrize("changed", [{"host": "0.0.0.0"}, {"share": True}])
 def test_a_short_password_does_not(changed: dict[str, object], arguments: argparse.Namespace) -> None:
     vars(arguments).update(changed, auth="reader:7letter")
@@ -58,6 +63,11 @@ def test_a_port_in_use_is_one_line_with_an_action(arguments: argparse.Namespace)
         with pytest.raises(NotPossibleHere) as caught:
             serve_page.run(arguments)
     assert str(arguments.port) in caught.value.problem and f"--port {arguments.port + 1}" in caught.value.hint
+
+
+def test_a_foreign_address_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="not an address of this machine"):
+        serve_page.check_port("203.0.113.7", 7860)
 
 
 def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:

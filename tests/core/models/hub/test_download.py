@@ -2,6 +2,8 @@
 
 import random
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +138,45 @@ def test_whatever_ends_a_download_the_next_one_goes_on(hub: ToyHub, end: str) ->
     check_arrived(hub)
     assert hub.asked == [(WEIGHTS, f"bytes={held}-", 206)]
     assert seen[0].kept_bytes == seen[0].total_bytes - (SIZE - held)
+
+
+DOWNLOAD = """
+import sys
+from huggingface_hub import constants
+constants.HF_HUB_CACHE, constants.ENDPOINT, constants.HF_TOKEN_PATH = sys.argv[1:4]
+from core.models.hub.download import download
+from core.models.hub.client import look_up
+for progress in download(look_up(sys.argv[4])):
+    print(progress.done_bytes, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no kill -9")
+def test_kill_9_at_random_moments_leaves_no_part_of_a_model_that_is_taken_for_whole(hub: ToyHub) -> None:
+    dice, unfinished = random.Random(5), 0
+    arguments = [constants.HF_HUB_CACHE, hub.endpoint, constants.HF_TOKEN_PATH, REPO]
+    for _ in range(8):
+        most = dice.randrange(SIZE + 20_000)
+        with subprocess.Popen(
+            [sys.executable, "-c", DOWNLOAD, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        ) as loading:
+            assert loading.stdout is not None
+            for line in loading.stdout:
+                if int(line) >= most:
+                    break
+            loading.kill()
+        folder = store.locate(REPO)
+        missing = store.missing_files(folder) if folder else [WEIGHTS]
+        unfinished += WEIGHTS in missing
+        for name in set(hub.files) - set(missing):
+            file = folder / name if folder else None
+            assert file is None or not file.exists() or file.read_bytes() == hub.files[name], f"half of {name}"
+        if WEIGHTS not in missing:
+            store.remove(REPO)
+    assert unfinished > 1
+    fetch()
+    check_arrived(hub)
 
 
 def test_a_server_without_ranges_sends_everything_again(hub: ToyHub) -> None:
@@ -293,6 +334,22 @@ def test_a_model_of_the_catalogue_comes_at_its_commit(
         fetch()
         check_arrived(hub, "beef" * 10)
     assert hub.revisions == [row.commit]
+
+
+def test_the_hub_s_own_download_keeps_no_part(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, the hub's library goes on where it was cut: take ours away."""
+    from huggingface_hub import hf_hub_download, utils
+
+    class Stops(utils.tqdm):
+        """A progress that somebody ends, as Stop does."""
+
+        def update(self, n: float | None = 1) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(constants, "ENDPOINT", constants.HUGGINGFACE_CO_URL_TEMPLATE.partition("/{")[0])
+    with pytest.raises(KeyboardInterrupt):
+        hf_hub_download(REPO, WEIGHTS, cache_dir=store.cache_folder(), endpoint=hub.endpoint, tqdm_class=Stops)
+    assert not store.has_parts(REPO)
 
 
 def test_removing_takes_everything_and_says_how_much(hub: ToyHub) -> None:
