@@ -3,8 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -14,8 +13,6 @@ from transformers import AutoModelForCausalLM
 
 import launch as launcher
 from core.decoding.registry import EXACT_METHODS
-from core.engine import Engine
-from core.generation.events import Event, Finished
 from core.models.hub import catalog
 
 ROOT = Path(__file__).parents[3]
@@ -106,21 +103,6 @@ def test_the_tokens_of_an_answer_can_be_checked_by_transformers_alone(
     assert answer["token_ids"] == theirs
     (plain,) = command(*asked)["methods"].values()
     assert "prompt_token_ids" not in plain
-
-
-@pytest.mark.parametrize(("text", "named"), [("  \n   ", True), (" Martha.", False)])
-def test_an_answer_that_nobody_can_see_is_named(
-    text: str, named: bool, small_book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = Engine.generate
-
-    def generate(self: Engine, *given: Any, **how: Any) -> Iterator[Event]:
-        for event in real(self, *given, **how):
-            yield replace(event, text=text) if isinstance(event, Finished) else event
-
-    monkeypatch.setattr(Engine, "generate", generate)
-    assert launcher.main(["ask", str(small_book), "-q", "Who?", "--max-new-tokens", "4", "--no-venv"]) == 0
-    assert ("white space alone" in capsys.readouterr().err) == named
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,11 @@ import pytest
 import launch as launcher
 from app.cli import doctor
 from app.cli.doctor import parsers_line
-from core.planning import hardware, machine_spec
+from core.planning import hardware
 from core.planning.choices import Choice
 from core.planning.cost_model import Processor
 from core.planning.machine_spec import ON_PROCESSOR, Bandwidths
 from core.planning.speed_model import PUBLISHED
-from tests.app.fakes import MACHINE, UNUSED_GPU
 
 
 @pytest.fixture(autouse=True)
@@ -145,45 +143,6 @@ def test_a_measured_pair_is_planned_with_what_was_measured(capsys: pytest.Captur
     report = told(capsys, "--context", 4096, "--device", "cpu")
     assert report["plan"]["context"] == {"value": 4096, "because": "asked for"}
     assert report["plan"]["runs_in_this_version"]["value"] and report["machine"]["assumed"] == []
-
-
-def test_a_gpu_that_is_not_used_is_told_with_what_mends_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(doctor, "this_machine", lambda: replace(MACHINE, unused_gpu=UNUSED_GPU))
-    report = told(capsys)
-    assert report["machine"]["unused_gpu"]["problem"] == "torch 2.13.0+cpu is a build without CUDA."
-    assert report["machine"]["unused_gpu"]["hint"] == "Run: python launch.py repair"
-    assert report["plan"]["device"] == {"value": "cpu", "because": UNUSED_GPU.because}
-    assert launcher.main(["doctor", "--no-venv"]) == 0
-    assert f"GPU        {UNUSED_GPU.because} {UNUSED_GPU.hint}\n" in capsys.readouterr().out
-    assert launcher.main(["doctor", "--device", "cuda", "--no-venv"]) == 1
-    assert capsys.readouterr().err == f"error: {UNUSED_GPU.because} {UNUSED_GPU.hint}\n"
-    assert told(capsys, "--assume", "1x4090")["machine"]["unused_gpu"] is None
-
-
-def test_a_machine_by_its_figures_is_planned_with_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    options = ("--model", "llama-3.1-8b", "--host-memory", 64, "--context", 32768)
-    known = told(capsys, *options, "--assume", "1x4090")
-    described = told(capsys, *options, "--gpu", "My Card, 24, 1008, 25, 165")
-    assert described["machine"]["assumed"][0] == "1 x My Card with 24 GiB"
-    for figure in ("plain_ms_per_token", "triforce_ms_per_token"):
-        assert described["prediction"][figure] == known["prediction"][figure]
-    assert described["prediction"]["bandwidth_because"] == "as described, My Card"
-    assert described["reading_seconds"] == known["reading_seconds"] > 0 and described["reading_tokens"] == 131072
-    file = tmp_path / "card.json"
-    card = {"name": "My Card", "gib": 24, "memory_gb_per_second": 504, "link_gb_per_second": 25}
-    file.write_text(json.dumps(card))
-    slower = told(capsys, *options, "--gpu", file, "--gpus", 2)
-    assert len(slower["machine"]["gpus"]) == 2 and slower["reading_seconds"] is None
-    assert "TFLOPS" in slower["reading_because"]
-    for other in ("Mac Studio", "Radeon Pro W7900"):
-        file.write_text(json.dumps({**card, "name": other}))
-        assert launcher.main(["doctor", "--gpu", str(file), "--no-venv"]) == 2
-    for nvidia in ("Tesla M60", "M40", "RTX 4000 Ada", "Quadro RTX 6000", "GeForce MX450"):
-        assert machine_spec.described_gpu(f"{nvidia},24,480,12").name == nvidia
-    file.write_text(json.dumps({**card, "colour": "red"}))
-    assert launcher.main(["doctor", "--gpu", str(file), "--no-venv"]) == 2
 
 
 def test_a_refusal_names_more_than_is_left(capsys: pytest.CaptureFixture[str]) -> None:

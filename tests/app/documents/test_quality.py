@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from app.documents.quality import hardly_any_text, is_garbled
+from app.documents.quality import is_garbled
 
 ENGLISH = (
     "The old pilot stood on the quay and counted the boats that came in with the tide, as he had done on every "
@@ -56,10 +56,3 @@ def test_shuffled_letters_of_a_language_are_rarely_taken_for_garbled() -> None:
     letters = [char for char in ENGLISH if char.isalpha()]
     pages = [" ".join("".join(rng.choices(letters, k=5)) for _ in range(60)) for _ in range(200)]
     assert sum(map(is_garbled, pages)) == 0  # 300 letters, 39% vowels: 16% is eight standard deviations away
-
-
-def test_pages_of_images_with_a_stamp_look_like_a_scan() -> None:
-    assert hardly_any_text([60, 60, 60, 900], [True] * 4) == ("Images with hardly any text (a scan?): pages 1–3.",)
-    assert hardly_any_text([900, 900, 60, 60], [True] * 4) == ()
-    assert hardly_any_text([0, 0, 3, 900], [False] * 4) == ("Hardly any text: pages 1–3.",)
-    assert hardly_any_text([0, 900], [False] * 2) == ()

@@ -30,11 +30,6 @@ def test_front_matter_is_numbered_in_roman() -> None:
     ]
 
 
-def test_numbers_that_do_not_count_pages_stay() -> None:
-    pages = [[*prose(n), f"There were {n * n} ships"] for n in range(9)]
-    assert drop_running_lines(pages) == pages
-
-
 def test_a_title_that_slides_repeat_belongs_to_the_text() -> None:
     pages = [["Results", *prose(n)[:3]] for n in range(9)]
     assert drop_running_lines(pages) == pages

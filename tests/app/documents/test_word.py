@@ -141,16 +141,6 @@ def test_what_a_reader_does_not_see_is_left_out(tmp_path: Path) -> None:
     assert read_document(make_docx(tmp_path, p(runs=r("Text") + field + hidden + choice))).text == "Text shown new"
 
 
-def test_special_characters_and_breaks(tmp_path: Path) -> None:
-    run = (
-        "<w:r><w:t>a</w:t><w:tab/><w:t>b</w:t><w:noBreakHyphen/><w:t>c</w:t><w:softHyphen/><w:br/><w:t>d</w:t>"
-        '<w:sym w:font="Symbol" w:char="F061"/><w:sym w:font="Wingdings" w:char="F04A"/><w:br w:type="page"/>'
-        "<w:t>e</w:t></w:r>"
-    )
-    stops = '<w:tabs><w:tab w:val="left" w:pos="720"/></w:tabs>'
-    assert read_document(make_docx(tmp_path, p(properties=stops, runs=run))).text == "a b-c\ndα�\n\ne"
-
-
 def styled(*styles: tuple[str, str]) -> dict[str, str]:
     """A file of styles: identifiers, and what they hold."""
     made = "".join(f'<w:style w:type="paragraph" w:styleId="{key}" {more}</w:style>' for key, more in styles)

@@ -10,11 +10,11 @@ import pytest
 
 from app.context.context_documents import Library
 from app.conversations.store import ConversationGone, Conversations
-from app.conversations.tree import ROOT, Dialogue, digest_of
+from app.conversations.tree import Dialogue, digest_of
 from app.documents import read_document
 from app.runtime.context_loader import talk_tokens
 from app.runtime.conversation_actions import Conversing, file_name
-from app.runtime.events import PagesLoaded, WorkerEvent
+from app.runtime.events import WorkerEvent
 from app.runtime.prompts import with_past
 from app.runtime.recording import PARTIAL_SECONDS, AnswerComplete, BegunElsewhere, ExchangeGone, Place, Recording
 from app.runtime.sessions import OtherBook, Session
@@ -103,17 +103,6 @@ def test_an_edited_question_goes_on_from_there_and_keeps_the_old_branch(reader: 
     assert shown(session) == ["One?", "Two, differently?"]
     with pytest.raises(ExchangeGone):
         conversing.switch(session.id, third.id)
-
-
-def test_regenerating_an_earlier_answer_makes_a_branch(reader: Opened, engine: FakeEngine) -> None:
-    worker, _, session = reader
-    for question in ("One?", "Two?"):
-        ask(worker, engine, session.id, question, "Yes.")
-    assert session.dialogue is not None
-    engine.enqueue("No.")
-    list(worker.regenerate(session.id, PLAIN, session.dialogue.path[0].id))
-    assert shown(session) == ["One?"] and session.exchanges[0].finished.text == "No. "
-    assert len(session.dialogue.children(ROOT)) == 2 and len(session.dialogue.nodes) == 3
 
 
 def test_a_branch_and_an_edit_read_no_token_of_the_book_again(start: Start, tmp_path: Path) -> None:
@@ -244,20 +233,6 @@ def test_tokens_that_the_model_has_not_never_reach_it(wrong: list[int], start: S
     assert session.exchanges[0].finished.text.startswith(text) and not set(wrong) & set(events[-1].token_ids)
     *_, end = worker.answer(session.id, "Two?", short)
     assert isinstance(end, Finished) and len(session.exchanges) == 2
-
-
-def test_each_tab_gets_its_own_conversation_back(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
-    worker, _ = start()
-    one, two = opened(worker, write_book(tmp_path)), opened(worker, write_book(tmp_path))
-    ask(worker, engine, one, "From one?", "Yes.")
-    ask(worker, engine, two, "From two?", "Yes.")
-    worker, conversing = start()
-    sessions = [worker.sessions.enter(name) for name in ("", one, two, "")]
-    for session in sessions:
-        conversing.arrive(session)
-    assert [shown(session) for session in sessions] == [["From two?"], ["From one?"], ["From two?"], []], (
-        "the first page of all gets the newest, a further new one begins anew"
-    )
 
 
 def test_a_question_is_on_disk_before_its_answer(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
@@ -410,58 +385,6 @@ def test_a_cut_answer_does_not_go_on_about_another_text(reader: Opened, engine: 
     with pytest.raises(BegunElsewhere):
         list(worker.go_on(session.id, PLAIN))
     assert session.exchanges == before
-
-
-def test_an_answer_that_waits_while_its_book_goes_is_not_given_about_another(
-    reader: Opened, engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, _, session = reader
-    ask(worker, engine, session.id, "One?", "Yes.")
-    late = worker.regenerate(session.id, PLAIN)  # its turn comes when it is listened to
-    other = Library().add(read_document(write_book(tmp_path, OTHER, "other.txt")))
-    list(worker.arrange(session.id, lambda _: other))
-    with pytest.raises(OtherBook, match="book"):
-        list(late)
-    assert session.dialogue is None
-
-
-def test_what_was_loaded_follows_the_answer_that_is_shown(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
-    worker, conversing = start()
-    file = write_book(tmp_path)
-    session = worker.sessions.get(opened(worker, file))
-    weights = {"One.": [0.5, 0.25], "Two.": [0.5, 0.0], "Three.": [0.25, 0.5]}
-    engine.weights = weights["One."]
-    ask(worker, engine, session.id, "One?", "One.")
-    assert session.dialogue is not None
-    first = session.dialogue.head
-    engine.weights = weights["Two."]
-    ask(worker, engine, session.id, "Two?", "Two.")
-    second = session.dialogue.head
-    engine.weights = weights["Three."]
-    engine.enqueue("Three.")
-    assert any(isinstance(event, PagesLoaded) for event in worker.regenerate(session.id, PLAIN))
-
-    def seen() -> list[float]:
-        assert session.where is not None
-        return list(session.where.weights)
-
-    assert seen() == weights["Three."]
-    conversing.switch(session.id, second)
-    assert seen() == weights["Two."]
-    conversing.branch(session.id, first)
-    assert seen() == weights["One."]
-    kept = session.dialogue
-    conversing.new(session.id)
-    assert session.where is None and session.num_talk == 0
-    conversing.open(session.id, kept.id)
-    assert seen() == weights["One."]
-
-    worker, conversing = start()
-    session = worker.sessions.enter(session.id)
-    conversing.arrive(session)
-    assert session.where is None
-    list(worker.open_book(session.id, file))
-    assert seen() == [] and session.where is not None and not session.where.kept
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.context.context_documents import Library, Pages
+from app.context.context_documents import Pages
 from app.context.upload_files import FOLDER, claim
 from app.runtime.sessions import MOST_SESSIONS
 from app.runtime.worker import EngineWorker
@@ -40,15 +40,6 @@ def test_the_copy_of_a_pdf_stays_through_changes_and_goes_with_the_document(
     assert session.uploads.library.books[1].file == own and own.exists()
     list(worker.arrange(session.id, lambda library: library.remove(1)))
     assert session.book is not None and not own.exists() and not worker.sessions.files.holds(own)
-
-
-def test_the_open_book_keeps_its_copy_until_another_is_open(worker: EngineWorker, pdf: Path, tmp_path: Path) -> None:
-    own, session = dropped(tmp_path, pdf), worker.sessions.enter("")
-    list(worker.open_books(session.id, [own]))
-    events = worker.arrange(session.id, lambda _: Library())
-    assert session.book is not None and own.exists(), "the chat still shows its pages"
-    list(events)
-    assert session.book is None and not own.exists()
 
 
 def test_what_was_refused_or_stopped_leaves_no_copy(worker: EngineWorker, pdf: Path, tmp_path: Path) -> None:

@@ -1,14 +1,12 @@
 """Questions about a book whose text is still being taken from its file: they wait for it, and nothing for them."""
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import NoReturn
 
 import pytest
 
-from app.context.uploads import Interrupted
-from app.runtime import context_loader
 from app.runtime.events import AnswerBegun, BookOpened, Waiting, WorkerEvent
 from app.runtime.sessions import NoBook, Session
 from app.runtime.worker import EngineWorker
@@ -82,20 +80,6 @@ def test_a_question_about_the_open_book_does_not_wait_for_a_further_file(
     assert events and isinstance(events[-1], Finished)
 
 
-def test_a_question_waits_for_recognition_but_not_for_that_of_an_open_book(
-    worker: EngineWorker, tmp_path: Path
-) -> None:
-    session = worker.sessions.enter("")
-    upload = session.uploads.expect(["scan.pdf"])[0]
-    upload.stage = "recognising"
-    assert not session.can_ask
-    upload.replaces = "the key of an open book"
-    assert session.can_ask and not session.uploads.coming
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
-    session.uploads.expect(["scan.pdf"])[0].stage = "recognising"
-    assert session.can_ask
-
-
 def test_a_question_about_a_file_that_cannot_be_read_is_told_so(worker: EngineWorker) -> None:
     session = worker.sessions.enter("")
     upload = session.uploads.expect(["bad.pdf"])[0]
@@ -155,48 +139,3 @@ def test_the_book_of_an_old_conversation_comes_before_its_next_question(
     extraction.set()
     assert isinstance(early.end(), Finished) and [one.question for one in session.exchanges] == ["One?", "Two?"]
     assert any(isinstance(event, BookOpened) for event in early.seen) and session.is_read
-
-
-def test_a_question_while_tokens_are_counted_waits_too(
-    worker: EngineWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held, begun, put = threading.Event(), threading.Event(), context_loader._put
-
-    def slowly(*arguments: Any) -> None:
-        begun.set()
-        held.wait(SECONDS)
-        put(*arguments)
-
-    monkeypatch.setattr(context_loader, "_put", slowly)
-    session = worker.sessions.enter("")
-    opening, _ = in_thread(worker.open_book(session.id, write_book(tmp_path)))
-    assert begun.wait(SECONDS)
-    assert session.book is None and not session.uploads.extracting and session.uploads.coming
-    asking, events = in_thread(worker.answer(session.id, "Already?", PLAIN))
-    wait_for(lambda: events)
-    held.set()
-    asking.join(SECONDS)
-    opening.join(SECONDS)
-    assert events[0] == Waiting("own job", 0, "counting") and isinstance(events[-1], Finished)
-
-
-def test_a_stream_that_is_closed_before_its_first_event_leaves_no_upload_on_the_way(
-    worker: EngineWorker, tmp_path: Path
-) -> None:
-    session = worker.sessions.enter("")
-    stream = worker.open_book(session.id, write_book(tmp_path))
-    assert session.uploads.extracting
-    cast(Generator[WorkerEvent], stream).close()
-    assert not session.uploads.extracting and isinstance(session.uploads.pending[0].error, Interrupted)
-
-
-def test_a_question_about_a_changed_library_that_nobody_has_counted_opens_it(
-    worker: EngineWorker, tmp_path: Path
-) -> None:
-    session = worker.sessions.enter("")
-    list(worker.open_book(session.id, write_book(tmp_path, "A long text. " * 2000, "long.txt")))
-    assert session.uploads.too_long and session.book is None
-    assert session.uploads.fit is not None
-    choice = session.uploads.fit.offers[0].choice
-    session.uploads.change(lambda library: library.choose(0, choice))  # Stop came before its counting
-    assert isinstance(list(worker.answer(session.id, "What?", PLAIN))[-1], Finished)

@@ -21,7 +21,6 @@ from app.runtime.data_folder import data_dir
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library.acts import once_extracted
-from app.ui.library.page_viewer import NOT_PLACED, preview
 from app.ui.library.view import listing
 from app.ui.reading.book_view import BookView
 from tests.app.documents import fake_ocr
@@ -125,37 +124,6 @@ def test_a_book_is_replaced_where_it_stands_and_chosen_pages_stay_chosen(
     assert f"forget-recognised:{first.key}" in listing(session)
     list(worker.arrange(session.id, lambda now: now.remove(0)))
     assert uploads_left(tmp_path) == []
-
-
-def test_the_page_of_a_recognised_text_is_its_picture_with_the_text_beside_it(
-    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], tmp_path: Path
-) -> None:
-    drop(write_scan(tmp_path / "scan.pdf", 60, 70))
-    list(worker.reading.recognise(session, str(session.uploads.pending[0].number)))
-    (book,) = session.uploads.library.books
-    start = book.document.text.index("shade 70")
-    html = preview(session, book.key, 2, (start, start + 8), 400)
-    assert "data:image/" in html and '<mark class="quoted">shade 70</mark>' in html
-    assert NOT_PLACED in html and '<i class="quoted"' not in html, "PDFium has no text there"
-    assert NOT_PLACED not in preview(session, book.key, 2, width=400)
-
-
-def test_inside_a_zip_file_pages_are_not_offered_but_known_ones_are_text(
-    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], mixed: Path, tmp_path: Path
-) -> None:
-    scan = write_scan(tmp_path / "scan.pdf", 60)
-    for name, file in (("mixed.zip", mixed), ("scan.zip", scan)):
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            archive.write(file, file.name)
-        drop(tmp_path / name)
-    html = BookView(session).html()
-    assert "recognise:" not in html and "open the PDF itself" in html and uploads_left(tmp_path) == []
-    drop(scan)
-    list(worker.reading.recognise(session, str(session.uploads.pending[-1].number)))
-    list(worker.arrange(session.id, lambda _: Library()))
-    drop(tmp_path / "scan.zip")
-    (book,) = session.uploads.library.books
-    assert "shade 60" in book.document.text and book.file is None
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from core.generation.events import Finished, PrefillProgress
 from core.kv_store.folder import BookFolderSettings
 from core.kv_store.folder import SavingMode as Mode
 from tests.app.fakes import opened, worker_of, write_book
-from tests.app.runtime.test_worker import wait_for
 from tests.core import test_hybrids, test_windows
 from tests.core.toys import random_prompt, tiny_engine, with_words
 
@@ -131,28 +130,6 @@ def test_a_book_that_an_answer_read_is_offered_and_opened_after_a_restart(
     reading = [event for event in worker.open_book(session.id, file) if isinstance(event, PrefillProgress)]
     assert [event.reused_tokens == event.total_tokens for event in reading] == [True], "nothing was read"
     assert answer(worker, session.id).token_ids == wanted
-
-
-def test_a_book_that_an_answer_read_is_kept_without_asking_where_books_always_are(
-    start: Callable[[], EngineWorker], tmp_path: Path
-) -> None:
-    worker = start()
-    choose(worker, "always")
-    session = read_by_an_answer(worker, write_book(tmp_path, LONG))
-    answer(worker, session.id)  # keeping makes way for it, and goes on afterwards
-    wait_for(lambda: disk_state(session).kept_bytes > 0)
-    assert kept(worker) == ["book.txt"] and "Saved on disk: " in card(session)
-
-
-def test_a_book_that_another_reading_has_replaced_is_saved_from_memory(
-    start: Callable[[], EngineWorker], tmp_path: Path
-) -> None:
-    worker = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT, "one.txt")))
-    opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
-    assert worker.saved_books.in_memory[0] == 1
-    list(worker.save_book(session.id))
-    assert kept(worker) == ["one.txt"]
 
 
 @pytest.mark.parametrize(("engines", "family"), [(test_windows, "gemma3_text"), (test_hybrids, "lfm2")])

@@ -16,7 +16,7 @@ from app.ui.header import masthead
 from app.ui.models import view
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN as PLAIN_LANE
-from core.errors import ContextTooSmall, CoreError, EmptyQuestion, NotEnoughMemory
+from core.errors import CoreError, EmptyQuestion, NotEnoughMemory
 from core.models.loading import load_meter
 from tests.app.fakes import HOLD, MACHINE, SECONDS, FakeEngine, FakeText, opened, write_book
 from tests.app.runtime.test_worker import in_thread, wait_for
@@ -132,38 +132,6 @@ def test_books_are_counted_and_read_again_and_conversations_stay(begin: Begin, t
     assert session.book.num_tokens == 2 * before and session.is_read and session.uploads.note == OTHER_MODEL
     asked(worker, session_id, "And then?")
     assert [one.model for one in session.exchanges] == ["fake", "other"]
-
-
-def test_a_question_to_a_page_that_did_not_read_again_is_about_the_new_tokens(begin: Begin, tmp_path: Path) -> None:
-    engines: list[FakeEngine] = []
-
-    def seen() -> FakeEngine:
-        engines.append(other())
-        return engines[-1]
-
-    script = Script(FakeEngine, seen)
-    worker = begin(script)
-    session_id = opened(worker, write_book(tmp_path, "Night. " * 9))
-    turned(worker, script)
-    asked(worker, session_id)
-    (prompt,) = engines[0].prompts
-    assert prompt[1:5] == [7, ord("N"), 7, ord("i")]
-    assert len(worker.sessions.get(session_id).exchanges) == 1
-
-
-def test_a_book_that_is_too_long_for_the_new_model_stays_on_the_shelf(begin: Begin, tmp_path: Path) -> None:
-    script = Script(FakeEngine, lambda: other(context=600), FakeEngine)
-    worker = begin(script)
-    session_id = opened(worker, write_book(tmp_path))
-    asked(worker, session_id)
-    session = worker.sessions.get(session_id)
-    turned(worker, script)
-    with pytest.raises(ContextTooSmall):
-        asked(worker, session_id)
-    assert session.uploads.too_long and session.uploads.library.books and session.dialogue is not None
-    turned(worker, script, "fake")
-    list(worker.read_book(session_id))
-    assert session.is_read and len(session.exchanges) == 1, "the conversation goes on where its book is open again"
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_one_before(begin: Begin, tmp_path: Path) -> None:

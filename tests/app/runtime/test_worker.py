@@ -181,26 +181,6 @@ def test_a_file_that_comes_while_another_is_read_is_added_and_nothing_is_read_tw
     assert progress.reused_tokens >= len(first) and isinstance(events[-1], ReadingEnded)
 
 
-def test_a_reading_makes_way_for_a_longer_shelf_and_goes_on_with_it(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    session_id = worker.sessions.enter("").id
-    engine.reading.clear()
-    slow = worker.open_book(session_id, write_book(tmp_path))
-    until(PrefillProgress, slow)
-    thread, _ = in_thread(
-        worker.open_books(session_id, [write_book(tmp_path, "Another book. " * 9, f"{n}.txt" * n) for n in (1, 2)])
-    )
-    rest = list(without_pauses(slow))
-    assert isinstance(rest[-1], ReadingEnded) and not rest[-1].complete
-    engine.reading.set()
-    thread.join(SECONDS)
-    session = worker.sessions.get(session_id)
-    assert session.is_read and session.book is not None and len(session.book.library.books) == 2
-    (failed,) = session.uploads.pending
-    assert failed.error is not None and "holds the same text as 1.txt" in failed.error.problem
-
-
 def test_a_shelf_that_is_too_long_waits_for_a_choice_and_leaves_what_is_open(
     worker: EngineWorker, tmp_path: Path
 ) -> None:
@@ -243,18 +223,6 @@ def test_the_last_book_that_goes_takes_the_conversation_along_and_says_so(
         worker.answer(session_id, "Two?", PLAIN)
 
 
-def test_an_order_that_is_changed_is_read_anew_from_where_it_changes(worker: EngineWorker, tmp_path: Path) -> None:
-    session_id = worker.sessions.enter("").id
-    files = [write_book(tmp_path, f"Book {name}. " * 30, f"{name}.txt") for name in "abc"]
-    list(worker.open_books(session_id, files))
-    session = worker.sessions.get(session_id)
-    assert session.book is not None and session.book.names == ("a.txt", "b.txt", "c.txt")
-    events = list(worker.arrange(session_id, lambda library: library.move(2, 1)))
-    assert session.book.names == ("a.txt", "c.txt", "b.txt") and session.is_read
-    progress = next(event for event in events if isinstance(event, PrefillProgress))
-    assert len("Book a. " * 30) <= progress.reused_tokens < 2 * len("Book a. " * 30)
-
-
 # -------------------- where in the book
 
 
@@ -270,21 +238,6 @@ def test_what_is_loaded_is_told_while_an_answer_is_written(
     plain = worker.answer(session_id, "And now?", GenerationConfig(method="autoregressive"))
     *_, last = (event.loaded for event in plain if isinstance(event, PagesLoaded))
     assert not last.retrieves and last.num_seen == 0
-
-
-def test_usual_questions_are_put_to_a_book_once_and_again_to_another(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    engine.baseline = [1.0, 0.5, 0.5]
-    session_id = opened(worker, write_book(tmp_path))
-    session = worker.sessions.get(session_id)
-    wait_for(lambda: session.baseline is not None)
-    assert list(session.baseline or ()) == [1, 0.5, 0.5]
-    engine.baseline = [1.0]
-    list(worker.answer(session_id, "And?", PLAIN))
-    assert len(session.baseline or ()) == 3
-    list(worker.open_book(session_id, write_book(tmp_path, "Another. " * 20, "other.txt")))
-    wait_for(lambda: session.baseline is not None and len(session.baseline) == 1)
 
 
 @pytest.mark.parametrize(

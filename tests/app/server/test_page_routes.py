@@ -17,14 +17,14 @@ from app.runtime.sessions import MOST_SESSIONS, Session
 from app.runtime.worker import EngineWorker
 from app.server import page_routes
 from app.server.page_routes import PageRoutes
-from app.ui.acts import MOST_DETAIL, follow
+from app.ui.acts import MOST_DETAIL
 from app.ui.assets import SERVED
 from app.ui.page import PARTS
 from app.ui.shown import shown_of
-from app.ui.site import Drawer, Site
+from app.ui.site import Drawer
 from app.ui.state import GROWN, applied
 from core.decoding.registry import FASTEST
-from tests.app.fakes import GRADIO_WARNINGS, MACHINE, SECONDS, FakeEngine, finish, opened, worker_of, write_book
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, worker_of, write_book
 from tests.app.ui.pages import MARK, PageOf, act_id, until
 from tests.app.ui.race.test_race import PAIR, raced
 
@@ -187,23 +187,6 @@ def test_a_page_that_somebody_sees_is_not_forgotten(page: PageOf, routes: PageRo
                 page.worker.sessions.enter("")
             await visitor.takes()
         assert page.worker.sessions.find(page.session.id) is page.session
-        await visitor.goes()
-
-    finish(visit())
-
-
-def test_the_stream_of_a_page_that_was_forgotten_ends_with_its_next_act(page: PageOf, routes: PageRoutes) -> None:
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id).comes()
-        await visitor.takes()
-        for _ in range(MOST_SESSIONS):
-            page.worker.sessions.enter("")
-        assert (await visitor.takes()).keys() == {"parts"}
-        page.does("explode")
-        with pytest.raises(StopAsyncIteration):
-            await visitor.sees(lambda _: False)
-        await visitor.comes()
-        await visitor.sees(lambda shown: "something unknown" in shown["problem"])
         await visitor.goes()
 
     finish(visit())
@@ -386,69 +369,6 @@ def test_the_answer_of_a_page_that_has_gone_stops_and_is_kept(
         await third.takes()
         assert "live" not in third.shown and len(third.shown["chat"]["order"]) == 1
         await third.goes()
-
-    finish(visit())
-
-
-def test_a_reading_that_was_left_goes_on_with_the_next_visitor(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page_routes, "GONE_SECONDS", 0.05)
-    session = worker.sessions.enter("")
-    routes = PageRoutes(Site(worker))
-    engine.step = True  # one chunk
-    follow(session, worker.open_books(session.id, [write_book(tmp_path)]))
-
-    async def visit() -> None:
-        visitor = await Visitor(routes, session.id).comes()
-        await visitor.sees(lambda shown: "stop-reading" in shown["reading"])
-        await settled(lambda: session.num_read > 0)
-        await visitor.goes()
-        await settled(lambda: session.abandoned and not worker.is_busy(session))
-        assert not session.is_read and not session.is_reading
-        engine.step = False
-        engine.reading.set()
-        await asyncio.sleep(0.2)
-        assert not session.is_read, "nobody looks"
-        await visitor.comes()
-        await visitor.sees(lambda shown: "Read once" in shown["book"])
-        assert session.is_read and not session.abandoned
-        await visitor.goes()
-
-    finish(visit())
-
-
-def test_a_book_of_another_model_is_read_again_once_while_somebody_looks(
-    page: PageOf, routes: PageRoutes, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker, session, readings = page.worker, page.session, list[str]()
-    read = worker.read_book
-    monkeypatch.setattr(worker, "read_book", lambda one: readings.append(one) or read(one))
-    monkeypatch.setattr(page_routes, "SIGN_OF_LIFE_SECONDS", 0.05)
-    other = FakeEngine()
-    other.info.model = "other"
-
-    async def visit() -> None:
-        visitor = await Visitor(routes, session.id).comes()
-        await visitor.takes()
-        worker.switch(lambda: (other, MACHINE), "other")
-        await visitor.sees(lambda shown: "other" in shown["masthead"] and "Read once" in shown["book"])
-        for _ in range(3):
-            await visitor.takes()
-        assert readings == [session.id] and session.is_read and not session.is_stale
-        other.reading.clear()
-        third = FakeEngine()
-        third.step = True
-        worker.switch(lambda: (third, MACHINE), "third")
-        while len(readings) < 2:
-            await visitor.takes()
-        await settled(lambda: session.num_read > 0)
-        page.does("stop-reading")
-        await settled(lambda: not worker.is_busy(session))
-        for _ in range(5):
-            await visitor.takes()
-        assert len(readings) == 2, "what the reader stopped is not begun again"
-        await visitor.goes()
 
     finish(visit())
 

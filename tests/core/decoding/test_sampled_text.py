@@ -54,10 +54,11 @@ def acceptance(levels: list[LevelStats | None]) -> float:
     return sum(level.accepted for level in levels if level) / tested
 
 
-def test_sampled_text_follows_the_target_where_both_levels_reject(law: LanguageModel) -> None:
+@pytest.mark.parametrize("runs", [250, pytest.param(RUNS, marks=pytest.mark.slow)])
+def test_sampled_text_follows_the_target_where_both_levels_reject(law: LanguageModel, runs: int) -> None:
     """Three tokens: the first round's guess, its correction and what another round adds, against 27 outcomes."""
     engine = rejecting_engine()
-    answers = [write(engine, seed, 3) for seed in range(RUNS)]
+    answers = [write(engine, seed, 3) for seed in range(runs)]
     assert 0.1 < acceptance([a.stats.level1 for a in answers]) < 0.5
     assert 0.05 < acceptance([a.stats.level2 for a in answers]) < 0.5
     found = chi_square(counted([a.token_ids for a in answers], 0, 3), marginal(law, 0, 3))
@@ -118,7 +119,7 @@ def test_a_continued_sampled_answer_follows_the_target(law: LanguageModel, first
         assert chi_square(counted(found, start, stop), marginal(law, start, stop)).fits
 
 
-SMALL_VOCAB, CUTS, RUNS_OF_TABLES = 4, (2, 4, 5), 4000
+SMALL_VOCAB, CUTS, RUNS_OF_TABLES = 4, (2, 4, 5), 2000
 
 
 def continued_tables(replayed: bool) -> list[tuple[int, ...]]:

@@ -49,10 +49,10 @@ def test_every_lane_writes_what_it_would_write_alone(length: int) -> None:
 
 def test_lanes_of_the_same_caches_do_not_disturb_each_other() -> None:
     """Two lanes that share retrieval cache and draft, with different samples behind the same prompt."""
-    engine, prompt = tiny_engine(noise=0.05), random_prompt(700)
+    engine, prompt = tiny_engine(noise=0.05), random_prompt(500)
     hot = SamplingParams(temperature=1.0)
-    plain = [config("autoregressive", sampling=hot, seed=seed) for seed in (1, 2)]
-    greedy = [config("triforce"), config("retrieval")]
+    plain = [config("autoregressive", 30, sampling=hot, seed=seed) for seed in (1, 2)]
+    greedy = [config("triforce", 30), config("retrieval", 30)]
     _, finished = raced(engine, prompt, [plain[0], greedy[0], plain[1], greedy[1]])
     assert finished[0].token_ids != finished[2].token_ids
     assert finished[1].token_ids == finished[3].token_ids
