@@ -22,7 +22,6 @@ from core.engine import Engine
 from core.generation.session import Conversation
 
 ROOT = Path(__file__).parents[3]
-BOOK = ROOT / "assets" / "books" / "harbour-8k.pdf"
 TEXT = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. " * 60
 
 
@@ -56,10 +55,12 @@ def test_a_mistake_within_keeps_the_chat(book: Path) -> None:
     assert "the context holds 1,200" in errors and errors.count(" tokens/s · ") == 1
 
 
-def test_ctrl_c_stops_an_answer_and_keeps_the_chat() -> None:
+def test_ctrl_c_stops_an_answer_and_keeps_the_chat(book: Path) -> None:
+    chapters = (ROOT / "assets" / "books" / "harbour-32k.txt").read_text(encoding="utf-8")
+    book.write_text(chapters[:6000], encoding="utf-8")
     pty = pytest.importorskip("pty", reason="terminals of POSIX systems")
     options = ["--max-new-tokens", "100000", "--context", "24000", "--method", "autoregressive", "--no-saved"]
-    command = [sys.executable, "launch.py", "chat", str(BOOK), *options, "--no-venv"]
+    command = [sys.executable, "launch.py", "chat", str(book), *options, "--no-venv"]
     leader, follower = pty.openpty()
     program = subprocess.Popen(
         command, stdin=follower, stdout=follower, stderr=follower, cwd=ROOT, start_new_session=True,

@@ -169,7 +169,7 @@ def test_a_row_comes_out_bit_for_bit_whatever_rows_keys_and_threads_there_are(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kv_heads=st.sampled_from([1, 2, 3, 4, 5, 8]),
     group=st.integers(1, 4),
