@@ -1,5 +1,6 @@
 """`chat`: what is typed or piped in, answers with pages, Ctrl+C, and the race."""
 
+import io
 import os
 import select
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import launch as launcher
 from app.cli import chat
 from app.cli.chat import Chat
 from app.context.context_documents import Library
@@ -32,26 +34,32 @@ def book(tmp_path: Path) -> Path:
     return file
 
 
-def talk(book: Path, typed: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "launch.py", "chat", str(book), "--max-new-tokens", "12", "--no-saved", *options]
-    return subprocess.run([*command, "--no-venv"], input=typed, capture_output=True, cwd=ROOT, timeout=300)
+@pytest.fixture
+def talk(book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A chat about the book with what comes through a pipe; returns what it wrote to stdout and to stderr."""
+
+    def run(typed: bytes, *options: str) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed)))
+        command = ["chat", str(book), "--max-new-tokens", "12", "--no-saved", *options, "--no-venv"]
+        assert launcher.main(command) == 0
+        captured = capsys.readouterr()
+        return captured.out, captured.err
+
+    return run
 
 
-def test_questions_from_a_pipe_are_answered_in_one_conversation(book: Path) -> None:
+def test_questions_from_a_pipe_are_answered_in_one_conversation(talk: Callable[..., Any]) -> None:
     typed = b"Who kept the light?\n\n/race\n/sing\n" + b"\xff\xfe\n" + b"/new\nWhere?\n/quit\nnever asked\n"
-    done = talk(book, typed)
-    out, errors = done.stdout.decode(), done.stderr.decode()
-    assert done.returncode == 0 and "Traceback" not in errors, errors
+    out, errors = talk(typed, "--context", "4096")
     assert "> Who kept the light?\n\n" in out and "> Where?" in out and "never asked" not in out
     assert "texts: identical" in errors and "There is no /sing." in errors
     assert "error: That line is not UTF-8 text." in errors and "The questions are forgotten." in errors
     assert errors.count(" tokens/s · ") == 2 and out.endswith("\n")
 
 
-def test_a_mistake_within_keeps_the_chat(book: Path) -> None:
-    done = talk(book, b"/race\n" + b"word " * 3000 + b"\nWho?\n", "--context", "1200")
-    errors = done.stderr.decode()
-    assert done.returncode == 0 and "error: Nothing was asked yet." in errors
+def test_a_mistake_within_keeps_the_chat(talk: Callable[..., Any]) -> None:
+    _, errors = talk(b"/race\n" + b"word " * 3000 + b"\nWho?\n", "--context", "1200")
+    assert "error: Nothing was asked yet." in errors
     assert "the context holds 1,200" in errors and errors.count(" tokens/s · ") == 1
 
 
