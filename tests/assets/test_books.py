@@ -19,10 +19,7 @@ LAYOUT = Layout.load(FOLDER.parent / "models" / "harbour-target")
 ROWS = json.loads((FOLDER / "questions.json").read_text(encoding="utf-8"))
 NAMES = [name for sample in SAMPLES for name in sample.names]
 # What was measured and shown in the README was measured on these very texts.
-DIGESTS = {
-    "harbour-8k.pdf": "1057346c",
-    "harbour-32k.txt": "ec737c80",
-}
+DIGESTS = {"harbour-8k.pdf": "1057346c", "harbour-32k.txt": "ec737c80"}
 
 
 @cache

@@ -1,17 +1,12 @@
-"""Claims about the growth of the target: widening changes nothing, and the new heads find what they are written to."""
+"""The growth of the target: widening changes nothing."""
 
 from __future__ import annotations
 
 import torch
 from transformers import LlamaForCausalLM
 
-from assets.training.dialogs import (
-    compose,
-    held_out_seed,
-)
-from assets.training.growth import (
-    widen,
-)
+from assets.training.dialogs import compose, held_out_seed
+from assets.training.growth import widen
 from assets.training.shapes import TARGET
 from assets.training.tokens import Layout
 

@@ -1,4 +1,4 @@
-"""Claims about the recipe: documents train what they say, and the first weights already hold their circuits."""
+"""Claims about the recipe: documents train what they say, and a run goes on where it was saved."""
 
 from __future__ import annotations
 

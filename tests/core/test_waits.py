@@ -121,8 +121,6 @@ def test_one_more_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     for wait in (lambda x: x[x > 0], lambda x: x.equal(x)):
         with monkeypatch.context() as patch:
             patch.setattr(
-                CachedModel,
-                "feed_tokens",
-                lambda self, *args, wait=wait: (wait(found := real(self, *args)), found)[1],
+                CachedModel, "feed_tokens", lambda self, *args, wait=wait: (wait(found := real(self, *args)), found)[1]
             )
             assert over(counted("resident", SamplingParams(), 1), RESIDENT), wait

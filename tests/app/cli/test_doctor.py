@@ -105,10 +105,7 @@ def test_what_this_system_leaves_open_to_parsers_is_told_in_a_line() -> None:
         ),
         (["--assume", "3x7900xt"], "3x7900xt"),
         (["--assume", "m3-max"], "is an Apple Mac: its GPU has no CUDA"),
-        (
-            ["--model", "llama-3.1-8b", "--context", "262144"],
-            "reads at most 131,072. Use --context 131072 or",
-        ),
+        (["--model", "llama-3.1-8b", "--context", "262144"], "reads at most 131,072. Use --context 131072 or"),
         (["--gpu", "Apple M4 Max,128,546,0"], "is an Apple Mac"),
         (["--gpu", "M3 Ultra,192,819,10"], "is an Apple Mac"),
         (["--gpu", "MacBook Pro 16,64,400,10"], "is an Apple Mac"),

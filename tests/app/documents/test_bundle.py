@@ -8,12 +8,7 @@ import pytest
 
 from app.documents import bundle, read_document, read_documents
 from app.documents.archive import SMALL_FILE, SMALL_TEXT, Archive, Refused, RefusedEntry, most_text
-from app.documents.errors import (
-    DocumentTooLarge,
-    EmptyDocument,
-    PasswordProtected,
-    UnsupportedFormat,
-)
+from app.documents.errors import DocumentTooLarge, EmptyDocument, PasswordProtected, UnsupportedFormat
 from app.documents.parsing import ParsingLimits
 from tests.hostile.corpus import archive, fb2, rtf, zip_files
 
@@ -99,8 +94,7 @@ def test_what_cannot_be_opened_is_refused(tmp_path: Path, what: str, error: type
 
 
 @pytest.mark.parametrize(
-    ("bad", "problem"),
-    [("packed", "b.csv is too large"), ("encrypted", "b.csv is protected by a password")],
+    ("bad", "problem"), [("packed", "b.csv is too large"), ("encrypted", "b.csv is protected by a password")]
 )
 def test_one_bad_file_of_a_zip_is_left_out_and_named(tmp_path: Path, bad: str, problem: str) -> None:
     content = "0,0,0\n" * (400_000 if bad == "packed" else 4)

@@ -6,13 +6,7 @@ from hypothesis import strategies as st
 from pypdf import PdfWriter
 
 from app.documents import Document, read_document
-from app.documents.chapters import (
-    MAX_DEPTH,
-    letters,
-    make_chapters,
-    markdown_headings,
-    text_headings,
-)
+from app.documents.chapters import MAX_DEPTH, letters, make_chapters, markdown_headings, text_headings
 from app.documents.document import Chapter
 from tests.app.documents.conftest import MakeEpub, MakePdf, section
 

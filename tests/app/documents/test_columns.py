@@ -51,11 +51,7 @@ def test_columns_whose_lines_stand_at_different_heights_are_read_one_after_the_o
 def test_a_heading_over_the_whole_page_stays_between_the_columns_above_and_below() -> None:
     middle = line("A heading that stands across the whole of this page", 72, 500, size=14)
     below = 450
-    lines = [
-        *across(side(LEFT, 72), side(RIGHT, 320)),
-        middle,
-        *across(side(LEFT, 72, below), side(RIGHT, 320, below)),
-    ]
+    lines = [*across(side(LEFT, 72), side(RIGHT, 320)), middle, *across(side(LEFT, 72, below), side(RIGHT, 320, below))]
     assert [text for text in page_text(lines).split("\n") if text] == [*LEFT, *RIGHT, middle.text, *LEFT, *RIGHT]
 
 

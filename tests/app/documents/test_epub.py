@@ -7,13 +7,7 @@ import pytest
 from app.documents import read_document
 from app.documents.archive import MAX_ENTRIES, MAX_ENTRY_BYTES, MAX_TOTAL_BYTES
 from app.documents.epub import extract_epub
-from app.documents.errors import (
-    DamagedDocument,
-    DocumentTooLarge,
-    DrmProtected,
-    ParsingLimitReached,
-    UnsupportedFormat,
-)
+from app.documents.errors import DamagedDocument, DocumentTooLarge, DrmProtected, ParsingLimitReached, UnsupportedFormat
 from app.documents.parsing import ParsingLimits
 from tests.app.documents.conftest import CONTAINER, MakeEpub, package, section
 

@@ -1,4 +1,4 @@
-"""What files say of themselves: read from each format, shortened, cleaned, and never drawn as markup."""
+"""What files say of themselves: authors, languages and covers, cleaned, and never drawn as markup."""
 
 import io
 

@@ -11,12 +11,7 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 
 from app.documents import Document, DocumentError, Extracting, extract_document, ocr
-from app.documents.errors import (
-    DamagedDocument,
-    OcrMissing,
-    PasswordProtected,
-    ScannedDocument,
-)
+from app.documents.errors import DamagedDocument, OcrMissing, PasswordProtected, ScannedDocument
 from app.documents.ocr import Ocr
 from app.documents.ocr_worker import LOW_PRIORITY, MAX_PIXELS, MAX_SIDE, scale_of
 from app.documents.recognised import RecognisedPages, file_digest

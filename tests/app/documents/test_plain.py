@@ -6,11 +6,7 @@ from hypothesis import strategies as st
 
 from app.documents import read_document
 from app.documents.errors import DocumentTooLarge
-from app.documents.plain import (
-    CHARS_PER_PAGE,
-    decode,
-    paginate,
-)
+from app.documents.plain import CHARS_PER_PAGE, decode, paginate
 
 TEXT = "Der Zähler läuft weiter, sagte sie: „genug“.\n"
 

@@ -66,11 +66,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("offline", [False, True])
 def test_nothing_that_a_client_sends_makes_the_server_fetch(
-    serve: ServeOn,
-    worker: EngineWorker,
-    arguments: argparse.Namespace,
-    outside: tuple[str, list[str]],
-    offline: bool,
+    serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace, outside: tuple[str, list[str]], offline: bool
 ) -> None:
     url, hits = outside
     arguments.offline = offline

@@ -64,13 +64,7 @@ def program(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-        preexec_fn=as_a_shell_starts_it,
+        command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True, preexec_fn=as_a_shell_starts_it
     ) as process:
         try:
             yield process

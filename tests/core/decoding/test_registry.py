@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.decoding.registry import (
-    EXACT_METHODS,
-    METHODS,
-    check_method,
-)
+from core.decoding.registry import EXACT_METHODS, METHODS, check_method
 from core.errors import InvalidSetting
 
 ROOT = Path(__file__).parents[3]

@@ -1,4 +1,4 @@
-"""Weights while they are loaded: their bits, their memory, what the plan says of them, their progress, and Stop."""
+"""Weights while they are loaded: their bits, their memory, their progress, and Stop."""
 
 import json
 import subprocess

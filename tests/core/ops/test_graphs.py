@@ -18,16 +18,7 @@ from core.generation.events import Finished
 from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
 from core.ops.attention import attend_reference
-from core.ops.graphs import (
-    LONG,
-    MOST_ROWS,
-    Graphs,
-    attend_bucketed,
-    hidden_rows,
-    masked_rows,
-    padded_rows,
-    whole_rows,
-)
+from core.ops.graphs import LONG, MOST_ROWS, Graphs, attend_bucketed, hidden_rows, masked_rows, padded_rows, whole_rows
 from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
 
 

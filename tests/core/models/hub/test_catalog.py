@@ -13,14 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from core.config import EngineConfig
 from core.engine import Engine
-from core.errors import (
-    CoreError,
-    DamagedAssets,
-    IncompleteModel,
-    ModelNotHere,
-    UnknownModel,
-    UnsupportedModel,
-)
+from core.errors import CoreError, DamagedAssets, IncompleteModel, ModelNotHere, UnknownModel, UnsupportedModel
 from core.models import loader
 from core.models.families import Family
 from core.models.gguf_families import FAMILIES

@@ -1,4 +1,4 @@
-"""The workers: the clock, the loops over llama.cpp, and our own and transformers' on the bundled pair."""
+"""The workers: the clock, and our own and transformers' on the bundled pair."""
 
 import sys
 from collections.abc import Iterator
