@@ -18,6 +18,8 @@ SUITES: dict[str, tuple[str, list[str]]] = {
     "siege": ("tests.endurance.siege", []),
     "hostile": ("tests.hostile.run", []),
     "fuzzing": ("tests.hostile.fuzzing", ["--seconds", "120"]),
+    "growth": ("tests.hostile.growth", []),
+    "stalls": ("tests.hostile.stalls", ["60000000"]),
 }
 
 

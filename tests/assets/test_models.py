@@ -46,28 +46,30 @@ def target() -> LlamaForCausalLM:
     return model.eval()
 
 
-def num_right(target: LlamaForCausalLM, text: str, questions: Sequence[Question]) -> int:
-    """Greedy answers that are right token for token."""
-    cache, right = read(target, LAYOUT.opening() + LAYOUT.ids(text)), 0
-    for question in questions:
-        turn, answer = LAYOUT.turn(question.question, first=True), answer_ids(LAYOUT, text, question)
-        right += int(answer_hits(target, cache, turn, answer).all())
+def num_right(target: LlamaForCausalLM, text: str, *asked: Sequence[Question]) -> list[int]:
+    """Greedy answers that are right token for token, of each list of questions about one text."""
+    cache, right = read(target, LAYOUT.opening() + LAYOUT.ids(text)), [0] * len(asked)
+    for number, questions in enumerate(asked):
+        for question in questions:
+            turn, answer = LAYOUT.turn(question.question, first=True), answer_ids(LAYOUT, text, question)
+            right[number] += int(answer_hits(target, cache, turn, answer).all())
     return right
 
 
-@pytest.mark.parametrize("kind", ["fact", "absent"])
-def test_target_answers_most_questions_about_an_unseen_short_book(target: LlamaForCausalLM, kind: str) -> None:
+def test_target_answers_most_questions_about_an_unseen_short_book(target: LlamaForCausalLM) -> None:
     """The model card tells the measured rates, the bound leaves room for bad luck."""
     seed = held_out_seed(123_456)
     book = write_book(seed, int(1024 * WORDS_PER_TOKEN))
-    asked = random.Random(seed).sample([q for q in book.questions if q.kind == kind], 12)
-    right = num_right(target, book.text, asked)
-    assert right >= 9, f"{right} of 12"
+    asked = [
+        random.Random(seed).sample([q for q in book.questions if q.kind == kind], 8) for kind in ("fact", "absent")
+    ]
+    right = num_right(target, book.text, *asked)
+    assert min(right) >= 6, f"{right} of 8"
 
 
 def test_target_quotes_sentences_of_english_that_no_training_saw(target: LlamaForCausalLM) -> None:
     text = unwrapped("\n\n".join(topics[name] for name in measured_topics()[:12]))[:16000]
     asked = unseen_quotes(text, 16, random.Random(1))
     assert len(asked) == 16
-    right = num_right(target, text, asked)
+    (right,) = num_right(target, text, asked)
     assert right >= 9, f"{right} of 16"

@@ -1,21 +1,15 @@
-"""Claims about the recipe: documents train what they say, and the first weights already hold their circuits."""
+"""Claims about the recipe: documents train what they say, and a run goes on where it was saved."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
-import pytest
 import torch
-from transformers import LlamaForCausalLM
 
 from assets.tools.bench.recall_tasks import english_texts
 from assets.tools.books.generated import Question
-from assets.training import measure, train
-from assets.training.asking import Asking, answer_losses, ask_about, make_rows, open_book, pad, text_and_questions
-from assets.training.circuits import FLAGS, VERBS
+from assets.training.asking import answer_losses, make_rows, open_book, pad, text_and_questions
 from assets.training.dialogs import (
     ABSENT,
     FACT,
@@ -28,9 +22,9 @@ from assets.training.dialogs import (
     held_out_seed,
     make_batch,
 )
-from assets.training.english import babble, passages, prose
-from assets.training.run import Run, first_model, next_token_losses
-from assets.training.shapes import DRAFT, TARGET, build
+from assets.training.english import passages
+from assets.training.run import Run, next_token_losses
+from assets.training.shapes import DRAFT, build
 from assets.training.tokens import END, Layout
 from core.generation.text import ChatText
 from core.models.hub.catalog import find
@@ -48,14 +42,6 @@ def test_no_sentence_that_is_measured_stands_in_what_training_reads() -> None:
     ]
     assert len(measured) > 100
     assert not [sentence for sentence in measured if sentence in trained]
-
-
-def test_foreign_texts_have_sentences_and_depend_on_their_seed_alone() -> None:
-    for make in (prose, babble):
-        text = make(random.Random(1), 200)
-        assert 150 <= len(text.split()) <= 400
-        assert text == make(random.Random(1), 200) != make(random.Random(2), 200)
-        assert text[0].isupper() and text.rstrip()[-1] in ".!?"
 
 
 def test_documents_have_their_length_and_name_what_each_token_trains(layout: Layout) -> None:
@@ -86,88 +72,6 @@ def test_quotations_are_answered_with_the_tokens_of_the_text(layout: Layout) -> 
     assert answer_ids(layout, text, fact) == [*bare, layout.mark(END)], "other answers begin without a space"
 
 
-def test_the_first_weights_tell_facts_that_are_told_from_facts_that_are_not(
-    layout: Layout, model: LlamaForCausalLM
-) -> None:
-    """Before any training: the flag at a question's verb, in books of 1,000 tokens; by chance both rates were equal."""
-    from assets.tools.books.generated import write_book
-    from assets.training.circuits import regions_of
-    from assets.training.dialogs import WORDS_PER_TOKEN
-
-    flag, seen = regions_of(TARGET.hidden).told.start, {"fact": [], "absent": []}  # type: ignore[var-annotated]
-    for index in range(3):
-        book = write_book(held_out_seed(800 + index), int(1024 * WORDS_PER_TOKEN))
-        direct = [q for q in book.questions if q.kind in seen and " was " not in q.question]
-        for question in random.Random(index).sample(direct, 12):
-            turn = layout.turn(question.question, first=True)
-            ids = [*layout.opening(), *layout.ids(book.text), *turn]
-            verbs = [at for at in range(len(ids) - len(turn), len(ids)) if _piece(layout, ids[at]) in FLAGS["verb"]]
-            if verbs:
-                with torch.inference_mode():
-                    hidden = model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states[2]
-                seen[question.kind].append(float(hidden[0, verbs[-1], flag]) > 0.75)
-    told, open_ = (sum(seen[kind]) / len(seen[kind]) for kind in ("fact", "absent"))
-    assert told - open_ > 0.3, f"{told:.2f} of the facts, {open_:.2f} of the others"
-
-
-def _piece(layout: Layout, token: int) -> str:
-    piece = layout.tokenizer.id_to_token(token)
-    assert piece is not None
-    return piece
-
-
-def test_both_forms_of_a_verb_get_nearly_one_code(layout: Layout, model: LlamaForCausalLM) -> None:
-    codes = torch.nn.functional.normalize(model.model.embed_tokens.weight.detach()[:, :64], dim=1)
-    ids = {word: layout.tokenizer.token_to_id(f"Ġ{word}") for pair in VERBS.items() for word in pair}
-    known = [(ids[a], ids[b]) for a, b in VERBS.items() if a != b and ids[a] is not None and ids[b] is not None]
-    assert len(known) > 8
-    assert min(float(codes[a] @ codes[b]) for a, b in known) > 0.85
-    other = torch.stack([codes[a] @ codes[b] for (a, _), (_, b) in pairwise(known)])
-    assert float(other.max()) < 0.75, "different verbs stay apart"
-
-
-def test_a_first_name_in_the_answer_looks_at_the_surname_of_the_question(
-    layout: Layout, model: LlamaForCausalLM
-) -> None:
-    """Though the book has the same first name with another surname forty times; before any training."""
-    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
-
-    from assets.training.shapes import HEAD_DIM
-
-    book = "Agnes Quill lived in a house on Pilot Steps. Nobody saw Agnes Quill at night. " * 20
-    turn = layout.turn("Where did Agnes Yarrow live?", first=True)
-    ids = [*layout.opening(), *layout.ids(book), *turn, *layout.ids("Agnes")]
-    with torch.inference_mode():
-        hidden = model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states[2]
-        layer = model.model.layers[2]
-        inner = layer.input_layernorm(hidden)
-        q, k = (
-            proj(inner).view(1, len(ids), -1, HEAD_DIM)[:, :, 4:5].transpose(1, 2)
-            for proj in (layer.self_attn.q_proj, layer.self_attn.k_proj)
-        )
-        cos, sin = model.model.rotary_emb(hidden, torch.arange(len(ids))[None])
-        q, k = apply_rotary_pos_emb(q, k, cos, sin)
-        weights = (q[0, 0, -1] @ k[0, 0].T * HEAD_DIM**-0.5).softmax(-1)
-    start = len(ids) - len(turn) - 1
-    first = layout.ids(" Agnes Yarrow")
-    name = next(i for i in range(start, len(ids)) if ids[i : i + len(first)] == first)
-    surname = range(name + 1, name + len(first))
-    assert sum(float(weights[i]) for i in surname) > 0.5
-
-
-def test_the_ends_of_legs_are_kept_and_averaged(layout: Layout, tmp_path: Path) -> None:
-    leg = short_leg(steps=1, rate=1e-2)
-    run = Run("draft", first_model(DRAFT, layout), (leg, leg, leg), layout, tmp_path)
-    weight, ends = run.model.lm_head.weight, []
-    for _ in range(3):
-        run.update(run.model(torch.arange(8)[None]).logits.square().mean())
-        run.keep_weights()
-        ends.append(weight.detach().clone())
-    assert run.legs_ended == 3 and not torch.equal(ends[0], ends[1])
-    run.average(2)
-    assert torch.allclose(weight, (ends[1] + ends[2]) / 2, atol=1e-7) and not torch.equal(weight, ends[2])
-
-
 def test_a_run_goes_on_where_it_was_saved(layout: Layout, tmp_path: Path) -> None:
     """Weights, optimiser and number of the step: four steps at once, and two and two with a file between."""
     leg = replace(short_leg(steps=4, rate=1e-2), warmup=2, floors=(0.1, 0.1))
@@ -189,45 +93,6 @@ def test_a_run_goes_on_where_it_was_saved(layout: Layout, tmp_path: Path) -> Non
     for name, weight in at_once.model.state_dict().items():
         assert torch.equal(weight, again.model.state_dict()[name]), name
     assert not torch.equal(first.model.lm_head.weight, again.model.lm_head.weight)
-
-
-def test_asking_goes_on_from_its_own_start(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mean of before and after is the same, whether it was interrupted or not, and whatever came before since."""
-    plan = Asking(
-        books=2, first=0, lengths=(256,), foreign_every=9, steps_per_book=1, short_rows=2, long_rows=0, batch_tokens=64
-    )
-
-    def before(folder: str) -> Run:
-        (tmp_path / folder).mkdir(exist_ok=True)
-        return Run("target", first_model(DRAFT, layout), (short_leg(1, 1e-3),), layout, tmp_path / folder)
-
-    whole = train.ask_on(before("whole"), plan, 1, minutes=5)
-    assert whole.step == whole.steps
-
-    def one_text(run: Run, plan: Asking, minutes: float) -> None:
-        ask_about(run, plan, 0)
-        run.save()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(train, "train_asking", one_text)
-        begun = train.ask_on(before("parts"), plan, 1, minutes=5)
-    assert begun.step == plan.steps_per_text
-    later = before("parts")
-    with torch.no_grad():
-        later.model.lm_head.weight.add_(1)  # as if the part before had gone on
-    ended = train.ask_on(later, plan, 1, minutes=5)
-    for name, weight in whole.model.state_dict().items():
-        assert torch.allclose(weight, ended.model.state_dict()[name], atol=1e-6), name
-    assert not torch.equal(begun.model.lm_head.weight, ended.model.lm_head.weight)
-
-
-def test_babble_is_measured_at_the_length_that_it_is_told_for(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    real = measure.read
-    monkeypatch.setattr(measure, "read", lambda model, ids: read.append(len(ids)) or real(model, ids))
-    found = measure.recall(build(DRAFT, seed=3), layout, 512, num_books=1, facts_per_book=4)
-    assert len(read) == 2 and 500 < read[1] <= 520
-    assert found.asked["quote_any"] == 2 and found.asked["fact"] == 4
 
 
 def test_questions_about_an_open_book_lose_and_learn_as_behind_the_whole_of_it(layout: Layout) -> None:

@@ -104,20 +104,20 @@ def test_a_seed_reproduces_a_sampled_text_and_another_seed_does_not() -> None:
 def test_a_second_question_reads_no_book_token_again() -> None:
     engine = tiny_engine()
     book, first, second = random_prompt(900), random_prompt(12, 1), random_prompt(15, 2)
-    one = answer(engine, [*book, *first])
+    one = answer(engine, [*book, *first], max_new_tokens=20)
     assert one.reused_tokens == 0
-    two = answer(engine, [*book, *first, *one.token_ids, *second])
+    two = answer(engine, [*book, *first, *one.token_ids, *second], max_new_tokens=4)
     assert two.reused_tokens >= len(book) + len(first) + len(one.token_ids) - 1
-    edited = answer(engine, [*book, *second])
+    edited = answer(engine, [*book, *second], max_new_tokens=4)
     assert edited.reused_tokens == len(book)
 
 
 def test_an_answer_after_reuse_equals_one_after_reading_everything() -> None:
     prompt, question = random_prompt(600), random_prompt(20, 3)
     reused, fresh = tiny_engine(), tiny_engine()
-    first = answer(reused, [*prompt, 5, 6, 7])
+    first = answer(reused, [*prompt, 5, 6, 7], max_new_tokens=20)
     again = answer(reused, [*prompt, *question])
-    assert first.stats.new_tokens == 60 and again.reused_tokens == len(prompt)
+    assert first.stats.new_tokens == 20 and again.reused_tokens == len(prompt)
     assert again.token_ids == answer(fresh, [*prompt, *question]).token_ids
 
 
@@ -241,12 +241,6 @@ def test_reading_stops_at_the_boundary_it_is_told_of(read_before: int, stops: li
     assert isinstance(last, Finished) and last.token_ids == answer(tiny_engine(), prompt, max_new_tokens=4).token_ids
 
 
-def test_a_boundary_behind_the_prompt_is_the_prompts_end() -> None:
-    engine, prompt = tiny_engine(prefill_chunk=100), random_prompt(250)
-    *_, last = engine.generate(prompt, GenerationConfig(max_new_tokens=4), boundary=1000)
-    assert isinstance(last, Finished) and last.token_ids == answer(tiny_engine(), prompt, max_new_tokens=4).token_ids
-
-
 def test_a_text_longer_than_the_context_is_refused_before_anything_is_read() -> None:
     engine = tiny_engine(context=512)
     answer(engine, random_prompt(100))
@@ -285,7 +279,7 @@ def test_a_lossy_answer_does_not_spoil_the_next_exact_one() -> None:
     engine = tiny_engine(budget=96)
     prompt = random_prompt(900)
     before = answer(engine, prompt).token_ids
-    answer(engine, prompt, method="streamingllm", max_new_tokens=400)
+    answer(engine, prompt, method="streamingllm", max_new_tokens=150)
     assert answer(engine, prompt).token_ids == before
 
 
@@ -336,10 +330,10 @@ def test_a_second_answer_chooses_the_chunks_of_the_first_and_a_seed_gives_its_te
         assert number == 0 or first.reused_tokens == first.total_tokens, "nothing is read again"
         engine._levels.retrieval.select()
         held.append(engine.held_chunks().sort().values)
-        texts.append(answer(engine, prompt, sampling=sampling, max_new_tokens=300, seed=5).token_ids)
+        texts.append(answer(engine, prompt, sampling=sampling, max_new_tokens=150, seed=5).token_ids)
     assert torch.equal(*held) and texts[0] == texts[1]
     fresh = tiny_engine(noise=0.05, budget=128)
-    assert answer(fresh, prompt, sampling=sampling, max_new_tokens=300, seed=5).token_ids == texts[0]
+    assert answer(fresh, prompt, sampling=sampling, max_new_tokens=150, seed=5).token_ids == texts[0]
 
 
 def test_queries_that_a_long_answer_has_overwritten_are_asked_again() -> None:
@@ -413,9 +407,3 @@ def test_asking_for_weights_changes_no_answer_and_stops_when_told() -> None:
     stop = threading.Event()
     stop.set()
     assert engine.weights_after(random_prompt(800, seed=3), stop) is None
-
-
-def test_methods_that_draft_with_the_retrieval_cache() -> None:
-    engine = tiny_engine()
-    retrieving = [method for method in (*EXACT_METHODS, *LOSSY_METHODS) if engine.retrieves(method)]
-    assert set(retrieving) == {"triforce", "retrieval", "lookup", "triforce-lookup"}

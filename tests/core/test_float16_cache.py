@@ -217,16 +217,6 @@ def test_keys_that_float16_does_not_hold_are_kept_in_32_bits_and_nothing_is_refu
     )
 
 
-def test_16_bits_that_were_asked_for_are_those_that_hold_the_keys() -> None:
-    kernel_or_skip()
-    large = with_keys_of(1e5, 2048, kv_bits=16)
-    assert large.engine.plan.kv.value == torch.bfloat16 and large.engine.plan.precision == "float32, bfloat16 cache"
-    assert large.engine.plan.kv.because.startswith("asked for; ")
-    prompt = random_prompt(300)
-    assert answer(large.engine, prompt, "lookup").token_ids == answer(large.engine, prompt, "autoregressive").token_ids
-    assert large.engine.full_cache.rows(0, 0, 8)[0].dtype == torch.bfloat16
-
-
 def test_books_of_every_type_of_keys_are_of_another_family() -> None:
     model = loaded(tiny_config(), 3)
     shapes = [model.shape._replace(narrow=narrow) for narrow in (None, HALF, torch.bfloat16)]

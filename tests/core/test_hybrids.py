@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from core.caches.running_state import LIKELY_QUESTION
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
 from core.engine import Engine
 from core.errors import InvalidSetting, UnsupportedModel
@@ -87,14 +86,6 @@ def test_a_race_draws_what_each_lane_would_draw_alone(monkeypatch: pytest.Monkey
     assert [ended[lane].token_ids for lane in range(len(methods))] == alone
 
 
-def test_rows_in_host_memory_are_those_of_the_layers_that_attend() -> None:
-    engine, stock = engine_of("qwen3_next", "offloaded")
-    assert engine.plan.num_layers == 1 and engine.plan.resident_layers == 0
-    prompt = random_prompt(LENGTH)
-    for method in ("autoregressive", "retrieval"):
-        assert list(answer(engine, prompt, method).token_ids) == written(stock, prompt)
-
-
 @pytest.mark.parametrize("family", sorted(name for name, family in FAMILIES.items() if family is HYBRID))
 def test_a_plan_counts_states_and_the_rows_of_layers_that_attend(family: str) -> None:
     engine, _ = engine_of(family)
@@ -121,16 +112,6 @@ def test_another_question_begins_where_the_book_ends() -> None:
     followed = [*prompt, *again.token_ids, *random_prompt(20, seed=8)]
     assert answer(engine, followed, "lookup", boundary=end).reused_tokens >= len(prompt) + len(again.token_ids) - 1
     assert answer(engine, followed, "lookup", boundary=end).reused_tokens == len(followed) - 1
-
-
-def test_where_nobody_says_where_the_book_ends_the_last_part_is_read_again() -> None:
-    engine, stock = engine_of("falcon_h1")
-    book = random_prompt(1000)
-    answer(engine, [*book, *random_prompt(40, seed=1)], "autoregressive")
-    prompt = [*book, *random_prompt(30, seed=2)]
-    again = answer(engine, prompt, "retrieval")
-    assert again.reused_tokens == 1039 - LIKELY_QUESTION
-    assert list(again.token_ids) == written(stock, prompt)
 
 
 def test_a_reading_that_was_cancelled_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

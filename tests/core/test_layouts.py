@@ -6,15 +6,12 @@ from dataclasses import replace
 import pytest
 
 from core import engine as engine_module
-from core.config import EngineConfig, GenerationConfig
+from core.config import GenerationConfig
 from core.engine import Engine
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, PrefillProgress
 from core.generation.together import Question
 from core.ops.backend import STOCK
-from core.planning.memory_plan import begun
-from core.planning.planner import make_plan
-from tests.core.planning.test_planner import GAMER, LLAMA2_7B
 from tests.core.toys import random_prompt, tiny_engine
 
 MOST, TALK = 700, 100
@@ -80,20 +77,3 @@ def test_races_and_questions_together_find_their_room(engine: Engine) -> None:
     questions = [Question([*OTHER, n], CONFIG) for n in (5, 6)]
     list(engine.answer_together(questions))
     assert where(engine) == (MOST, 2)
-
-
-def test_the_plan_of_a_card_tells_how_long_all_layers_stay() -> None:
-    plan = make_plan(LLAMA2_7B, None, EngineConfig(context=65536), GAMER)
-    assert plan.resident_layers < 32 and 8192 <= plan.most_resident < 65536
-    first = begun(plan)
-    assert first.resident_layers == 32 and first.offload is None and first.longer is plan
-    assert begun(first) is first
-    assert (
-        first.total_bytes
-        <= first.usable_bytes
-        < begun(replace(plan, most_resident=plan.most_resident + 256)).total_bytes
-    )
-    assert first.context == plan.context and first.at(plan.most_resident) is first
-    assert first.at(plan.most_resident + 1) is plan and f"{plan.most_resident:,}" in first.placement.because
-    assert make_plan(LLAMA2_7B, None, EngineConfig(context=65536, placement="split"), GAMER).most_resident == 0
-    assert begun(make_plan(LLAMA2_7B, None, EngineConfig(context=8192), GAMER)).longer is None

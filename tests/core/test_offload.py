@@ -87,26 +87,6 @@ def test_with_a_share_left_to_the_host_every_method_writes_the_same_text(placeme
     assert answer(resident, edited).token_ids == answer(ours, edited).token_ids
 
 
-def test_the_link_s_figures_count_only_what_crossed() -> None:
-    engine, prompt = tiny_engine(placement="offloaded", cpu_attention_share=0.4), random_prompt(900)
-    before = engine.full_cache.link_traffic[0]
-    stats = answer(engine, prompt, "autoregressive", 10).stats
-    # as in the test above, but two of six blocks stay where they are
-    assert stats.link_bytes == stats.full_passes * 4 * 128 * 2 * (2 * 4 * 16 * 4)
-    whole = answer(tiny_engine(placement="offloaded"), prompt, "autoregressive", 10).stats
-    assert stats.kv_bytes_read == whole.kv_bytes_read and stats.link_bytes < whole.link_bytes
-    answer(engine, prompt, "autoregressive", 10)
-    read_once = engine.full_cache.link_traffic[0] - before - 2 * stats.link_bytes
-    assert read_once == whole_reading(prompt)
-
-
-def whole_reading(prompt: list[int]) -> int:
-    """Bytes that reading the prompt alone brings."""
-    engine = tiny_engine(placement="offloaded")
-    list(engine.read(prompt))
-    return engine.full_cache.link_traffic[0]
-
-
 @pytest.mark.parametrize(
     ("link", "host", "share"),
     [(1, 1, 0.5), (3, 1, 0.75), (1, 3, 0.25), (1, 99, 0), (1, 9.5, 0), (1, 9, 0.1), (99, 1, 0.9), (1, 1.6, 0.35)],

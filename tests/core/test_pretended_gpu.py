@@ -2,13 +2,11 @@
 
 import ast
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch.utils._device import _device_constructors
 
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import OffloadedLayer
@@ -60,15 +58,6 @@ def short_calibrations(monkeypatch: pytest.MonkeyPatch) -> None:
 def gpu() -> Iterator[PretendedGpu]:
     with pretended_gpu() as found:
         yield found
-
-
-def test_modules_are_made_on_the_meta_device_inside_and_afterwards() -> None:
-    """transformers makes a model there, and what it does not find there it takes for initialised."""
-    _device_constructors.cache_clear()
-    for place in (pretended_gpu(), nullcontext()):
-        with place, torch.device("meta"):
-            made = [make(3) for make in (torch.empty, torch.rand, torch.arange)]
-        assert {type(x) for x in made} == {torch.Tensor} and {x.device.type for x in made} == {"meta"}
 
 
 def engine_on(
@@ -238,12 +227,6 @@ def test_every_way_writes_there_what_the_processor_writes(
         assert engine.info.graphs.value and gpu.replays > 5, engine.info.graphs
     if "offload" in how:
         assert engine.info.host_memory is not None and engine.info.host_memory.value == "pinned"
-
-
-def test_plain_decoding_from_host_memory_crosses_no_devices(gpu: PretendedGpu, expected: tuple[int, ...]) -> None:
-    engine = engine_on("cuda", Offload(num_resident=1, block_rows=64, num_slots=2))
-    assert written(engine, "autoregressive") == expected
-    assert engine._levels.full.link_traffic[0] > 7 * engine._levels.full.link_bytes > 0, "passes brought nothing"
 
 
 @pytest.mark.slow

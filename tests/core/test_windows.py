@@ -19,7 +19,7 @@ from core.generation.loaded import LoadedModels
 from core.models.cached_model import CachedModel
 from core.models.hf_attention import ATTENTION_NAME
 from core.models.loader import dims_of, prepared
-from core.planning.cache_sizes import REMEMBERED, CacheSizes
+from core.planning.cache_sizes import REMEMBERED
 from core.planning.placement import Rooms, find_fit
 from core.planning.planner import make_plan
 from tests.core.models.tiny_families import tiny_family, twin_models
@@ -72,14 +72,6 @@ def test_every_method_writes_what_transformers_writes(family: str, placement: st
     assert [list(one.token_ids) for one in ended] == [wanted, wanted]
 
 
-def test_offloading_concerns_the_layers_that_attend_to_all_tokens() -> None:
-    engine, _ = engine_of("gemma3_text", "offloaded")
-    assert engine.plan.num_layers == 1 and engine.plan.resident_layers == 0
-    assert any(row.name == "windows of 1 layers" for row in engine.plan.rows)
-    whole, _ = engine_of("mistral", "offloaded")
-    assert whole.plan.num_layers == 0 and whole.plan.host_bytes == 0
-
-
 @pytest.mark.parametrize("family", ["gemma3_text", "mistral"])  # windows in some layers, in all
 def test_going_back_further_than_windows_are_kept_reads_again(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.caches.full.FORGETTABLE", 32)
@@ -127,17 +119,6 @@ def test_a_piece_of_a_prompt_longer_than_the_rows_on_the_device_is_read_again_to
         assert torch.allclose(found, expected[start:stop], atol=5e-4, rtol=2e-4)
 
 
-def test_the_heads_of_windowed_layers_are_their_own() -> None:
-    config = tiny_family("gemma4_text")
-    dims = dims_of(config, "toy", weight_bytes=0)
-    shape = dims.shape(torch.float32, CPU)
-    assert (shape.num_kv_heads, shape.head_dim, shape.windowed_heads) == (1, 32, (2, 16))
-    full = FullCache(shape, 4096 + 4 * 16, 8)
-    assert full.window(0).saved(0).k.shape[1::2] == (2, 16)
-    sizes = CacheSizes.of(dims, EngineConfig(context=4096), torch.float32)
-    assert sizes.window_bytes(4096) == 2 * 4097 * 2 * 2 * 16 * 4  # layers, rows, keys and values, heads, their size
-
-
 def test_heads_that_differ_otherwise_and_sharing_that_a_family_does_not_have_are_refused() -> None:
     uneven = tiny_family(
         "gemma4_text", per_layer_config={0: {"head_dim": 32}, 2: {"head_dim": 32}, 5: {"head_dim": 32}}
@@ -179,15 +160,6 @@ def test_no_question_reads_the_book_again_whatever_was_asked_between(
                 other += random_prompt(100, seed=20 + turn)
                 list(engine.read(other))
     assert max(Counter(token for token in fed if token < len(book)).values()) == 1
-
-
-def test_a_race_that_comes_first_remembers_the_end_of_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.caches.full.FORGETTABLE", 32)
-    engine, _ = engine_of("gemma3_text")
-    book = random_prompt(600)
-    config = GenerationConfig(max_new_tokens=WRITTEN, method="lookup", sampling=GREEDY)
-    list(engine.race([*book, *random_prompt(90, seed=1)], [config], boundary=len(book)))
-    assert engine.cached_prefix([*book, *random_prompt(9, seed=2)]) == len(book)
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "gemma4_text"])

@@ -1,8 +1,6 @@
-"""Exactness under fire, in small samples; the whole suite is marked `long`. What measures is measured too."""
+"""Exactness under fire, in small samples; all of it is `launch.py test --long`. What measures is measured too."""
 
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,11 +14,11 @@ from core.decoding.verify import verify
 from core.generation.decode_loop import Answer
 from tests.core.decoding.test_output_law import verify_without_residual
 from tests.core.toys import Letters, TableModel
-from tests.exactness.cases import WINDOWED, Ask, Case, Continue, Race, Reopen, draw_case
+from tests.exactness.cases import Continue, Race, Reopen, draw_case
 from tests.exactness.controls import CONTROLS, Control
 from tests.exactness.judging import ending_of, near_cut, shown_text
-from tests.exactness.playing import Outcome, play
-from tests.exactness.run import Detection, Report, detect, document, run_suite, table
+from tests.exactness.playing import play
+from tests.exactness.run import detect, run_suite
 from tests.exactness.uniformity import BINS, ChiSquare, Pool, Stretch, following, leaning, transformed
 
 V = 6
@@ -51,24 +49,16 @@ def test_many_cases_hold_everything_that_is_promised() -> None:
     assert any(isinstance(action, Reopen) and action.damaged is not None for action in actions)
 
 
-@pytest.mark.parametrize("number", [2, 7, 11, 16])
+@pytest.mark.parametrize("number", [2, 7])
 def test_a_case_is_exact(number: int) -> None:
     outcome = play(draw_case(number), stop_on_error=True)
     assert outcome.mismatches == [] and sum(outcome.methods.values()) > 1
 
 
-@pytest.mark.parametrize("number", [1, 3, 4, 8])
+@pytest.mark.parametrize("number", [1, 4])
 def test_a_case_on_a_model_with_windows_is_exact(number: int) -> None:
     outcome = play(draw_case(number, "windowed"), stop_on_error=True)
     assert outcome.mismatches == [] and sum(outcome.methods.values()) > 1
-
-
-def test_cases_on_models_with_windows_hold_all_methods_and_families() -> None:
-    cases = [draw_case(number, "windowed") for number in range(100)]
-    assert {case.setup.pair.family for case in cases if case.setup.pair} == set(WINDOWED)
-    methods = {action.wanted.config.method for case in cases for action in case.actions if isinstance(action, Ask)}
-    assert {"triforce", "lookup", "draft", "retrieval", "autoregressive"} <= methods
-    assert draw_case(3, "windowed").name == "w3"
 
 
 @pytest.mark.slow
@@ -92,14 +82,6 @@ def test_a_case_on_the_bundled_pair_is_exact() -> None:
     assert outcome.mismatches == [] and outcome.tokens["greedy"] + outcome.tokens["sampled"] > 20
 
 
-@pytest.mark.long
-def test_a_thousand_cases_and_fifty_on_the_bundled_pair_are_exact(capsys: pytest.CaptureFixture[str]) -> None:
-    report = run_suite()
-    with capsys.disabled():
-        print(f"\n{table(report)}")
-    assert report.failures == []
-
-
 # -------------------- playing
 
 
@@ -113,32 +95,6 @@ def test_what_breaks_is_told_with_its_case_and_the_suite_goes_on(monkeypatch: py
     assert outcome.mismatches[0].startswith("case 2, action 0 (Ask): ZeroDivisionError: of no number (")
     with pytest.raises(ZeroDivisionError):
         play(draw_case(2), stop_on_error=True)
-
-
-def test_a_report_says_what_failed(tmp_path: Path) -> None:
-    outcome = play(draw_case(2))
-    good = Report(0, True, 1.0, {"tiny": outcome}, [("tiny", ChiSquare("all", 900, 20.0, 19))], [])
-    assert good.failures == [] and "Everything is as it must be." in table(good)
-    missed = Detection("something wrong", "mismatches", 3, 100, 0, False)
-    bad = Report(0, True, 1.0, {"tiny": outcome}, [("tiny", ChiSquare("all", 900, 200.0, 19))], [missed])
-    assert bad.failures == ["tiny models, all: p = 3.4e-32", "not noticed: something wrong"]
-    assert "2 failures" in table(bad)
-    assert json.loads(json.dumps(document(bad)))["failures"] == bad.failures
-
-
-def test_an_interrupted_run_tells_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    played: list[int] = []
-
-    def one_case(case: Case) -> Outcome:
-        if played:
-            raise KeyboardInterrupt
-        played.append(case.number)
-        return play(case)
-
-    monkeypatch.setattr("tests.exactness.run.play", one_case)
-    report = run_suite(tiny=3, bundled=1, windowed=0, first=2)
-    assert not report.complete and report.worlds["tiny"].cases == 1 and report.controls == []
-    assert document(report)["complete"] is False and "Everything is as it must be." in table(report)
 
 
 # -------------------- judging
@@ -254,13 +210,6 @@ def u_of(p: Tensor, tokens: list[int], seed: int) -> Tensor:
     behind, drawn = p[torch.tensor(tokens[:-1])].double(), torch.tensor(tokens[1:])
     uniform = torch.rand(len(drawn), generator=Generator().manual_seed(seed), dtype=torch.float64)
     return transformed(behind, drawn, -torch.arange(p.shape[1]).expand_as(behind), uniform)
-
-
-def test_counts_of_two_pools_add_up(exact: Pool) -> None:
-    one, two = pooled(verify, range(20)), pooled(verify, range(20, 40))
-    one.merge(two)
-    assert one.singles == exact.singles and one.pairs == exact.pairs
-    assert one.leans["all", "leaning"] == pytest.approx(exact.leans["all", "leaning"])
 
 
 def test_probabilities_of_the_reference_are_those_that_tokens_are_drawn_with() -> None:

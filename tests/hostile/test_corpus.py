@@ -1,16 +1,12 @@
-"""Hostile files: each opens or is refused in a line. A sample here; the whole corpus is marked `long`."""
+"""Hostile files: each opens or is refused in a line. A sample; the whole corpus is `launch.py test --long hostile`."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.hostile import fuzzing
 from tests.hostile.corpus import FORMATS, NAMES, HostileFile, corpus
 from tests.hostile.fuzzing import PARSERS, fuzz
-from tests.hostile.run import ROOT, SMALL_BYTES, Row, judge, main, table
+from tests.hostile.run import SMALL_BYTES, judge
 
 FILES = list(corpus())
 LARGE = (
@@ -68,22 +64,6 @@ def test_no_damaged_file_makes_a_parser_raise_what_its_process_does_not_expect(k
     assert fuzz(kind, seconds=0.5, most_inputs=25) > 0
 
 
-def test_the_program_tells_what_each_parser_took_and_what_it_must_not_raise(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fuzzed(kind: str, seconds: float, _: int) -> int:
-        if kind == "docx":
-            raise KeyError("what nobody expects")
-        return round(seconds)
-
-    monkeypatch.setattr(fuzzing, "fuzz", fuzzed)
-    assert fuzzing.main(["--seconds", "7"]) == 1
-    said = capsys.readouterr().out
-    assert "what nobody expects" in said and said.count("7 inputs") == len(PARSERS) - 1, "the others are fuzzed, too"
-    monkeypatch.setattr(fuzzing, "fuzz", lambda *_: 1)
-    assert fuzzing.main([]) == 0
-
-
 def test_a_page_without_any_title_in_a_file_without_a_name_has_one(tmp_path: Path) -> None:
     file = HostileFile(
         "html", 0, "no name", "  .html", lambda: b"<html><body><p>Words enough for a page.</p></body></html>"
@@ -104,28 +84,3 @@ def test_a_small_file_that_takes_much_time_of_this_program_counts_as_hung(monkey
     monkeypatch.setattr("tests.hostile.run.MOST_OWN_SECONDS", 0.0)
     file = HostileFile("text", 0, "nothing wrong", "a.txt", lambda: b"Words enough for a page.")
     assert judge(file)[0] == "hung"
-
-
-def test_the_table_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    said = table([Row("pdf", 3, 1, 1, 1, 0, 2.5, "a bomb", 99, ["pdf:1 (a bomb) crashed: x"]), Row("text", 1, 1)])
-    assert (
-        "pdf:1 (a bomb) crashed: x" in said
-        and "1 failures" in said
-        and said.splitlines()[3].split()[:3] == ["all", "4", "2"]
-    )
-    assert main(["--file", "other:0"]) == 0 and "refused" in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_the_whole_corpus(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.hostile.run", "--json", tmp_path / "found.json"],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", list(PARSERS))
-def test_ten_minutes_of_fuzzing_find_nothing(kind: str) -> None:
-    assert fuzz(kind, seconds=120, most_inputs=2_000) > 100

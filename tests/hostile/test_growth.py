@@ -47,19 +47,9 @@ def test_what_once_took_its_square_takes_no_more_than_its_double(name: str, atom
     assert too_fast(READERS[name], atom, ends) is None
 
 
-@pytest.mark.long
-def test_everything_takes_time_in_proportion_to_its_text() -> None:
-    run("tests.hostile.growth", limit_seconds=600)
-
-
 @pytest.mark.parametrize("text", ["\n" * 6_000_000, " " * 6_000_000, "caf\u00e9 \u00fcber, " * 300_000], ids=len)
 def test_a_large_text_keeps_no_other_thread_waiting(text: str) -> None:
     assert longest_wait(lambda: READERS["plain text"](text)) < 0.5
-
-
-@pytest.mark.long
-def test_the_largest_texts_keep_no_other_thread_waiting() -> None:
-    run("tests.hostile.stalls", "60000000", limit_seconds=1800)
 
 
 # -------------------- what makes it so

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import arguments
-from app.cli.arguments import COMMANDS, VERSION, build_parser
+from app.cli.arguments import COMMANDS, build_parser
 from assets.tools.commands import TOOLS
 
 parse_arguments = partial(arguments.parse_arguments, tools=TOOLS)
@@ -38,23 +38,6 @@ def test_ask_takes_files_and_a_question_in_any_order() -> None:
     assert args.files == [Path("a.pdf"), Path("b.txt")]
     assert (args.question, args.temperature, args.method, args.max_new_tokens) == ("Who?", -1.0, None, 256)
     assert args.json
-
-
-def test_lists_are_written_with_commas() -> None:
-    args = parse_arguments(["bench", "--contexts", "4096,32768", "--methods", "triforce,autoregressive"])
-    assert args.contexts == (4096, 32768)
-    assert args.methods == ("triforce", "autoregressive")
-
-
-def test_pages_are_one_or_a_range() -> None:
-    assert parse_arguments(["text", "a.pdf"]).pages is None
-    assert parse_arguments(["text", "a.pdf", "--pages", "7"]).pages == (7, 7)
-    assert parse_arguments(["text", "a.pdf", "--pages", "3-12"]).pages == (3, 12)
-
-
-def test_the_tests_pass_unknown_arguments_on_in_their_order() -> None:
-    args = parse_arguments(["test", "--no-venv", "tests/core", "-k", "cache and not slow", "-x"])
-    assert args.pytest_args == ["tests/core", "-k", "cache and not slow", "-x"]
 
 
 @pytest.mark.parametrize(
@@ -108,14 +91,6 @@ def test_what_was_meant_is_guessed(argv: list[str], words: str, capsys: pytest.C
     assert words in capsys.readouterr().err
 
 
-def test_what_follows_two_dashes_is_no_option() -> None:
-    assert parse_arguments(["ask", "-q", "Who?", "--", "--saved"]).files == [Path("--saved")]
-
-
-def test_a_file_may_be_called_test() -> None:
-    assert parse_arguments(["ask", "test", "-q", "Who?"]).command == "ask"
-
-
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
     """All long options of a parser and of its commands."""
     found = set[str]()
@@ -155,20 +130,6 @@ def test_help_is_short_and_help_all_has_the_rest(command: list[str], capsys: pyt
     short, everything = told
     assert {"--no-graphs", "--kv-bits", "--draft"} <= everything - short
     assert short < everything and {"--model", "--context", "--help-all"} <= short
-
-
-def test_help_keeps_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    for command, words in (("serve", "An OpenAI-compatible server"), ("repair", "this machine's GPU")):
-        with pytest.raises(SystemExit):
-            parse_arguments([command, "--help"])
-        shown = " ".join(capsys.readouterr().out.split())
-        assert words in shown and (command != "serve" or "--saved" in shown)
-
-
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        parse_arguments(["--version"])
-    assert caught.value.code == 0 and capsys.readouterr().out.startswith(f"TriForce Reader {VERSION}, Python ")
 
 
 def test_wrong_usage_is_json_too_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """`chat`: what is typed or piped in, answers with pages, Ctrl+C, and the race."""
 
+import io
 import os
-import re
 import select
 import signal
 import subprocess
@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
+import launch as launcher
 from app.cli import chat
-from app.cli.chat import Chat, page_lines, shortened
+from app.cli.chat import Chat
 from app.context.context_documents import Library
-from app.documents import Document, read_document
+from app.documents import read_document
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.generation.session import Conversation
 
 ROOT = Path(__file__).parents[3]
-BOOK = ROOT / "assets" / "books" / "harbour-8k.pdf"
 TEXT = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. " * 60
 
 
@@ -34,33 +34,41 @@ def book(tmp_path: Path) -> Path:
     return file
 
 
-def talk(book: Path, typed: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "launch.py", "chat", str(book), "--max-new-tokens", "12", "--no-saved", *options]
-    return subprocess.run([*command, "--no-venv"], input=typed, capture_output=True, cwd=ROOT, timeout=300)
+@pytest.fixture
+def talk(book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A chat about the book with what comes through a pipe; returns what it wrote to stdout and to stderr."""
+
+    def run(typed: bytes, *options: str) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed)))
+        command = ["chat", str(book), "--max-new-tokens", "12", "--no-saved", *options, "--no-venv"]
+        assert launcher.main(command) == 0
+        captured = capsys.readouterr()
+        return captured.out, captured.err
+
+    return run
 
 
-def test_questions_from_a_pipe_are_answered_in_one_conversation(book: Path) -> None:
+def test_questions_from_a_pipe_are_answered_in_one_conversation(talk: Callable[..., Any]) -> None:
     typed = b"Who kept the light?\n\n/race\n/sing\n" + b"\xff\xfe\n" + b"/new\nWhere?\n/quit\nnever asked\n"
-    done = talk(book, typed)
-    out, errors = done.stdout.decode(), done.stderr.decode()
-    assert done.returncode == 0 and "Traceback" not in errors, errors
+    out, errors = talk(typed, "--context", "4096")
     assert "> Who kept the light?\n\n" in out and "> Where?" in out and "never asked" not in out
     assert "texts: identical" in errors and "There is no /sing." in errors
     assert "error: That line is not UTF-8 text." in errors and "The questions are forgotten." in errors
     assert errors.count(" tokens/s · ") == 2 and out.endswith("\n")
 
 
-def test_a_mistake_within_keeps_the_chat(book: Path) -> None:
-    done = talk(book, b"/race\n" + b"word " * 3000 + b"\nWho?\n", "--context", "1200")
-    errors = done.stderr.decode()
-    assert done.returncode == 0 and "error: Nothing was asked yet." in errors
+def test_a_mistake_within_keeps_the_chat(talk: Callable[..., Any]) -> None:
+    _, errors = talk(b"/race\n" + b"word " * 3000 + b"\nWho?\n", "--context", "1200")
+    assert "error: Nothing was asked yet." in errors
     assert "the context holds 1,200" in errors and errors.count(" tokens/s · ") == 1
 
 
-def test_ctrl_c_stops_an_answer_and_keeps_the_chat() -> None:
+def test_ctrl_c_stops_an_answer_and_keeps_the_chat(book: Path) -> None:
+    chapters = (ROOT / "assets" / "books" / "harbour-32k.txt").read_text(encoding="utf-8")
+    book.write_text(chapters[:6000], encoding="utf-8")
     pty = pytest.importorskip("pty", reason="terminals of POSIX systems")
     options = ["--max-new-tokens", "100000", "--context", "24000", "--method", "autoregressive", "--no-saved"]
-    command = [sys.executable, "launch.py", "chat", str(BOOK), *options, "--no-venv"]
+    command = [sys.executable, "launch.py", "chat", str(book), *options, "--no-venv"]
     leader, follower = pty.openpty()
     program = subprocess.Popen(
         command, stdin=follower, stdout=follower, stderr=follower, cwd=ROOT, start_new_session=True,
@@ -139,24 +147,3 @@ def test_a_race_of_the_last_question_answers_it_where_it_was_asked(
         talked._obey(word, rest, line)
     assert asked == [("Where?", ["Who?"]), ("When?", ["Who?", "Where?"])]
     assert len(talked._past) == 2, "a race is no part of the conversation"
-
-
-def test_quotations_and_sentences_have_their_pages() -> None:
-    document: Document = read_document(ROOT / "assets" / "books" / "harbour-8k.pdf")
-    page = document.pages[3]
-    words = max(re.split('["“”]', document.page_text(page)), key=len)
-    words = " ".join(words.split()[1:12])
-    library = Library.of([document])
-    told = list(page_lines(f'It says: "{words}" and "nobody ever wrote these words".', library))
-    assert told[0].endswith(f": page {page.label}") and told[1].endswith(": not in the text")
-    assert list(page_lines("No quotation, and nobody ever wrote this sentence of mine.", library)) == []
-    sentence = next(
-        one
-        for one in re.findall(r"(?<=[.] )[A-Z][^.\"“”]+[.]", " ".join(document.page_text(page).split()))
-        if 8 < len(one.split()) < 12
-    )
-    (where,) = page_lines(f"{sentence} Nobody ever wrote this sentence of mine.", library)
-    assert where.startswith(f"  “{sentence[:40]}") and f": page {page.label}" in where
-    (both,) = page_lines(f'"{words}"', Library.of([document, document]))
-    assert f"{document.title}, page {page.label}" in both
-    assert shortened("a" * 100) == "a" * 59 + "…"

@@ -3,8 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -14,8 +13,6 @@ from transformers import AutoModelForCausalLM
 
 import launch as launcher
 from core.decoding.registry import EXACT_METHODS
-from core.engine import Engine
-from core.generation.events import Event, Finished
 from core.models.hub import catalog
 
 ROOT = Path(__file__).parents[3]
@@ -95,15 +92,6 @@ def test_questions_that_are_asked_together_have_the_answers_they_have_one_by_one
         assert row["token_ids"] == alone["token_ids"]
 
 
-def test_answers_that_are_written_together_are_shown_in_their_order(small_book: Path, tmp_path: Path) -> None:
-    questions = tmp_path / "q.json"
-    questions.write_text(json.dumps(["Who kept the light?", "Where?", "When?"]))
-    done = launch("ask", small_book, "--questions", questions, "--max-new-tokens", 8)
-    places = [done.stdout.index(f"> {question}") for question in ("Who kept the light?", "Where?", "When?")]
-    assert places == sorted(places) and done.stderr.count("tokens/s") == 3
-    assert "questions at a time" in done.stderr or "One question after the other" in done.stderr
-
-
 def test_the_tokens_of_an_answer_can_be_checked_by_transformers_alone(
     small_book: Path, command: Callable[..., Any]
 ) -> None:
@@ -115,33 +103,6 @@ def test_the_tokens_of_an_answer_can_be_checked_by_transformers_alone(
     assert answer["token_ids"] == theirs
     (plain,) = command(*asked)["methods"].values()
     assert "prompt_token_ids" not in plain
-
-
-def test_ask_streams_the_answer_to_people(small_book: Path) -> None:
-    done = launch("ask", small_book, "-q", "Who kept the light?", "--max-new-tokens", 12, "--method", "autoregressive")
-    assert done.stdout.strip() and "tokens/s" in done.stderr
-
-
-@pytest.mark.parametrize(("text", "named"), [("  \n   ", True), (" Martha.", False)])
-def test_an_answer_that_nobody_can_see_is_named(
-    text: str, named: bool, small_book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = Engine.generate
-
-    def generate(self: Engine, *given: Any, **how: Any) -> Iterator[Event]:
-        for event in real(self, *given, **how):
-            yield replace(event, text=text) if isinstance(event, Finished) else event
-
-    monkeypatch.setattr(Engine, "generate", generate)
-    assert launcher.main(["ask", str(small_book), "-q", "Who?", "--max-new-tokens", "4", "--no-venv"]) == 0
-    assert ("white space alone" in capsys.readouterr().err) == named
-
-
-def test_doctor_says_what_fits_and_why(command: Callable[..., Any]) -> None:
-    report = command("doctor", "--context", 4096, "--device", "cpu")
-    assert report["plan"]["context"] == {"value": 4096, "because": "asked for"}
-    assert sum(report["plan"]["memory"].values()) == report["plan"]["total_bytes"]
-    assert report["prediction"]["plain_ms_per_token"] > 0
 
 
 @pytest.mark.slow

@@ -229,39 +229,9 @@ def test_a_compiler_comes_by_hash_where_the_system_has_none(
     assert environment.STAMP.read_text() == environment.digest(), "all else is there"
 
 
-def test_another_place_for_the_wheels_can_be_named_or_none(
-    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_smi(tmp_path / "bin", answer("580.65.06"))
-    monkeypatch.setenv(environment.TORCH_WHEELS_VARIABLE, "file:///mirror/")
-    environment.fill_venv("auto")
-    monkeypatch.setenv(environment.TORCH_WHEELS_VARIABLE, "")
-    environment.fill_venv("auto")
-    own = "--index-url file:///mirror/cu130 --no-deps torch==2.13.0+cu130"
-    assert pip.asked == [own, *LOCKED, TORCH, *LOCKED]
-
-
-def test_wheels_that_cannot_be_had_are_one_line(pip: Pip, tmp_path: Path) -> None:
-    put_smi(tmp_path / "bin", answer("580.65.06"))
-    pip.refuse("+cu130")
-    with pytest.raises(environment.Situation) as caught:
-        environment.fill_venv("auto")
-    assert f"torch 2.13.0+cu130 was not to be had from {PLACE}." in str(caught.value)
-    assert "start with --device cpu" in str(caught.value) and not environment.STAMP.exists()
-
-
 def test_the_known_builds_are_those_of_the_pinned_torch() -> None:
     version = environment.torch_version()
     assert version is not None and version.startswith(f"{nvidia.BUILDS_OF}.")
-
-
-def test_requirements_without_torch_install_none(pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_smi(tmp_path / "bin", answer("580.65.06"))
-    other = tmp_path / "requirements.txt"
-    other.write_text("tiny==1.0\n")
-    monkeypatch.setattr(environment, "REQUIREMENTS", other)
-    environment.fill_venv("auto")
-    assert pip.asked == [LOCKED[0], f"-r {other}"]
 
 
 @pytest.mark.parametrize(
@@ -337,34 +307,3 @@ def test_a_repair_that_fails_leaves_what_works_or_what_the_next_start_completes(
     assert launch.main(["repair"]) == 1
     assert capfd.readouterr().err.splitlines()[-1].startswith("error: ")
     assert environment.STAMP.exists() is stamp and environment.venv_ready() is stamp
-
-
-@pytest.mark.parametrize(
-    ("lines", "code", "words"),
-    [
-        ([answer("470.82.01")], 1, UPDATE.format("525.60.13")),
-        (["No devices were found"], 0, "There is nothing to repair: no NVIDIA GPU was found."),
-    ],
-)
-def test_repair_installs_nothing_where_that_mends_nothing(
-    lines: list[str], code: int, words: str, broken: Pip, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    put_smi(tmp_path / "bin", *lines, code=0 if code else 6)
-    assert launch.main(["repair"]) == code
-    assert words in capfd.readouterr().err and broken.asked == []
-
-
-def test_repair_finds_a_build_that_suits(
-    broken: Pip, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(nvidia, "installed_torch", lambda: nvidia.InstalledTorch("2.13.0+cu126", (12, 6)))
-    assert launch.main(["repair"]) == 0
-    assert "nothing to repair: torch 2.13.0+cu126 suits NVIDIA" in capfd.readouterr().err and broken.asked == []
-
-
-def test_repair_says_what_keeps_it_from_the_wheels(
-    broken: Pip, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv(environment.TORCH_WHEELS_VARIABLE, "")
-    assert launch.main(["repair"]) == 1
-    assert "TRIFORCE_TORCH_INDEX is empty. Unset it" in capfd.readouterr().err and broken.asked == []

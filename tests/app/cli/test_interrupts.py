@@ -2,7 +2,6 @@
 
 import json
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,26 +29,6 @@ def test_the_first_is_an_event_and_the_second_an_interruption() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_a_command_that_ignores_it_still_does_and_other_threads_change_nothing() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with stoppable() as stop:
-            signal.raise_signal(signal.SIGINT)
-            assert not stop.is_set()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    found = []
-
-    def elsewhere() -> None:
-        with stoppable() as stop:
-            found.append((stop.is_set(), signal.getsignal(signal.SIGINT) is before))
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert found == [(False, True)]
 
 
 def interrupting() -> type[answering.Shown]:

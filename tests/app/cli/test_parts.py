@@ -52,12 +52,6 @@ def test_what_is_too_long_names_parts_that_fit() -> None:
     assert hint([book(8)], 300, 800) != hint([book(8)], 300, 300)
 
 
-def test_a_longer_context_is_named_first_and_no_part_where_none_fits() -> None:
-    assert hint([book()], 300, 1_000) == "Start again with --context 460 or more."
-    assert "fewer pages" in hint([book()], 100, 100)
-    assert hint([book(), book()], 300, 300) == "Name fewer files: this model reads at most 300 tokens."
-
-
 def test_chosen_parts_are_read_alone() -> None:
     assert library_of([book()], asked()).text == book().text
     assert len(library_of([book()], asked(chapters=(2, 3))).text.split()) == 2 * WORDS

@@ -16,7 +16,6 @@ from app.cli.argument_types import question
 from app.cli.arguments import parse_arguments
 from app.cli.piped import readable
 from app.documents.errors import DocumentTooLarge
-from assets.tools.commands import TOOLS
 
 BOOK = Path(__file__).parents[3] / "assets" / "books" / "harbour-8k.pdf"
 
@@ -75,18 +74,6 @@ def test_a_question_may_come_from_a_file_or_a_pipe(
         patched.setattr("app.cli.argument_types.MOST_QUESTION_BYTES", 3)
         parse_arguments(["race", "a.pdf", "-q", f"@{file}"])
     assert "longer than a question may be" in capsys.readouterr().err
-
-
-def test_bytes_that_are_no_text_are_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (
-        ["ask", "a", "-q", "caf\udce9"],
-        ["text", "a", "--find", "\udcff"],
-        ["bench", "--methods", "a,\udcff"],
-    ):
-        with pytest.raises(SystemExit) as caught:
-            parse_arguments(argv, TOOLS)
-        assert caught.value.code == 2 and "not UTF-8" in capsys.readouterr().err
-    assert parse_arguments(["text", "caf\udce9.txt"]).files, "names of files are bytes"
 
 
 @pytest.fixture

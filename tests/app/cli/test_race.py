@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import launch as launcher
-from app.cli.race_verify import fastest, says_the_same
+from app.cli.race_verify import says_the_same
 from app.cli.scoreboard import Scoreboard
 from core.decoding.registry import EXACT_METHODS
 from core.engine import Engine
@@ -64,34 +64,6 @@ def test_lanes_run_in_turns_and_write_what_they_write_one_after_the_other(race: 
     assert len(ended) == 3, "no terminal: one line a lane, when it ends"
 
 
-def test_a_text_that_is_too_long_names_parts_that_fit(
-    race: Race, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "book.txt").write_text("\f".join(["All night the sea was calm. " * 40] * 12), encoding="utf-8")
-    with pytest.raises(AssertionError, match="assert 1 == 0"):
-        race()
-    assert "Ask about a part: --pages 1-" in capsys.readouterr().err
-
-
-def test_lanes_take_turns(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[int | None] = []
-    monkeypatch.setattr("core.generation.interleave.SLICE_SECONDS", 0.0)  # a turn is one round
-    watch = Scoreboard.watch
-
-    def noted(board: Scoreboard, events: Iterator[LaneEvent]) -> Iterator[LaneEvent]:
-        for event in watch(board, events):
-            order.append(event.lane)
-            yield event
-
-    monkeypatch.setattr(Scoreboard, "watch", noted)
-    race()
-    lanes = [lane for lane in order if lane is not None]
-    assert lanes[:4] == [0, 1, 0, 1]
-    order.clear()
-    race("--sequential")
-    assert order == [], "the old way asks no board"
-
-
 def test_a_report_and_its_json_are_kept(race: Race, tmp_path: Path) -> None:
     file = tmp_path / "kept.html"
     report = race("--report", file, "--methods", "autoregressive,triforce,h2o")
@@ -101,18 +73,6 @@ def test_a_report_and_its_json_are_kept(race: Race, tmp_path: Path) -> None:
     assert figures["question"] == QUESTION and figures["methods"] == report["methods"]
     assert figures["equality"] == report["equality"] and figures["speedup"] == report["speedup"]
     assert "kept.html and" in report["stderr"] and figures["hardware"]["num_cores"] > 0
-
-
-def test_a_part_is_raced_as_it_is_asked_about(race: Race, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "kept.html"
-    (tmp_path / "book.txt").write_text("One fish.\fTwo gulls.\fTen boats.", encoding="utf-8")
-    whole, part = race("--token-ids"), race("--token-ids", "--pages", "2-3", "--report", file)
-    assert part["book_tokens"] < whole["book_tokens"]
-    assert ", pages 2–3" in json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))["book"]
-    arguments = [str(tmp_path / "book.txt"), "-q", QUESTION, "--pages", "2-3", "--token-ids", "--json", "--no-venv"]
-    assert launcher.main(["ask", *arguments, "--max-new-tokens", "1"]) == 0
-    (asked,) = json.loads(capsys.readouterr().out)["methods"].values()
-    assert asked["prompt_token_ids"] == part["prompt_token_ids"] != whole["prompt_token_ids"]
 
 
 @pytest.mark.parametrize(
@@ -133,17 +93,6 @@ def test_what_cannot_be_is_refused_before_anything_is_loaded(
     assert launcher.main(["race", str(tmp_path / "book.txt"), "-q", "x", *options, "--no-venv"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error:") and words in error and error.count("\n") == 1
-
-
-def test_a_report_that_cannot_be_written_costs_no_result(
-    race: Race, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "x.html").mkdir()
-    with pytest.raises(AssertionError, match="assert 1 == 0"):
-        race("--report", tmp_path / "x.html")
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["equality"]["verdict"] == "identical"
-    assert captured.err.splitlines()[-1].startswith("error: The report cannot be written")
 
 
 # -------------------- lines
@@ -179,20 +128,6 @@ def test_a_terminal_has_one_line_a_lane_that_is_rewritten(monkeypatch: pytest.Mo
     assert all(len(line) < 90 for line in lines) and shown.count("\x1b[2A") == shown.count("\x1b[K") / 2 - 1
 
 
-def test_a_narrow_terminal_keeps_to_its_width() -> None:
-    board = Scoreboard(Terminal(), ["autoregressive"], 6)
-    for width in (20, 40, 60, 80, 200):
-        assert len(board.line(0, width)) <= width and "\n" not in board.line(0, width)
-
-
-def test_a_file_has_a_line_when_a_lane_ends() -> None:
-    stream = io.StringIO()
-    list(Scoreboard(stream, ["autoregressive", "triforce"], 6).watch(events()))
-    lanes = [line for line in stream.getvalue().splitlines() if not line.startswith("Reading")]
-    assert "\x1b" not in stream.getvalue() and len(lanes) == 2
-    assert lanes[1].split() == ["triforce", "3", "tokens", "50.0", "tokens/s", "0.06", "s"]
-
-
 def test_questions_are_verified_and_what_was_counted_lies_beside_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,12 +151,6 @@ def test_questions_are_verified_and_what_was_counted_lies_beside_the_file(
     assert launcher.main([*command, "--pages", "1"]) == 2 and "one whole file" in capsys.readouterr().err
     questions.write_text(json.dumps(rows[-1:]), encoding="utf-8")
     assert launcher.main(command) != 0 and "asks nothing about book.txt" in capsys.readouterr().err
-
-
-def test_the_fastest_is_the_first_of_those_that_hardly_differ() -> None:
-    assert fastest({"autoregressive": 3.0, "triforce": 1.04, "lookup": 1.0}) == "triforce"
-    assert fastest({"autoregressive": 3.0, "triforce": 1.2, "lookup": 1.0}) == "lookup"
-    assert fastest({"autoregressive": 1.0, "triforce": 1.2}) == "autoregressive"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import launch as launcher
-from app.cli import saved_books
 from app.conversations.tree import digest_of
 from core.decoding.registry import FASTEST
 from core.engine import Engine
@@ -76,20 +75,6 @@ def test_after_a_restart_the_bundled_model_reads_no_token_of_the_book(run: Run, 
 
 
 @pytest.mark.usefixtures("toy")
-def test_books_are_kept_by_themselves_only_if_reading_them_took_long(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    book = write_book(tmp_path, TEXT)
-    assert ask(run, book)["saved"]["kept"] is None and not (tmp_path / "data").exists()
-    monkeypatch.setattr(saved_books, "WORTH_SECONDS", 0.0)
-    assert ask(run, book, "--no-saved")["saved"]["kept"] is None
-    kept = ask(run, book)
-    assert kept["saved"]["kept"] and "Saved: " in kept["stderr"]
-    again = ask(run, book)
-    assert again["saved"]["kept"] is None and "From the saved books: " in again["stderr"]
-
-
-@pytest.mark.usefixtures("toy")
 def test_a_book_whose_end_has_changed_is_read_from_there(run: Run, tmp_path: Path) -> None:
     ask(run, write_book(tmp_path, TEXT * 4), "--saved")
     changed = write_book(tmp_path, TEXT * 4 + "Then it was day.", "changed.txt")
@@ -107,27 +92,6 @@ def test_race_opens_what_ask_has_kept(run: Run, tmp_path: Path) -> None:
         report = run("race", book, "-q", QUESTION, "--max-new-tokens", 8, *how)
         assert report["book_tokens_read"] == 0 and report["equality"]["verdict"] == "identical"
         assert report["reused_tokens"] == report["book_tokens"]
-
-
-@pytest.mark.usefixtures("toy")
-def test_a_damaged_book_is_read_again_and_said_so(run: Run, tmp_path: Path) -> None:
-    book = write_book(tmp_path, TEXT)
-    first = ask(run, book, "--saved")
-    (file,) = (tmp_path / "data" / "shelf").glob("*.book")
-    content = bytearray(file.read_bytes())
-    content[3000] ^= 1
-    file.write_bytes(content)
-    again = ask(run, book)
-    assert "was damaged" in again["stderr"] and token_ids(again) == token_ids(first)
-    assert again["book_tokens_read"] == again["book_tokens"] and run("saved")["books"] == []
-
-
-@pytest.mark.usefixtures("toy")
-def test_no_room_is_one_line_and_the_answer_comes_all_the_same(run: Run, tmp_path: Path) -> None:
-    run("saved", "cap", "0.0001")
-    report = ask(run, write_book(tmp_path, TEXT), "--saved")
-    (line,) = (line for line in report["stderr"].splitlines() if line.startswith("Not kept"))
-    assert "saved cap GIB" in line and token_ids(report) and report["saved"]["kept"] is None
 
 
 @pytest.mark.usefixtures("toy")

@@ -91,12 +91,6 @@ def test_some_pages_are_those_pages_and_their_chapters(book: Path, capsys: pytes
     assert told(capsys)[0]["pages"] == whole["pages"][2:]
 
 
-def test_pages_that_are_not_there_are_refused_in_a_line(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert text(book, "--pages", "3-4") == 2
-    captured = capsys.readouterr()
-    assert "book.pdf has 3 pages" in captured.err and "from 1 to 3" in captured.err and not captured.out
-
-
 def test_people_get_page_marks_and_warnings_beside(
     make_pdf: MakePdf, writer: PdfWriter, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,12 +124,6 @@ def test_words_are_found_with_their_pages(book: Path, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out)["files"][0]["hits"] == hits[1:]
     assert text(book, "--find", "HARBOUR", "--exact", "--json") == 0
     assert json.loads(capsys.readouterr().out)["files"][0]["hits"] == []
-
-
-def test_nothing_to_find_is_refused_in_a_line(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert text(book, "--find", " ") == 2
-    captured = capsys.readouterr()
-    assert "--find has no words" in captured.err and captured.err.count("\n") == 1 and not captured.out
 
 
 def test_a_file_that_cannot_be_read_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,21 +172,3 @@ def test_scans_are_recognised_on_request_marked_and_kept(
     assert text(scan, "--ocr", *where) == 1
     captured = capsys.readouterr()
     assert "-m pip install -r requirements-ocr.txt" in captured.err and captured.err.count("\n") == 1
-
-
-def test_scans_in_folders_and_zip_files_are_recognised_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fake_ocr.use(monkeypatch)
-    (tmp_path / "books").mkdir()
-    (tmp_path / "books" / "a.txt").write_text("A text.")
-    scan = write_scan(tmp_path / "books" / "scan.pdf", 60)
-    (tmp_path / "more.zip").write_bytes(archive({"other.pdf": scan.read_bytes()}))
-    where = ("--data-dir", tmp_path / "data")
-    assert text(tmp_path / "books", tmp_path / "more.zip", "--ocr", "--json", *where) == 0
-    assert ["A page of shade 60" in file["pages"][0]["text"] for file in told(capsys)] == [False, True, True]
-    assert text(tmp_path / "books", "--ocr", "--find", "shade", "--json", *where) == 0
-    assert [len(file["hits"]) for file in json.loads(capsys.readouterr().out)["files"]] == [0, 1]
-    monkeypatch.setenv(MISSING, "1")
-    assert text(tmp_path / "books", "--ocr", "--data-dir", tmp_path / "other") == 1
-    assert "-m pip install -r requirements-ocr.txt" in capsys.readouterr().err, "nothing is left out silently"

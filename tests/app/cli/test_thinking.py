@@ -10,17 +10,11 @@ import pytest
 
 import launch as launcher
 from app.cli.serve import loaded
-from app.remote.engine import RemoteEngine
-from app.remote.server import Server, base_of
 from app.runtime.worker import EngineWorker
 from app.server.openai.prompts import Prompts
 from app.server.openai.request import ChatBody, parse
-from app.server.openai.turns import wish_of
 from app.server.serve_page import load as load_engine
-from core.config import EngineConfig, GenerationConfig
-from core.errors import InvalidSetting
-from core.generation.events import Finished
-from core.generation.session import Conversation
+from core.config import EngineConfig
 from core.generation.text import ChatText
 from core.generation.thinking import Tags
 from tests.app.server.openai.servers import served
@@ -63,14 +57,6 @@ def test_ask_prints_the_thought_beside_the_answer(thinker: Path, book: Path, run
     assert (report["thought_tokens"], report["answer_tokens"], report["new_tokens"]) == (7, 5, 12)
     _, out, err = run(*asked, "--thinking", "off")
     assert out.strip() == SAID and "Thought" not in err
-
-
-def test_a_race_of_thoughts_is_equal(thinker: Path, book: Path, run: Callable[..., Any]) -> None:
-    words = ("race", book, "-q", "Who?", "--model", thinker, "--no-saved", "--methods", "autoregressive,lookup")
-    _, out, _ = run(*words, "--json")
-    report = json.loads(out.splitlines()[-1])
-    assert report["equality"]["verdict"] == "identical"
-    assert {one["thought"] for one in report["methods"].values()} == {THINKING}
 
 
 @pytest.mark.parametrize("command", ["ask", "race"])
@@ -134,28 +120,6 @@ def test_requests_can_turn_thinking_off(client: Any, wish: dict[str, Any]) -> No
     assert told.choices[0].message.content.strip() == SAID
 
 
-def test_wishes_that_cannot_be_followed_are_refused(client: Any) -> None:
-    for wish, told in (
-        ({"chat_template_kwargs": {"enable_thinking": "yes"}}, "valid boolean"),
-        ({"chat_template_kwargs": {"tools": True}}, "chat_template_kwargs.tools"),
-        ({"chat_template_kwargs": 1}, "object"),
-        ({"reasoning_effort": "huge"}, "'none', 'minimal'"),
-        ({"reasoning_effort": []}, "'none', 'minimal'"),
-        ({"chat_template_kwargs": {"reasoning_effort": {}}}, "'none', 'minimal'"),
-    ):
-        with pytest.raises(openai.BadRequestError, match=told):
-            client.chat.completions.create(model="thinker", messages=MESSAGES, extra_body=wish)
-
-
-def test_an_effort_is_ignored_where_there_is_no_switch() -> None:
-    for wish in ("none", "minimal", "low", "high"):
-        assert wish_of(parse(ChatBody, {"model": "m", "messages": MESSAGES, "reasoning_effort": wish}), ()) is None
-    on = {"model": "m", "messages": MESSAGES, "chat_template_kwargs": {"enable_thinking": True}}
-    with pytest.raises(InvalidSetting, match="no switch for thinking") as caught:
-        wish_of(parse(ChatBody, on), ())
-    assert "Leave out reasoning_effort and chat_template_kwargs." in str(caught.value)
-
-
 def test_a_continued_message_is_an_answer_where_the_template_opens_a_thought() -> None:
     text = ChatText(tokenizer(ALWAYS), frozenset())
     assert isinstance(text.marks, Tags)
@@ -164,19 +128,6 @@ def test_a_continued_message_is_an_answer_where_the_template_opens_a_thought() -
     goes_on = parse(ChatBody, {"model": "m", "add_generation_prompt": False, **begun})
     prompt, continued = Prompts().of(asked, text), Prompts().of(goes_on, text)
     assert continued.ids == [*prompt.ids, text.marks.closing] and text.decode(continued.written) == "The light"
-
-
-def test_a_remote_thought_stays_a_thought(served_worker: EngineWorker) -> None:
-    with served(served_worker) as url:
-        engine = RemoteEngine.connect(Server(base_of(url)), None, None)
-        assert engine.info.thinking == ("on", "off")
-        book = Conversation(tuple(engine.text.encode("The book."))).ask("Who keeps it?")
-        for wish, thought in ((None, THINKING), ("off", "")):
-            *_, end = engine.generate(book.prompt_ids(engine.text), GenerationConfig(thinking=wish))
-            assert isinstance(end, Finished)
-            assert (end.text.strip(), end.thought) == (SAID, thought)
-            assert end.stats.thought_tokens == (7 if thought else 0)
-        engine.close()
 
 
 # -------------------- bad input

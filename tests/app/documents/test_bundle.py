@@ -1,10 +1,6 @@
 """Folders and ZIP files: their documents in natural order, what is left out, and what is refused."""
 
-import errno
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,17 +8,7 @@ import pytest
 
 from app.documents import bundle, read_document, read_documents
 from app.documents.archive import SMALL_FILE, SMALL_TEXT, Archive, Refused, RefusedEntry, most_text
-from app.documents.errors import (
-    AccessDenied,
-    DamagedDocument,
-    DocumentNotFound,
-    DocumentTooLarge,
-    EmptyDocument,
-    NotRead,
-    PasswordProtected,
-    UnsupportedFormat,
-)
-from app.documents.natural_order import is_hidden, natural
+from app.documents.errors import DocumentTooLarge, EmptyDocument, PasswordProtected, UnsupportedFormat
 from app.documents.parsing import ParsingLimits
 from tests.hostile.corpus import archive, fb2, rtf, zip_files
 
@@ -108,8 +94,7 @@ def test_what_cannot_be_opened_is_refused(tmp_path: Path, what: str, error: type
 
 
 @pytest.mark.parametrize(
-    ("bad", "problem"),
-    [("packed", "b.csv is too large"), ("encrypted", "b.csv is protected by a password")],
+    ("bad", "problem"), [("packed", "b.csv is too large"), ("encrypted", "b.csv is protected by a password")]
 )
 def test_one_bad_file_of_a_zip_is_left_out_and_named(tmp_path: Path, bad: str, problem: str) -> None:
     content = "0,0,0\n" * (400_000 if bad == "packed" else 4)
@@ -136,30 +121,6 @@ def test_all_files_of_a_zip_have_one_bound(tmp_path: Path) -> None:
     assert not isinstance(caught.value, RefusedEntry)
 
 
-def test_a_closed_folder_in_a_folder_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.scandir
-
-    def scandir(place: str) -> object:
-        if os.path.basename(place) in closed:
-            raise PermissionError(errno.EACCES, "Permission denied", place)
-        return real(place)
-
-    folder = make_folder(tmp_path, {"a.txt": WORDS, "in/b.txt": WORDS, ".git/c.txt": WORDS})
-    monkeypatch.setattr(os, "scandir", scandir)
-    closed = ["in", ".git"]
-    (document,) = read_documents(folder)
-    assert document.warnings == ("Not all of books was opened. in cannot be opened (Permission denied).",)
-    closed = ["books"]
-    with pytest.raises(AccessDenied, match=r"^books cannot"):
-        read_documents(folder)
-
-
-def test_a_zip_that_is_cut_off_says_so(tmp_path: Path) -> None:
-    (tmp_path / "a.zip").write_bytes(archive({"a.txt": WORDS})[:-30])
-    with pytest.raises(DamagedDocument, match="is cut off"):
-        read_documents(tmp_path / "a.zip")
-
-
 def test_names_cannot_leave_the_folder_and_are_safe_to_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temp"))
     (tmp_path / "temp").mkdir()
@@ -172,33 +133,6 @@ def test_names_cannot_leave_the_folder_and_are_safe_to_show(tmp_path: Path, monk
     documents = read_documents(make_zip(tmp_path, files))
     assert {document.name for document in documents} == {"up.txt", "etc/passwd", "C:/a.txt", "x\ufffdy\ufffd.txt"}
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["books.zip", "temp"], "what was unpacked is gone"
-
-
-def test_a_disk_that_is_full_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, content: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    path = make_zip(tmp_path, {"a.txt": WORDS})
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(NotRead) as caught:
-        read_documents(path)
-    assert str(caught.value).startswith("books.zip was not read (No space left on device).")
-
-
-def test_what_a_killed_program_left_goes_and_what_others_use_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    temp = tmp_path / "temp"
-    monkeypatch.setattr("tempfile.tempdir", str(temp))
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    of_killed, of_others = f"unpacked-{ended.pid}-a", [f"unpacked-{os.getpid()}-a", "unpacked-mine", "books"]
-    reused = f"unpacked-{os.getpid()}-old"
-    for name in (of_killed, reused, *of_others):
-        (temp / name / "in").mkdir(parents=True)
-    os.utime(temp / reused, (1, 1))
-    read_documents(make_zip(tmp_path, {"a.txt": WORDS}))
-    assert sorted(path.name for path in temp.iterdir()) == sorted(of_others)
 
 
 def test_too_much_text_in_all_is_refused(tmp_path: Path) -> None:
@@ -215,23 +149,3 @@ def test_a_file_holds_text_in_proportion_to_its_bytes(tmp_path: Path) -> None:
     large = make_zip(tmp_path, {"a.txt": lines, "b.txt": "b" * 20_000})
     assert large.stat().st_size > SMALL_FILE and len(read_documents(large)[0].text) > SMALL_TEXT
     assert most_text(SMALL_FILE) == SMALL_TEXT == most_text(0) < most_text(SMALL_FILE + 1)
-
-
-def test_folders_of_nothing_or_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "none").mkdir()
-    with pytest.raises(DocumentNotFound, match="none is a folder without files"):
-        read_documents(tmp_path / "none")
-    monkeypatch.setattr(bundle, "MOST_IN_FOLDER", 2)
-    with pytest.raises(DocumentTooLarge, match="more than 2 files"):
-        read_documents(make_folder(tmp_path, {f"{n}.txt": WORDS for n in range(3)}))
-
-
-def test_a_single_file_is_one_document(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text(WORDS)
-    assert [document.name for document in read_documents(tmp_path / "a.txt")] == ["a.txt"]
-
-
-def test_natural_order() -> None:
-    names = ["b/1.txt", "a10", "A2", "a2b", "a/2", "a/10", "10", "9"]
-    assert sorted(names, key=natural) == ["9", "10", "a/2", "a/10", "A2", "a2b", "a10", "b/1.txt"]
-    assert is_hidden("a/.git/b") and is_hidden("__MACOSX/a") and not is_hidden("a.b/c")

@@ -6,16 +6,8 @@ from hypothesis import strategies as st
 from pypdf import PdfWriter
 
 from app.documents import Document, read_document
-from app.documents.chapters import (
-    MAX_DEPTH,
-    Found,
-    letters,
-    make_chapters,
-    markdown_headings,
-    text_headings,
-)
+from app.documents.chapters import MAX_DEPTH, letters, make_chapters, markdown_headings, text_headings
 from app.documents.document import Chapter
-from app.documents.marked_chapters import Pointer, pointed
 from tests.app.documents.conftest import MakeEpub, MakePdf, section
 
 BODY = "The pilot counted the boats that came in with the tide, as he had done on every evening."
@@ -75,17 +67,6 @@ def test_sentences_about_chapters_are_no_headings(line: str) -> None:
     assert titles(f"{BODY}\n\n{line}\n\n{BODY}\n\n{line}\n\n{BODY}") == []
 
 
-def test_a_heading_inside_a_paragraph_is_none_unless_a_page_begins_with_it() -> None:
-    text = f"{BODY}\nChapter 1\n{BODY}\nChapter 2\n{BODY}"
-    assert titles(text) == []
-    assert titles(text, (0, text.index("Chapter 1"), text.index("Chapter 2"))) == ["Chapter 1", "Chapter 2"]
-
-
-def test_the_title_may_stand_on_the_line_below_the_number() -> None:
-    text = f"CHAPTER I.\nDown the Quay\n\n{BODY}\n\nCHAPTER II\n\nThe Tide came.\n\nCHAPTER III\n{BODY}"
-    assert titles(text) == ["CHAPTER I. Down the Quay", "CHAPTER II", "CHAPTER III"]
-
-
 @pytest.mark.parametrize("gap", ["\n", "\n\n"])
 @pytest.mark.parametrize("dots", ["", " ....... 7", "\t12"])
 @pytest.mark.parametrize("preface", ["", f"{BODY}\n\n"])
@@ -96,17 +77,6 @@ def test_a_list_of_contents_is_no_chapter(gap: str, dots: str, preface: str) -> 
     chapters = make_chapters(text, (0,), text_headings(text))
     assert [chapter.title for chapter in chapters] == names
     assert chapters[0].char_start == text.rindex(names[0])
-
-
-def test_a_part_and_its_first_chapter_are_one_heading() -> None:
-    text = "".join(
-        f"PART {part}\n\nCHAPTER {n}\n\n{BODY}\n\nCHAPTER {n + 1}\n\n{BODY}\n\n" for part, n in (("I", 1), ("II", 3))
-    )
-    assert titles(text) == ["PART I · CHAPTER 1", "CHAPTER 2", "PART II · CHAPTER 3", "CHAPTER 4"]
-
-
-def test_one_heading_divides_nothing() -> None:
-    assert titles(f"Chapter 1\n\n{BODY}") == []
 
 
 @given(st.lists(st.tuples(WORDS, PROSE), min_size=2, max_size=6), PROSE, st.booleans())
@@ -148,46 +118,6 @@ def test_markdown_headings_of_both_kinds_and_nothing_in_code() -> None:
     assert [text[heading.char_start :][:5] for heading in found] == ["# The", "The T", "### C"]
 
 
-def test_the_title_of_a_markdown_text_is_no_chapter_and_deeper_levels_are_none() -> None:
-    text = f"# Harbour\n\n{BODY}\n\n## Quay\n\n{BODY}\n\n### Stones\n\n{BODY}\n\n## Tide\n\n{BODY}\n"
-    assert [c.title for c in make_chapters(text, (0,), markdown_headings(text))] == ["Quay", "Tide"]
-
-
-def test_where_headings_are_called_chapters_their_level_is_the_one() -> None:
-    text = f"# Book A\n\n{BODY}\n\n## Chapter 1\n\n{BODY}\n\n## Chapter 2\n\n{BODY}\n\n# Notes\n\n{BODY}\n"
-    found = make_chapters(text, (0,), markdown_headings(text))
-    assert [chapter.title for chapter in found] == ["Book A", "Chapter 1", "Chapter 2", "Notes"]
-
-
-# -------------------- lists of contents
-
-
-def test_titles_are_found_in_their_page_whatever_stands_between_their_words() -> None:
-    text = "We shall see The Quay later.\n\n1 The\nQuay!\n\nText. The Quays. The Tide"
-    pointers = [Pointer("1. The Quay", 1, 0, len(text)), Pointer("The Tide", 1, 0, len(text))]
-    assert [text[found.char_start : found.char_end] for found in pointed(text, pointers)] == ["1 The\nQuay", "The Tide"]
-
-
-def test_a_title_that_is_not_on_its_page_begins_where_the_page_does() -> None:
-    text = "One page.\n\nAnother page."
-    pointers = [Pointer("Preface", 1, 0, 11), Pointer("Unheard of", 1, 11, len(text))]
-    chapters = make_chapters(text, (0, 11), pointed(text, pointers))
-    assert [(c.title, c.char_start, c.first_page) for c in chapters] == [("Preface", 0, 1), ("Unheard of", 11, 2)]
-
-
-def test_long_text_that_is_marked_as_a_heading_is_none() -> None:
-    text = "a " * 400 + "b " * 400
-    assert make_chapters(text, (0,), [Found(0, 800, 1, "a " * 400), Found(800, 1600, 1, "b " * 400)]) == ()
-
-
-def test_the_first_source_with_chapters_is_believed() -> None:
-    text = f"Chapter 1\n\n{BODY}\n\nChapter 2\n\n{BODY}"
-    assert [c.title for c in make_chapters(text, (0,), [Found(0, 9, 1, "Chapter 1")], text_headings(text))] == [
-        "Chapter 1",
-        "Chapter 2",
-    ]
-
-
 # -------------------- in files
 
 
@@ -204,17 +134,6 @@ def test_bookmarks_of_a_pdf_are_chapters(make_pdf: MakePdf, writer: PdfWriter) -
         ("2. The Tide", 4),
     ]
     assert [document.text[chapter.char_start :][:8] for chapter in document.chapters] == ["The Quay", "2. The T"]
-
-
-def test_malformed_bookmarks_do_no_harm(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    path = make_pdf([BODY[:58]], [BODY[58:]])
-    writer.add_outline_item(title="A", page_number=0)
-    writer.add_outline_item(title="B", page_number=1)
-    writer.write(path)
-    content = path.read_bytes()
-    for old, new in ((b"/First", b"/Fisrt"), (b"/Dest", b"/Tsed"), (b"/Title", b"/Eltit"), (b"/Next", b"/Prev")):
-        path.write_bytes(content.replace(old, new))
-        assert read_document(path).text
 
 
 def nav(links: str) -> str:
@@ -268,17 +187,6 @@ def test_the_navigation_of_an_epub_names_chapters_and_their_places(make_epub: Ma
         assert document.text[document.chapters[2].char_start :] == BODY
 
 
-@pytest.mark.parametrize(
-    "navigation", [None, "<html>&nbsp;</html>", "<!DOCTYPE x [<!ENTITY a 'b'>]><html/>", "no markup", b"\xff"]
-)
-def test_a_broken_navigation_gives_way_to_the_older_list(make_epub: MakeEpub, navigation: str | bytes | None) -> None:
-    bodies = (f"<p>{BODY}</p>", f"<p>The Quay</p><p>{BODY}</p><p>The Tide</p><p>{BODY}</p>", f"<p>{BODY}</p>")
-    files = {"OPS/book.opf": opf(NAV_ITEM + NCX_ITEM), "OPS/nav.xhtml": navigation, "OPS/toc.ncx": NCX}
-    document = read_document(make_epub(*bodies, files=files))
-    assert [chapter.title for chapter in document.chapters] == ["The Quay", "The Tide"]
-    assert begins_with_its_heading(document)
-
-
 @given(st.lists(st.tuples(st.sampled_from(["h1", "h2", "p"]), WORDS), max_size=8))
 def test_headings_of_markup_are_where_they_say(blocks: list[tuple[str, str]]) -> None:
     from app.documents.xhtml import read_markup
@@ -292,31 +200,7 @@ def test_headings_of_markup_are_where_they_say(blocks: list[tuple[str, str]]) ->
         assert read.text[heading["char_start"] : heading["char_end"]] == heading["title"]
 
 
-def test_an_epub_without_navigation_has_the_chapters_of_its_headings(make_epub: MakeEpub) -> None:
-    document = read_document(make_epub(f"<h1>Quay</h1><p>{BODY}</p>", f"<div><h1>Ti<i>de</i></h1></div><p>{BODY}</p>"))
-    assert [(chapter.title, chapter.first_page) for chapter in document.chapters] == [("Quay", 1), ("Tide", 2)]
-    assert begins_with_its_heading(document)
-
-
 # -------------------- sub-chapters
-
-
-def outline_of(chapters: tuple[Chapter, ...]) -> list[object]:
-    return [[one.title, *outline_of(one.sections)] if one.sections else one.title for one in chapters]
-
-
-def test_lower_headings_divide_a_chapter_and_what_stands_before_them_is_a_part() -> None:
-    text = f"# One\n\nMotto.\n\n## A\n\n{BODY}\n\n### A1\n\n{BODY}\n\n### A2\n\n{BODY}\n\n## B\n\n{BODY}\n\n"
-    text += f"# Two\n\n{BODY * 5}\n\n## C\n\n{BODY}\n\n# Three\n\n{BODY}\n"
-    chapters = make_chapters(text, (0,), markdown_headings(text))
-    assert outline_of(chapters) == [["One", ["A", "A1", "A2"], "B"], ["Two", "(beginning)", "C"], "Three"]
-    assert text[chapters[0].sections[0].char_start :].startswith("# One\n\nMotto."), "a motto is no part of its own"
-    assert [one.first_section for one in chapters] == [1, 0, 1]
-
-
-def test_one_lower_heading_alone_divides_nothing_but_those_below_it_do() -> None:
-    text = f"# One\n\n## All\n\n### A\n\n{BODY}\n\n### B\n\n{BODY}\n\n# Two\n\n## All\n\n{BODY}\n"
-    assert outline_of(make_chapters(text, (0,), markdown_headings(text))) == [["One", "A", "B"], "Two"]
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["", "x. ", BODY * 5])), max_size=30))

@@ -48,27 +48,11 @@ def test_columns_whose_lines_stand_at_different_heights_are_read_one_after_the_o
     assert page_text(across(side(LEFT, 72), side(RIGHT, 320, top=695))).split("\n") == [*LEFT, *RIGHT]
 
 
-def test_three_columns_are_read_one_after_the_other() -> None:
-    columns = [prose(14, 31), prose(34, 31)[20:], prose(50, 31)[36:]]
-    lines = across(*(side(texts, 40 + 170 * number) for number, texts in enumerate(columns)))
-    assert page_text(lines).split("\n") == [*chain(*columns)]
-
-
 def test_a_heading_over_the_whole_page_stays_between_the_columns_above_and_below() -> None:
     middle = line("A heading that stands across the whole of this page", 72, 500, size=14)
     below = 450
-    lines = [
-        *across(side(LEFT, 72), side(RIGHT, 320)),
-        middle,
-        *across(side(LEFT, 72, below), side(RIGHT, 320, below)),
-    ]
+    lines = [*across(side(LEFT, 72), side(RIGHT, 320)), middle, *across(side(LEFT, 72, below), side(RIGHT, 320, below))]
     assert [text for text in page_text(lines).split("\n") if text] == [*LEFT, *RIGHT, middle.text, *LEFT, *RIGHT]
-
-
-def test_a_short_heading_below_columns_comes_after_both() -> None:
-    heading = line("Methods", 72, 480, size=14)
-    text = page_text([*across(side(LEFT, 72), side(RIGHT, 320)), heading])
-    assert text.split("\n")[-1] == "Methods"
 
 
 def test_columns_from_right_to_left_begin_at_the_right() -> None:
@@ -105,13 +89,3 @@ def test_verse_beside_its_translation_is_not_torn_apart() -> None:
     left = [text[:1].upper() + text[1:] for text in prose(14)]
     right = [text[:1].upper() + text[1:] for text in prose(34)[20:]]
     assert flat(page_text(across(side(left, 72), side(right, 320)))) == rows(left, right)
-
-
-def test_code_with_its_comments_is_not_torn_apart() -> None:
-    code = [f"load r{number}" + " plus more" * (number % 3) for number in range(14)]
-    assert flat(page_text(across(side(code, 72), side(LEFT, 320)))) == rows(code, LEFT)
-
-
-def test_figures_in_columns_are_not_torn_apart() -> None:
-    figures = [f"{number}04, 17.3 and 88.{number}, 12.9, 4004.2, 17" for number in range(14)]
-    assert flat(page_text(across(side(figures, 72), side(figures, 320)))) == rows(figures, figures)

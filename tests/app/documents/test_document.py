@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,11 +19,6 @@ def test_every_character_lies_on_exactly_one_page(lengths: list[int]) -> None:
     for char in range(len(document.text)):
         page = document.page_at(char)
         assert page.char_start <= char < page.char_end
-
-
-def test_pages_that_leave_a_gap_are_a_bug() -> None:
-    with pytest.raises(AssertionError, match="pages"):
-        Document(name="a", title="a", format="text", text="abc", pages=make_pages([1], 3), has_own_pages=True)
 
 
 def test_pages_keep_the_labels_of_the_document() -> None:

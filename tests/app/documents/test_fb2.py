@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.documents import Document, read_document, read_documents
-from app.documents.errors import DamagedDocument, EmptyDocument, UnsupportedFormat
+from app.documents.errors import DamagedDocument, UnsupportedFormat
 from tests.hostile.corpus import fb2, fb2_files
 
 NOTES = (
@@ -29,11 +29,6 @@ def test_sections_are_chapters_and_titles_of_two_lines_are_one(tmp_path: Path) -
     document = opened(tmp_path, body)
     assert document.text == "Reed\nThe Log\n\nOne\nEbb\n\nA gull.\n\nTwo\n\nBoats."
     assert [chapter.title for chapter in document.chapters] == ["One Ebb", "Two"] and document.format == "fb2"
-
-
-def test_author_and_title(tmp_path: Path) -> None:
-    more = "</book-title><author><first-name>Anna</first-name> <last-name>Reed</last-name></author><book-title>"
-    assert opened(tmp_path, "<p>a</p>", title="The Log" + more).title == "Anna Reed: The Log"
 
 
 def test_verses_and_tables_keep_their_lines(tmp_path: Path) -> None:
@@ -66,12 +61,6 @@ def test_a_packed_book_is_opened_as_one(tmp_path: Path) -> None:
         archive.writestr("log.fb2", fb2(chapter("One", "A gull.")))
     (document,) = read_documents(tmp_path / "a.fb2.zip")
     assert (document.name, document.format, document.warnings) == ("log.fb2", "fb2", ())
-
-
-def test_pictures_are_no_text(tmp_path: Path) -> None:
-    assert opened(tmp_path, "<p>a</p>", more="<binary>AAAA</binary>").text == "a"
-    with pytest.raises(EmptyDocument, match="nothing but images"):
-        opened(tmp_path, '<p><image l:href="#a"/></p>')
 
 
 @pytest.mark.parametrize(

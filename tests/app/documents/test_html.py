@@ -36,17 +36,6 @@ def test_a_web_page_is_its_text_with_title_and_chapters(tmp_path: Path) -> None:
     assert document.warnings == ()
 
 
-def test_the_first_heading_or_the_file_names_a_page_without_title(tmp_path: Path) -> None:
-    assert read_document(write(tmp_path, f"<html><h1>Quay</h1><p>{BODY}</p>")).title == "Quay"
-    assert read_document(write(tmp_path, f"<html><p>{BODY}</p>", "my page.htm")).title == "my page"
-
-
-@pytest.mark.parametrize("name", ["page.txt", "page.html", "page"])
-def test_the_content_decides_and_not_the_name(tmp_path: Path, name: str) -> None:
-    assert read_document(write(tmp_path, f"<!doctype html><p>{BODY}", name)).text == BODY
-    assert read_document(write(tmp_path, f"Tags such as <html> are text here. {BODY}", name)).format == "text"
-
-
 @pytest.mark.parametrize(
     "declaration",
     ['<meta charset="iso-8859-2">', "<META http-equiv=Content-Type content='text/html; charset=ISO-8859-2'>"],
@@ -60,11 +49,6 @@ def test_a_declared_charset_is_used(tmp_path: Path, declaration: str) -> None:
 def test_a_mark_or_the_bytes_themselves_tell_the_charset(tmp_path: Path, encoding: str) -> None:
     markup = "<html><head><meta charset='x-unheard-of'></head><body>Größe „genug“</body></html>"
     assert read_document(write(tmp_path, markup.encode(encoding))).text == "Größe „genug“"
-
-
-def test_japanese_mail_encoding_is_not_taken_for_ascii(tmp_path: Path) -> None:
-    markup = "<html><head><meta charset=iso-2022-jp></head><body>港の船</body></html>"
-    assert read_document(write(tmp_path, markup.encode("iso-2022-jp"))).text == "港の船"
 
 
 @pytest.mark.parametrize(

@@ -20,17 +20,6 @@ def test_lines_at_their_usual_distance_are_one_paragraph_and_more_room_parts_the
     assert page_text([*first, *column("five", "six", top=700 - 4 * 12 - 6)]) == "one\ntwo\nthree\nfour\n\nfive\nsix"
 
 
-def test_each_size_of_letters_has_its_own_usual_distance() -> None:
-    text = column("a", "b", "c", "d", step=12)
-    code = [line(word, 72, 640 - 8 * number, size=7) for number, word in enumerate("wxyz")]
-    assert page_text([*text, *code]) == "a\nb\nc\nd\n\nw\nx\ny\nz"
-
-
-def test_a_new_column_goes_on_with_the_paragraph() -> None:
-    left, right = column("a", "b", "c", "d"), column("e", "f", "g", "h", x=320)
-    assert page_text([*left, *right]) == "a\nb\nc\nd\ne\nf\ng\nh"
-
-
 def test_the_first_line_of_a_paragraph_may_stand_to_the_right() -> None:
     long = "Words and words and words."
     lines = column(long, long, long, long)
@@ -50,11 +39,6 @@ def test_cells_of_a_table_that_are_drawn_one_by_one_make_rows() -> None:
         for x, text in zip((72, 200, 330), row, strict=False)
     ]
     assert page_text(cells) == "a b c\nd e f"
-
-
-def test_a_raised_number_of_a_note_stands_on_its_line() -> None:
-    lines = [*column("one", "two", "three"), line("7", 100, 679.5, size=6), *column("four", "five", top=664)]
-    assert page_text(lines) == "one\ntwo\nthree 7\nfour\nfive"
 
 
 def test_headers_and_footers_stand_where_they_are_printed_whenever_they_are_drawn() -> None:
@@ -79,10 +63,6 @@ def test_a_page_that_is_turned_by_a_quarter_reads_as_one_that_is_not() -> None:
         assert page_text([replace(one, start=turned(one.start), end=turned(one.end)) for one in lines]) == wanted
 
 
-def test_a_page_without_letters_has_no_text() -> None:
-    assert page_text([]) == "" == page_text([line("  ", 0, 0)])
-
-
 def words_of(text: str) -> list[str]:
     return text.split()
 
@@ -93,15 +73,3 @@ def test_columns_of_unequal_length_are_read_one_after_the_other() -> None:
     assert words_of(page_text([*left, *right])) == [*long, *short], "the last page of a chapter"
     below = column(*short, top=700 - 16 * 12)  # under a picture
     assert words_of(page_text([*below, *column(*long, x=320)])) == [*short, *long]
-
-
-def test_a_page_on_its_head_reads_like_one_that_is_not() -> None:
-    names = [f"w{number}" for number in range(14)]
-    upside_down = [
-        replace(one, start=Place(-one.start.x, -one.start.y), end=Place(-one.end.x, -one.end.y))
-        for one in column(*names)
-    ]
-    assert words_of(page_text(upside_down)) == names
-    to_the_left = [replace(one, start=one.end, end=one.start) for one in column(*names)]  # Arabic, Hebrew
-    assert words_of(page_text(to_the_left)) == names
-    assert words_of(page_text(column(*names)[::-1])) == names[::-1], "drawn from the bottom: as the file has it"

@@ -1,9 +1,7 @@
 from collections import Counter
 
-import pytest
-
 from tests.app.documents.conftest import MakePdf
-from tests.app.documents.makers import main, measure, num_lost
+from tests.app.documents.makers import measure, num_lost
 
 LINES = [f"The old pilot counted the boats on evening number {number} of his life." for number in range(9)]
 
@@ -21,10 +19,3 @@ def test_lost_words_are_counted_and_hyphens_are_no_loss() -> None:
     assert num_lost(plain, plain[:-2], Counter(["sea"])) == 1
     assert num_lost(plain, ["the", "old", "well", "known", "lighthouse", "by", "the", "sea"], Counter()) == 0
     assert num_lost(["wellknown"], ["well", "known"], Counter()) == 0
-
-
-def test_the_table_has_a_line_for_each_file(make_pdf: MakePdf, capsys: pytest.CaptureFixture[str]) -> None:
-    path = make_pdf(LINES, name="pilot.pdf")
-    assert main([str(path.parent), "--markdown"]) == 0
-    head, rule, row = capsys.readouterr().out.splitlines()
-    assert head.startswith("| file") and set(rule) == set("|- :") and row.startswith("| pilot.pdf")

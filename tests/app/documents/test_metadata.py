@@ -1,13 +1,10 @@
-"""What files say of themselves: read from each format, shortened, cleaned, and never drawn as markup."""
+"""What files say of themselves: authors, languages and covers, cleaned, and never drawn as markup."""
 
 import io
-import zipfile
-from pathlib import Path
 
 import pytest
 from PIL import Image
 from pypdf import PdfWriter
-from pypdf.generic import NameObject, TextStringObject
 
 from app.documents import read_document
 from app.documents.metadata import COVER_START, MAX_AUTHORS, MAX_COVER_URL, byline, clean_authors, cover_url
@@ -30,17 +27,6 @@ def test_authors_are_names_on_a_line() -> None:
     )
     assert len(clean_authors(f"Author {n}" for n in range(1000))) == MAX_AUTHORS
     assert byline(()) == "" and byline(("A", "B")) == "by A, B" and byline(("A", "B", "C")) == "by A, B and 1 more"
-
-
-def test_pdfs_tell_their_author_and_language(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    path = make_pdf([LINE], [LINE])
-    document = read_document(path)
-    assert document.authors == () and document.direction == "ltr"
-    writer.add_metadata({"/Author": "Ann Reed; Bo <b>Lee</b>"})
-    writer._root_object[NameObject("/Lang")] = TextStringObject("en-GB")
-    writer.write(path)
-    document = read_document(path)
-    assert document.authors == ("Ann Reed", "Bo <b>Lee</b>") and document.language == "en-GB"
 
 
 XMP = """<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
@@ -70,16 +56,6 @@ def told(names: list[str], more: str, items: str = "") -> str:
 ITEM = '<item id="c" href="c.jpg" media-type="image/jpeg" properties="cover-image"/>'
 
 
-def test_epubs_tell_authors_language_and_cover(make_epub: MakeEpub) -> None:
-    more = "<dc:creator>Ann Reed</dc:creator><dc:creator>Bo Lee</dc:creator><dc:language>de-AT</dc:language>"
-    files = {"OPS/book.opf": told(["s1.xhtml"], more, ITEM), "OPS/c.jpg": picture("JPEG")}
-    document = read_document(make_epub(f"<p>{LINE}</p>", files=files))
-    assert document.authors == ("Ann Reed", "Bo Lee") and document.language == "de-AT"
-    assert document.cover.startswith(COVER_START) and len(document.cover) <= MAX_COVER_URL
-    old = told(["s1.xhtml"], '<meta name="cover" content="c"/>', ITEM.replace(' properties="cover-image"', ""))
-    assert read_document(make_epub(f"<p>{LINE}</p>", files=files | {"OPS/book.opf": old})).cover == document.cover
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_covers_are_drawn_anew_and_small(kind: str) -> None:
     url = cover_url(picture(kind))
@@ -106,41 +82,3 @@ def test_a_huge_picture_is_no_cover_and_ends_no_book(make_epub: MakeEpub) -> Non
         files = {"OPS/book.opf": told(["s1.xhtml"], "", ITEM), "OPS/c.jpg": content}
         document = read_document(make_epub(f"<p>{LINE}</p>", files=files))
         assert document.cover == "" and LINE in document.text
-
-
-def test_web_pages_tell_author_and_language(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    head = '<meta name="Author" content="Ann&#8239;Reed"><meta name="author" content="<i>">'
-    page.write_text(f'<!doctype html><html lang="en-AU"><head>{head}</head><body><p>{LINE}</p></body></html>')
-    document = read_document(page)
-    assert document.authors == ("Ann Reed", "<i>") and document.language == "en-AU"
-    page.write_text(f'<!doctype html><html><body><p>{LINE}</p><meta name="author" content="No"></body></html>')
-    assert read_document(page).authors == ()
-
-
-def test_word_files_tell_their_author(tmp_path: Path) -> None:
-    path = tmp_path / "a.docx"
-    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-    main = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("[Content_Types].xml", "<Types/>")
-        archive.writestr(
-            "_rels/.rels",
-            f'<Relationships><Relationship Id="a" Type="{office}/officeDocument" Target="word/document.xml"/>'
-            '<Relationship Id="b" Type="x/core-properties" Target="core.xml"/></Relationships>',
-        )
-        archive.writestr(
-            "core.xml", "<p><title>T</title><creator>Ann Reed; Bo Lee</creator><language>da</language></p>"
-        )
-        archive.writestr(
-            "word/document.xml", f'<w:document xmlns:w="{main}"><w:p><w:r><w:t>{LINE}</w:t></w:r></w:p></w:document>'
-        )
-    document = read_document(path)
-    assert document.authors == ("Ann Reed", "Bo Lee") and document.language == "da"
-
-
-def test_a_text_has_its_language(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("שלום לכולם, זהו ספר ישן על הים ועל האנשים שחיו לידו. " * 9, encoding="utf-8")
-    document = read_document(path)
-    assert (document.language, document.direction, document.authors) == ("he", "rtl", ())

@@ -23,32 +23,12 @@ def test_a_footnote_of_the_first_column_comes_after_the_second() -> None:
     assert filled(page_text(lines)) == [*LEFT, *RIGHT, *NOTE]
 
 
-def test_a_footer_stays_below_the_notes() -> None:
-    lines = [*side(LEFT, 72), *small(NOTE, 72, 500), *side(RIGHT, 320), line("17", 300, 40)]
-    assert filled(page_text(lines)) == [*LEFT, *RIGHT, *NOTE, "17"]
-
-
 def test_small_print_that_is_no_note_stays_where_it_is() -> None:
     formula = ["x + y = z", "a - b = c", "f(x) = 0", "g(y) = 1"]
     lines = [*side(LEFT, 72), *small(formula, 72, 500), *side(RIGHT, 320)]
     assert filled(page_text(lines)) == [*LEFT, *formula, *RIGHT]
     high = [*side(LEFT[:5], 72), *small(NOTE, 72, 630), *side(LEFT[5:], 72, 600), *side(RIGHT, 320)]
     assert filled(page_text(high)) == [*LEFT[:5], *NOTE, *LEFT[5:], *RIGHT], "a caption in the midst of a column"
-
-
-def test_a_note_beside_the_text_comes_after_it() -> None:
-    text = side(LEFT, 72)
-    note = small(["so he said, and", "no one saw it", "before or after"], 400, text[3].start.y)
-    assert filled(page_text([*text[:4], *note, *text[4:]])) == [*LEFT, *(one.text for one in note)]
-
-
-def test_labels_and_numbers_of_lines_stay_beside_their_lines() -> None:
-    text = side(LEFT, 72)
-    numbers = [line(str(number), 40, one.start.y, size=6) for number, one in enumerate(text)]
-    mixed = [one for pair in zip(numbers, text, strict=True) for one in pair]
-    assert page_text(mixed).split("\n") == [f"{number} {text}" for number, text in enumerate(LEFT)]
-    label = line("Storm", 400, text[3].start.y, size=7)
-    assert f"{LEFT[3]} Storm" in page_text([*text[:4], label, *text[4:]])
 
 
 @pytest.mark.parametrize(("step_down", "step_right"), [(9.0, 0.0), (0.0, 9.0), (20.0, 9.0), (0.01, 0.0)])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.documents import Document, read_document
-from app.documents.errors import DamagedDocument, EmptyDocument, PasswordProtected, UnsupportedFormat
+from app.documents.errors import DamagedDocument, PasswordProtected, UnsupportedFormat
 from tests.hostile.corpus import odt, odt_files
 
 WORDS = "<text:p>The pilot counted the boats that came in.</text:p>"
@@ -77,20 +77,6 @@ def test_what_no_reader_sees_is_left_out(tmp_path: Path) -> None:
     assert opened(tmp_path, body, styles=hidden).text == "Seen by all of\nus: a field."
 
 
-def test_boxes_come_behind_their_paragraph(tmp_path: Path) -> None:
-    box = "<draw:frame><draw:text-box><text:p>In the box.</text:p></draw:text-box></draw:frame>"
-    assert opened(tmp_path, f"<text:p>Before {box}and after.</text:p>{WORDS}").text.startswith(
-        "Before and after.\n\nIn the box.\n\nThe pilot"
-    )
-
-
-def test_the_title_is_that_of_the_file_or_of_its_style(tmp_path: Path) -> None:
-    assert opened(tmp_path, WORDS, files={"meta.xml": "<m><title>The  Log</title></m>"}).title == "The Log"
-    own = '<style:style style:name="P1" style:parent-style-name="Title"/>'
-    assert opened(tmp_path, f'<text:p text:style-name="P1">A log</text:p>{WORDS}', styles=own).title == "A log"
-    assert opened(tmp_path, WORDS).title == "a"
-
-
 @pytest.mark.parametrize(
     ("what", "error", "words"),
     [
@@ -104,11 +90,6 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, what: str, error: type[Exc
     (tmp_path / "a.odt").write_bytes(odt_files()[what]())
     with pytest.raises(error, match=words):
         read_document(tmp_path / "a.odt")
-
-
-def test_a_file_of_images_says_so(tmp_path: Path) -> None:
-    with pytest.raises(EmptyDocument, match="nothing but images"):
-        opened(tmp_path, "<text:p><draw:image/></text:p>")
 
 
 @pytest.mark.parametrize(("kind", "hint"), [("spreadsheet", "as CSV"), ("presentation", "as .pptx")])

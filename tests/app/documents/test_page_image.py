@@ -3,7 +3,6 @@
 import base64
 import io
 import sys
-from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +14,9 @@ from pypdf import PdfReader, PdfWriter
 from pypdf.generic import NameObject, NumberObject
 
 from app.documents.document import Document
-from app.documents.metadata import COVER_SIZE, COVER_START, MAX_COVER_URL
-from app.documents.page_image import DRAWING, DRAWING_COVER, WIDTHS, PageImage, PageNotDrawn, draw_cover, draw_page
-from app.documents.page_image_worker import MAX_HEIGHT, MAX_LETTERS, MAX_PIXELS, main, scale
-from app.documents.page_marks import Box, locate, rectangles
+from app.documents.page_image import DRAWING, DRAWING_COVER, PageImage, PageNotDrawn, draw_cover, draw_page
+from app.documents.page_image_worker import MAX_HEIGHT, MAX_LETTERS, MAX_PIXELS, main
+from app.documents.page_marks import Box, locate
 from app.documents.readers import read_document
 from tests.app.documents.conftest import MakePdf
 
@@ -70,11 +68,6 @@ def test_a_page_is_drawn_as_wide_as_it_was_asked_for(make_pdf: MakePdf) -> None:
     assert shown.getpixel((2, 2)) == (255, 255, 255)
 
 
-def test_widths_have_bounds(make_pdf: MakePdf) -> None:
-    file = make_pdf(["Words."])
-    assert [drawn(file, width=width).width for width in (1, 99_999)] == list(WIDTHS)
-
-
 @pytest.mark.parametrize("size", [(14_400, 14_400), (100, 14_400), (14_400, 100), (3, 3), (0.5, 14_400)])
 def test_a_page_of_five_metres_has_an_image_with_bounds(tmp_path: Path, size: tuple[float, float]) -> None:
     writer, file = PdfWriter(), tmp_path / "big.pdf"
@@ -83,57 +76,6 @@ def test_a_page_of_five_metres_has_an_image_with_bounds(tmp_path: Path, size: tu
     image = drawn(file, width=2_400)
     assert 1 <= image.width <= 2_400 and 1 <= image.height <= MAX_HEIGHT + 1
     assert image.width * image.height <= 1.01 * MAX_PIXELS
-
-
-@pytest.mark.parametrize("size", [(0, 100), (100, -1), (float("nan"), 5), (float("inf"), 5)])
-def test_a_page_without_a_size_has_no_image(size: tuple[float, float]) -> None:
-    with pytest.raises(ValueError, match="a page of"):
-        scale(*size, 800)
-
-
-def test_photographs_are_jpegs_and_words_are_not(tmp_path: Path) -> None:
-    noise = Image.effect_noise((400, 400), 90)
-    photo = Image.merge("RGB", (noise, noise.rotate(90), noise.rotate(180)))
-    photo.save(tmp_path / "photo.pdf")
-    assert drawn(tmp_path / "photo.pdf").media == "image/jpeg"
-
-
-def test_a_file_that_opens_without_a_password_is_drawn(make_pdf: MakePdf, tmp_path: Path) -> None:
-    writer = PdfWriter(clone_from=make_pdf(["Nobody may print this."]))
-    writer.encrypt("", "owner")
-    writer.write(tmp_path / "locked.pdf")
-    assert "Nobody" in drawn(tmp_path / "locked.pdf").letters
-    writer = PdfWriter(clone_from=tmp_path / "book.pdf")
-    writer.encrypt("secret", "owner")
-    writer.write(tmp_path / "secret.pdf")
-    with pytest.raises(PageNotDrawn):
-        drawn(tmp_path / "secret.pdf")
-
-
-# -------------------- covers
-
-
-def test_a_cover_is_the_first_page_and_small(make_pdf: MakePdf) -> None:
-    file = make_pdf(b"1 0 0 rg 0 0 595 421 re f", ["Two."])
-    url = draw_cover(file, "book.pdf")
-    assert url.startswith(COVER_START) and len(url) <= MAX_COVER_URL
-    with Image.open(io.BytesIO(base64.b64decode(url.removeprefix(COVER_START)))) as image:
-        assert image.format == "JPEG" and image.size == (198, COVER_SIZE[1])
-        red, white = image.getpixel((99, 210)), image.getpixel((99, 70))
-    assert isinstance(red, tuple) and isinstance(white, tuple)
-    assert red[0] > 200 > 60 > red[1] and min(white) > 240
-
-
-def test_there_is_no_cover_of_what_cannot_be_drawn_or_is_blank(make_pdf: MakePdf, tmp_path: Path) -> None:
-    whole = make_pdf(["One."], ["Two."])
-    assert draw_cover(whole, "book.pdf")
-    damaged = tmp_path / "cut.pdf"
-    damaged.write_bytes(whole.read_bytes()[:300])
-    assert draw_cover(damaged, "cut.pdf") == "" == draw_cover(tmp_path / "none.pdf", "none.pdf")
-    blank = PdfWriter()
-    blank.add_blank_page(595, 842)
-    blank.write(tmp_path / "blank.pdf")
-    assert draw_cover(tmp_path / "blank.pdf", "blank.pdf") == ""
 
 
 def test_a_cover_has_limits(make_pdf: MakePdf) -> None:
@@ -152,14 +94,6 @@ def test_a_damaged_file_is_refused_in_a_line_with_an_action(make_pdf: MakePdf, t
         with pytest.raises(PageNotDrawn, match="cannot be drawn: the file is damaged") as caught:
             drawn(file)
         assert caught.value.hint == "Its text is shown." and "\n" not in str(caught.value)
-
-
-def test_where_pages_are_counted_otherwise_no_other_page_is_shown(make_pdf: MakePdf) -> None:
-    file = make_pdf(["One."], ["Two."])
-    assert "Two" in drawn(file, 2, 2).letters
-    for number, num_pages in ((1, 1), (2, 3), (3, 2), (0, 2)):
-        with pytest.raises(PageNotDrawn):
-            drawn(file, number, num_pages)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits that the system enforces at once")
@@ -226,14 +160,6 @@ def test_in_two_columns_nothing_of_the_other_column_is_marked(make_pdf: MakePdf)
     assert [(box.left > 290, box.top > 150) for box in over_columns] == [(False, True), (True, False)]
 
 
-def test_words_that_come_often_are_marked_where_they_were_quoted(make_pdf: MakePdf) -> None:
-    lines = ["the sea is wide.", "Again the sea is wide.", "And then the sea is wide.", "So the sea is wide."]
-    file = make_pdf(lines)
-    image, document = drawn(file), read_document(file)
-    tops = [boxes_of(image, document, "the sea is wide", nth=nth)[0].top for nth in range(4)]
-    assert [round((top - tops[0]) / 14) for top in tops] == [0, 1, 2, 3]
-
-
 def test_where_the_place_is_not_certain_nothing_is_marked() -> None:
     assert locate("ho ho ho ho", "ho ho ho ho", [(3, 5)]) == [range(3, 5)], "all around decides"
     assert locate("ho ho ho ho", "ho ho ho", [(3, 5)]) == [None], "one was dropped, and which is not known"
@@ -255,17 +181,6 @@ def test_a_word_divided_at_the_end_of_a_line_is_marked_on_both(make_pdf: MakePdf
     assert first.left > 150 and inside(second, 49, first.bottom, 150, first.bottom + 14)
 
 
-def test_other_signs_for_the_same_letters_do_not_matter() -> None:
-    paper = "The o\ufb03ce was \u201cna\u00efve\u201d \u2014 it cost 10\u00a0000.\r\n"
-    text = "The office was 'nai\u0308ve' - it cost 10 000."
-    for words in ("office", "nai\u0308ve", "10 000", "office was 'nai\u0308ve' - it cost"):
-        at = text.index(words)
-        (found,) = locate(paper, text, [(at, at + len(words))])
-        assert found is not None
-        start, end = paper.index({"o": "o\ufb03", "n": "na", "1": "10"}[words[0]]), found.stop
-        assert found.start == start and paper[end - 1].isalnum()
-
-
 def test_a_header_that_was_dropped_is_not_taken_for_the_words(make_pdf: MakePdf) -> None:
     page = [
         "THE SPRING TIDE",
@@ -284,21 +199,6 @@ def test_a_header_that_was_dropped_is_not_taken_for_the_words(make_pdf: MakePdf)
     assert document.page_text(document.pages[2]).count("THE SPRING TIDE") == 1, "the header was dropped"
     (box,) = boxes_of(image, document, "THE SPRING TIDE", 3)
     assert box.top > 42 + 2 * 14, "not the header"
-
-
-def test_a_quotation_over_two_pages_is_marked_on_both(make_pdf: MakePdf) -> None:
-    file = make_pdf(
-        [f"Line {n} of the first page is here." for n in range(9)] + [LEFT], [RIGHT, "The rest of the second."]
-    )
-    document = read_document(file)
-    start = document.text.index("carved teapot")
-    end = document.text.index("ever asked") + len("ever asked")
-    marked = []
-    for page in document.pages:
-        span = max(start, page.char_start) - page.char_start, min(end, page.char_end) - page.char_start
-        (boxes,) = drawn(file, page.number, 2).marks(document.page_text(page), [span])
-        marked.append(len(boxes))
-    assert marked == [1, 1]
 
 
 @pytest.mark.parametrize("turn", [90, 180, 270])
@@ -345,11 +245,3 @@ def test_what_is_located_has_the_letters_of_the_part(text: str, header: str, dat
             c for c in text[start:end] if c.isalnum()
         ]
         assert found.start >= len(header) or header.strip(), "no header, so only the text can be meant"
-
-
-def test_rectangles_join_words_of_a_line_and_nothing_else() -> None:
-    letters = "ab c\nd"
-    boxes = array("l", [0, 0, 5, 10, 5, 1, 10, 11, 0, 0, 0, 0, 18, 0, 25, 10, 0, 0, 0, 0, 0, 14, 5, 24])
-    assert rectangles(letters, boxes, range(6)) == [Box(0, 0, 25, 11), Box(0, 14, 5, 24)]
-    far = array("l", [0, 0, 5, 10, 45, 0, 50, 10])
-    assert len(rectangles("ab", far, range(2))) == 2, "another column"

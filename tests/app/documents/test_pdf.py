@@ -7,11 +7,10 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject
 
-from app.documents import Document, Extracting, extract_document, pdf, pdf_worker, read_document
+from app.documents import Extracting, extract_document, pdf, pdf_worker, read_document
 from app.documents.errors import (
     DamagedDocument,
     DocumentTooLarge,
-    EmptyDocument,
     ParsingLimitReached,
     PasswordProtected,
     ScannedDocument,
@@ -19,9 +18,7 @@ from app.documents.errors import (
 from app.documents.messages import Opened, PageRead
 from app.documents.parsing import Parser, ParserCrashed, ParsingLimits, parse
 from app.documents.pdf import extract_pdf, to_document
-from app.documents.pdfium import CONTROL_HYPHEN, HYPHEN, LINE
-from app.documents.quality import ranges
-from tests.app.documents.conftest import MakePdf, write_lines
+from tests.app.documents.conftest import MakePdf
 
 PAGE = [
     "The old pilot stood on the quay and counted the boats that",
@@ -40,13 +37,6 @@ def test_a_pdf_becomes_prose_with_the_pages_it_came_from(make_pdf: MakePdf) -> N
     assert document.warnings == ()
 
 
-def test_progress_counts_the_pages_and_the_document_comes_last(make_pdf: MakePdf) -> None:
-    *progress, document = extract_document(make_pdf(PAGE, PAGE, PAGE))
-    assert isinstance(document, Document)
-    done = [event.num_done for event in progress if isinstance(event, Extracting) and event.num_pages == 3]
-    assert sorted(set(done)) == [0, 1, 2, 3]
-
-
 def test_title_and_labels_come_from_the_document(make_pdf: MakePdf, writer: PdfWriter) -> None:
     writer.add_metadata({"/Title": " The\nHarbour "})
     path = make_pdf(PAGE, PAGE)
@@ -56,10 +46,6 @@ def test_title_and_labels_come_from_the_document(make_pdf: MakePdf, writer: PdfW
     document = read_document(path)
     assert document.title == "The Harbour"
     assert [page.label for page in document.pages] == ["i", "1"]
-
-
-def test_without_a_title_the_file_names_the_document(make_pdf: MakePdf) -> None:
-    assert read_document(make_pdf(PAGE, name="my notes.pdf")).title == "my notes"
 
 
 def test_a_pdf_encrypted_without_a_user_password_opens(make_pdf: MakePdf, writer: PdfWriter) -> None:
@@ -75,16 +61,6 @@ def test_a_pdf_with_a_user_password_is_refused(make_pdf: MakePdf, writer: PdfWri
     writer.write(path)
     with pytest.raises(PasswordProtected, match=r"book\.pdf is protected by a password"):
         read_document(path)
-
-
-def test_a_pdf_without_pages_is_empty(make_pdf: MakePdf) -> None:
-    with pytest.raises(EmptyDocument, match="no pages"):
-        read_document(make_pdf())
-
-
-def test_blank_pages_are_no_document(make_pdf: MakePdf) -> None:
-    with pytest.raises(EmptyDocument, match="no text"):
-        read_document(make_pdf([], []))
 
 
 def add_image(writer: PdfWriter, page: int) -> None:
@@ -111,26 +87,11 @@ def test_scanned_pages_are_named_as_what_they_are(make_pdf: MakePdf, writer: Pdf
     assert "OCR" in caught.value.hint
 
 
-def test_a_picture_page_among_text_is_a_warning(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    path = make_pdf(PAGE, [], PAGE)
-    add_image(writer, 1)
-    writer.write(path)
-    assert read_document(path).warnings == ("Only images, which are not read: pages 2.",)
-
-
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.97])
 def test_a_truncated_pdf_is_damaged_and_never_half_read(make_pdf: MakePdf, share: float) -> None:
     path = make_pdf(*[PAGE] * 5)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(DamagedDocument, match="cut off"):
-        read_document(path)
-
-
-def test_a_linearised_pdf_that_is_shorter_than_it_says_is_cut_off(make_pdf: MakePdf) -> None:
-    path = make_pdf(PAGE)
-    whole = path.read_bytes()
-    path.write_bytes(whole.replace(b"\n", b"\n% << /Linearized 1 /L 99999 >>\n", 1))
     with pytest.raises(DamagedDocument, match="cut off"):
         read_document(path)
 
@@ -154,17 +115,6 @@ def test_one_malformed_page_is_reported_and_the_others_are_read(
     document = read_document(path)
     assert document.warnings == ("Damaged, so that text is missing: pages 2.",)
     assert document.page_text(document.pages[2]) == " ".join(PAGE)
-
-
-def test_a_page_of_which_only_a_part_can_be_unpacked_is_reported(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    path = make_pdf(PAGE, PAGE)
-    whole = DecodedStreamObject()
-    whole.set_data(write_lines(PAGE * 20))
-    packed = whole.flate_encode()
-    packed._data = packed._data[:120] + b"\xff" * 40 + packed._data[160:]
-    writer.pages[1][NameObject("/Contents")] = writer._add_object(packed)
-    writer.write(path)
-    assert read_document(path).warnings == ("Damaged, so that text is missing: pages 2.",)
 
 
 def test_a_parser_that_takes_too_much_memory_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
@@ -216,10 +166,6 @@ def test_closing_the_iterator_ends_the_process(make_pdf: MakePdf, monkeypatch: p
     assert started[0].poll() is not None
 
 
-def test_page_ranges_read_as_people_write_them() -> None:
-    assert ranges([0, 2, 3, 4, 9]) == "1, 3–5, 10"
-
-
 def raw_pdf(make_pdf: MakePdf, *placed: tuple[str, int, int]) -> Path:
     """A page of words at places, drawn in that order."""
     shown = "".join(f"1 0 0 1 {x} {y} Tm ({text}) Tj " for text, x, y in placed)
@@ -233,19 +179,6 @@ def test_room_between_paragraphs_parts_them_and_two_columns_are_read_one_after_t
     order = ["left column line 0", "left column line 3", "After some room", "right column line 0", "column line 3"]
     assert [text.index(part) for part in order[:-1]] == sorted(text.index(part) for part in order[:-1])
     assert "\n\nAfter some room" in text
-
-
-def test_words_divided_at_the_end_of_a_line_are_whole_in_a_pdf_too(make_pdf: MakePdf) -> None:
-    lines = ["They spoke for a long while of the har-", "bour and of a well-known man and a well-", "known house"]
-    text = read_document(make_pdf(lines)).text
-    assert text == "They spoke for a long while of the harbour and of a well-known man and a well-known house"
-
-
-def test_the_hyphens_of_pdfium_end_lines() -> None:
-    found = [
-        line[0] for line in LINE.finditer(CONTROL_HYPHEN.sub(HYPHEN, "har\ufffebour and ex\x02\r\nample\x02 1\r\nx"))
-    ]
-    assert found == ["har\ufffe", "bour and ex\ufffe", "ample\x02 1", "x"]
 
 
 def test_a_turned_page_is_read_line_by_line(make_pdf: MakePdf, writer: PdfWriter) -> None:
@@ -290,17 +223,6 @@ def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
     assert document.warnings == (told,)
 
 
-def test_a_page_on_which_only_pypdf_finds_text_is_read_by_it(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    path = make_pdf(PAGE, PAGE)
-    stream = DecodedStreamObject()
-    stream.set_data(write_lines(PAGE))
-    writer.pages[1][NameObject("/Contents")] = stream  # within the page, where no viewer looks for it
-    writer.write(path)
-    document = read_document(path)
-    assert document.page_text(document.pages[1]) == " ".join(PAGE)
-    assert len(document.warnings) == 1 and document.warnings[0].endswith("run together: pages 2.")
-
-
 def test_where_pdfium_crashes_pypdf_reads_the_file_in_a_new_process(
     make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,22 +251,3 @@ def test_a_page_of_five_metres_is_read(make_pdf: MakePdf, writer: PdfWriter) -> 
     writer.pages[0].mediabox.upper_right = (14_173, 14_173)
     writer.write(file)
     assert read_document(file).text == "The chart of the coast."
-
-
-def test_a_damaged_outline_costs_the_chapters_not_the_text(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    file = make_pdf(["The quay."], ["The tide."])
-    writer._root_object[NameObject("/Outlines")] = NumberObject(7)
-    writer.write(file)
-    document = read_document(file)
-    assert document.text.split() == ["The", "quay.", "The", "tide."] and document.chapters == ()
-
-
-def test_the_cells_of_a_printed_table_have_borders(make_pdf: MakePdf) -> None:
-    rows = (("Boat", "Tons", "Master"), ("Gannet", "17", "Hale"), ("Tern", "9", "Rowe"), ("Osprey", "21", "Finn"))
-    drawn = [
-        f"BT /F1 11 Tf {x} {700 - 14 * number} Td ({cell}) Tj ET"
-        for number, row in enumerate(rows)
-        for x, cell in zip((50, 150, 250), row, strict=True)
-    ]
-    document = read_document(make_pdf("\n".join(drawn).encode()))
-    assert document.text.split("\n") == [" | ".join(row) for row in rows]

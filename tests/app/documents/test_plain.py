@@ -5,15 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.documents import read_document
-from app.documents.errors import DocumentTooLarge, EmptyDocument, UnsupportedFormat
-from app.documents.plain import (
-    CHARS_PER_PAGE,
-    MOST_SHORT_PAGES,
-    SHORT_PAGE,
-    decode,
-    page_starts,
-    paginate,
-)
+from app.documents.errors import DocumentTooLarge
+from app.documents.plain import CHARS_PER_PAGE, decode, paginate
 
 TEXT = "Der Zähler läuft weiter, sagte sie: „genug“.\n"
 
@@ -26,13 +19,6 @@ def test_unicode_encodings_are_recognised_with_and_without_a_mark(encoding: str)
     assert decoded.warning is None
 
 
-def test_windows_text_is_read_and_the_reader_is_told() -> None:
-    decoded = decode(TEXT.encode("cp1252"))
-    assert decoded is not None
-    assert decoded.text == TEXT
-    assert "Windows-1252" in str(decoded.warning)
-
-
 def test_a_damaged_character_does_not_turn_utf8_into_another_encoding() -> None:
     encoded = (TEXT * 20).encode()
     decoded = decode(encoded[:-1] + b"\xff\n")
@@ -40,12 +26,6 @@ def test_a_damaged_character_does_not_turn_utf8_into_another_encoding() -> None:
     assert decoded.text.count("�") == 1
     assert decoded.text.count("Zähler") == 20
     assert "1 damaged" in str(decoded.warning)
-
-
-def test_utf8_that_ends_within_a_character_is_still_utf8() -> None:
-    decoded = decode((TEXT * 5 + "“").encode()[:-1])
-    assert decoded is not None
-    assert decoded.text.startswith(TEXT * 5)
 
 
 @pytest.mark.parametrize("encoded", [bytes(range(256)) * 4, b"\x00\x01\x02" * 50, b"text\x00text", b"\x81\x8d" * 20])
@@ -73,12 +53,6 @@ def test_pages_cover_a_text_without_gaps_and_none_is_much_too_long(text: str) ->
         assert "".join(paged.split()) == "".join(text.split())
 
 
-def test_a_text_without_pages_is_cut_between_paragraphs() -> None:
-    text = "\n\n".join("word " * 60 for _ in range(30))
-    for start in page_starts(text)[1:]:
-        assert text[start - 2 : start] == "\n\n"
-
-
 def test_form_feeds_are_the_pages_of_a_text() -> None:
     text, starts = paginate("one\n\ftwo\f\fthree\f")
     assert text == "one\n\ntwo\n\n\n\nthree\n\n"
@@ -88,15 +62,6 @@ def test_form_feeds_are_the_pages_of_a_text() -> None:
         "",
         "three",
     ]
-
-
-def test_many_form_feeds_with_hardly_anything_between_them_are_no_pages(tmp_path: Path) -> None:
-    for between, has_own_pages in (("a" * SHORT_PAGE, True), ("a" * (SHORT_PAGE - 2), False)):
-        (tmp_path / "a.txt").write_text(f"{between}\f" * (MOST_SHORT_PAGES + 2))
-        document = read_document(tmp_path / "a.txt")
-        assert document.has_own_pages == has_own_pages
-        assert (len(document.pages) > MOST_SHORT_PAGES) == has_own_pages
-        assert document.text.split() == [between] * (MOST_SHORT_PAGES + 2), "nothing is lost"
 
 
 def test_control_characters_never_reach_the_text(tmp_path: Path) -> None:
@@ -111,19 +76,6 @@ def test_markdown_is_named_by_its_front_matter_or_first_heading(tmp_path: Path) 
     documents = [read_document(tmp_path / name) for name in ("a.md", "b.md", "c.md")]
     assert [document.title for document in documents] == ["The Harbour", "A Heading", "c"]
     assert {document.format for document in documents} == {"markdown"}
-
-
-def test_binary_renamed_to_txt_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(bytes(range(256)) * 10)
-    with pytest.raises(UnsupportedFormat, match="not text") as caught:
-        read_document(tmp_path / "a.txt")
-    assert caught.value.hint
-
-
-def test_a_file_of_white_space_is_empty(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text(" \n\f\n ")
-    with pytest.raises(EmptyDocument):
-        read_document(tmp_path / "a.txt")
 
 
 def test_a_file_no_context_could_hold_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:

@@ -30,18 +30,6 @@ def test_slides_are_pages_with_labels_and_titles_are_chapters(tmp_path: Path) ->
     assert [(chapter.title, chapter.first_page) for chapter in document.chapters] == [("Ebb", 1), ("Flood", 2)]
 
 
-def test_slides_come_in_the_order_of_the_talk_and_labels_begin_where_it_says(tmp_path: Path) -> None:
-    order = '<p:sldId id="1" r:id="r2"/><p:sldId r:id="r1" id="2"/>'
-    (tmp_path / "a.pptx").write_bytes(pptx([slide("One", WORDS), slide("Two", WORDS)], order=order))
-    assert [chapter.title for chapter in read_document(tmp_path / "a.pptx").chapters] == ["Two", "One"]
-
-
-def test_the_title_comes_first_and_what_repeats_is_left_out(tmp_path: Path) -> None:
-    shapes = shape("7", "sldNum") + shape("The Firm", "ftr") + shape("2026", "dt") + shape("Own box.", "")
-    whole = slide("Late title", WORDS, shapes)
-    assert opened(tmp_path, [whole]).text == f"Late title\n\n• {WORDS}\n\nOwn box."
-
-
 def test_lists_have_levels_and_numbers(tmp_path: Path) -> None:
     number = '<a:pPr{}><a:buAutoNum type="{}"{}/></a:pPr>'
     inside = "</a:t></a:r></a:p>".join(["one"]) + "</a:t></a:r></a:p>"
@@ -88,15 +76,6 @@ def test_slides_of_images_and_damaged_ones_are_named(tmp_path: Path) -> None:
         opened(tmp_path, ["<p:sld"])
     with pytest.raises(DamagedDocument, match="not a PowerPoint presentation"):
         opened(tmp_path, [WORDS], {"ppt/presentation.xml": "<a/>"})
-
-
-def test_few_words_beside_pictures_are_text_unless_most_slides_are_pictures(tmp_path: Path) -> None:
-    picture, few, empty = slide("", "", "<p:pic><a:blip/></p:pic>"), slide("Ebb", "A gull."), slide("", "")
-    document = opened(tmp_path, [picture, few, empty, picture])
-    assert document.text.strip() == "Ebb\n\n• A gull."
-    assert document.warnings == ("Only images, which are not read: slides 1, 4.",)
-    with pytest.raises(ScannedDocument, match="3 pages are images"):
-        opened(tmp_path, [picture, few, picture])
 
 
 def test_a_workbook_is_refused_with_an_action(tmp_path: Path) -> None:

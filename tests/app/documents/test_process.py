@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,18 +121,6 @@ def test_two_parsers_work_at_once_and_the_next_one_waits_for_its_turn(
     assert running == [] and len(most) == len(readers) and max(most) == MOST_PARSERS
 
 
-def test_a_parser_that_cannot_start_gives_its_turn_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError("no more processes")
-
-    monkeypatch.setattr(parsing, "ParsingProcess", refuse)
-    for _ in range(MOST_PARSERS + 1):
-        began = time.monotonic()
-        with pytest.raises(OSError, match="no more"):
-            list(worker_messages(FORMATS["html"].parser, tmp_path / "a", "a", LIMITS))
-        assert time.monotonic() - began < SECONDS
-
-
 # -------------------- charsets
 
 
@@ -159,13 +146,6 @@ def test_a_page_that_asks_for_another_codec_is_read_as_ordinary_text(tmp_path: P
     words = b"<p>caf\xe9 \\u0041 +AEE- and enough words for a page</p>"
     page.write_bytes(b'<html><head><meta charset="' + label.encode() + b'"></head><body>' + words + b"</body></html>")
     assert read_document(page).text == "caf\xe9 \\u0041 +AEE- and enough words for a page"
-
-
-def test_a_page_in_one_of_the_web_s_encodings_is_read_in_it(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    text = "\u0414\u043e\u043b\u0433\u0438\u0439 \u0434\u0435\u043d\u044c \u0443 \u043c\u043e\u0440\u044f"
-    page.write_bytes(f'<html><head><meta charset="KOI8-R"></head><body><p>{text}</p></body></html>'.encode("koi8-r"))
-    assert read_document(page).text == text
 
 
 def test_a_parsing_process_imports_no_other_reader() -> None:

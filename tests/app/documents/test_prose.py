@@ -38,13 +38,6 @@ def test_any_text_is_cleaned_to_printable_unicode(text: str) -> None:
         assert line == line.strip()
 
 
-def test_letters_of_fonts_become_plain_letters() -> None:
-    assert clean_lines("the ﬁrst eﬃcient ﬂow\u00a0of a\u00adny co\u200bffee\tcup") == [
-        "the first efficient flow of any coffee cup"
-    ]
-    assert clean_lines("e\u0301t\u0065\u0301 \ud835\udd38 \ud800") == ["été \U0001d538 �"]
-
-
 def test_a_paragraph_becomes_one_line() -> None:
     page = [
         "It was a bright cold day in the harbour, and the clocks",
@@ -77,12 +70,6 @@ def test_words_divided_at_the_end_of_a_line_are_whole_again() -> None:
     assert unwrap([["an ex" + SOFT_HYPHEN, "ample"]]).text == "an example"
 
 
-def test_a_word_divided_by_the_page_is_whole_again_and_cut_where_the_page_was() -> None:
-    text, starts = unwrap([["They saw the light-"], ["house at last"]])
-    assert text == "They saw the lighthouse at last"
-    assert text[: starts[1]] == "They saw the light"
-
-
 @pytest.mark.parametrize(
     ("lines", "joined"),
     [
@@ -107,12 +94,6 @@ def test_verse_keeps_its_lines() -> None:
     assert unwrap([verse]).text.split("\n") == verse
 
 
-def test_blank_lines_part_paragraphs_unless_they_stand_after_every_line() -> None:
-    assert unwrap([["one full line", "", "and another one"]]).text == "one full line\n\nand another one"
-    double = [line for n in range(8) for line in (f"all the lines are of one length {n}", "")]
-    assert "\n" not in unwrap([double]).text
-
-
 def test_headings_and_bullets_stand_alone() -> None:
     lines = [
         "It was the end of a long day at the harbour, at last over.",
@@ -125,30 +106,3 @@ def test_headings_and_bullets_stand_alone() -> None:
     assert "over.\n\nChapter 2\nThe second" in text
     assert "\n• one sail" in text
     assert "\n• two oars" in text
-
-
-def test_no_pages_make_no_text() -> None:
-    assert unwrap([]) == ("", [])
-    assert unwrap([[], [""]]) == ("", [0, 0])
-
-
-def test_lines_of_chinese_are_joined_without_spaces_and_korean_with() -> None:
-    line = "老领航员站在码头上数着随潮水进来的船只"
-    assert unwrap([[line, line, line[:5] + "。", line, line]]).text == f"{line * 2}{line[:5]}。\n\n{line * 2}"
-    mixed = "老领航员 pilot 站在码头上数着随潮水进来 boats"
-    assert unwrap([[line, mixed, line, line, line, line]]).text == f"{line}{mixed} {line * 4}", "ours are half as wide"
-    assert unwrap([["항구의 오래된 도선사가", "배를 세고 있었다", "그리고"]]).text.count("\n") == 0
-
-
-def test_rows_of_tables_keep_their_lines() -> None:
-    rows = ["Boat | Tons", "Gannet | 17 and some more words that fill the line", "Tern | 9"]
-    assert unwrap([["Some words of the text before the table that fill", *rows]]).text.split("\n")[1:] == rows
-
-
-def test_entries_of_a_list_of_contents_keep_their_lines() -> None:
-    entries = [
-        "1.1 The quay . . . . . . . . . . . . . . . . 3",
-        "1.2 The tide . . . . . . . . . . . . . . . . xii",
-        "x",
-    ]
-    assert unwrap([entries]).text.split("\n") == entries

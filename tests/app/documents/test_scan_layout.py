@@ -51,11 +51,6 @@ def test_what_runs_across_parts_the_columns() -> None:
     assert found[1].startswith("left0") and found[7].startswith("right0") and found[14].startswith("left0")
 
 
-def test_a_page_of_one_column_is_read_downwards_in_any_order_of_its_lines() -> None:
-    page = [line(f"line {row:02} goes on to the right margin", 40, 30 * row, 600) for row in range(12)]
-    assert order(page[::-1]) == [f"line {row:02} goes on to the right margin" for row in range(12)]
-
-
 def test_a_table_with_a_narrow_column_stays_in_rows() -> None:
     cells = [line(text, x, 30 * row) for row in range(8) for text, x in ((f"entry number {row}", 40), (f"{row}9", 640))]
     text = page_text(printed_lines(cells, 0.36))
@@ -67,14 +62,3 @@ def test_a_page_askew_is_set_straight() -> None:
     straight += [line(f"{row}", 1_100, 30 * row, 40) for row in range(8)]
     text = page_text(printed_lines([turned(one, 1.5) for one in straight], 0.36))
     assert text.splitlines() == [f"The old pilot stood {row}" for row in range(8)]
-
-
-def test_paragraphs_are_parted_though_the_heights_of_boxes_differ() -> None:
-    page = [line(f"line {row} of the first", 40, 30 * row + (40 if row > 3 else 0), 600) for row in range(8)]
-    page = [one._replace(corners=[*one.corners[:2], *((x, y + index % 3) for x, y in one.corners[2:])])
-            for index, one in enumerate(page)]  # fmt: skip
-    assert page_text(printed_lines(page, 0.36)).split("\n\n")[1].startswith("line 4")
-
-
-def test_nothing_found_is_no_text() -> None:
-    assert page_text(printed_lines([], 1.0)) == ""

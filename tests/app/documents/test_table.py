@@ -31,21 +31,8 @@ def test_rows_are_lines_whatever_separates_the_cells(tmp_path: Path, content: st
     assert (document.format, document.title, document.warnings) == ("csv", "a", ())
 
 
-def test_commas_of_numbers_do_not_separate_what_semicolons_do(tmp_path: Path) -> None:
-    assert opened(tmp_path, "Name;Tons;Price\nGull;1,5;2\nTern;2,25;3,1\n").text.endswith("Tern | 2,25 | 3,1")
-
-
 def test_cells_in_quotation_marks_keep_separators_and_stay_on_one_line(tmp_path: Path) -> None:
     assert opened(tmp_path, 'Name,Said\nGull,"a, ""b""\nc"\n').text == 'Name | Said\nGull | a, "b" c'
-
-
-@pytest.mark.parametrize("name", ["a.tsv", "a.TAB"])
-def test_tabs(tmp_path: Path, name: str) -> None:
-    assert opened(tmp_path, "Name\tTons\nGull\t12\n", name).format == "csv"
-
-
-def test_other_text_is_no_table(tmp_path: Path) -> None:
-    assert opened(tmp_path, "Name,Tons\nGull,12\n", "a.txt").text.startswith("Name,Tons")
 
 
 def test_the_head_stands_on_every_page(tmp_path: Path) -> None:
@@ -61,12 +48,6 @@ def test_the_head_stands_on_every_page(tmp_path: Path) -> None:
 def test_a_first_row_that_names_no_columns_is_not_repeated(tmp_path: Path, head: str) -> None:
     text = opened(tmp_path, f"{head}\n" + "".join(f"Boat number {n},{n}\n" for n in range(900))).text
     assert "\n\n" not in text
-
-
-def test_encodings(tmp_path: Path) -> None:
-    assert opened(tmp_path, "Name,Größe\nBär,1\n".encode("utf-16")).text == "Name | Größe\nBär | 1"
-    document = opened(tmp_path, "Name,Größe\nBär,1\n".encode("cp1252"))
-    assert document.text == "Name | Größe\nBär | 1" and "Windows-1252" in document.warnings[0]
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:

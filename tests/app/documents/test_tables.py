@@ -31,16 +31,6 @@ def test_the_cells_of_a_table_have_borders() -> None:
     assert text == "Boat | Tons | Year\nGannet | 17 | 1890\nTern | 9 | 1887"
 
 
-def test_an_empty_cell_has_its_borders() -> None:
-    text = page_text(table("Boat|Tons|Master", "Gannet|17|Hale", "Tern||Rowe", "Osprey|21|Finn"))
-    assert "Tern |  | Rowe" in text
-
-
-def test_two_columns_are_a_table() -> None:
-    text = page_text(table("Gannet|belongs to the pilot", "Tern|lies on the sand", "Osprey|was sold"))
-    assert text == "Gannet | belongs to the pilot\nTern | lies on the sand\nOsprey | was sold"
-
-
 def test_the_further_lines_of_a_cell_stay_below_it() -> None:
     rows = table("Gannet|the old pilot's", "Tern|the harbour's own", "Osprey|no one's boat")
     wrapped = line("only boat", 200, 694)
@@ -49,10 +39,6 @@ def test_the_further_lines_of_a_cell_stay_below_it() -> None:
         "only boat",
         "Tern | the harbour's own",
     ]
-
-
-def test_two_rows_are_no_table() -> None:
-    assert " | " not in page_text(table("Boat|Tons", "Gannet|17"))
 
 
 def test_rows_far_apart_or_out_of_line_are_no_table() -> None:
@@ -64,13 +50,6 @@ def test_rows_far_apart_or_out_of_line_are_no_table() -> None:
         for number, one in enumerate(table(*rows))
     ]
     assert " | " not in page_text(crooked)
-
-
-def test_columns_without_an_empty_strip_between_them_are_no_table() -> None:
-    rows = table("Gannet|heavy", "Tern|light", "Osprey|lost")
-    assert " | " in page_text(rows)
-    long = line("The old pilot", 72, rows[2].start.y, width=125)
-    assert " | " not in page_text([*rows[:2], long, *rows[3:]])
 
 
 @pytest.mark.parametrize(
@@ -98,37 +77,6 @@ def test_columns_without_an_empty_strip_between_them_are_no_table() -> None:
 )
 def test_what_only_looks_like_a_table_has_no_borders(rows: list[str]) -> None:
     assert " | " not in page_text(table(*rows, width=2.8))
-
-
-def test_code_has_no_borders() -> None:
-    assert " | " not in page_text(table(*(f"move first{number}|then comments here" for number in range(4)), fixed=True))
-
-
-def test_text_beside_its_labels_has_no_borders() -> None:
-    """Macros are named in the margin, where the text speaks of them."""
-    lines = [
-        ("The boats are kept by the harbour's master, who says when each", ""),
-        ("of them may leave, and the pilot, who says whether it can", "Leave"),
-        ("be brought home in such weather, which none of them had", "Storm"),
-        ("seen in all the years that they had lived beside the sea,", "Harbour"),
-        ("and it was the last of them that went out that evening.", ""),
-    ]
-    page = [
-        piece
-        for number, (text, label) in enumerate(lines)
-        for piece in (
-            *([line(label, 72, 700 - 12 * number, width=4.5 * len(label))] if label else []),
-            line(text, 200, 700 - 12 * number, width=(4.2 + 0.3 * (number % 3)) * len(text)),
-        )
-    ]
-    assert " | " not in page_text(page)
-
-
-def test_labels_in_the_margin_of_a_page_have_no_borders() -> None:
-    labelled = table("Tide|How high the water stands.", "Quay|Where the boats lie.", "Boat|What swims on it.")
-    assert " | " in page_text(labelled)
-    others = [line("And this is the text of the page.", 200, 652 - 12 * number) for number in range(9)]
-    assert " | " not in page_text([*labelled, *others])
 
 
 @pytest.mark.parametrize("cells", [("entry", "value of it", True), ("=", "=", False), ("Gannet", "old boats", False)])

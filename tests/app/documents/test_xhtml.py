@@ -14,10 +14,6 @@ def test_blocks_are_paragraphs_and_inline_elements_are_not() -> None:
     assert text(body) == "Chapter 1: The Quay\n\nThe old pilots stood.\n\nHe."
 
 
-def test_breaks_end_lines_and_two_of_them_make_an_empty_one() -> None:
-    assert text("<p>Tide<br/>and <br />\n storm.<br/><br/>Calm.</p>") == "Tide\nand\nstorm.\n\nCalm."
-
-
 def test_lists_keep_their_numbers_and_their_levels() -> None:
     body = "<p>Bring:</p><ol start='3'><li>rope<ul><li>long</li><li></li></ul></li><li><p>salt</p></li></ol><p>Go.</p>"
     assert text(body) == "Bring:\n\n3. rope\n  • long\n\n4. salt\n\nGo.".replace("\n\n4.", "\n4.")
@@ -29,17 +25,9 @@ def test_tables_are_rows_of_cells_with_empty_ones_in_their_places() -> None:
     assert text(f"A<table>{table}</table>B") == "A\n\nShip | Cargo\nKestrel | tea\n| salt\n\nB"
 
 
-def test_a_page_laid_out_in_one_cell_keeps_its_paragraphs() -> None:
-    assert text("<table><tr><td><p>One.</p><p>Two.</p></td></tr></table>") == "One.\n\nTwo."
-
-
 def test_scripts_styles_and_drawings_are_no_text() -> None:
     body = "<script>if (a < b) x();</script><style/>A<svg><text>draw</text></svg>.<!-- no --><ruby>字<rt>ji</rt></ruby>"
     assert text(body) == "A.字"
-
-
-def test_preformatted_text_keeps_its_lines_and_indents() -> None:
-    assert text("<p>So:</p><pre>\nif a:\n    b = <b>1</b>\n\n</pre><p>Done.</p>") == "So:\n\nif a:\n    b = 1\n\nDone."
 
 
 def test_verse_keeps_its_lines_and_stanzas() -> None:
@@ -66,14 +54,6 @@ def test_named_entities_of_html_are_resolved_and_others_stay() -> None:
     assert text("caf&eacute;&nbsp;&amp; bar&mdash;&#8220;&lt;b&gt;&#x201D; &harbour;") == "café & bar—“<b>” &harbour;"
 
 
-def test_letters_are_plain() -> None:
-    assert text("<p>ef&shy;fi\ufb01cient cafe\u0301\u200b\u00a0now\x07</p>") == "effificient café now"
-
-
-def test_a_section_of_character_data_is_text() -> None:
-    assert text("<p>a <![CDATA[< b & c]]> d</p>") == "a < b & c d"
-
-
 @pytest.mark.parametrize(
     "doctype",
     [
@@ -93,8 +73,3 @@ def test_declared_entities_are_refused() -> None:
 @pytest.mark.parametrize("broken", ["<p>A.<p>B.</div></p>", "<body><p>A.</b><p>B.", "<p class=x'>A.</p><p>B."])
 def test_sloppy_markup_is_still_read(broken: str) -> None:
     assert read_markup(broken).text == "A.\n\nB."
-
-
-def test_images_are_noticed() -> None:
-    assert read_markup("<body><img src='https://example.org/a.png'/></body>")[:2] == ("", True)
-    assert not read_markup("<p>words</p>").has_image

@@ -2,20 +2,19 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
 
-from app.context.context_documents import Library, Pages
+from app.context.context_documents import Library
 from app.conversations.store import ConversationGone, Conversations
-from app.conversations.tree import ROOT, Dialogue, digest_of
+from app.conversations.tree import Dialogue, digest_of
 from app.documents import read_document
 from app.runtime.context_loader import talk_tokens
 from app.runtime.conversation_actions import Conversing, file_name
-from app.runtime.events import PagesLoaded, WorkerEvent
+from app.runtime.events import WorkerEvent
 from app.runtime.prompts import with_past
 from app.runtime.recording import PARTIAL_SECONDS, AnswerComplete, BegunElsewhere, ExchangeGone, Place, Recording
 from app.runtime.sessions import OtherBook, Session
@@ -23,7 +22,6 @@ from app.runtime.worker import EngineWorker
 from app.ui.reading.writing import Writing
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
-from core.errors import EmptyQuestion
 from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.generation.session import Conversation
 from tests.app.fakes import SECONDS, FakeEngine, finished, opened, round_done, worker_of, write_book
@@ -105,27 +103,6 @@ def test_an_edited_question_goes_on_from_there_and_keeps_the_old_branch(reader: 
     assert shown(session) == ["One?", "Two, differently?"]
     with pytest.raises(ExchangeGone):
         conversing.switch(session.id, third.id)
-
-
-def test_an_edit_that_was_cancelled_asks_a_further_question(reader: Opened, engine: FakeEngine) -> None:
-    worker, conversing, session = reader
-    ask(worker, engine, session.id, "One?", "Yes.")
-    conversing.edit(session.id, session.dialogue.head if session.dialogue else "")
-    conversing.stop_editing(session.id)
-    assert conversing.parent_for(session, "Two?") is None
-    with pytest.raises(EmptyQuestion):
-        conversing.parent_for(session, " ")
-
-
-def test_regenerating_an_earlier_answer_makes_a_branch(reader: Opened, engine: FakeEngine) -> None:
-    worker, _, session = reader
-    for question in ("One?", "Two?"):
-        ask(worker, engine, session.id, question, "Yes.")
-    assert session.dialogue is not None
-    engine.enqueue("No.")
-    list(worker.regenerate(session.id, PLAIN, session.dialogue.path[0].id))
-    assert shown(session) == ["One?"] and session.exchanges[0].finished.text == "No. "
-    assert len(session.dialogue.children(ROOT)) == 2 and len(session.dialogue.nodes) == 3
 
 
 def test_a_branch_and_an_edit_read_no_token_of_the_book_again(start: Start, tmp_path: Path) -> None:
@@ -258,29 +235,6 @@ def test_tokens_that_the_model_has_not_never_reach_it(wrong: list[int], start: S
     assert isinstance(end, Finished) and len(session.exchanges) == 2
 
 
-def test_each_tab_gets_its_own_conversation_back(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
-    worker, _ = start()
-    one, two = opened(worker, write_book(tmp_path)), opened(worker, write_book(tmp_path))
-    ask(worker, engine, one, "From one?", "Yes.")
-    ask(worker, engine, two, "From two?", "Yes.")
-    worker, conversing = start()
-    sessions = [worker.sessions.enter(name) for name in ("", one, two, "")]
-    for session in sessions:
-        conversing.arrive(session)
-    assert [shown(session) for session in sessions] == [["From two?"], ["From one?"], ["From two?"], []], (
-        "the first page of all gets the newest, a further new one begins anew"
-    )
-
-
-def test_another_model_reads_earlier_answers_as_text(reader: Opened, engine: FakeEngine) -> None:
-    worker, _, session = reader
-    ask(worker, engine, session.id, "One?", "Answer.")
-    engine.info.model = "another"
-    ask(worker, engine, session.id, "Two?", "Answer.")
-    text = [ord(char) for char in "Answer. "]
-    assert any(engine.prompts[-1][at : at + len(text)] == text for at in range(len(engine.prompts[-1])))
-
-
 def test_a_question_is_on_disk_before_its_answer(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
     worker, _ = start()
     session_id = opened(worker, write_book(tmp_path))
@@ -293,17 +247,6 @@ def test_a_question_is_on_disk_before_its_answer(start: Start, engine: FakeEngin
     (node,) = killed.open(summary.id).path
     assert node.question == "Will it be lost?" and node.exchange is None
     stream.close()  # type: ignore[attr-defined]
-
-
-def test_an_unanswered_question_is_answered_where_it_stands(reader: Opened, engine: FakeEngine) -> None:
-    worker, _, session = reader
-    ask(worker, engine, session.id, "One?", "Yes.")
-    assert session.dialogue is not None
-    session.dialogue, node = session.dialogue.ask(session.dialogue.tip, "Two?")
-    engine.enqueue("Late.")
-    list(worker.regenerate(session.id, PLAIN))
-    assert session.exchanges[-1].finished.text == "Late. " and len(session.dialogue.nodes) == 2
-    assert session.dialogue.head == node.id
 
 
 def test_an_answer_is_saved_every_few_seconds() -> None:
@@ -322,31 +265,6 @@ def test_an_answer_is_saved_every_few_seconds() -> None:
     (exchange,) = session.exchanges
     assert exchange.finished.text == "word " * 10 and exchange.first_token_seconds == PARTIAL_SECONDS / 4
     assert store.open(store.listing().summaries[0].id).exchanges == session.exchanges
-
-
-def test_recording_takes_under_a_millisecond_of_the_engine() -> None:
-    session = Session("x", book=a_session().book, digest="d")
-    recording = Recording(session, Conversations(), Place(question="Long?"), PLAIN)
-    started = time.process_time()
-    for number in range(1000):
-        recording.apply(round_done("word ", number))
-    assert (time.process_time() - started) / 1000 < 1e-3
-
-
-def test_stopped_before_the_first_word_nothing_is_left(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:
-    worker, _, session = reader
-    ask(worker, engine, session.id, "One?", "Yes.")
-    for question in ("Two?", None):
-        engine.writing.clear()
-        stream = worker.answer(session.id, question, PLAIN) if question else worker.regenerate(session.id, PLAIN)
-        next(event for event in stream if isinstance(event, PrefillProgress))
-        worker.end_answer(session.id)
-        list(stream)
-        engine.writing.set()
-        assert shown(session) == ["One?"] and session.exchanges[0].finished.text == "Yes. "
-    assert worker.conversations.flush(SECONDS)
-    (summary,) = Conversations(tmp_path / "conversations").listing().summaries
-    assert summary.num_exchanges == 1
 
 
 def test_an_answer_goes_into_its_conversation_when_the_page_has_left_it(
@@ -458,25 +376,6 @@ def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its
         assert again.num_talk == talk_tokens(cast(Any, engine.text), turns) > 0
 
 
-def test_parts_of_a_book_are_another_text_than_the_whole(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
-    worker, conversing = start()
-    file = write_book(tmp_path, "\f".join(f"Page {number} has words. " * 20 for number in (1, 2)))
-    session = worker.sessions.get(opened(worker, file))
-    list(worker.arrange(session.id, lambda library: library.choose(0, Pages(1, 1))))
-    assert session.book is not None and not session.book.library.books[0].is_whole
-    ask(worker, engine, session.id, "Of a part?", "Yes.")
-    worker, conversing = start()
-    session = worker.sessions.enter(session.id)
-    conversing.arrive(session)
-    list(worker.open_book(session.id, file))
-    assert not session.fits and shown(session) == ["Of a part?"] and session.dialogue is not None
-    assert session.dialogue.book.files == ("book.txt: page 1",), "the page says what to choose"
-    with pytest.raises(OtherBook):
-        worker.answer(session.id, "More?", PLAIN)
-    list(worker.arrange(session.id, lambda library: library.choose(0, Pages(1, 1))))
-    assert session.fits and len(session.exchanges) == 1
-
-
 def test_a_cut_answer_does_not_go_on_about_another_text(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:
     worker, _, session = reader
     engine.enqueue("One two three.")
@@ -486,70 +385,6 @@ def test_a_cut_answer_does_not_go_on_about_another_text(reader: Opened, engine: 
     with pytest.raises(BegunElsewhere):
         list(worker.go_on(session.id, PLAIN))
     assert session.exchanges == before
-
-
-def test_an_answer_that_waits_while_its_book_goes_is_not_given_about_another(
-    reader: Opened, engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, _, session = reader
-    ask(worker, engine, session.id, "One?", "Yes.")
-    late = worker.regenerate(session.id, PLAIN)  # its turn comes when it is listened to
-    other = Library().add(read_document(write_book(tmp_path, OTHER, "other.txt")))
-    list(worker.arrange(session.id, lambda _: other))
-    with pytest.raises(OtherBook, match="book"):
-        list(late)
-    assert session.dialogue is None
-
-
-def test_what_was_loaded_follows_the_answer_that_is_shown(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
-    worker, conversing = start()
-    file = write_book(tmp_path)
-    session = worker.sessions.get(opened(worker, file))
-    weights = {"One.": [0.5, 0.25], "Two.": [0.5, 0.0], "Three.": [0.25, 0.5]}
-    engine.weights = weights["One."]
-    ask(worker, engine, session.id, "One?", "One.")
-    assert session.dialogue is not None
-    first = session.dialogue.head
-    engine.weights = weights["Two."]
-    ask(worker, engine, session.id, "Two?", "Two.")
-    second = session.dialogue.head
-    engine.weights = weights["Three."]
-    engine.enqueue("Three.")
-    assert any(isinstance(event, PagesLoaded) for event in worker.regenerate(session.id, PLAIN))
-
-    def seen() -> list[float]:
-        assert session.where is not None
-        return list(session.where.weights)
-
-    assert seen() == weights["Three."]
-    conversing.switch(session.id, second)
-    assert seen() == weights["Two."]
-    conversing.branch(session.id, first)
-    assert seen() == weights["One."]
-    kept = session.dialogue
-    conversing.new(session.id)
-    assert session.where is None and session.num_talk == 0
-    conversing.open(session.id, kept.id)
-    assert seen() == weights["One."]
-
-    worker, conversing = start()
-    session = worker.sessions.enter(session.id)
-    conversing.arrive(session)
-    assert session.where is None
-    list(worker.open_book(session.id, file))
-    assert seen() == [] and session.where is not None and not session.where.kept
-
-
-def test_a_continued_answer_goes_on_with_what_was_loaded_for_it(reader: Opened, engine: FakeEngine) -> None:
-    worker, _, session = reader
-    engine.weights = [0.5, 0.5]
-    engine.enqueue("One two three four.")
-    list(worker.answer(session.id, "Count!", GenerationConfig(max_new_tokens=3)))
-    assert session.where is not None
-    num_seen = session.where.num_seen
-    engine.enqueue("four.")
-    told = [event.loaded for event in worker.go_on(session.id, PLAIN) if isinstance(event, PagesLoaded)]
-    assert told[-1].num_seen > num_seen and session.where is told[-1]
 
 
 @pytest.mark.parametrize(

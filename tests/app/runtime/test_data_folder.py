@@ -3,20 +3,15 @@
 import os
 import stat
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from app.cli import environment
 from app.context import upload_files
 from app.context.upload_files import IN_USE, in_use
-from app.conversations.store import LOCK_SECONDS, Conversations
+from app.conversations.store import Conversations
 from app.runtime.data_folder import data_dir
 from core.errors import NotPossibleHere
-from tests.app.fakes import SECONDS
-from tests.app.server.openai.servers import wait_for
 
 fcntl = pytest.importorskip("fcntl")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and locks of files")
@@ -86,31 +81,3 @@ def test_a_held_mark_is_told_and_ends_the_start(
     os.close(handle)
     with in_use(tmp_path):
         pass
-
-
-def test_a_held_lock_of_conversations_keeps_no_start_waiting(tmp_path: Path) -> None:
-    handle = hold(tmp_path / "conversations.lock")
-    before = time.monotonic()
-    store = Conversations(tmp_path / "conversations")
-    assert time.monotonic() - before < LOCK_SECONDS / 2, "they are for writing"
-    os.close(handle)
-    store.close()
-
-
-def test_a_second_start_says_that_it_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
-    handle, told = hold(tmp_path / ".venv.lock"), list[str]()
-
-    def start() -> None:
-        with environment.one_at_a_time():
-            told.append("in")
-
-    thread = threading.Thread(target=start)
-    thread.start()
-    wait_for(lambda: "Waiting for another start" in capsys.readouterr().err)
-    assert "in" not in told
-    os.close(handle)
-    thread.join(SECONDS)
-    assert told[-1] == "in" and mode(tmp_path / ".venv.lock") == 0o600

@@ -15,7 +15,7 @@ from app.conversations import tree as dialogue_module
 from app.conversations.schema import load
 from app.conversations.store import Conversations
 from app.runtime.conversation_actions import Conversing
-from app.runtime.worker import EngineFault, EngineWorker
+from app.runtime.worker import EngineWorker
 from app.ui.reading.conversation_view import conversation_list
 from core.config import GenerationConfig
 from core.errors import CoreError
@@ -69,21 +69,6 @@ def test_a_full_disk_costs_no_answer(
     list(keeping.answer(session_id, "With room again?", PLAIN))  # in another conversation: the first comes by itself
     assert keeping.conversations.flush(SECONDS) and keeping.conversations.listing().notices == ()
     assert on_disk(folder) == ["Before?", "On a full disk?", "With room again?"]
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        MemoryError(),
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of"),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory"),
-        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."),
-    ],
-)
-def test_each_allocator_s_word_for_no_memory_is_told_as_such(fault: BaseException) -> None:
-    told = EngineFault(fault)
-    assert "memory was not enough" in told.problem and "smaller context" in told.hint
-    assert "memory" not in EngineFault(RuntimeError("CUDA error: an illegal memory access")).problem
 
 
 @pytest.mark.parametrize("fault", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory.")])

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from app.runtime.events import LoadFailed, Loading, ModelState, Ready, Waiting
+from app.runtime.events import LoadFailed, ModelState, Ready, Waiting
 from app.runtime.jobs import MOST_WAITING, TooMuchWaits
-from app.runtime.sessions import MOST_SESSIONS, SessionGone
 from app.runtime.worker import EngineFault, EngineWorker
 from core.generation.events import Finished
-from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, worker_held, write_book
+from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, write_book
 from tests.app.runtime.test_worker import PLAIN, in_thread, wait_for
 
 
@@ -48,56 +47,6 @@ def test_a_panic_while_a_model_is_loaded_is_told_and_another_one_can_be_loaded(
         assert isinstance(last_state(worker), Ready) and opened(worker, write_book(tmp_path))
     finally:
         worker.close()
-
-
-@pytest.mark.parametrize("fault", [Panic("poisoned"), RuntimeError("CUDA error")])
-def test_an_engine_that_cannot_be_closed_makes_way_all_the_same(
-    fault: BaseException, worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def close() -> None:
-        raise fault
-
-    opened(worker, write_book(tmp_path))
-    monkeypatch.setattr(engine, "close", close)
-    other = FakeEngine()
-    worker.switch(lambda: (other, MACHINE), "other")  # type: ignore[arg-type,return-value]
-    state = last_state(worker)
-    assert isinstance(state, Ready) and state.info is other.info
-
-
-def test_who_waits_for_a_model_is_told_every_second_how_far_it_is(
-    monkeypatch: pytest.MonkeyPatch, engine: FakeEngine
-) -> None:
-    monkeypatch.setattr("app.runtime.worker.TELL_SECONDS", 0.01)
-    worker, release = worker_held(engine)
-    try:
-        states = worker.states()
-        assert isinstance(next(states), Loading)
-        assert [type(next(states)) for _ in range(3)] == [Loading] * 3
-        release.set()
-        assert isinstance(list(states)[-1], Ready)
-    finally:
-        release.set()
-        worker.close()
-
-
-def test_a_page_that_is_answered_is_not_forgotten_for_others(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    idle = opened(worker, write_book(tmp_path, name="other.txt"))
-    engine.enqueue("One two.")
-    engine.writing.clear()
-    thread, events = in_thread(worker.answer(session_id, "Long?", PLAIN))
-    wait_for(lambda: worker.has_answer(session_id))
-    for _ in range(MOST_SESSIONS * 2):
-        worker.sessions.enter("")
-    assert len(worker.sessions.all()) == MOST_SESSIONS and worker.sessions.find(session_id)
-    with pytest.raises(SessionGone):
-        worker.sessions.get(idle)
-    engine.writing.set()
-    thread.join(SECONDS)
-    assert isinstance(events[-1], Finished)
 
 
 def test_one_page_cannot_fill_the_queue(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:

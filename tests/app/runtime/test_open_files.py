@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from app.context.context_documents import Library, Pages
+from app.context.context_documents import Pages
 from app.context.upload_files import FOLDER, claim
-from app.documents.readers import read_document
-from app.runtime.sessions import MOST_SESSIONS, Session
+from app.runtime.sessions import MOST_SESSIONS
 from app.runtime.worker import EngineWorker
-from app.ui.library.acts import once_extracted
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 from tests.app.fakes import write_book
 
@@ -44,15 +42,6 @@ def test_the_copy_of_a_pdf_stays_through_changes_and_goes_with_the_document(
     assert session.book is not None and not own.exists() and not worker.sessions.files.holds(own)
 
 
-def test_the_open_book_keeps_its_copy_until_another_is_open(worker: EngineWorker, pdf: Path, tmp_path: Path) -> None:
-    own, session = dropped(tmp_path, pdf), worker.sessions.enter("")
-    list(worker.open_books(session.id, [own]))
-    events = worker.arrange(session.id, lambda _: Library())
-    assert session.book is not None and own.exists(), "the chat still shows its pages"
-    list(events)
-    assert session.book is None and not own.exists()
-
-
 def test_what_was_refused_or_stopped_leaves_no_copy(worker: EngineWorker, pdf: Path, tmp_path: Path) -> None:
     again = dropped(tmp_path, pdf, "again")
     own, session = dropped(tmp_path, pdf), worker.sessions.enter("")
@@ -73,35 +62,3 @@ def test_a_session_that_is_forgotten_and_the_end_leave_no_copy(worker: EngineWor
     assert other.exists()
     worker.close()
     assert not other.exists()
-
-
-def test_a_file_that_was_not_dropped_is_used_where_it_is(worker: EngineWorker, pdf: Path) -> None:
-    session = worker.sessions.enter("")
-    list(worker.open_books(session.id, [pdf]))
-    assert session.uploads.library.books[0].file == pdf
-    list(worker.arrange(session.id, lambda _: Library()))
-    worker.close()
-    assert pdf.exists()
-
-
-def test_copies_are_looked_at_once_the_texts_are_there(worker: EngineWorker, pdf: Path) -> None:
-    session, calls = worker.sessions.enter(""), []
-    events = worker.open_books(session.id, [pdf])
-    for event in once_extracted(events, lambda: calls.append(session.uploads.extracting)):
-        assert event is not None
-    assert calls and not any(calls)
-
-
-def test_sessions_share_one_store_of_files(worker: EngineWorker) -> None:
-    one, other = worker.sessions.enter(""), worker.sessions.enter("")
-    assert one.files is other.files is worker.sessions.files is not Session("x").files
-
-
-def test_a_copy_that_no_book_uses_goes_even_where_no_model_is_there(
-    worker: EngineWorker, pdf: Path, tmp_path: Path
-) -> None:
-    own, session = dropped(tmp_path, pdf), worker.sessions.enter("")
-    session.uploads.add(read_document(own), own)
-    session.files.hold(session.id, own)
-    worker.arrange(session.id, lambda _: Library())  # nobody follows it to the engine's thread
-    assert not own.exists()

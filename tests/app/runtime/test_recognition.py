@@ -4,37 +4,30 @@ import errno
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from pypdf import PdfReader, PdfWriter
-from pypdf.generic import NameObject
+from pypdf import PdfWriter
 
 from app.context.context_documents import Library, Pages
 from app.context.upload_files import FOLDER, Claim, claim, forget
-from app.context.uploads import NotKept
 from app.documents import Extracting, ocr
-from app.documents.errors import INSTALL_OCR, NotRead, OcrMissing, ScannedDocument
-from app.documents.metadata import COVER_START
+from app.documents.errors import NotRead, ScannedDocument
 from app.documents.readers import read_head
 from app.documents.recognised import RecognisedPages
 from app.runtime.data_folder import data_dir
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library.acts import once_extracted
-from app.ui.library.page_viewer import NOT_PLACED, preview
 from app.ui.library.view import listing
 from app.ui.reading.book_view import BookView
-from app.ui.render import escape
 from tests.app.documents import fake_ocr
 from tests.app.documents.conftest import MakePdf, make_pdf, writer
-from tests.app.documents.fake_ocr import CRASHES, GATE, MISSING, WAITS, write_scan
+from tests.app.documents.fake_ocr import GATE, WAITS, write_scan
 from tests.app.documents.test_pdf import PAGE, add_image
 from tests.app.fakes import FakeEngine, worker_of
-from tests.app.ui.pages import PageOf
 
 __all__ = ["make_pdf", "writer"]  # fixtures
 
@@ -96,14 +89,6 @@ def mixed(make_pdf: MakePdf, writer: PdfWriter) -> Path:
     return path
 
 
-def test_a_pdf_that_is_opened_shows_its_first_page(
-    session: Session, drop: Callable[[Path], Claim], mixed: Path
-) -> None:
-    drop(mixed)
-    (book,) = session.uploads.library.books
-    assert book.document.cover.startswith(COVER_START)
-
-
 def test_a_scan_is_refused_offered_recognised_and_read(
     worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], tmp_path: Path
 ) -> None:
@@ -141,96 +126,6 @@ def test_a_book_is_replaced_where_it_stands_and_chosen_pages_stay_chosen(
     assert uploads_left(tmp_path) == []
 
 
-def test_the_page_of_a_recognised_text_is_its_picture_with_the_text_beside_it(
-    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], tmp_path: Path
-) -> None:
-    drop(write_scan(tmp_path / "scan.pdf", 60, 70))
-    list(worker.reading.recognise(session, str(session.uploads.pending[0].number)))
-    (book,) = session.uploads.library.books
-    start = book.document.text.index("shade 70")
-    html = preview(session, book.key, 2, (start, start + 8), 400)
-    assert "data:image/" in html and '<mark class="quoted">shade 70</mark>' in html
-    assert NOT_PLACED in html and '<i class="quoted"' not in html, "PDFium has no text there"
-    assert NOT_PLACED not in preview(session, book.key, 2, width=400)
-
-
-@pytest.mark.parametrize("how", ["dismissed", "another drop"])
-def test_the_copy_of_a_scan_that_nobody_wants_goes(
-    how: str, worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], tmp_path: Path
-) -> None:
-    drop(write_scan(tmp_path / "scan.pdf", 60))
-    assert len(uploads_left(tmp_path)) == 1
-    if how == "dismissed":
-        assert PageOf(worker, session.id).does(f"dismiss:{session.uploads.pending[0].number}")
-        assert session.uploads.pending == ()
-    else:
-        (tmp_path / "empty.txt").touch()
-        drop(tmp_path / "empty.txt")
-    assert uploads_left(tmp_path) == []
-
-
-def test_a_copy_that_had_to_go_is_told_in_a_line(
-    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], mixed: Path, tmp_path: Path
-) -> None:
-    drop(mixed)
-    (book,) = session.uploads.library.books
-    drop(write_scan(tmp_path / "scan.pdf", 60))
-    session.files.close()
-    for key in (book.key, str(session.uploads.pending[0].number)):
-        list(worker.reading.recognise(session, key))
-        assert str(session.uploads.pending[-1].error).startswith("The file of "), key
-    assert session.uploads.library.books == (book,)
-    assert BookView(session).html().count("Remove it and open the file again.") == 2
-    recognised = replace(book, document=replace(book.document, recognised_pages=(2,)))
-    session.uploads.change(lambda _: Library((recognised,)))
-    with pytest.raises(NotKept):
-        worker.reading.forget(session, recognised.key)
-
-
-def test_inside_a_zip_file_pages_are_not_offered_but_known_ones_are_text(
-    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], mixed: Path, tmp_path: Path
-) -> None:
-    scan = write_scan(tmp_path / "scan.pdf", 60)
-    for name, file in (("mixed.zip", mixed), ("scan.zip", scan)):
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            archive.write(file, file.name)
-        drop(tmp_path / name)
-    html = BookView(session).html()
-    assert "recognise:" not in html and "open the PDF itself" in html and uploads_left(tmp_path) == []
-    drop(scan)
-    list(worker.reading.recognise(session, str(session.uploads.pending[-1].number)))
-    list(worker.arrange(session.id, lambda _: Library()))
-    drop(tmp_path / "scan.zip")
-    (book,) = session.uploads.library.books
-    assert "shade 60" in book.document.text and book.file is None
-
-
-def test_dropped_again_it_is_text_at_once_and_forgotten_it_is_a_scan_again(
-    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], kept: RecognisedPages, tmp_path: Path
-) -> None:
-    scan = write_scan(tmp_path / "scan.pdf", 60)
-    drop(scan)
-    list(worker.reading.recognise(session, str(session.uploads.pending[0].number)))
-    before = texts(session)
-    list(worker.arrange(session.id, lambda _: Library()))
-    drop(scan)
-    assert texts(session) == before
-    worker.reading.forget(session, session.uploads.library.books[0].key)
-    assert list(kept.folder.iterdir()) == [] and texts(session) == before
-    list(worker.arrange(session.id, lambda _: Library()))
-    drop(scan)
-    assert texts(session) == []
-
-
-def test_an_incognito_page_keeps_no_text(
-    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], kept: RecognisedPages, tmp_path: Path
-) -> None:
-    session.incognito = True
-    drop(write_scan(tmp_path / "scan.pdf", 60))
-    list(worker.reading.recognise(session, str(session.uploads.pending[0].number)))
-    assert len(texts(session)) == 1 and not kept.folder.exists()
-
-
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     gate = tmp_path / "gate"
@@ -263,18 +158,6 @@ def test_stop_uses_the_pages_until_then_and_offers_the_rest(
     assert session.uploads.library.books[0].document.recognised_pages == (1, 2, 3)
 
 
-def test_stop_before_the_first_page_changes_nothing(
-    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], gate: Path, mixed: Path
-) -> None:
-    drop(mixed)
-    (book,) = session.uploads.library.books
-    events = worker.reading.recognise(session, book.key)
-    next(events)
-    session.uploads.stop()
-    list(events)
-    assert session.uploads.library.books == (book,) and session.uploads.pending == ()
-
-
 @pytest.mark.parametrize("how", ["closed", "removed"])
 def test_a_page_that_is_closed_or_a_book_that_is_removed_ends_it(
     how: str, worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], gate: Path, tmp_path: Path
@@ -301,48 +184,6 @@ def test_a_page_that_is_closed_or_a_book_that_is_removed_ends_it(
         session.drop_files()
         assert uploads_left(tmp_path) == []
     assert set(psutil.Process().children()) <= set(before)
-
-
-def test_an_engine_that_crashes_is_told_and_can_be_tried_again(
-    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], tmp_path: Path
-) -> None:
-    drop(write_scan(tmp_path / "scan.pdf", CRASHES, CRASHES, CRASHES))
-    number = session.uploads.pending[0].number
-    list(worker.reading.recognise(session, str(number)))
-    (upload,) = session.uploads.pending
-    assert upload.stage == "failed" and "was stopped" in str(upload.error) and texts(session) == []
-
-
-def test_without_an_engine_the_command_stands_there(
-    worker: EngineWorker,
-    session: Session,
-    drop: Callable[[Path], Claim],
-    mixed: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv(MISSING, "1")
-    drop(mixed)
-    drop(write_scan(tmp_path / "scan.pdf", 60))
-    for html in (BookView(session).html(), listing(session)):
-        assert f"<code>{escape(INSTALL_OCR)}</code>" in html and "recognise:" not in html
-    list(worker.reading.recognise(session, str(session.uploads.pending[0].number)))
-    assert isinstance(session.uploads.pending[0].error, OcrMissing)
-
-
-def test_ten_thousand_pages_are_offered_with_their_time(
-    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], tmp_path: Path
-) -> None:
-    one = PdfReader(write_scan(tmp_path / "scan.pdf", 60)).pages[0]
-    many = PdfWriter()
-    first = many.add_page(one)
-    for _ in range(1_999):
-        page = many.add_blank_page(400, 560)
-        page.update({NameObject(name): first.raw_get(name) for name in ("/Resources", "/Contents")})
-    many.write(tmp_path / "many.pdf")
-    drop(tmp_path / "many.pdf")
-    assert "2,000 of 2,000 pages are pictures." in BookView(session).html()
-    assert "<i>about 1 h 40 min</i>" in BookView(session).html()
 
 
 def test_names_are_escaped(

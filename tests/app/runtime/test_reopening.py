@@ -1,7 +1,6 @@
 """Conversations open their books again: kept texts with their parts, samples, and what is gone is told in a line."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,13 +62,6 @@ def test_a_kept_book_opens_again_in_its_order_and_parts_without_its_files(worker
     assert [one.document.name for one in session.uploads.library.books] == ["b.txt", "a.txt"]
 
 
-def test_a_sample_is_always_there(worker: EngineWorker) -> None:
-    session = asked_and_left(worker, FOLDER / "harbour-8k.pdf")
-    assert keeping(session) is None and not list(session.kept._files()), "samples are not copied"
-    list(worker.reading.reopen(session))
-    assert session.fits and session.is_read
-
-
 def test_what_is_gone_is_named_in_one_line(worker: EngineWorker, tmp_path: Path) -> None:
     session = asked_and_left(worker, write_book(tmp_path), write_book(tmp_path, PAGES, "a.txt"))
     assert session.dialogue is not None
@@ -106,13 +98,3 @@ def test_a_damaged_text_is_gone(damage: bytes | None, worker: EngineWorker, tmp_
     path.write_bytes(path.read_bytes().replace(b"dark", b"pale") if damage is None else damage)
     with pytest.raises(KeptTextGone, match="The text of x is no longer kept"):
         session.kept.load(book.digest, "x")
-
-
-def test_the_oldest_texts_go_where_all_take_too_much(worker: EngineWorker, tmp_path: Path) -> None:
-    session = worker.sessions.enter("")
-    list(worker.open_books(session.id, [write_book(tmp_path), write_book(tmp_path, PAGES, "a.txt")]))
-    first, second = session.uploads.library.books
-    kept = KeptDocuments(tmp_path / "small", most_bytes=1)
-    kept.keep(first)
-    kept.keep(replace(second))
-    assert not kept.has(first.digest) and kept.has(second.digest)

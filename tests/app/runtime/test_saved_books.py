@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from app.runtime.events import BookMoving
-from app.runtime.saved_books import LOST, SavedBooks, disk_state
+from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library import saved
@@ -23,7 +23,6 @@ from core.generation.events import Finished, PrefillProgress
 from core.kv_store.folder import BookFolderSettings
 from core.kv_store.folder import SavingMode as Mode
 from tests.app.fakes import opened, worker_of, write_book
-from tests.app.runtime.test_worker import wait_for
 from tests.core import test_hybrids, test_windows
 from tests.core.toys import random_prompt, tiny_engine, with_words
 
@@ -105,16 +104,6 @@ def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_rest
     assert session.exchanges[-1].num_reread == 0
 
 
-def test_always_keeps_without_asking_and_never_does_not_ask(start: Callable[[], EngineWorker], tmp_path: Path) -> None:
-    worker = start()
-    choose(worker, "never")
-    session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT, "one.txt")))
-    assert disk_state(session).offer is None and kept(worker) == []
-    choose(worker, "always")
-    opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
-    assert kept(worker) == ["two.txt"]
-
-
 def read_by_an_answer(worker: EngineWorker, file: Path) -> Session:
     """A page whose reader stopped the reading early and asked all the same."""
     session = worker.sessions.enter("")
@@ -141,61 +130,6 @@ def test_a_book_that_an_answer_read_is_offered_and_opened_after_a_restart(
     reading = [event for event in worker.open_book(session.id, file) if isinstance(event, PrefillProgress)]
     assert [event.reused_tokens == event.total_tokens for event in reading] == [True], "nothing was read"
     assert answer(worker, session.id).token_ids == wanted
-
-
-def test_a_book_that_an_answer_read_is_kept_without_asking_where_books_always_are(
-    start: Callable[[], EngineWorker], tmp_path: Path
-) -> None:
-    worker = start()
-    choose(worker, "always")
-    session = read_by_an_answer(worker, write_book(tmp_path, LONG))
-    answer(worker, session.id)  # keeping makes way for it, and goes on afterwards
-    wait_for(lambda: disk_state(session).kept_bytes > 0)
-    assert kept(worker) == ["book.txt"] and "Saved on disk: " in card(session)
-
-
-def test_no_is_an_answer_and_incognito_asks_nothing(start: Callable[[], EngineWorker], tmp_path: Path) -> None:
-    worker = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT)))
-    disk_state(session).decline()
-    list(worker.save_book(session.id))
-    assert "Save what was read?" not in card(session) and kept(worker) == []
-    hidden = worker.sessions.enter("")
-    hidden.incognito = True
-    list(worker.open_book(hidden.id, write_book(tmp_path, "Then came the day. " * 40, "two.txt")))
-    assert hidden.is_read and disk_state(hidden).offer is None
-
-
-def test_two_pages_with_two_books_read_each_once(start: Callable[[], EngineWorker], tmp_path: Path) -> None:
-    worker = start()
-    choose(worker, "always")
-    one = opened(worker, write_book(tmp_path, TEXT, "one.txt"))
-    two = opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
-    for page in (one, two, one):
-        answer(worker, page)
-        assert worker.sessions.get(page).exchanges[-1].num_reread == 0
-
-
-def test_a_book_that_another_reading_has_replaced_is_saved_from_memory(
-    start: Callable[[], EngineWorker], tmp_path: Path
-) -> None:
-    worker = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT, "one.txt")))
-    opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
-    assert worker.saved_books.in_memory[0] == 1
-    list(worker.save_book(session.id))
-    assert kept(worker) == ["one.txt"]
-
-
-def test_a_book_that_another_reading_has_replaced_is_not_kept_and_says_so(
-    start: Callable[[], EngineWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("core.kv_store.slots.FREE_SHARE", 0.0)
-    worker = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT, "one.txt")))
-    opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
-    list(worker.save_book(session.id))
-    assert LOST in card(session).replace("&#x27;", "'") and kept(worker) == []
 
 
 @pytest.mark.parametrize(("engines", "family"), [(test_windows, "gemma3_text"), (test_hybrids, "lfm2")])
@@ -248,26 +182,6 @@ def test_writing_ends_with_its_book(
     monkeypatch.setattr(worker.saved_books, "write", opens_another)
     list(worker.save_book(session.id))
     assert jobs == [1] and kept(worker) == []
-
-
-def test_writing_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
-    saved_books, session, engine = a_read_book(tmp_path)
-    state, cancel = disk_state(session), threading.Event()
-    state.wanted = True
-    list(saved_books.write(session, lambda: True, engine, cancel))
-    assert len(list((tmp_path / "shelf").glob("*.part"))) == 1
-    cancel.set()
-    list(saved_books.write(session, lambda: False, engine, cancel))
-    assert not state.wanted and state.note and not list((tmp_path / "shelf").glob("*.part"))
-
-
-def test_no_room_is_said_in_the_card(tmp_path: Path) -> None:
-    saved_books, session, engine = a_read_book(tmp_path)
-    assert saved_books.folder is not None
-    saved_books.folder.choose(BookFolderSettings(cap_bytes=1000))
-    disk_state(session).wanted = True
-    list(saved_books.write(session, lambda: False, engine, threading.Event()))
-    assert "all may take" in disk_state(session).note and not disk_state(session).wanted
 
 
 def test_the_list_shows_sizes_removes_and_settles_the_room(tmp_path: Path) -> None:

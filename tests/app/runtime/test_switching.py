@@ -16,7 +16,7 @@ from app.ui.header import masthead
 from app.ui.models import view
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN as PLAIN_LANE
-from core.errors import ContextTooSmall, CoreError, EmptyQuestion, NotEnoughMemory
+from core.errors import CoreError, EmptyQuestion, NotEnoughMemory
 from core.models.loading import load_meter
 from tests.app.fakes import HOLD, MACHINE, SECONDS, FakeEngine, FakeText, opened, write_book
 from tests.app.runtime.test_worker import in_thread, wait_for
@@ -134,47 +134,6 @@ def test_books_are_counted_and_read_again_and_conversations_stay(begin: Begin, t
     assert [one.model for one in session.exchanges] == ["fake", "other"]
 
 
-def test_a_question_to_a_page_that_did_not_read_again_is_about_the_new_tokens(begin: Begin, tmp_path: Path) -> None:
-    engines: list[FakeEngine] = []
-
-    def seen() -> FakeEngine:
-        engines.append(other())
-        return engines[-1]
-
-    script = Script(FakeEngine, seen)
-    worker = begin(script)
-    session_id = opened(worker, write_book(tmp_path, "Night. " * 9))
-    turned(worker, script)
-    asked(worker, session_id)
-    (prompt,) = engines[0].prompts
-    assert prompt[1:5] == [7, ord("N"), 7, ord("i")]
-    assert len(worker.sessions.get(session_id).exchanges) == 1
-
-
-def test_a_page_without_books_keeps_its_conversation(begin: Begin) -> None:
-    script = Script(FakeEngine, other)
-    worker = begin(script)
-    session = worker.sessions.enter("")
-    turned(worker, script)
-    list(worker.read_book(session.id))
-    assert not session.is_stale and session.uploads.note == "" and not session.uploads.behind
-
-
-def test_a_book_that_is_too_long_for_the_new_model_stays_on_the_shelf(begin: Begin, tmp_path: Path) -> None:
-    script = Script(FakeEngine, lambda: other(context=600), FakeEngine)
-    worker = begin(script)
-    session_id = opened(worker, write_book(tmp_path))
-    asked(worker, session_id)
-    session = worker.sessions.get(session_id)
-    turned(worker, script)
-    with pytest.raises(ContextTooSmall):
-        asked(worker, session_id)
-    assert session.uploads.too_long and session.uploads.library.books and session.dialogue is not None
-    turned(worker, script, "fake")
-    list(worker.read_book(session_id))
-    assert session.is_read and len(session.exchanges) == 1, "the conversation goes on where its book is open again"
-
-
 def test_a_model_that_cannot_be_loaded_leaves_the_one_before(begin: Begin, tmp_path: Path) -> None:
     script = Script(FakeEngine, TOO_LARGE, FakeEngine, other)
     worker = begin(script)
@@ -186,14 +145,6 @@ def test_a_model_that_cannot_be_loaded_leaves_the_one_before(begin: Begin, tmp_p
     assert len(worker.sessions.get(session_id).exchanges) == 1
     again = turned(worker, script)
     assert isinstance(again, Ready) and again.info.model == "other" and again.refused is None
-
-
-def test_without_a_model_another_one_can_still_be_loaded(begin: Begin) -> None:
-    script = Script(TOO_LARGE, TOO_LARGE, other)
-    worker = begin(script)
-    assert isinstance(worker.state, LoadFailed)
-    assert isinstance(turned(worker, script), LoadFailed) and len(script.steps) == 1, "there is none to go back to"
-    assert isinstance(turned(worker, script), Ready)
 
 
 @pytest.mark.parametrize("what", ["answer", "race"])
@@ -278,11 +229,3 @@ def test_loading_tells_how_far_it_is_and_stop_brings_the_model_before_back(begin
     script.steps.append(other)
     worker.switch(cast(Any, script), "other")
     assert isinstance(list(worker.states())[-1], Ready) and cast(Any, worker)._engine.info.model == "other"
-
-
-def test_a_closing_program_ends_the_loading() -> None:
-    worker = EngineWorker(cast(Any, Script(lambda: half_loaded(threading.Event()))))
-    worker.start()
-    wait_for(lambda: isinstance(worker.state, Loading) and worker.state.progress.total_bytes > 0)
-    worker.close(SECONDS)
-    wait_for(lambda: not worker.is_running)

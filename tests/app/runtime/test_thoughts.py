@@ -1,6 +1,5 @@
 """Thoughts in conversations: kept, left out of later prompts, of quotations and of the text that is exported."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,8 @@ from app.conversations.figures import figures
 from app.conversations.schema import dump, load
 from app.runtime.prompts import prompt_of
 from app.runtime.sessions import Session
-from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
-from app.ui.reading.chat_view import exchanges
 from core.config import GenerationConfig
-from core.decoding.stats import joined
 from core.errors import CoreError
 from core.generation.events import Event, Finished
 from core.generation.session import Conversation
@@ -61,21 +57,6 @@ def test_a_thought_is_kept_and_left_out_of_the_next_prompt(
     assert told["thought"] == "9 of thought" and told["tokens"] == "10 tokens in 0.2 s"
     assert session.num_talk < sum(one.finished.stats.new_tokens for one in dialogue.exchanges) + 100
     assert session.book is not None and not session.book.evidence(end.text)
-
-
-def test_files_without_thoughts_still_open(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
-    session = reader(worker, tmp_path)
-    engine.enqueue("Dark.")
-    asked(worker, session.id, "How was it?")
-    dialogue = session.dialogue
-    assert dialogue is not None
-    old = json.loads(dump(dialogue))
-    answer = old["nodes"][0]["answer"]
-    for name in ("thought", "in_thought", "thinking"):
-        del answer[name]
-    for name in ("thought_tokens", "thought_seconds"):
-        del answer["stats"][name]
-    assert load(json.dumps(old), dialogue.id) == dialogue
 
 
 def test_the_wish_is_followed_and_an_answer_goes_on_as_it_was_begun(
@@ -143,75 +124,3 @@ def test_an_unfinished_thought_that_the_template_opened_is_in_no_later_prompt() 
     past = [Exchange("How?", end, model="always")]
     empty = text.prompt([], [Turn("How?", ()), Turn("Sure?")])
     assert prompt_of(Conversation(()), past, "Sure?", engine) == empty
-
-
-def test_another_model_goes_on_with_the_text_and_the_old_thought_stays(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.text, "thought_over", lambda prompt, _: [*prompt, 7])
-    session = reader(worker, tmp_path)
-    engine.enqueue("<think> Hm. </think> It was dark.")
-    asked(worker, session.id, "How was it?", replace(CONFIG, max_new_tokens=5))
-    assert engine.prompts[-1][-1] != 7
-    engine.info.model = "another"
-    engine.enqueue("<think> Oh. </think> dark.")
-    list(worker.go_on(session.id, CONFIG))
-    assert engine.prompts[-1][-1] == 7, "the text has begun, so no thought is open"
-    kept = newest(session)
-    assert kept.thought == "Hm.\n\nOh."
-    assert session.num_talk > 0
-
-
-def test_a_thought_goes_on_under_the_template_that_opened_it(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.text, "thought_over", lambda prompt, _: [*prompt, 7])
-    session = reader(worker, tmp_path)
-    engine.enqueue("<think> Hm, hm")
-    asked(worker, session.id, "How was it?", replace(CONFIG, max_new_tokens=2))
-    list(worker.go_on(session.id, replace(CONFIG, max_new_tokens=1)))
-    assert engine.prompts[-1][-1] != 7 and newest(session).thought == "Hm,"
-
-
-def test_the_talk_is_counted_without_a_servers_thought_once(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut_to_texts(engine, monkeypatch)
-    session = reader(worker, tmp_path)
-    engine.enqueue(f"<think> {'Hm, ' * 30}</think> It was dark.")
-    asked(worker, session.id, "How was it?", replace(CONFIG, max_new_tokens=99))
-    kept = newest(session)
-    assert session.book is not None and kept.stats.thought_tokens == 32 and len(kept.token_ids) == 3
-    assert session.num_talk == kept.prompt_tokens + 3 - session.book.num_opening
-
-
-@pytest.mark.parametrize("remote", [True, False])
-def test_the_chat_names_the_button_that_an_unfinished_thought_has(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: bool
-) -> None:
-    if remote:
-        cut_to_texts(engine, monkeypatch)
-    session = reader(worker, tmp_path)
-    engine.enqueue("<think> Hm, hm")
-    asked(worker, session.id, "How was it?", replace(CONFIG, max_new_tokens=2))
-    (shown,) = exchanges(session).values()
-    assert ("Continue goes on" in shown["notice"]) == (">Continue<" in shown["foot"]) == (not remote)
-    assert ("Regenerate it" in shown["notice"]) == remote and shown["thought"][1].strip() == "Hm,"
-
-
-def test_a_trace_shows_thought_and_answer_in_their_order(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    session = reader(worker, tmp_path)
-    engine.enqueue("<think> Hm. </think> Dark.")
-    trace = Trace("How was it?", "triforce")
-    for event in worker.answer(session.id, "How was it?", CONFIG):
-        if hasattr(event, "stats"):
-            trace.apply(event)
-            assert trace.finished or "Hm. \n\nDark. ".startswith(trace.text)
-    assert trace.text == "Hm.\n\nDark. "
-
-
-def test_counts_of_two_stretches_are_added(engine: FakeEngine) -> None:
-    one = engine._figures(3, [THOUGHT_IDS, THOUGHT_IDS, 1])
-    assert joined(one, one).thought_tokens == 4 and joined(one, one).answer_tokens == 2

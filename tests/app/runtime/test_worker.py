@@ -3,18 +3,14 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from app.context.context_documents import Library
-from app.documents import read_document
-from app.documents.errors import EmptyDocument
 from app.runtime.events import (
     AnswerBegun,
-    BookOpened,
     LibraryTooLong,
     LoadFailed,
     Loading,
@@ -27,7 +23,6 @@ from app.runtime.events import (
 )
 from app.runtime.sessions import NoBook, SessionGone
 from app.runtime.worker import EngineFault, EngineWorker
-from app.ui.reading.book_view import BookView
 from core.config import GenerationConfig, SamplingParams
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion, UnknownModel
 from core.generation.events import Finished, PrefillProgress, RoundDone
@@ -76,14 +71,6 @@ def test_the_engine_is_touched_by_its_own_thread_only(worker: EngineWorker, engi
     assert engine.threads == {"engine"}
 
 
-def test_a_second_question_reads_no_book_token_again(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    for question in ("One?", "Two?"):
-        begun, first, *_ = without_pauses(worker.answer(session_id, question, PLAIN))
-        assert isinstance(begun, AnswerBegun) and isinstance(first, PrefillProgress)
-        assert first.reused_tokens >= min(begun.num_read_before, begun.num_book) == begun.num_book
-
-
 def test_every_answer_is_drawn_with_a_seed_of_its_own(
     engine: FakeEngine, start_worker: Callable[..., EngineWorker], tmp_path: Path
 ) -> None:
@@ -106,19 +93,6 @@ def test_stop_ends_the_answer_and_keeps_what_was_written(
     last = until(Finished, stream)
     assert isinstance(last, Finished) and last.stop_reason == "cancelled" and last.text
     assert worker.sessions.get(session_id).exchanges[0].finished is last
-
-
-def test_an_answer_stopped_before_its_first_token_leaves_no_trace(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    engine.writing.clear()
-    stream = worker.answer(session_id, "Never mind", PLAIN)
-    until(PrefillProgress, stream)
-    worker.stop_answer(session_id)
-    assert isinstance(until(Finished, stream), Finished)
-    session = worker.sessions.get(session_id)
-    assert session.exchanges == () and session.conversation is not None and session.conversation.turns == ()
 
 
 def test_a_closed_stream_cancels_its_work(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
@@ -146,16 +120,6 @@ def test_a_second_page_waits_is_told_so_and_then_gets_its_answer(
     for one in (running, thread):
         one.join(SECONDS)
     assert isinstance(events[-1], Finished) and events[-1].stop_reason == "end_of_text"
-
-
-def test_after_another_page_the_book_is_read_again_and_the_events_say_how_much(
-    worker: EngineWorker, tmp_path: Path
-) -> None:
-    first = opened(worker, write_book(tmp_path))
-    opened(worker, write_book(tmp_path, "Another book. " * 20, "other.txt"))
-    begun, progress, *_ = without_pauses(worker.answer(first, "Again?", PLAIN))
-    assert isinstance(begun, AnswerBegun) and isinstance(progress, PrefillProgress)
-    assert begun.num_read_before - progress.reused_tokens > 0.9 * begun.num_book
 
 
 def test_stop_while_waiting_withdraws_the_question(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
@@ -217,38 +181,6 @@ def test_a_file_that_comes_while_another_is_read_is_added_and_nothing_is_read_tw
     assert progress.reused_tokens >= len(first) and isinstance(events[-1], ReadingEnded)
 
 
-def test_a_reading_makes_way_for_a_longer_shelf_and_goes_on_with_it(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    session_id = worker.sessions.enter("").id
-    engine.reading.clear()
-    slow = worker.open_book(session_id, write_book(tmp_path))
-    until(PrefillProgress, slow)
-    thread, _ = in_thread(
-        worker.open_books(session_id, [write_book(tmp_path, "Another book. " * 9, f"{n}.txt" * n) for n in (1, 2)])
-    )
-    rest = list(without_pauses(slow))
-    assert isinstance(rest[-1], ReadingEnded) and not rest[-1].complete
-    engine.reading.set()
-    thread.join(SECONDS)
-    session = worker.sessions.get(session_id)
-    assert session.is_read and session.book is not None and len(session.book.library.books) == 2
-    (failed,) = session.uploads.pending
-    assert failed.error is not None and "holds the same text as 1.txt" in failed.error.problem
-
-
-def test_an_empty_file_is_told_and_leaves_what_is_open(worker: EngineWorker, tmp_path: Path) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    list(worker.answer(session_id, "One?", PLAIN))
-    session = worker.sessions.get(session_id)
-    book, exchanges = session.book, session.exchanges
-    list(worker.open_book(session_id, write_book(tmp_path, "", "bad.txt")))
-    (failed,) = session.uploads.pending
-    assert failed.stage == "failed" and isinstance(failed.error, EmptyDocument)
-    assert session.book is book and session.exchanges == exchanges
-    assert isinstance(list(worker.answer(session_id, "Two?", PLAIN))[-1], Finished)
-
-
 def test_a_shelf_that_is_too_long_waits_for_a_choice_and_leaves_what_is_open(
     worker: EngineWorker, tmp_path: Path
 ) -> None:
@@ -291,44 +223,6 @@ def test_the_last_book_that_goes_takes_the_conversation_along_and_says_so(
         worker.answer(session_id, "Two?", PLAIN)
 
 
-def test_a_shelf_of_other_books_begins_a_new_conversation(worker: EngineWorker, tmp_path: Path) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    list(worker.answer(session_id, "One?", PLAIN))
-    session = worker.sessions.get(session_id)
-    other = Library().add(read_document(write_book(tmp_path, "Another book. " * 9, "other.txt")))
-    list(worker.arrange(session_id, lambda _: other))
-    assert session.exchanges == () and session.is_read and "A new conversation" in session.uploads.note
-    assert "stays in the list" in session.uploads.note and len(worker.conversations.listing().summaries) == 1
-
-
-def test_an_order_that_is_changed_is_read_anew_from_where_it_changes(worker: EngineWorker, tmp_path: Path) -> None:
-    session_id = worker.sessions.enter("").id
-    files = [write_book(tmp_path, f"Book {name}. " * 30, f"{name}.txt") for name in "abc"]
-    list(worker.open_books(session_id, files))
-    session = worker.sessions.get(session_id)
-    assert session.book is not None and session.book.names == ("a.txt", "b.txt", "c.txt")
-    events = list(worker.arrange(session_id, lambda library: library.move(2, 1)))
-    assert session.book.names == ("a.txt", "c.txt", "b.txt") and session.is_read
-    progress = next(event for event in events if isinstance(event, PrefillProgress))
-    assert len("Book a. " * 30) <= progress.reused_tokens < 2 * len("Book a. " * 30)
-
-
-def test_stop_keeps_what_is_not_opened_yet_for_later(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
-    busy = opened(worker, write_book(tmp_path))
-    engine.writing.clear()
-    in_thread(worker.answer(busy, "Long?", PLAIN))
-    wait_for(lambda: len(engine.configs) == 1)
-    session = worker.sessions.enter("")
-    thread, events = in_thread(worker.open_book(session.id, write_book(tmp_path, "Another. " * 20, "other.txt")))
-    wait_for(lambda: Waiting("another page", 1) in events)
-    worker.stop_reading(session.id)
-    thread.join(SECONDS)
-    assert session.book is None and session.uploads.behind
-    engine.writing.set()
-    list(worker.read_book(session.id))
-    assert session.is_read and not session.uploads.behind
-
-
 # -------------------- where in the book
 
 
@@ -344,51 +238,6 @@ def test_what_is_loaded_is_told_while_an_answer_is_written(
     plain = worker.answer(session_id, "And now?", GenerationConfig(method="autoregressive"))
     *_, last = (event.loaded for event in plain if isinstance(event, PagesLoaded))
     assert not last.retrieves and last.num_seen == 0
-
-
-def test_usual_questions_are_not_worth_reading_a_book_again(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    session = worker.sessions.enter("")
-    stream = worker.open_book(session.id, write_book(tmp_path))
-    ended = until(ReadingEnded, stream)
-    assert isinstance(ended, ReadingEnded) and ended.complete
-    engine.forget()
-    list(stream)
-    wait_for(lambda: not worker._jobs)
-    assert session.baseline is None
-
-
-def test_usual_questions_are_put_to_a_book_once_and_again_to_another(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    engine.baseline = [1.0, 0.5, 0.5]
-    session_id = opened(worker, write_book(tmp_path))
-    session = worker.sessions.get(session_id)
-    wait_for(lambda: session.baseline is not None)
-    assert list(session.baseline or ()) == [1, 0.5, 0.5]
-    engine.baseline = [1.0]
-    list(worker.answer(session_id, "And?", PLAIN))
-    assert len(session.baseline or ()) == 3
-    list(worker.open_book(session_id, write_book(tmp_path, "Another. " * 20, "other.txt")))
-    wait_for(lambda: session.baseline is not None and len(session.baseline) == 1)
-
-
-def test_another_budget_has_usual_weights_of_its_own(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
-    engine.baseline = [1.0]
-    session_id = opened(worker, write_book(tmp_path))
-    session = worker.sessions.get(session_id)
-    wait_for(lambda: session.baseline is not None)
-    assert session.baseline_budget == engine.config.retrieval.budget
-    engine.baseline, engine.weights = [1.0, 0.5], [0.5, 0.5]
-    events = worker.answer(session_id, "Where?", replace(PLAIN, budget=128))
-    first, *_ = (event.loaded for event in events if isinstance(event, PagesLoaded))
-    assert first.budget == 128
-    wait_for(lambda: session.baseline_budget == 128)
-    assert len(session.baseline_for(first) or ()) == 2
-    list(worker.answer(session_id, "And now?", PLAIN))
-    wait_for(lambda: session.baseline_budget == engine.config.retrieval.budget)
-    assert session.baseline_for(first) is None, "they say nothing about a cache of another size"
 
 
 @pytest.mark.parametrize(
@@ -428,29 +277,6 @@ def test_regenerate_replaces_the_last_answer_only(worker: EngineWorker, engine: 
         ("Question 1", "First."),
         ("Question 2", "Another second."),
     ]
-
-
-def test_clear_begins_anew_and_keeps_the_book_read(worker: EngineWorker, tmp_path: Path) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    list(worker.answer(session_id, "One?", PLAIN))
-    worker.clear(session_id)
-    session = worker.sessions.get(session_id)
-    assert session.exchanges == () and session.is_read
-    begun, progress, *_ = without_pauses(worker.answer(session_id, "Two?", PLAIN))
-    assert isinstance(begun, AnswerBegun) and isinstance(progress, PrefillProgress)
-    assert progress.reused_tokens >= begun.num_book
-
-
-def test_an_answer_that_was_cleared_away_is_not_recorded(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    engine.enqueue("One two | three")
-    stream = worker.answer(session_id, "Long?", PLAIN)
-    until(RoundDone, stream)
-    worker.clear(session_id)
-    list(stream)
-    assert worker.sessions.get(session_id).exchanges == ()
 
 
 def test_a_page_that_reloads_finds_its_session_again(worker: EngineWorker) -> None:
@@ -499,17 +325,3 @@ def test_a_model_that_cannot_be_loaded_is_said_at_every_job(
             list(worker.open_book(worker.sessions.enter("").id, write_book(tmp_path)))
     finally:
         worker.close()
-
-
-def test_book_opened_comes_before_anything_is_read(worker: EngineWorker, tmp_path: Path) -> None:
-    events = list(worker.open_book(worker.sessions.enter("").id, write_book(tmp_path)))
-    kinds = [type(event) for event in events]
-    assert kinds.index(BookOpened) < kinds.index(PrefillProgress) and kinds[-1] is ReadingEnded
-
-
-def test_between_opening_and_reading_nothing_is_said_to_be_stopped(worker: EngineWorker, tmp_path: Path) -> None:
-    session = worker.sessions.enter("")
-    for event in worker.open_book(session.id, write_book(tmp_path)):
-        if isinstance(event, BookOpened):
-            assert BookView(session).reading and not BookView(session).paused
-    assert session.doing is None and session.is_read

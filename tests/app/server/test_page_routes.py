@@ -17,14 +17,14 @@ from app.runtime.sessions import MOST_SESSIONS, Session
 from app.runtime.worker import EngineWorker
 from app.server import page_routes
 from app.server.page_routes import PageRoutes
-from app.ui.acts import MOST_DETAIL, follow
+from app.ui.acts import MOST_DETAIL
 from app.ui.assets import SERVED
 from app.ui.page import PARTS
 from app.ui.shown import shown_of
-from app.ui.site import Drawer, Site
+from app.ui.site import Drawer
 from app.ui.state import GROWN, applied
 from core.decoding.registry import FASTEST
-from tests.app.fakes import GRADIO_WARNINGS, MACHINE, SECONDS, FakeEngine, finish, opened, worker_of, write_book
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, worker_of, write_book
 from tests.app.ui.pages import MARK, PageOf, act_id, until
 from tests.app.ui.race.test_race import PAIR, raced
 
@@ -187,63 +187,6 @@ def test_a_page_that_somebody_sees_is_not_forgotten(page: PageOf, routes: PageRo
                 page.worker.sessions.enter("")
             await visitor.takes()
         assert page.worker.sessions.find(page.session.id) is page.session
-        await visitor.goes()
-
-    finish(visit())
-
-
-def test_the_stream_of_a_page_that_was_forgotten_ends_with_its_next_act(page: PageOf, routes: PageRoutes) -> None:
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id).comes()
-        await visitor.takes()
-        for _ in range(MOST_SESSIONS):
-            page.worker.sessions.enter("")
-        assert (await visitor.takes()).keys() == {"parts"}
-        page.does("explode")
-        with pytest.raises(StopAsyncIteration):
-            await visitor.sees(lambda _: False)
-        await visitor.comes()
-        await visitor.sees(lambda shown: "something unknown" in shown["problem"])
-        await visitor.goes()
-
-    finish(visit())
-
-
-def test_a_page_that_is_quiet_gives_a_sign_of_life(page: PageOf, routes: PageRoutes) -> None:
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id).comes()
-        loop, gap = asyncio.get_running_loop(), 0.0
-        while gap < 0.95:  # parts that rest are looked at until they have shown the last change
-            before, told = loop.time(), await asyncio.wait_for(visitor.takes(), SECONDS)
-            gap = loop.time() - before
-        assert told["parts"] == {}
-        await visitor.goes()
-
-    assert page_routes.SIGN_OF_LIFE_SECONDS <= 1.5
-    finish(visit())
-
-
-def test_a_change_is_told_at_once(page: PageOf, routes: PageRoutes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_routes, "SIGN_OF_LIFE_SECONDS", 1e9)
-
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id).comes()
-        await visitor.takes()
-        page.does("explode")
-        await visitor.sees(lambda shown: shown["problem"])
-        await visitor.goes()
-
-    finish(visit())
-
-
-def test_a_state_of_megabytes_arrives(page: PageOf, routes: PageRoutes) -> None:
-    async def visit() -> None:
-        shown_of(page.session).leaves["read"] = large = "é<b>" * 1_000_000
-        visitor = await Visitor(routes, page.session.id).comes()
-        await visitor.takes()
-        assert visitor.shown["leaf"] == large
-        page.does("close")
-        await visitor.sees(lambda shown: shown["leaf"] == "")
         await visitor.goes()
 
     finish(visit())
@@ -426,120 +369,6 @@ def test_the_answer_of_a_page_that_has_gone_stops_and_is_kept(
         await third.takes()
         assert "live" not in third.shown and len(third.shown["chat"]["order"]) == 1
         await third.goes()
-
-    finish(visit())
-
-
-def test_a_reading_that_was_left_goes_on_with_the_next_visitor(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page_routes, "GONE_SECONDS", 0.05)
-    session = worker.sessions.enter("")
-    routes = PageRoutes(Site(worker))
-    engine.step = True  # one chunk
-    follow(session, worker.open_books(session.id, [write_book(tmp_path)]))
-
-    async def visit() -> None:
-        visitor = await Visitor(routes, session.id).comes()
-        await visitor.sees(lambda shown: "stop-reading" in shown["reading"])
-        await settled(lambda: session.num_read > 0)
-        await visitor.goes()
-        await settled(lambda: session.abandoned and not worker.is_busy(session))
-        assert not session.is_read and not session.is_reading
-        engine.step = False
-        engine.reading.set()
-        await asyncio.sleep(0.2)
-        assert not session.is_read, "nobody looks"
-        await visitor.comes()
-        await visitor.sees(lambda shown: "Read once" in shown["book"])
-        assert session.is_read and not session.abandoned
-        await visitor.goes()
-
-    finish(visit())
-
-
-def test_a_reading_that_the_reader_stopped_stays_stopped(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page_routes, "GONE_SECONDS", 0.05)
-    page = PageOf(worker)
-    routes = PageRoutes(page.site)
-    engine.step = True
-    follow(page.session, worker.open_books(page.session.id, [write_book(tmp_path)]))
-
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id).comes()
-        await settled(lambda: page.session.num_read > 0)
-        page.does("stop-reading")
-        await settled(lambda: not worker.is_busy(page.session))
-        engine.step = False
-        engine.reading.set()
-        await visitor.sees(lambda shown: "read-on" in shown["reading"])
-        await visitor.goes()
-        await asyncio.sleep(0.2)
-        await visitor.comes()
-        await visitor.sees(lambda shown: "read-on" in shown["reading"])
-        for _ in range(2):
-            await visitor.takes()
-        assert not page.session.is_read and not page.session.abandoned
-        await visitor.goes()
-
-    finish(visit())
-
-
-def test_a_book_of_another_model_is_read_again_once_while_somebody_looks(
-    page: PageOf, routes: PageRoutes, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker, session, readings = page.worker, page.session, list[str]()
-    read = worker.read_book
-    monkeypatch.setattr(worker, "read_book", lambda one: readings.append(one) or read(one))
-    monkeypatch.setattr(page_routes, "SIGN_OF_LIFE_SECONDS", 0.05)
-    other = FakeEngine()
-    other.info.model = "other"
-
-    async def visit() -> None:
-        visitor = await Visitor(routes, session.id).comes()
-        await visitor.takes()
-        worker.switch(lambda: (other, MACHINE), "other")
-        await visitor.sees(lambda shown: "other" in shown["masthead"] and "Read once" in shown["book"])
-        for _ in range(3):
-            await visitor.takes()
-        assert readings == [session.id] and session.is_read and not session.is_stale
-        other.reading.clear()
-        third = FakeEngine()
-        third.step = True
-        worker.switch(lambda: (third, MACHINE), "third")
-        while len(readings) < 2:
-            await visitor.takes()
-        await settled(lambda: session.num_read > 0)
-        page.does("stop-reading")
-        await settled(lambda: not worker.is_busy(session))
-        for _ in range(5):
-            await visitor.takes()
-        assert len(readings) == 2, "what the reader stopped is not begun again"
-        await visitor.goes()
-
-    finish(visit())
-
-
-def test_a_book_that_another_model_could_not_read_is_tried_once(
-    page: PageOf, routes: PageRoutes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    readings: list[str] = []
-    monkeypatch.setattr(page.worker, "read_book", lambda one: iter(readings.append(one) or ()))
-    monkeypatch.setattr(page_routes, "SIGN_OF_LIFE_SECONDS", 0.02)
-
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id).comes()
-        page.worker.switch(lambda: (FakeEngine(), MACHINE), "other")
-        for number in (1, 2):
-            while len(readings) < number:
-                await visitor.takes()
-            for _ in range(10):
-                await visitor.takes()
-            assert len(readings) == number and page.session.is_stale
-            page.worker.switch(lambda: (FakeEngine(), MACHINE), "yet another")
-        await visitor.goes()
 
     finish(visit())
 

@@ -70,12 +70,6 @@ def test_a_foreign_address_is_refused() -> None:
         serve_page.check_port("203.0.113.7", 7860)
 
 
-def test_an_unknown_model_is_refused_before_anything_is_served(arguments: argparse.Namespace) -> None:
-    arguments.model = "no-such-model"
-    with pytest.raises(UnknownModel):
-        serve_page.run(arguments)
-
-
 def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(CoreError, match="--data-dir"):

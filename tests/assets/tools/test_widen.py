@@ -7,22 +7,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from app.cli.arguments import parse_arguments
-from assets.tools.bench.command import check
-from assets.tools.commands import TOOLS
-from assets.tools.widen import CutLinear, Sizes, WidenedFiles, pair_files, parse_sizes, wide_config, widen
+from assets.tools.widen import Sizes, WidenedFiles, pair_files, parse_sizes, wide_config, widen
 from core.caches.full import FullCache
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.engine_builder import PairFiles
-from core.errors import InvalidSetting, NotEnoughMemory, UnknownModel, UnsupportedModel
+from core.errors import NotEnoughMemory
 from core.generation.events import Finished
 from core.models.cached_model import CachedModel
 from core.models.hub.catalog import find
 from core.models.loader import dims_of, load_module, load_tokenizer, read_config
-from core.planning.hardware import Machine
-from core.planning.planner import make_plan
 from tests.core.toys import CPU, tiny_config, tiny_model
 
 TEXT = "The keeper of the harbour wrote the name of every ship into a grey book, and nobody asked him why. "
@@ -152,36 +147,6 @@ def test_a_wrong_widening_would_be_noticed(wrong: str) -> None:
     assert error(wide, toy(4), torch.float64, toy_tokens()) > 1e-7
 
 
-def test_what_is_not_seen_is_random_where_it_can_be() -> None:
-    """Zeros time faster than data: only what would be seen is zero, and surplus keys and values are traffic."""
-    small = tiny_model(tiny_config(layers=1), 3)
-    wide = widen(small, wide_config(cast(Any, small).config, Sizes(2, 384, 12, 12, 32, 150, 100)), torch.float32, CPU)
-    zeros = {name: float((p == 0).float().mean()) for name, p in wide.named_parameters()}
-    assert all(zeros[f"model.layers.1.self_attn.{kind}_proj.weight"] == 0 for kind in "qkv")
-    assert zeros["model.layers.0.self_attn.k_proj.weight"] == zeros["lm_head.weight"] == 0
-    assert zeros["model.layers.0.mlp.gate_proj.weight"] == zeros["model.layers.1.mlp.up_proj.weight"] == 0
-    assert zeros["model.layers.0.self_attn.q_proj.weight"] < 0.05
-    tokens = toy_tokens()
-    cache = FullCache(dims_of(cast(Any, wide).config, "wide", weight_bytes=0).shape(torch.float32, CPU), 64, 8)
-    CachedModel("full", wide, cache, CPU).feed(Context(tokens), range(len(tokens)), 1)
-    for layer in range(2):
-        k, v = cache.rows(layer, 0, len(tokens))
-        assert float(k.std((1, 2)).min()) > 0.1 and float(v.std((1, 2)).min()) > 0.1
-
-
-def test_a_seed_and_a_dtype_give_the_same_weights_again(small: nn.Module) -> None:
-    config = wide_config(cast(Any, small).config, CASES["more heads"])
-    first, second = (widen(small, config, torch.float16, CPU) for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    assert {p.dtype for p in first.parameters()} == {torch.float16}
-
-
-def test_every_logit_is_computed_and_only_those_of_the_tokenizer_are_kept(small: nn.Module) -> None:
-    wide = cast(Any, widen(small, wide_config(cast(Any, small).config, CASES["grouped"]), torch.float32, CPU))
-    assert isinstance(wide.lm_head, CutLinear) and wide.lm_head.weight.shape == (4000, 768)
-    assert wide.lm_head(torch.zeros(1, 3, 768)).shape == (1, 3, 3072)
-
-
 # -------------------- names and sizes
 
 
@@ -203,19 +168,6 @@ def test_sizes_go_by_name(name: str, expected: Sizes) -> None:
     assert parse_sizes(name) == expected
 
 
-@pytest.mark.parametrize("name", ["", "x", "x6", "gpt", "700x6", "1024", "llama2-7bx", "1024x6x6"])
-def test_a_size_that_is_none_is_told_in_one_line(name: str) -> None:
-    with pytest.raises(UnknownModel) as raised:
-        files_of(name)
-    assert "llama2-7b" in raised.value.hint and "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("name", ["896x6", "1024x3", "qwen2.5-7b"])
-def test_sizes_that_cannot_hold_the_small_model_are_refused(name: str) -> None:
-    with pytest.raises(UnsupportedModel):
-        files_of(name)
-
-
 @pytest.mark.parametrize(("name", "billions"), [("llama2-7b", 6.74), ("llama2-13b", 13.02), ("llama-3.1-8b", 8.03)])
 def test_real_sizes_have_the_parameters_of_the_real_models(name: str, billions: float) -> None:
     files, harbour = files_of(name), pair_files(EngineConfig())
@@ -224,17 +176,6 @@ def test_real_sizes_have_the_parameters_of_the_real_models(name: str, billions: 
     assert dims.weight_bytes == 2 * parameters and not isinstance(harbour, WidenedFiles)
     assert (dims.vocab_size, dims.max_context) == (harbour.target.vocab_size, harbour.target.max_context)
     assert read_config(files.entry.target).vocab_size == dims.vocab_size
-
-
-def test_a_model_beyond_the_memory_is_refused_before_anything_is_made() -> None:
-    machine = Machine("test processor", 2, 24 << 30, 20 << 30, ())
-    with pytest.raises(NotEnoughMemory, match=r"weights and what lies beside them need 2\d\.\d GiB"):
-        make_plan(files_of("llama2-7b").target, None, EngineConfig(device="cpu"), machine)
-
-
-def test_peers_read_files_and_a_widened_model_has_none() -> None:
-    with pytest.raises(InvalidSetting, match="Peers"):
-        check(parse_arguments(["bench", "--suite", "peers", "--model", "widened:1024x6"], TOOLS))
 
 
 # -------------------- an engine

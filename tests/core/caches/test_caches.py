@@ -3,8 +3,6 @@
 Keys and values are made from (token index, layer, head), so a row tells which token it belongs to.
 """
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +12,6 @@ from torch import Tensor
 from core.caches import policies
 from core.caches.base import KVCache, KVShape
 from core.caches.full import FullCache
-from core.caches.full_parts import Gathered
 from core.caches.policies import (
     HeavyHitters,
     SinkOnly,
@@ -244,32 +241,6 @@ def test_the_kernel_moves_what_stock_operations_move(monkeypatch: pytest.MonkeyP
     for layer in range(2):
         assert torch.equal(stock.k[layer][:, :, :rows], compiled.k[layer][:, :, :rows])
         assert torch.equal(stock.v[layer][:, :, :rows], compiled.v[layer][:, :, :rows])
-
-
-def test_a_selection_that_breaks_off_leaves_nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was brought before it broke off is not taken for what lay there."""
-    full = filled(300)
-    cache = RetrievalCache(full, TopChunks(full, CONFIG))
-    cache.select()
-    run_pass(full, 300, 16)
-    gather = full.gather
-
-    def breaks(layer: Tensor, head: Tensor, chunk: Tensor) -> Iterator[Gathered]:
-        for found in gather(layer, head, chunk):
-            if found.layer == 1:
-                raise torch.OutOfMemoryError
-            yield found
-
-    monkeypatch.setattr(full, "gather", breaks)
-    with pytest.raises(torch.OutOfMemoryError):
-        cache.select()
-    assert cache.held_chunks().shape[2] == 0
-    monkeypatch.undo()
-    cache.select()
-    for layer, chunks in enumerate(cache.held_chunks()):
-        for head in range(2):
-            index = [c * 4 + i for c in chunks[head].tolist() for i in range(4)]
-            assert torch.equal(cache.k[layer][0, head, : len(index), 0], mark(0, 316, layer)[0, head, index, 0])
 
 
 def test_a_context_below_the_budget_is_held_whole() -> None:

@@ -1,7 +1,5 @@
 """Offloaded layers against resident ones, their twin: after any verdicts the same rows, landmarks and attention."""
 
-import gc
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,12 +78,6 @@ def launches(blocks: int, rows: int) -> int:
     with Launches() as counted:
         cache.attend(0, q, 0.4)
     return counted.count
-
-
-@pytest.mark.parametrize("rows", [1, 9])
-def test_a_group_of_blocks_takes_few_launches(rows: int) -> None:
-    """Bringing it, attending to it, counting and merging."""
-    assert launches(10 * GROUP, rows) - launches(2 * GROUP, rows) < 8 * 28
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 17])
@@ -171,18 +163,6 @@ def test_a_share_left_to_the_host_equals_bringing_everything(
         for cache in caches:
             cache.truncate(max(1, cache.length - rejected))
         assert_alike(resident, helped)
-
-
-@pytest.mark.parametrize(
-    "asked", [Asked(softcap=0.5), Asked(sinks=torch.tensor([2.0, -1.0, 0.0, 3.0]))], ids=["soft cap", "sinks"]
-)
-def test_the_host_attends_as_the_layer_asks(asked: Asked) -> None:
-    caches = FullCache(SHAPE, 600, CHUNK), FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
-    caches[1].let_host_attend(0.5)
-    run_pass(caches, 200, 0, asked)
-    for count in (1, 9):
-        for attention in run_pass(caches, count, count, asked):
-            assert torch.allclose(attention[0], attention[1], atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 9, layer_storage.SHORT_PASS])
@@ -299,36 +279,6 @@ def test_an_answer_that_nobody_took_is_dropped_by_the_next_pass(monkeypatch: pyt
         assert torch.allclose(attention[0], attention[1], atol=1e-5)
 
 
-def test_the_thread_ends_with_the_cache_or_when_it_is_not_wanted() -> None:
-    def running() -> set[threading.Thread]:
-        gc.collect()
-        return {thread for thread in threading.enumerate() if thread.name.startswith("host attention")}
-
-    def ended(threads: set[threading.Thread]) -> bool:
-        for thread in threads:
-            thread.join(10)
-        return not any(thread.is_alive() for thread in threads)
-
-    before = running()
-    cache = FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
-    cache.let_host_attend(0.5)
-    run_pass((cache,), 200, 0)
-    run_pass((cache,), 1, 1)
-    first = running() - before
-    assert len(first) == 1
-    cache.let_host_attend(0.0)
-    run_pass((cache,), 1, 2)  # layers keep nothing of the pass before
-    running()
-    assert ended(first) and cache.link_bytes == cache.nbytes // cache.length * 192
-    cache.let_host_attend(0.5)
-    run_pass((cache,), 1, 3)
-    second = running() - before
-    assert len(second) == 1
-    del cache
-    running()
-    assert ended(second)
-
-
 def test_a_lost_block_would_be_noticed() -> None:
     """Negative control: what lies on the host is really attended to."""
     caches = FullCache(SHAPE, 600, CHUNK), FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
@@ -352,18 +302,6 @@ def test_a_tail_put_aside_comes_back_whole() -> None:
         cache.truncate(70)
         cache.attach(suffix)
     assert_alike(*caches)
-
-
-def test_a_pass_that_broke_off_leaves_nothing_behind() -> None:
-    caches = FullCache(SHAPE, 600, CHUNK), FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
-    run_pass(caches, 120, 0)
-    broken = caches[1]
-    broken.begin(120, 1)
-    row = torch.zeros(1, SHAPE.num_kv_heads, 1, SHAPE.head_dim)
-    broken.stage(0, row, row)
-    broken.attend(0, torch.zeros(1, SHAPE.num_heads, 1, SHAPE.head_dim), 0.4)  # and no other layer, no commit
-    for attention in run_pass(caches, 5, 1):
-        assert torch.allclose(attention[0], attention[1], atol=1e-5)
 
 
 def test_the_conveyor_hands_pieces_over_in_order_through_few_buffers() -> None:

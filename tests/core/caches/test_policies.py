@@ -1,6 +1,5 @@
 """Selection policies by name: those that ship, those of others, and that no text depends on them."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -83,15 +82,3 @@ def test_names_are_taken_once_and_unknown_ones_refused() -> None:
     check_policy("attention", shared=True)
     with pytest.raises(InvalidSetting, match="other processes"):
         check_policy("oldest", shared=True)
-
-
-def test_the_example_runs_and_both_policies_write_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    file = ROOT / "assets" / "docs" / "examples" / "own_policy.py"
-    spec = importlib.util.spec_from_file_location("own_policy", file)
-    assert spec is not None and spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    text = (ROOT / "assets" / "books" / "harbour-32k.txt").read_text(encoding="utf-8")[:9000]
-    answers = example.main(text, "Tell what the book says about the harbour.")
-    assert answers["landmark"] == answers["strongest-vote"] != ""
-    assert "strongest-vote" in capsys.readouterr().out

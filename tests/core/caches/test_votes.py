@@ -226,25 +226,6 @@ def test_what_the_host_attends_to_counts_as_if_it_had_been_brought(
     assert not torch.allclose(wrong, brought.votes, rtol=1e-3, atol=1e-7), "the control"
 
 
-def test_votes_that_were_remembered_come_back() -> None:
-    """A prompt that is asked again has its votes, whatever was written since; another's are not taken for them."""
-    engine = tiny_engine(offload=Offload(block_rows=16))
-    prompt, full = random_prompt(300), engine.full_cache
-    config = GenerationConfig(method="retrieval", max_new_tokens=20, speculation=SpeculationConfig(adaptive=False))
-    held = []
-    for _ in range(2):
-        for _ in engine.read(prompt):
-            pass
-        assert full.can_choose(len(prompt) - 9, len(prompt) - 1)
-        held.append([full.votes.newest(layer, full.length) for layer in range(full.shape.num_layers)])
-        for _ in engine.generate(prompt, config):
-            pass
-    assert all(torch.equal(a, b) for a, b in zip(*held, strict=True) if a is not None and b is not None)
-    assert all(one is not None for one in (*held[0], *held[1]))
-    full.votes.forget()
-    assert not full.can_choose(0, full.length)
-
-
 def answer(policy: str, backend: Backend) -> tuple[int, ...]:
     engine = tiny_engine(backend=backend)
     engine._levels._chooser = {"verification": ByVerification, "landmark": TopChunks}[policy](

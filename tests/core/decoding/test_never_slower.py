@@ -254,21 +254,6 @@ def test_a_greedy_answer_begins_with_what_the_last_one_has_shown(
     assert took[1] < 0.98 * took[0] if sampling.greedy else took[1] == pytest.approx(took[0], rel=1e-9)
 
 
-@pytest.mark.parametrize(("full", "rows"), [(0.02, {1, 3, 9}), (1.0, {1, 9})])
-def test_slow_passes_are_timed_less(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, full: float, rows: set[int]
-) -> None:
-    clock = Clock.set(monkeypatch)
-    parts = scripted(
-        clock, script := [*text("new", NEW), *[0] * 80], tmp_path, (0.9, 0.9), (0.01, 0.01), ROW * full, full
-    )
-    with monkeypatch.context() as patch:
-        patch.setattr(ScriptedModel, "feed_tokens", counted := counting(ScriptedModel.feed_tokens))
-        Decoder("retrieval", parts, SAMPLED, ADAPTIVE).start(Context(script[:BOOK]))
-    sizes = [size for name, size in counted.sizes if name == "full"]
-    assert set(sizes) == rows and len(sizes) == len(rows) * (3 if full < 0.1 else 1)
-
-
 def test_timing_before_an_answer_can_be_cancelled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock = Clock.set(monkeypatch)
     parts, cancel = (

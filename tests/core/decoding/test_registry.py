@@ -1,26 +1,12 @@
 """The registry of methods: torch-free, and in step with what engine, theme and policies have."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from core.caches.policies import LOSSY_POLICIES
-from core.config import GenerationConfig
-from core.decoding.registry import (
-    COMPARED,
-    EXACT_METHODS,
-    FASTEST,
-    LOSSY_METHODS,
-    METHODS,
-    PLAIN,
-    check_method,
-    default_method,
-    is_exact,
-    methods_for,
-)
+from core.decoding.registry import EXACT_METHODS, METHODS, check_method
 from core.errors import InvalidSetting
 
 ROOT = Path(__file__).parents[3]
@@ -43,26 +29,6 @@ def test_every_method_is_named_once_and_has_its_parts() -> None:
         "evicting",
     }
     assert all("evicting" not in METHODS[name].models for name in EXACT_METHODS)
-
-
-def test_what_drops_part_of_the_book_says_what_it_keeps() -> None:
-    assert set(LOSSY_METHODS) == set(LOSSY_POLICIES) and set(METHODS) == {*EXACT_METHODS, *LOSSY_METHODS}
-    assert [is_exact(name) for name in ("triforce", PLAIN, "h2o", "streamingllm")] == [True, True, False, False]
-
-
-def test_every_colour_is_one_of_the_theme() -> None:
-    theme = (ROOT / "assets" / "static" / "css" / "theme.css").read_text(encoding="utf-8")
-    known = set(re.findall(r"--([\w-]+):", theme))
-    assert {method.colour for method in METHODS.values()} <= known
-
-
-def test_what_can_be_used_begins_with_what_is_used() -> None:
-    for has_draft in (True, False):
-        usable = methods_for(has_draft=has_draft)
-        assert usable[0] == default_method(has_draft=has_draft)
-        assert set(usable) == {name for name, method in METHODS.items() if has_draft or not method.needs_draft}
-    assert default_method(has_draft=True) == FASTEST
-    assert GenerationConfig().method == COMPARED[1], "TriForce as published"
 
 
 def test_an_unknown_method_is_named() -> None:

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from core.decoding.origin import Origin
 from core.decoding.sampling import TokenSampler
-from core.decoding.verify import Guess, no_guess, verify
+from core.decoding.verify import Guess, verify
 
 Q = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]])
 P = torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0], [0.3, 0.3, 0.4]])
@@ -57,12 +57,6 @@ def test_a_verdict_tells_p_and_q_of_every_token(accepted: int) -> None:
     expected = [[0.4, 0, 0], [0, 0.1, 0], P[2].tolist()][accepted]
     assert sampler.weights.tolist() == pytest.approx(expected)
     assert torch.equal(verdict.probs, P[: accepted + 1])
-
-
-def test_without_a_guess_a_token_is_drawn_from_the_judge() -> None:
-    verdict = verify(no_guess(P[2:]), P[2:], Fixed(0), "full")
-    assert verdict.tokens == (2,) and verdict.origins == (Origin("full", "drawn"),)
-    assert verdict.p_and_q() == (pytest.approx((0.4,)), (None,))
 
 
 def test_a_residual_of_nothing_falls_back_to_the_judge() -> None:

@@ -10,7 +10,7 @@ from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import METHODS
 from core.engine import Engine
 from core.generation import interleave
-from core.generation.events import Finished, LaneEvent, PrefillProgress, RoundDone
+from core.generation.events import Finished, LaneEvent, RoundDone
 from tests.core.toys import random_prompt, tiny_engine
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
@@ -49,10 +49,10 @@ def test_every_lane_writes_what_it_would_write_alone(length: int) -> None:
 
 def test_lanes_of_the_same_caches_do_not_disturb_each_other() -> None:
     """Two lanes that share retrieval cache and draft, with different samples behind the same prompt."""
-    engine, prompt = tiny_engine(noise=0.05), random_prompt(700)
+    engine, prompt = tiny_engine(noise=0.05), random_prompt(500)
     hot = SamplingParams(temperature=1.0)
-    plain = [config("autoregressive", sampling=hot, seed=seed) for seed in (1, 2)]
-    greedy = [config("triforce"), config("retrieval")]
+    plain = [config("autoregressive", 30, sampling=hot, seed=seed) for seed in (1, 2)]
+    greedy = [config("triforce", 30), config("retrieval", 30)]
     _, finished = raced(engine, prompt, [plain[0], greedy[0], plain[1], greedy[1]])
     assert finished[0].token_ids != finished[2].token_ids
     assert finished[1].token_ids == finished[3].token_ids
@@ -65,8 +65,8 @@ def test_lanes_of_the_same_caches_do_not_disturb_each_other() -> None:
 def test_sampled_lanes_write_what_they_would_write_alone() -> None:
     """With a seed, whenever their turns come. As it was, every turn began with another choice and an empty draft."""
     prompt, hot = random_prompt(700), SamplingParams(temperature=0.8)
-    methods = ("triforce", "draft", "triforce-lookup", "triforce", "streamingllm", "streamingllm")
-    configs = [config(method, 130, sampling=hot, seed=number) for number, method in enumerate(methods)]
+    methods = ("triforce", "draft", "triforce-lookup", "streamingllm", "streamingllm")
+    configs = [config(method, 40, sampling=hot, seed=number) for number, method in enumerate(methods)]
     _, finished = raced(tiny_engine(noise=0.05, budget=128), prompt, configs)
     assert len({result.token_ids for result in finished}) == len(methods)
     for configured, result in zip(configs, finished, strict=True):
@@ -74,16 +74,6 @@ def test_sampled_lanes_write_what_they_would_write_alone() -> None:
         assert isinstance(expected, Finished)
         assert result.token_ids == expected.token_ids, configured.method
         assert result.stats.level2 == expected.stats.level2 and result.stats.level1 == expected.stats.level1
-
-
-def test_a_lane_that_starts_late_chooses_by_the_queries_of_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lane before it has overwritten them: it wrote to its end in one turn."""
-    monkeypatch.setattr(interleave, "SLICE_SECONDS", 1e9)
-    prompt, late = random_prompt(700), config("retrieval", 40, sampling=SamplingParams(temperature=0.8), seed=3)
-    _, finished = raced(tiny_engine(budget=128), prompt, [config("autoregressive", 200), late])
-    *_, expected = tiny_engine(budget=128).generate(prompt, late)
-    assert isinstance(expected, Finished)
-    assert finished[1].token_ids == expected.token_ids and finished[1].stats.level2 == expected.stats.level2
 
 
 def test_a_lane_that_cannot_end_does_not_keep_the_others_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,14 +109,6 @@ def test_lanes_take_turns_and_count_only_their_own_passes() -> None:
     assert plain.full_passes == plain.new_tokens == 60
     assert fast.full_passes < 60 and fast.level2 is not None and plain.level2 is None
     assert set(fast.seconds_by_part) == {"draft", "retrieval", "full", "other"}
-
-
-def test_the_book_is_read_once_and_kept() -> None:
-    engine, prompt = tiny_engine(), random_prompt(300)
-    events, _ = raced(engine, prompt, [config("autoregressive", 10), config("triforce", 10)])
-    assert all(event.lane is None for event in events if isinstance(event.event, PrefillProgress))
-    first, *_ = engine.generate(prompt, config("triforce", 5))
-    assert isinstance(first, PrefillProgress) and first.reused_tokens == len(prompt) - 1
 
 
 def test_a_budget_of_time_ends_a_lane() -> None:

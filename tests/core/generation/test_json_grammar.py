@@ -62,13 +62,6 @@ def test_every_exact_method_writes_the_document_of_plain_decoding(engine: Engine
     assert answered(engine, PERSON, method=method).token_ids == plain.token_ids
 
 
-def test_without_the_schema_the_answer_is_another() -> None:
-    engine = Engine.load(EngineConfig(context=2048, device="cpu"))
-    with pytest.raises(json.JSONDecodeError):
-        json.loads(answered(engine, None).text)
-    engine.close()
-
-
 @pytest.mark.parametrize("method", ["autoregressive", "triforce", "triforce-lookup"])
 def test_sampled_answers_follow_it_too(engine: Engine, method: str) -> None:
     sampling = SamplingParams(temperature=1.0, top_p=0.9)
@@ -78,7 +71,7 @@ def test_sampled_answers_follow_it_too(engine: Engine, method: str) -> None:
 
 
 def test_both_methods_choose_alike(engine: Engine) -> None:
-    """The shares of three words, drawn 100 times each; the control is another temperature."""
+    """The shares of three words, drawn 50 times each; the control is another temperature."""
     schema = {"enum": ["Martha", "Gull", "calm"]}
 
     def shares(method: str, temperature: float) -> Counter[str]:
@@ -86,14 +79,14 @@ def test_both_methods_choose_alike(engine: Engine) -> None:
             json_schema=json.dumps(schema), method=method, sampling=SamplingParams(temperature=temperature)
         )
         counts: Counter[str] = Counter()
-        for seed in range(100):
+        for seed in range(50):
             *_, finished = engine.generate(prompt(engine), replace(config, seed=seed))
             assert isinstance(finished, Finished)
             counts[json.loads(finished.text)] += 1
         return counts
 
     def apart(one: Counter[str], other: Counter[str]) -> float:
-        return sum(abs(one[word] - other[word]) for word in schema["enum"]) / 200
+        return sum(abs(one[word] - other[word]) for word in schema["enum"]) / 100
 
     plain = shares("autoregressive", 9.0)
     assert len(plain) == 3
@@ -126,17 +119,6 @@ def test_a_schema_that_cannot_be_followed_whole_is_refused_before_anything_is_re
     with pytest.raises(BadGrammar, match=words) as told:
         answered(engine, schema)
     assert "\n" not in str(told.value) and not engine.held_tokens
-
-
-def test_white_space_ends(engine: Engine) -> None:
-    """A model that would rather write white space for ever cannot."""
-    matcher = engine.text.matcher('{"type": "object"}', engine._levels.parts.vocab)
-    assert matcher.accept(engine.text.encode("{")[0])
-    newline = engine.text.encode("\n")[0]
-    count = 0
-    while matcher.accept(newline):
-        count += 1
-        assert count < 3
 
 
 SHORT = json.dumps({"type": "string", "maxLength": 3})

@@ -7,7 +7,6 @@ last bit. An offloaded cache's chunks merge partial attention by log-sum-exp, wh
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.layerwise import LayerwisePass
 from core.caches.tokens import Context
-from core.config import DraftConfig, EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig
+from core.config import EngineConfig, GenerationConfig, PlacementWish
 from core.engine import Engine
 from core.generation.events import Finished, PrefillProgress
 from core.generation.loaded import LoadedModels
@@ -25,11 +24,8 @@ from core.generation.prefill import Prefill
 from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
 from core.models.loader import ModelDims
-from core.planning.cache_sizes import PREFILL_BLOCK
 from core.planning.hardware import Gpu, Machine
-from core.planning.memory_plan import block_changed
 from core.planning.planner import make_plan
-from core.planning.sizes import RETRIEVAL
 from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
 
 PLACES = {
@@ -305,45 +301,3 @@ LLAMA2_7B = ModelDims(
     32, 32, 32, 128, 4096, 32000, 131072, 13_476_839_424, torch.float16, layerwise=True, intermediate_size=11008
 )
 GAMER = Machine("cpu", 16, 128 * GIB, 120 * GIB, (Gpu("RTX 4090", 24 * GIB, 23 * GIB),))
-
-
-def test_the_plan_has_room_for_a_layer_and_a_block_beside_what_the_retrieval_cache_lends() -> None:
-    config = EngineConfig(context=65536)
-    plan = make_plan(LLAMA2_7B, None, config, GAMER)
-    # What is left beside buffers of 32 offloaded layers (see test_planner); a layer that stays takes 1071 MiB of it.
-    # The least block, 65536 / 8 in chunks of 3968, takes a layer's rows 1024 + hidden states 93
-    # - retrieval cache 613.4.
-    left = 7722.2 - plan.cache_sizes.beside_bytes(65536, 0) / (1 << 20)
-    assert plan.resident_layers == (left - 503.6) // 1071 >= 4
-    (row,) = (row for row in plan.rows if row.name == PREFILL_BLOCK)
-    block = plan.prefill_block.value
-    assert block % 3968 == 0 and block >= 8192
-    # 65537 rows of a layer, 1225 rows of the retrieval cache of 512 KiB and numbers of its 112 chunks in 1024 heads
-    assert row.size_bytes == 65537 * (16 << 10) - 1225 * (512 << 10) - 112 * 1024 * 8 + block * 8192
-    assert block <= 17 * 3968 and plan.total_bytes <= plan.usable_bytes, "at most the whole context in one block"
-    assert plan.usable_bytes - plan.total_bytes < 3968 * 8192 or block == 17 * 3968, "as long as there is room"
-    assert ("stored once and never brought back" in plan.prefill_block.because) is (block == 17 * 3968)
-    without = make_plan(LLAMA2_7B, None, replace(config, layerwise=False), GAMER)
-    assert without.prefill_block.value == 0 and "asked for" in without.prefill_block.because
-    shorter = block_changed(plan, 3968, "so")
-    assert shorter.total_bytes == plan.total_bytes - (block - 3968) * 8192
-    chunks = block_changed(plan, 0, "so")
-    assert chunks.total_bytes == plan.total_bytes - row.size_bytes and RETRIEVAL in {r.name for r in chunks.rows}
-
-
-def test_where_a_layer_does_not_fit_the_plan_says_so_and_the_context_stays() -> None:
-    fits = make_plan(LLAMA2_7B, None, EngineConfig(), GAMER)
-    without = make_plan(LLAMA2_7B, None, EngineConfig(layerwise=False), GAMER)
-    assert fits.context == without.context and fits.most_context == without.most_context
-    assert fits.total_bytes <= fits.usable_bytes
-    if fits.prefill_block.value == 0:
-        assert "do not fit" in fits.prefill_block.because and fits.resident_layers == without.resident_layers
-    few = RetrievalConfig(budget=256)
-    tight = make_plan(LLAMA2_7B, None, EngineConfig(context=122880, retrieval=few, draft=DraftConfig()), GAMER)
-    assert tight.total_bytes <= tight.usable_bytes
-
-
-def test_what_stays_on_the_device_is_read_chunk_by_chunk() -> None:
-    plan = make_plan(LLAMA2_7B, None, EngineConfig(context=4096), GAMER)
-    assert plan.placement.value == "resident" and plan.prefill_block.value == 0
-    assert "nothing waits" in plan.prefill_block.because

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.generation.reading_pace import LEAST_DOUBLING, USUAL_DOUBLING, ReadingPace, work_of
+from core.generation.reading_pace import USUAL_DOUBLING, ReadingPace, work_of
 
 
 def read(pace: ReadingPace, doubling: float, until: int, *, chunk: int = 1024, unit: float = 1e-3) -> float:
@@ -42,10 +42,3 @@ def test_what_a_text_takes_is_known_of_texts_alone() -> None:
     pace.remaining(work_of(16_384), work_of(16_404), work_of(16_404), 1.0)
     assert pace.whole(16_384) == pytest.approx(took)
     assert pace.whole(122_880) == pytest.approx(1e-3 * (122_880 + 122_880**2 / 4000), rel=0.15)
-
-
-def test_one_slow_chunk_does_not_multiply_the_time_left() -> None:
-    pace = ReadingPace()
-    read(pace, USUAL_DOUBLING, 2048)
-    pace.learn(work_of(2048), work_of(3072), 10.0)
-    assert pace.doubling >= LEAST_DOUBLING

@@ -67,12 +67,6 @@ def test_an_empty_question_is_refused(question: str) -> None:
         Conversation().ask(question)
 
 
-def test_a_tokenizer_without_a_template_gets_the_documented_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TOKENIZER, "chat_template", None)
-    prompt = Conversation(tuple(TEXT.encode("The book."))).ask("Why?").prompt_ids(ChatText(TOKENIZER, EOS))
-    assert TOKENIZER.decode(prompt, skip_special_tokens=True) == "The book.\n\nWhy?\n\nAnswer: "
-
-
 class Tomorrow(datetime):
     @classmethod
     def now(cls, tz: object = None) -> "Tomorrow":

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from core.caches.branch import BranchCache, BranchLayer
-from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
-from core.decoding import methods
+from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
 from core.engine import Engine
-from core.errors import UnsupportedModel
 from core.generation.branches import MOST_TOGETHER
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 from core.generation.loaded import LoadedModels
@@ -21,7 +19,7 @@ from core.models.loader import prepared
 from core.ops.backend import Backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.native import KEYS_OF_A_SHARE, MOST_TOKENS
+from core.ops.native import KEYS_OF_A_SHARE
 from core.planning.planner import make_plan
 from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
 
@@ -134,21 +132,6 @@ def test_with_shared_heads_uneven_heads_and_narrow_keys_too(
     assert [one.token_ids for one in ends(together(engine, asked))] == expected
 
 
-def test_models_that_go_through_their_modules_are_joined_in_fewer_rows(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch, joined_sizes: list[int]
-) -> None:
-    engine, asked = engine_with(backend), questions("triforce", SAMPLED)
-    for model in (engine._levels.parts.full, engine._levels.parts.retrieval, engine._levels.parts.draft):
-        assert model is not None and model.short is not None
-        assert joined.most_joined(model) == joined.MOST_JOINED
-    monkeypatch.setattr("core.models.cached_model.short_pass_of", lambda _: None)
-    engine = Engine(engine.config, engine.plan, engine.text, engine._models)
-    assert joined.most_joined(engine._levels.parts.full) == MOST_TOKENS
-    expected = [one.token_ids for one in alone(engine, asked)]
-    assert [one.token_ids for one in ends(together(engine, asked))] == expected
-    assert joined_sizes
-
-
 def test_a_row_that_another_conversation_sees_would_be_noticed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: own rows are laid one row short, so the newest is that of whoever attended before."""
     real = BranchLayer.laid
@@ -197,19 +180,6 @@ def test_in_order_what_follows_a_question_that_was_cancelled_before_its_turn_sti
     assert [number for number, _ in events] == sorted(number for number, _ in events)
 
 
-def test_settings_that_cannot_be_are_refused_before_anything_is_read(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise UnsupportedModel("The method needs a draft model.", hint="Use another.")
-
-    events: list[object] = []
-    monkeypatch.setattr(methods, "models_of", refuse)
-    with pytest.raises(UnsupportedModel):
-        events.extend(engine.answer_together(questions("autoregressive")))
-    assert not events
-
-
 def test_a_question_stopped_while_it_is_read_leaves_nothing_behind_what_all_share(engine: Engine) -> None:
     """What it had read stayed known, was overwritten by the others, and was taken for its own when asked again."""
     asked = questions("triforce", lengths=(9, 3, 600))
@@ -251,35 +221,6 @@ def test_stopping_all_ends_those_that_run_and_begins_no_others(engine: Engine) -
         if isinstance(one.event, Finished):
             found.append(one.event.stop_reason)
     assert found == ["cancelled"] * MOST_TOGETHER
-
-
-def test_closing_midway_leaves_the_engine_with_the_book(engine: Engine) -> None:
-    asked = questions("triforce")
-    expected = alone(engine, asked[:1])[0]
-    running = engine.answer_together(asked)
-    for one in running:
-        if isinstance(one.event, RoundDone):
-            break
-    running.close()
-    again = alone(engine, asked[:1])[0]
-    assert again.token_ids == expected.token_ids
-    assert again.reused_tokens >= len(BOOK) - 8, "the book was not read again"
-
-
-def test_figures_of_an_answer_are_its_own(engine: Engine) -> None:
-    asked = questions("triforce", SAMPLED)
-    for one, twin in zip(ends(together(engine, asked)), alone(engine, asked), strict=True):
-        assert one.stats.kv_bytes_read == twin.stats.kv_bytes_read
-        assert one.stats.new_tokens == twin.stats.new_tokens and one.stats.decode_seconds > 0
-        assert sum(one.stats.seconds_by_part.values()) == pytest.approx(one.stats.decode_seconds, rel=0.01)
-
-
-def test_rounds_with_fixed_gammas_ask_the_same_of_a_branch_and_of_a_cache_of_its_own(engine: Engine) -> None:
-    shape = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
-    asked = [one._replace(config=replace(one.config, speculation=shape)) for one in questions("triforce")]
-    found, expected = ends(together(engine, asked)), alone(engine, asked)
-    assert [one.stats.level1 for one in found] == [one.stats.level1 for one in expected]
-    assert [one.stats.level2 for one in found] == [one.stats.level2 for one in expected]
 
 
 def test_what_cannot_be_joined_is_answered_one_by_one_with_the_reason(engine: Engine) -> None:

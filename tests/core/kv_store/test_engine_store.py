@@ -11,7 +11,7 @@ from core.caches.full_parts import Offload
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.errors import BookFolderFull
-from core.generation.events import Finished, PrefillProgress
+from core.generation.events import Finished
 from core.kv_store import identity
 from core.kv_store.engine_store import BookStore, Fetched, Kept, Moving, ReadBook
 from core.kv_store.folder import BookFolder, BookFolderSettings
@@ -127,14 +127,6 @@ def test_a_longer_text_goes_on_behind_the_kept_one_and_takes_its_place(folder: B
     assert store.is_saved(longer) and store.is_saved(longer[:-1]) and not store.is_saved(longer[:-200])
 
 
-def test_the_beginning_of_a_kept_book_is_opened_too(folder: BookFolder) -> None:
-    keep(tiny_engine(), folder)
-    engine = tiny_engine()
-    assert fetch(engine, folder, BOOK) == len(BOOK) - 1, "the page reads all but the last token"
-    engine = tiny_engine()
-    assert fetch(engine, folder, [*BOOK[:600], *QUESTION]) == 256, "the queries of its end are not there"
-
-
 def test_books_of_other_weights_formats_and_portions_are_not_taken(folder: BookFolder) -> None:
     keep(tiny_engine(), folder)
     prompt = [*BOOK, *QUESTION]
@@ -190,15 +182,6 @@ def test_opening_stops_when_it_is_cancelled_and_what_came_counts(folder: BookFol
     assert answer(engine).token_ids == answer(tiny_engine()).token_ids
 
 
-def test_a_reading_of_another_book_is_replaced_by_the_kept_one(folder: BookFolder) -> None:
-    engine = tiny_engine()
-    keep(engine, folder)
-    expected = answer(engine)
-    answer(engine, book=random_prompt(1000, 4))
-    assert fetch(engine, folder, [*BOOK, *QUESTION]) == len(BOOK)
-    assert answer(engine).token_ids == expected.token_ids
-
-
 def test_layers_in_host_memory_are_kept_and_brought_back_like_resident_ones(folder: BookFolder) -> None:
     def offloaded() -> Engine:
         return tiny_engine(offload=Offload(num_resident=1, block_rows=64))
@@ -208,13 +191,6 @@ def test_layers_in_host_memory_are_kept_and_brought_back_like_resident_ones(fold
     assert fetch(engine, folder, [*BOOK, *QUESTION]) == len(BOOK)
     assert fetch(resident, folder, [*BOOK, *QUESTION]) == len(BOOK)
     assert answer(engine).token_ids == answer(resident).token_ids == answer(tiny_engine()).token_ids
-
-
-def test_the_size_is_known_before(folder: BookFolder) -> None:
-    kept = keep(tiny_engine(kv_heads=2), folder)
-    (book,) = folder.books()
-    assert 0 < book.size_bytes - kept.size_bytes < 4096, "all but header and preamble"
-    assert book.label.read_seconds == 7.0 and book.label.num_tokens == len(BOOK)
 
 
 def test_a_writing_that_is_given_up_leaves_nothing(folder: BookFolder) -> None:
@@ -236,13 +212,6 @@ def test_a_book_beyond_the_cap_is_refused_and_the_others_stay(folder: BookFolder
     assert [book.label.num_tokens for book in folder.books()] == [900]
     keep(engine, folder, random_prompt(800, 6))
     assert [book.label.num_tokens for book in folder.books()] == [800], "the older one went for it"
-
-
-def test_progress_counts_tokens(folder: BookFolder) -> None:
-    engine = tiny_engine()
-    moves = [e for e in BookStore(engine, folder).keep(read_book(engine, folder)) if isinstance(e, Moving)]
-    assert [move.done_tokens for move in moves] == [256, 512, 768, 900] and moves[-1].total_tokens == 900
-    assert isinstance(next(iter(engine.read([*BOOK, 0]))), PrefillProgress)
 
 
 def test_weights_are_read_aside_and_nothing_waits_for_them_but_writing(

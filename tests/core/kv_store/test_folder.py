@@ -1,9 +1,7 @@
 """The folder of kept books: whole files or none, whoever writes, reads, evicts or dies at the same time."""
 
 import errno
-import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -16,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from core.errors import BookFolderFull, InvalidSetting, UnknownBook
+from core.errors import BookFolderFull, UnknownBook
 from core.kv_store import bookfile, folder
-from core.kv_store.bookfile import PREAMBLE, BookWriter, DamagedBook, Label
+from core.kv_store.bookfile import BookWriter, Label
 from core.kv_store.folder import BookFolder, BookFolderSettings
 
 FAMILY = "ab" * 32
@@ -116,26 +114,11 @@ def test_every_flipped_bit_and_every_cut_is_noticed(where: str, shelf: BookFolde
     assert not path.exists() and shelf.books() == [] and "damaged" in shelf.notices[0]
 
 
-def test_a_file_of_somebody_else_is_set_aside_and_not_deleted(shelf: BookFolder) -> None:
-    stranger = shelf.path / "notes.book"
-    stranger.write_text("not a book at all, but somebody may want it " * 9)
-    assert shelf.books() == [] and not stranger.exists()
-    (aside,) = shelf.path.glob("notes.book.*.foreign")
-    assert aside.read_text().startswith("not a book") and "set aside" in shelf.notices[0]
-
-
 def test_a_book_of_another_version_is_left_alone(shelf: BookFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(bookfile, "FORMAT", bookfile.FORMAT + 1)
         path = write(shelf)
     assert shelf.books() == [] and path.exists() and shelf.notices == []
-
-
-def test_a_header_that_lies_about_its_blocks_is_damaged(shelf: BookFolder) -> None:
-    header = {"label": {"num_tokens": 40}, "blocks": [[0, 1, 2]]}
-    for broken in (json.dumps(header), "[]", '{"label": 3, "blocks": 4}', "\xff"):
-        with pytest.raises(DamagedBook):
-            bookfile.parsed(broken.encode("latin-1"))
 
 
 def test_the_books_unused_for_longest_make_way(shelf: BookFolder) -> None:
@@ -179,24 +162,6 @@ def test_a_disk_that_fills_up_while_saving_leaves_nothing_and_says_so(
         with pytest.raises(BookFolderFull, match="disk is full" if number == errno.ENOSPC else "could not be saved"):
             write(shelf, seed)
     assert [file.name for file in shelf.path.iterdir()] == [path.name] and path.read_bytes() == before
-
-
-@posix
-def test_a_really_full_disk(shelf: BookFolder) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full")
-    with open("/dev/full", "wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-        BookWriter(file, label())
-
-
-def test_settings_survive_nonsense(shelf: BookFolder) -> None:
-    shelf.choose(BookFolderSettings(keeping="always", cap_bytes=5 << 30))
-    assert BookFolder(shelf.path).settings == BookFolderSettings(keeping="always", cap_bytes=5 << 30)
-    for nonsense in ("{", '{"keeping": "sometimes"}', "[1]", '{"cap_bytes": "much"}'):
-        (shelf.path / folder.SETTINGS).write_text(nonsense)
-        assert shelf.settings == BookFolderSettings()
-    with pytest.raises(InvalidSetting):
-        BookFolderSettings(cap_bytes=-1)
 
 
 def test_a_book_is_named_by_its_id_or_its_document(shelf: BookFolder) -> None:
@@ -325,45 +290,3 @@ def test_kill_9_at_every_step_of_saving_leaves_the_old_book_or_the_new_one(shelf
         if code == 0:
             break
     assert outcomes[-1] == (0, 1) and (-9, 0) in outcomes and (-9, 1) in outcomes and len(outcomes) > 10
-
-
-@posix
-def test_a_file_that_was_cut_at_a_random_byte_is_no_book(shelf: BookFolder) -> None:
-    """What a power cut leaves of a draft, had it got the name all the same."""
-    path = write(shelf)
-    content, dice = path.read_bytes(), random.Random(7)
-    for _ in range(40):
-        path.write_bytes(content[: dice.randrange(PREAMBLE.size, len(content))])
-        assert shelf.books() == []
-    path.write_bytes(bytes(PREAMBLE.size) + content[PREAMBLE.size :])
-    assert shelf.books() == [], "the preamble comes last"
-
-
-WRITE = """
-import sys, pathlib, torch
-from tests.core.kv_store.test_folder import write
-from core.kv_store.folder import BookFolder
-shelf = BookFolder(pathlib.Path(sys.argv[1]))
-print("ready", flush=True)
-while True:
-    write(shelf, 0)
-"""
-
-
-@pytest.mark.slow
-@posix
-def test_kill_9_at_random_moments(shelf: BookFolder) -> None:
-    dice, whole = random.Random(3), 0
-    for _ in range(8):
-        with subprocess.Popen(
-            [sys.executable, "-c", WRITE, str(shelf.path)], cwd=ROOT, stdout=subprocess.PIPE
-        ) as writer:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"ready\n"
-            time.sleep(dice.random() * 0.5)
-            writer.kill()
-        after = BookFolder(shelf.path)
-        assert not list(shelf.path.glob("*.part")) and after.notices == []
-        assert all(is_whole(after, book.path) for book in after.books())
-        whole += len(after.books())
-    assert whole, "something was written"

@@ -88,17 +88,6 @@ def test_everything_comes_back_to_the_last_bit() -> None:
         assert torch.equal(mine.recent_queries(layer, 60), its.recent_queries(layer, 60))
 
 
-def test_the_common_beginning_of_another_text_comes_back_alone() -> None:
-    engine = tiny_engine()
-    slots = slots_of(engine)
-    ask(engine, [*A, *QUESTIONS[0]], slots)
-    ask(engine, [*B, *QUESTIONS[0]], slots)
-    prompt = [*A[:1100], *random_prompt(150, 8), *QUESTIONS[1]]
-    finished = ask(engine, prompt, slots)
-    assert finished.reused_tokens == 1100
-    assert finished.token_ids == ask(tiny_engine(), prompt).token_ids
-
-
 def test_a_text_that_has_grown_shares_its_blocks_and_takes_the_old_one_s_place() -> None:
     engine = tiny_engine()
     slots = slots_of(engine)
@@ -146,17 +135,6 @@ def test_nothing_is_kept_where_nothing_is_free() -> None:
         list(slots.bring(prompt))
         list(engine.read(prompt))
     assert len(slots) == 0 and slots.nbytes == 0
-
-
-def test_what_was_asked_in_short_is_not_worth_a_slot() -> None:
-    engine = tiny_engine()
-    slots = slots_of(engine)
-    ask(engine, [*A, *QUESTIONS[0]], slots)
-    ask(engine, [*A, *QUESTIONS[1]], slots)
-    assert len(slots) == 0, "only a question and its answer were lost"
-    ask(engine, random_prompt(30, 3), slots)
-    ask(engine, random_prompt(30, 4), slots)
-    assert len(slots) == 1
 
 
 @pytest.mark.parametrize("options", [{"offload": Offload(num_resident=1, block_rows=64)}, {"kv_bits": 16}])

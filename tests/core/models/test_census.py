@@ -5,7 +5,7 @@ from torch import nn
 from transformers import CONFIG_MAPPING
 
 from core.models.families import FAMILIES
-from tests.core.models.census import judged, table
+from tests.core.models.census import judged
 from tests.core.models.tiny_families import families, tiny_family
 
 REFUSED = ["bert", "bloom", "deepseek_v3", "jamba", "mamba", "nemotron_h"]
@@ -27,12 +27,6 @@ def test_a_family_is_the_same_as_in_transformers_or_refused(family: str) -> None
 def test_every_family_is_the_same_as_in_transformers_or_refused(family: str) -> None:
     found = judged(family)
     assert found.verdict != "WRONG", found.about
-
-
-def test_the_table_counts_its_verdicts() -> None:
-    found = [judged("llama"), judged("bert")]
-    assert list(table(found, markdown=False))[-1].startswith("2 families: 1 same, 1 refused, 0 wrong.")
-    assert any(line.startswith("| bert | refused |") for line in table(found, markdown=True))
 
 
 def test_of_a_family_that_nobody_compared_nothing_is_said_about_its_windows() -> None:

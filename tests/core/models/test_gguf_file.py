@@ -131,17 +131,6 @@ def test_weights_are_what_the_package_unpacks(tmp_path: Path, kind: Any) -> None
             assert torch.equal(loaded.get_parameter(weight).nan_to_num(), expected.nan_to_num()), name
 
 
-def test_sixteen_bits_stay_where_the_file_has_them(tmp_path: Path) -> None:
-    family, model = ggufs.case("qwen3")
-    file = tmp_path / "a.gguf"
-    ggufs.write(file, family, model, gguf.GGMLQuantizationType.F16)
-    loaded = load_gguf(file, read_config(file), None, "eager")
-    kinds = {parameter.dtype for parameter in loaded.parameters() if parameter.ndim > 1}
-    assert kinds == {torch.float16} == {GgufFile.read(file).dtype}
-    wide = load_gguf(file, read_config(file), torch.float32, "eager").state_dict()
-    assert all(torch.equal(value.float(), wide[name]) for name, value in loaded.state_dict().items())
-
-
 @pytest.mark.parametrize("name", ["glm4moe", "lfm2moe", "qwen35"])
 def test_in_sixteen_bits_the_same_weights_stay_wide_as_of_a_folder(tmp_path: Path, name: str) -> None:
     family, model = ggufs.case(name)
@@ -269,15 +258,6 @@ def test_a_type_that_nobody_unpacks_is_refused(tmp_path: Path) -> None:
     file = a_header(tmp_path, tensors=1, kind=99, general__architecture="llama")
     with pytest.raises(CoreError, match=r"a type that cannot be unpacked here \(number 99\)"):
         GgufFile.read(file)
-
-
-def test_texts_end_at_known_control_tokens_too(tmp_path: Path) -> None:
-    family, model = ggufs.case("qwen3")
-    file = tmp_path / "a.gguf"
-    more = {40: "<|im_end|>", 41: "<|endoftext|>", 42: "<|fim_prefix|>"}
-    ggufs.write(file, family, model, control=more, normal={43: "</s>"})
-    ends = read_config(file).eos_token_id
-    assert ends == sorted({ggufs.tokenizer(ggufs.TEMPLATE).eos_token_id, 40, 41})
 
 
 def test_sizes_come_from_the_header(tmp_path: Path) -> None:

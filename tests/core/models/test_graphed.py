@@ -4,8 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -13,20 +11,17 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import core.ops.graphs as graphs_module
-from core import engine_builder
 from core.caches.base import FixedRows, KVShape, Moving
 from core.caches.full import FullCache
 from core.caches.tokens import Context
-from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
+from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.methods import Decoder, models_of
 from core.engine import Engine
 from core.generation.events import Finished, RoundDone
 from core.models.graphed import GraphedPasses
-from core.models.loader import ModelDims
-from core.ops.graphs import WARM_UP, Graphs, graph_bytes
+from core.ops.graphs import WARM_UP, Graphs
 from core.parallel.commands import Order
-from core.planning.sizes import graph_rows
-from tests.core.toys import CPU, loaded, random_prompt, tiny_config, tiny_engine
+from tests.core.toys import CPU, random_prompt, tiny_engine
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95, top_k=20)
 
@@ -123,18 +118,6 @@ def test_a_layer_that_goes_to_the_host_frees_its_memory(engine: Engine) -> None:
     assert written(engine, settings()).token_ids == expected
     engine._levels.full.offload_one(64)
     assert all(hold.gone)
-
-
-def test_relief_frees_a_layer_although_its_passes_are_recorded(engine: Engine) -> None:
-    hold, tries = full_memory(engine), []
-
-    def work() -> str:
-        tries.append(sum(hold.gone))
-        if not any(hold.gone):
-            raise torch.OutOfMemoryError("no room")
-        return "done"
-
-    assert engine._levels.oom_fallback.retry(work, lambda: None) == "done" and tries == [0, 2]
 
 
 def test_a_layer_that_could_not_move_is_recorded_anew(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,44 +339,3 @@ def test_where_processes_share_the_target_the_draft_alone_is_recorded() -> None:
     assert shared.info.graphs.value and "the draft's alone" in shared.info.graphs.because
     recorded = {judge.name: judge.graphs is not None for judge in models_of("triforce", shared._levels.parts)}
     assert recorded == {"draft": True, "retrieval": False, "full": False}
-
-
-@pytest.mark.parametrize(
-    ("device", "ranks", "draft", "on", "expected"),
-    [
-        ("cuda", None, None, True, True),
-        ("cuda", OneRank(), "a draft", True, True),
-        ("cuda", OneRank(), None, True, False),
-        ("cuda", None, "a draft", False, False),
-        ("cpu", None, "a draft", True, False),
-    ],
-)
-def test_an_engine_records_where_there_is_anything_to_record(
-    device: str, ranks: object, draft: str | None, on: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Given(Engine):
-        def __init__(self, *_: object, graphs: object, **__: object) -> None:
-            self.given = graphs
-
-    monkeypatch.setattr(engine_builder, "Graphs", lambda device: f"graphs on {device}")
-    pair = MagicMock(ranks=ranks, draft=draft and MagicMock())
-    pair.recorder = partial(engine_builder.LoadedPair.recorder, pair)
-    pair.target.shape.device = torch.device(device)
-    engine = Given.of(pair, EngineConfig(graphs=on), MagicMock())
-    assert isinstance(engine, Given) and engine.given == ("graphs on cuda" if expected else None)
-    pair.target.dims.plain = False  # windows, soft caps and sinks are not recorded
-    engine = Given.of(pair, EngineConfig(graphs=on), MagicMock())
-    assert isinstance(engine, Given) and engine.given is None
-
-
-def test_the_plan_counts_what_is_recorded() -> None:
-    """The draft's passes on the GPU that holds it, where several share the target; both models' cost the target's."""
-    target, draft = (loaded(tiny_config(layers=layers), 3).dims for layers in (6, 2))
-    config = EngineConfig()
-
-    def planned(draft: ModelDims | None, device: str, num_shares: int) -> int:
-        return sum(row.size_bytes for row in graph_rows(target, draft, config, device, num_shares))
-
-    assert planned(draft, "cuda", 1) == planned(None, "cuda", 1) == graph_bytes(6)
-    assert planned(draft, "cuda", 2) == graph_bytes(2)
-    assert planned(None, "cuda", 2) == planned(draft, "cpu", 1) == 0

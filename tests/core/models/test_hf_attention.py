@@ -41,17 +41,6 @@ ACTIVE: dict[str, object] = {
     "dropout": 0.1,
     "is_causal": False,
 }
-INACTIVE: dict[str, object] = {
-    "sliding_window": None,
-    "softcap": None,
-    "s_aux": None,
-    "output_attentions": False,
-    "dropout": 0.0,
-    "is_causal": True,
-    "use_cache": True,
-    "position_ids": torch.zeros(1, 3),
-    "output_router_logits": True,
-}
 
 
 class Layer(nn.Module):
@@ -76,10 +65,6 @@ def test_an_active_keyword_is_refused_by_name(name: str) -> None:
     assert error.value.hint
 
 
-def test_keywords_that_are_off_or_do_not_matter_change_nothing() -> None:
-    assert torch.equal(attend(Layer(), scaling=0.5, **INACTIVE), attend(Layer(), scaling=0.5))
-
-
 def test_a_mask_is_refused_whatever_it_hides() -> None:
     for mask in (torch.zeros(1, 1, 3, 3), hf_attention.mask(mask_function=object())):
         with pytest.raises(UnsupportedModel, match="mask"):
@@ -93,12 +78,6 @@ def test_a_layer_that_is_not_causal_is_refused_unless_the_call_says_that_it_is()
     with pytest.raises(UnsupportedModel, match="is_causal"):
         attend(layer, scaling=0.5)
     assert torch.equal(attend(layer, scaling=0.5, is_causal=True), attend(Layer(), scaling=0.5))
-
-
-def test_no_scaling_is_one_by_the_root_of_the_width() -> None:
-    """As in transformers' own functions."""
-    assert torch.equal(attend(Layer()), attend(Layer(), scaling=tiny_shape().head_dim ** -0.5))
-    assert not torch.allclose(attend(Layer()), attend(Layer(), scaling=1.0))
 
 
 def test_only_the_plain_causal_mask_is_built_as_nothing_and_windows_and_chunks_by_their_size() -> None:

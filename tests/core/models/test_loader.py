@@ -42,11 +42,6 @@ def test_a_local_folder_loads(folder: Path) -> None:
     assert model.eos_ids == {1} and model.weight_bytes > 0 and entry.draft is None
 
 
-def test_every_end_token_of_the_generation_config_counts(folder: Path) -> None:
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 1]}))
-    assert load_model(folder, read_dims(folder), torch.float32, CPU).eos_ids == {1, 3}
-
-
 def test_truncated_weights_are_named_as_damage(folder: Path) -> None:
     weights = next(folder.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:1000])
@@ -111,18 +106,6 @@ def test_what_would_not_run_exactly_is_refused_with_its_reason(
     with pytest.raises(UnsupportedModel, match=re.escape(reason)) as error:
         dims_of(config, "toy", weight_bytes=0)
     assert error.value.problem.startswith("toy ") and error.value.hint.endswith(".")
-
-
-def test_a_window_that_the_config_switches_off_is_no_reason() -> None:
-    for family in ("qwen2", "qwen2_moe", "qwen3_moe"):
-        config = CONFIG_MAPPING[family](**LLAMA, use_sliding_window=False, sliding_window=32768)
-        assert dims_of(config, "toy", weight_bytes=0).num_layers == 2
-
-
-def test_whether_a_model_can_be_a_draft_is_known_before_it_is_loaded() -> None:
-    for family in ("llama", "cohere"):
-        dims = dims_of(CONFIG_MAPPING[family](**LLAMA), "toy", weight_bytes=0)
-        assert dims.drafts == (family == "llama")
 
 
 def test_an_unknown_name_lists_what_is_known() -> None:

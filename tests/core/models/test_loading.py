@@ -1,4 +1,4 @@
-"""Weights while they are loaded: their bits, their memory, what the plan says of them, their progress, and Stop."""
+"""Weights while they are loaded: their bits, their memory, their progress, and Stop."""
 
 import json
 import subprocess
@@ -22,7 +22,6 @@ from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.native import SmallRows
 from core.ops.stored_blocks import random_blocks
-from core.planning.sizes import weight_bytes
 from tests.core.toys import CPU
 
 SIZES = {
@@ -107,49 +106,7 @@ def test_a_file_with_some_wide_matrices_loses_no_bit(tmp_path: Path, backend: Ba
     assert torch.equal(ours, theirs) and not torch.equal(theirs, theirs.bfloat16().float())
 
 
-def test_rows_of_a_tied_output_layer_are_not_kept_twice(tmp_path: Path, backend: Backend) -> None:
-    module = cast(Any, load(saved(tmp_path, "tied", torch.bfloat16), backend).module)
-    assert module.model.embed_tokens.rows is module.lm_head.packed
-
-
-def test_embeddings_that_compute_something_else_stay_as_they_are(backend: Backend) -> None:
-    class Doubled(nn.Embedding):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            return 2 * super().forward(input)
-
-    module = nn.ModuleDict({"rows": Doubled(8, 4)})
-    nn.init.zeros_(cast(Any, module["rows"]).weight)
-    for together in places(module):
-        assert backend.kernel is not None
-        pack(together, backend.kernel)
-    assert type(module["rows"]) is Doubled
-
-
 # -------------------- memory
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("named", CONFIGS)
-def test_the_plan_counts_what_stays(tmp_path: Path, backend: Backend, named: str, dtype: torch.dtype) -> None:
-    folder = saved(tmp_path, named, dtype)
-    dims = read_dims(folder)
-    assert weight_bytes(dims, torch.float32, packs=True) == pytest.approx(load(folder, backend).weight_bytes, rel=0.01)
-    alone = load(folder, STOCK).weight_bytes
-    assert weight_bytes(dims, torch.float32) == pytest.approx(alone, rel=0.05)
-
-
-@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
-def test_the_plan_counts_what_stays_of_a_gguf_file(tmp_path: Path, backend: Backend, kind: str) -> None:
-    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
-    from tests.ggufs import write_pair
-
-    file, _ = write_pair(tmp_path, "llama", kind)
-    loaded, dims = load(file, backend), read_dims(file)
-    packed = [part for part in loaded.module.modules() if isinstance(part, PackedLinear)]
-    sizes = [(part, part.in_features * part.out_features) for part in packed if not part.stored]
-    padding = sum(part.packed.nbytes - size * part.packed.itemsize for part, size in sizes)
-    assert weight_bytes(dims, torch.float32, packs=True) == pytest.approx(loaded.weight_bytes - padding, rel=0.05)
-    assert {part.packed.dtype for part in packed} == {torch.float16 if kind == "F16" else torch.uint8}
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])

@@ -4,7 +4,6 @@ The negative control of the last: a level 1 that draws from the 4-bit law and st
 """
 
 from collections import defaultdict
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -12,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import launch
-from app.remote.connecting import connector
 from core.caches.full import FullCache
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
@@ -23,7 +20,6 @@ from core.decoding.verify import Guess
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory, UnsupportedModel
 from core.generation.events import Finished
-from core.models import self_draft
 from core.models.cached_model import CachedModel
 from core.models.hub.catalog import ROOT
 from core.models.linear import PackedLinear, exact_products, pack, places
@@ -41,7 +37,6 @@ from core.ops.graphs import Graphs
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.stored_blocks import rounded
-from tests.core.models.hub.test_catalog import save
 from tests.core.toys import CPU, EnumeratingSampler, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
@@ -71,24 +66,6 @@ def test_the_kernel_multiplies_as_the_slow_twin_does(dtype: torch.dtype, outputs
         assert (found.float() - expected).norm() < 0.006 * expected.norm()  # the result is rounded to bfloat16: 2^-9
         swapped = reference(linear.weight.roll(1, 1), linear.bias, x)
         assert (found.float() - swapped).norm() > 0.1 * expected.norm(), "a wrong order must be noticed"
-
-
-def test_every_weight_is_within_half_a_step_of_itself() -> None:
-    torch.manual_seed(0)
-    weight = torch.randn(40, 4 * GROUP) * torch.linspace(0.01, 3, 40)[:, None] + 0.5
-    weight[3] = 0.25  # no range at all
-    error = (widened(round_to_levels(weight)) - weight).unflatten(1, (-1, GROUP)).abs().amax(2)
-    least, largest = weight.unflatten(1, (-1, GROUP)).aminmax(dim=2)
-    # The offset is kept in bfloat16, and where it is rounded away from an end that end has no level: 2^-9 of it
-    assert (error <= (largest - least) / 30 * 1.02 + 2**-8 * (largest.abs() + least.abs() + largest - least)).all()
-
-
-def test_large_matrices_are_rounded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = torch.randn(50, GROUP * 3)
-    whole = round_to_levels(weight)
-    monkeypatch.setattr(self_draft, "ROUNDED_AT_ONCE", 7 * GROUP * 3)
-    pieces = round_to_levels(weight)
-    assert torch.equal(whole.levels, pieces.levels) and torch.equal(whole.scales, pieces.scales)
 
 
 # -------------------- the twin
@@ -280,34 +257,7 @@ def test_the_bundled_pair_writes_what_it_writes_without_them() -> None:
         assert fast.token_ids == plain.token_ids and fast.stats.full_passes < plain.stats.full_passes
 
 
-def test_weights_of_eight_bits_are_drafted_with_in_four(tmp_path: Path) -> None:
-    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
-    config = EngineConfig(
-        model=str(save(tmp_path / "m")), bits=8, self_draft_bits=4, device="cpu", context=512, draft_model="none"
-    )
-    engine, prompt = Engine.load(config), [3 + n % 50 for n in range(100)]
-    assert (
-        answered(engine, "retrieval", prompt, 16).token_ids == answered(engine, "autoregressive", prompt, 16).token_ids
-    )
-
-
 # -------------------- refusals
-
-
-def test_what_cannot_be_combined_is_refused_with_an_action(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidSetting, match="8 bits are not usable"):
-        EngineConfig(self_draft_bits=8)
-    with pytest.raises(InvalidSetting, match="would only add") as pointless:
-        EngineConfig(bits=4, self_draft_bits=4)
-    assert "--self-draft-bits" in pointless.value.hint
-    with pytest.raises(InvalidSetting, match="not shared between GPUs"):
-        EngineConfig(num_gpus=2, self_draft_bits=4)
-    args = launch.parse_arguments(["--remote", "http://127.0.0.1:9", "--self-draft-bits", "4"])
-    with pytest.raises(InvalidSetting, match="this machine"):
-        connector(args)
-    assert launch.parse_arguments(["doctor"]).self_draft_bits is None, "the plan decides"
-    with pytest.raises(SystemExit):
-        launch.parse_arguments(["doctor", "--self-draft-bits", "8"])
 
 
 def test_a_device_that_cannot_is_refused_with_an_action(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,13 +61,6 @@ def test_short_passes_give_the_logits_of_the_modules(kernel: SmallRows, family: 
     assert torch.allclose(logits(fast, tokens, sizes), logits(slow, tokens, [60]), atol=1e-3)
 
 
-def test_far_positions_are_rotated_as_the_modules_do(kernel: SmallRows) -> None:
-    config, tokens = tiny_config("llama"), random_prompt(1060)
-    fast, slow = compiled(kernel, config), loaded(config, 5)
-    sizes = [1000, 20, 10, 30]  # 1,024 lies within a pass
-    assert torch.allclose(logits(fast, tokens, sizes)[-60:], logits(slow, tokens, [1060])[-60:], atol=1e-3)
-
-
 def test_rows_of_a_short_pass_do_not_depend_on_one_another(kernel: SmallRows) -> None:
     model, tokens = compiled(kernel, tiny_config("qwen3", heads=6, kv_heads=2)), random_prompt(40)
     backend = Backend("compiled", kernel, "test", kernel=kernel)
@@ -100,11 +93,6 @@ def test_a_model_whose_modules_compute_something_else_is_found_out(kernel: Small
     model.module.model.layers[1].mlp.register_forward_hook(lambda *_: torch.zeros(1))
     chosen = Backend("compiled", kernel, "test", kernel=kernel)
     assert short_pass_of(prepared(model.module, model.dims, torch.float32, CPU, chosen).module) is None
-
-
-def test_without_the_kernel_there_is_no_short_pass() -> None:
-    tiny = loaded(tiny_config(), 5)
-    assert short_pass_of(prepared(tiny.module, tiny.dims, torch.float32, CPU, STOCK).module) is None
 
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)

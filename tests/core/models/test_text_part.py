@@ -14,8 +14,7 @@ from core.caches.tokens import Context
 from core.errors import DamagedAssets, UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.models.families import FAMILIES
-from core.models.loader import dims_of, load_model, read_config, read_dims
-from core.models.param_count import size_in
+from core.models.loader import dims_of, load_model, read_dims
 from core.models.text_part import PLAIN, WHOLES
 from tests.core.models.tiny_families import tiny_family
 from tests.core.toys import CPU, random_prompt
@@ -134,15 +133,6 @@ def test_the_text_part_of_gemma3n_loads(tmp_path: Path) -> None:
     same_text(alone, tmp_path)
 
 
-def test_nothing_but_the_text_part_is_loaded_and_counted(tmp_path: Path) -> None:
-    whole = checkpoint("gemma3", tmp_path)
-    model = load_model(tmp_path, read_dims(tmp_path), torch.float32, CPU)
-    assert not any("vision" in name or "projector" in name for name, _ in model.module.named_parameters())
-    assert model.weight_bytes < 4 * sum(parameter.numel() for parameter in whole.parameters())
-    assert size_in(tmp_path).num_parameters * 4 == model.weight_bytes
-    assert read_config(tmp_path).model_type == "gemma3_text"
-
-
 def test_a_text_part_without_its_weights_is_named_as_damage(tmp_path: Path) -> None:
     checkpoint("gemma3", tmp_path)
     renamed(tmp_path, {"model.language_model.": "other.", "language_model.": "other."})
@@ -163,8 +153,3 @@ def test_a_whole_model_in_memory_is_refused_with_what_to_give(tmp_path: Path) ->
     with pytest.raises(UnsupportedModel, match="only the text part") as error:
         dims_of(whole.config, "toy", weight_bytes=0)
     assert "folder" in error.value.hint
-
-
-def test_fields_that_are_replaced_are_those_of_the_text_part(tmp_path: Path) -> None:
-    checkpoint("gemma3", tmp_path)
-    assert read_config(tmp_path, {"max_position_embeddings": 77}).max_position_embeddings == 77

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.ops import compilers, kernel_build
-from core.ops.compilers import Compiler, find_compiler, packaged_compiler
-from core.ops.kernel import small_rows
+from core.ops.compilers import Compiler, find_compiler
 
 
 @pytest.mark.parametrize(
@@ -62,40 +61,3 @@ def test_systems_without_proc_tell_their_processor(
     told = subprocess.CompletedProcess([], 0, stdout=b"Apple M3")
     monkeypatch.setattr(kernel_build.subprocess, "run", lambda *_, **__: told)
     assert kernel_build._processor() == expected
-
-
-@pytest.fixture(scope="module")
-def zig() -> Compiler:
-    found = packaged_compiler()
-    if found is None:
-        pytest.skip("ziglang (requirements-compiler.lock) is not installed")
-    return found
-
-
-@pytest.mark.slow
-def test_clang_s_kernel_computes_the_same(zig: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_build, "find_compiler", lambda: zig)
-    small_rows(tmp_path)  # checked there
-
-
-TARGETS = (
-    "x86_64-windows-gnu",
-    "aarch64-windows-gnu",
-    "x86_64-macos",
-    "aarch64-macos",
-    "aarch64-linux-gnu",
-    "x86_64-linux-gnu",
-)
-CPUS = {"x86_64-linux-gnu": "sapphirerapids", "aarch64-macos": "apple_m1"}  # with matrix units
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("target", TARGETS)
-def test_the_kernel_compiles_for_other_systems(zig: Compiler, target: str, tmp_path: Path) -> None:
-    processor = CPUS.get(target, "x86_64_v3" if target.startswith("x86") else "baseline")
-    flags = [flag.replace("native", processor) for flag in zig.flags]
-    made = tmp_path / "library"
-    command = [*zig.command, "-target", target, *flags, "-shared", str(kernel_build.SOURCE), "-o", str(made)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert made.stat().st_size > 100_000

@@ -1,39 +1,24 @@
 """Recorded passes: the function that would be recorded, called on its fixed buffers, against the eager twin."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import core.ops.graphs as graphs_module
-from app.runtime.answer_json import answer_report
 from core.caches.query_log import QueryLog
 from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.sampling import Filters, as_tensor, to_probs, to_probs_by_tensor
 from core.decoding.speculative import SampledModel
-from core.decoding.stats import joined
 from core.engine import Engine
-from core.generation.events import Finished, RoundDone
+from core.generation.events import Finished
 from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
 from core.ops.attention import attend_reference
-from core.ops.graphs import (
-    LONG,
-    MOST_ROWS,
-    Graphs,
-    _Recorded,
-    attend_bucketed,
-    hidden_rows,
-    masked_rows,
-    padded_rows,
-    whole_rows,
-)
+from core.ops.graphs import LONG, MOST_ROWS, Graphs, attend_bucketed, hidden_rows, masked_rows, padded_rows, whole_rows
 from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
 
 
@@ -139,28 +124,6 @@ def test_laws_with_parameters_as_a_tensor_equal_those_with_constants(
     assert torch.equal(found > 0, expected > 0) and torch.allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
-class Sorts(TorchDispatchMode):
-    """Counts them."""
-
-    count = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> object:
-        self.count += "sort" in str(func) or "topk" in str(func)
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    ("top_k", "top_p", "expected"), [(0, 1.0, 0), (50, 1.0, 0), (5, 1.0, 1), (0, 0.9, 1), (50, 0.9, 1), (5, 0.9, 2)]
-)
-def test_a_law_sorts_the_vocabulary_once_for_each_filter_that_is_on(top_k: int, top_p: float, expected: int) -> None:
-    sampling = SamplingParams(temperature=0.7, top_k=top_k, top_p=top_p)
-    with Sorts() as sorts:
-        to_probs_by_tensor(torch.randn(2, 50), as_tensor(sampling, CPU), Filters.of(sampling, 50))
-    assert sorts.count == expected
-
-
 def test_settings_with_other_filters_do_not_share_a_recording() -> None:
     """And those with the same filters do, whatever their numbers."""
     engine, graphs = tiny_engine(), twin()
@@ -222,30 +185,6 @@ def test_an_engine_on_fixed_buffers_writes_what_the_eager_one_writes(
         texts = [written(engine, method, sampling, random_prompt(num_tokens)) for engine in (fixed, eager)]
         assert texts[0] == texts[1], method
     assert graphs.num_kept > 5 and not graphs.failure and fixed.info.graphs.value
-
-
-def test_recording_within_an_answer_is_told_beside_its_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over a bucket border a pass is recorded between rounds; by the clock an answer takes both."""
-    real, slept = _Recorded.__init__, []
-
-    def slow(self: _Recorded, *args: object) -> None:
-        time.sleep(0.02)
-        slept.append(0.02)
-        real(self, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(_Recorded, "__init__", slow)
-    engine, config = tiny_engine(graphs=twin()), GenerationConfig(method="autoregressive", max_new_tokens=45)
-    events = engine.generate(random_prompt(230), config)
-    first = next(event for event in events if isinstance(event, RoundDone))
-    started, ahead = time.perf_counter(), sum(slept)
-    *_, finished = events
-    wall, stats = time.perf_counter() - started, finished.stats
-    assert first.stats.recording_seconds == 0, "what was recorded before the first round is part of reading"
-    within = sum(slept) - ahead
-    assert 0 < within <= stats.recording_seconds < within + 0.02
-    assert stats.decode_seconds + stats.recording_seconds <= wall + first.stats.decode_seconds
-    assert joined(stats, stats).recording_seconds == 2 * stats.recording_seconds
-    assert answer_report(finished)["recording_seconds"] == pytest.approx(stats.recording_seconds, abs=1e-4)
 
 
 def test_passes_leave_the_same_rows_behind() -> None:

@@ -162,9 +162,3 @@ def test_one_thread_answers_one_question_after_the_other(compiled: bool, monkeyp
                     assert counted_alike(masses, masses_reference(q, part, chunk, softcap))
     with pytest.raises(AssertionError, match="nothing was asked"):
         helper.answer()
-
-
-def test_heads_that_the_kernel_does_not_take_are_attended_to_without_it() -> None:
-    helper, (q, blocks) = HostAttention(4, 12, 3, CPU), made(4, 2, 3, torch.float16, dim=12)
-    helper.ask(q, blocks, 0.3)
-    assert alike(helper.answer().partial, whole(q, blocks))

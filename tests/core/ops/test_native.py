@@ -13,7 +13,7 @@ from core.caches.full import FullCache
 from core.caches.policies import landmark_scores
 from core.caches.tokens import Context
 from core.models.cached_model import CachedModel
-from core.models.linear import FewRowsNorm, FewRowsSiLU, PackedLinear, use_few_rows_norm
+from core.models.linear import FewRowsNorm, PackedLinear, use_few_rows_norm
 from core.models.loader import prepared
 from core.ops import backend, kernel_build, native
 from core.ops.attention import attend, attend_reference
@@ -188,7 +188,7 @@ def test_a_row_comes_out_bit_for_bit_whatever_rows_keys_and_threads_there_are(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kv_heads=st.sampled_from([1, 2, 3, 4, 5, 8]),
     group=st.integers(1, 4),
@@ -386,12 +386,6 @@ def test_chunks_are_scored_through_the_kernel_as_without(
         assert torch.equal(landmark_scores(queries, landmarks, scaling, kernel.votes), found)
 
 
-def test_heads_that_the_kernel_does_not_know_are_scored_by_torch(kernel: SmallRows) -> None:
-    queries, landmarks = torch.randn(2, 8, 20), torch.randn(2, 30, 20)
-    wanted = landmark_scores(queries, landmarks, 0.5)
-    assert torch.equal(landmark_scores(queries, landmarks, 0.5, kernel.votes), wanted)
-
-
 @pytest.mark.parametrize(("dim", "rows"), [(64, 1), (162, 5), (336, 13), (7, 32)])
 def test_the_norm_equals_its_slow_twin_and_rows_do_not_depend_on_one_another(
     kernel: SmallRows, dim: int, rows: int
@@ -437,20 +431,6 @@ def test_norms_of_a_model_are_replaced_and_long_passes_keep_every_bit(kernel: Sm
     assert torch.equal(ours[0], plain[0]) and torch.allclose(ours[1], plain[1], atol=1e-6)
 
 
-def test_a_norm_that_means_something_else_is_left_alone(kernel: SmallRows) -> None:
-    class OtherRMSNorm(torch.nn.Module):  # as Gemma has it
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight, self.variance_epsilon = torch.nn.Parameter(torch.randn(8)), 1e-6
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.rms_norm(x, (8,), 1 + self.weight, self.variance_epsilon)
-
-    model = torch.nn.Sequential(OtherRMSNorm())
-    use_few_rows_norm(model, kernel.norm)
-    assert type(model[0]) is OtherRMSNorm
-
-
 @pytest.mark.parametrize(
     ("kind", "heads", "kv_heads", "lengths"),
     [
@@ -487,16 +467,6 @@ def test_a_model_keeps_its_logits_and_verifies_to_the_last_bit(
     assert differ["compiled"] == 0
     assert differ["torch"] > 0, "the comparison sees nothing"
     assert all(torch.allclose(*pair, atol=1e-3) for pair in zip(*logits.values(), strict=True))
-
-
-def test_the_loader_replaces_what_sums_in_another_order(kernel: SmallRows) -> None:
-    chosen = Backend("compiled", kernel, "test", kernel=kernel)
-    tiny = loaded(tiny_config("qwen2"), 5)
-    parts = list(prepared(tiny.module, tiny.dims, torch.float32, CPU, chosen).module.modules())
-    assert any(isinstance(part, PackedLinear) and part.bias is not None for part in parts)
-    for kind, few_rows in (("Linear", PackedLinear), ("RMSNorm", FewRowsNorm), ("SiLU", FewRowsSiLU)):
-        assert any(isinstance(part, few_rows) for part in parts)
-        assert not any(kind in type(part).__name__ and not isinstance(part, few_rows) for part in parts)
 
 
 def test_results_are_float32_whatever_the_default_type_is(kernel: SmallRows) -> None:

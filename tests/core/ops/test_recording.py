@@ -4,10 +4,8 @@ The stand-in follows ATen/cuda/CUDAGraph.cpp and c10/cuda/CUDACachingAllocator.c
 """
 
 import gc
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
@@ -228,39 +226,6 @@ def test_a_wait_that_nobody_reported_ends_recording_too(cuda: FakeCuda) -> None:
     assert not cuda.uses
 
 
-def test_recording_that_cannot_begin_leaves_nothing_behind(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = Graphs(FIRST)
-    begin = FakeGraph.capture_begin
-
-    def refused(graph: FakeGraph, *args: Any, **settings: Any) -> None:
-        begin(graph, *args, **settings)
-        cuda.capturing = None
-        raise RuntimeError("CUDA error: no capture here")
-
-    monkeypatch.setattr(FakeGraph, "capture_begin", refused)
-    assert graphs.prepare("neg", torch.neg, torch.ones(2)) is None
-    assert graphs.failure == "recording failed: CUDA error: no capture here" and cuda.at_rest
-    cuda.empty_cache()
-    assert not cuda.uses
-
-
-def test_a_warm_up_that_breaks_is_waited_for(cuda: FakeCuda) -> None:
-    def breaks(x: Tensor) -> Tensor:
-        raise RuntimeError("no")
-
-    assert Graphs(FIRST).prepare("breaks", breaks, torch.ones(2)) is None
-    assert cuda.at_rest and len(cuda.own.waited_for) == 1 and not cuda.uses
-
-
-def test_a_failure_gives_up_what_was_recorded_before_it(cuda: FakeCuda) -> None:
-    graphs = Graphs(FIRST)
-    assert graphs.prepare("neg", torch.neg, torch.ones(2)) is not None
-    assert graphs.prepare("waits", cuda.waits, torch.ones(2)) is None
-    assert graphs.num_kept == 0 and cuda.at_rest
-    cuda.empty_cache()
-    assert not cuda.uses
-
-
 def test_a_recording_that_lacked_memory_is_tried_again_and_another_failure_is_final(cuda: FakeCuda) -> None:
     graphs, lacking = Graphs(FIRST), [torch.OutOfMemoryError("no room"), RuntimeError("CUDA error: out of memory")]
 
@@ -317,40 +282,3 @@ def test_after_everything_was_forgotten_recording_goes_on_in_another_pool(cuda: 
     cuda.pinned.clear()
     cuda.empty_cache()
     assert pool not in cuda.uses and list(cuda.uses.values()) == [1]
-
-
-def test_forgetting_waits_for_what_may_be_running(cuda: FakeCuda) -> None:
-    graphs = Graphs(FIRST)
-    graphs.prepare(("full", 1), torch.neg, torch.ones(2))
-    graphs.forget("draft")
-    assert cuda.own.synchronized == 0
-    graphs.forget("full")
-    assert cuda.own.synchronized == 1
-
-
-def test_the_time_of_recordings_is_kept_apart_from_what_was_launched_before(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-
-    def quarter(x: Tensor) -> Tensor:
-        clock[0] += 0.25
-        return x
-
-    def breaks(x: Tensor) -> Tensor:
-        clock[0] += 1
-        return cuda.waits(x)
-
-    running = [5.0]  # seconds of launched work, which the first wait takes
-
-    def synchronize(_: object = None) -> None:
-        clock[0] += running.pop() if running else 0.0
-
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    graphs = Graphs(FIRST)
-    for _ in range(2):
-        graphs.prepare("x", quarter, torch.ones(1))
-    assert graphs.recording_seconds == 0.75, "two to warm up and one to record; the second time nothing"
-    graphs.prepare("y", breaks, torch.ones(1))
-    assert graphs.failure and graphs.recording_seconds == 3.75, "one that failed took its time too"

@@ -1,6 +1,5 @@
 """Threads beside other programs: what a look tells, and what follows from it."""
 
-from collections import namedtuple
 from collections.abc import Iterator
 from threading import Thread
 from types import SimpleNamespace
@@ -129,19 +128,6 @@ def test_a_system_that_counts_nothing_or_other_cores_does_not_tell(
         used_now()
 
 
-def test_this_machine_tells() -> None:
-    first, second = used_now(), used_now()
-    assert second.clock >= first.clock and second.idle >= first.idle >= 0 and second.own >= first.own > 0
-
-
-def test_cores_that_this_process_may_not_use_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "own_cores", lambda: {1, 2})
-    times = namedtuple("times", "idle iowait")
-    idle = [times(seconds, 0.5) for seconds in (100.0, 10.0, 20.0, 200.0)]
-    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: idle)
-    assert used_now().idle == 31.0
-
-
 def test_torch_gets_the_same_number_and_its_own_back() -> None:
     machine = Machine()
     chosen = machine.threads()
@@ -158,15 +144,6 @@ def test_torch_gets_the_same_number_and_its_own_back() -> None:
     assert torch.get_num_threads() == 4
     torch.set_num_threads(2)
     assert threads.most_threads() == 2, "what the user sets is the most"
-
-
-def test_a_share_as_large_as_the_loan_is_no_loan() -> None:
-    machine = Machine()
-    chosen = machine.threads()
-    machine.passes(LOOK_SECONDS, others=3.0, own=1.0)
-    chosen.lend()
-    threads.set_most_threads(1)
-    assert torch.get_num_threads() == 1 and threads.most_threads() == 1
 
 
 def test_costs_of_passes_are_forgotten_when_the_number_changes(monkeypatch: pytest.MonkeyPatch) -> None:

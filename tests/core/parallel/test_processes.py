@@ -24,10 +24,9 @@ from core.generation.events import Finished, RoundDone
 from core.parallel.commands import LetHostAttend, Select
 from core.parallel.leader_caches import LedFullCache
 from core.parallel.rank_pool import RankPool
-from core.planning.choices import Choice
 from core.planning.cost_model import Sharing
 from tests.core.parallel.test_shard import LOGIT_TOLERANCE
-from tests.core.parallel.toys import CONFIG, NOISE, shared_engine
+from tests.core.parallel.toys import NOISE, shared_engine
 from tests.core.toys import random_prompt, tiny_engine
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
@@ -88,15 +87,6 @@ def test_greedy_text_of_every_method_is_that_of_one_process(gqa: tuple[Engine, E
     ours, theirs = (answer(engine, prompt, method=method) for engine in (shared, alone))
     assert ours.token_ids == theirs.token_ids and ours.exact == theirs.exact
     assert ours.stats.level2 == theirs.stats.level2, "the same guesses, the same verdicts"
-
-
-@pytest.mark.parametrize("method", ["autoregressive", "triforce"])
-def test_heads_without_groups_are_shared_too(mha: tuple[Engine, Engine, RankPool], method: str) -> None:
-    shared, alone, _ = mha
-    prompt = random_prompt(300)
-    assert answer(shared, prompt, method=method).token_ids == answer(alone, prompt, method=method).token_ids
-    assert shared.full_cache.link_bytes > 0, "blocks lie on the host"
-    assert shared.info.link is not None and ", process 1 " in shared.info.link.because
 
 
 def test_round_shapes_from_measured_times_leave_the_text_as_it_is(gqa: tuple[Engine, Engine, RankPool]) -> None:
@@ -169,16 +159,6 @@ def test_every_process_counts_what_a_verification_attends_to(mha: tuple[Engine, 
     assert torch.equal(*held)
 
 
-def test_every_process_measures_its_link_while_rank_0_measures_its_own(gqa: tuple[Engine, Engine, RankPool]) -> None:
-    _, _, ranks = gqa
-    found = ranks.link(lambda: Choice(1e15, "measured here"), 1 << 20)
-    assert 1e6 < found.value < 1e15, "another process's"
-    assert "process 0 1000000.0 GB/s, process 1 " in found.because
-    with pytest.raises(torch.OutOfMemoryError):
-        ranks.link(Shortage(), 1 << 20)
-    assert ranks.link(lambda: Choice(1.0, "measured here"), 1 << 20).value == 1.0, "nobody's answer is left over"
-
-
 def test_every_process_measures_how_link_and_host_share(mha: tuple[Engine, Engine, RankPool]) -> None:
     _, _, ranks = mha
     found = ranks.sharing(lambda: Sharing(1e-9, 1e-9), 1 << 20)
@@ -202,13 +182,6 @@ def test_each_process_s_part_of_the_host_attends_to_a_share_of_its_blocks(
     assert LetHostAttend(0.5) in told and 0 < found.stats.link_bytes < carried
     assert found.token_ids == answer(alone, prompt).token_ids
     full.let_host_attend(0.0)
-
-
-def test_each_process_holds_half(gqa: tuple[Engine, Engine, RankPool]) -> None:
-    shared, alone, _ = gqa
-    assert shared.info.num_ranks == CONFIG.num_gpus == 2
-    assert 2 * shared.info.kv_bytes_per_token == alone.info.kv_bytes_per_token
-    assert shared.info.target_weight_bytes < 0.7 * alone.info.target_weight_bytes
 
 
 # -------------------- lost ranks, last: the engines cannot be used afterwards

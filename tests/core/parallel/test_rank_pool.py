@@ -9,8 +9,7 @@ import pytest
 from core.errors import InvalidSetting
 from core.parallel import group
 from core.parallel.group import PATIENCE
-from core.parallel.rank_pool import PassClock, slowest_link, watch_ranks
-from core.planning.choices import Choice
+from core.parallel.rank_pool import PassClock, watch_ranks
 
 
 class Pass(PassClock):
@@ -97,10 +96,3 @@ def test_a_torch_without_the_means_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(group.DIST, "is_nccl_available", lambda: False)
     with pytest.raises(InvalidSetting, match="without NCCL"):
         group.require_group("cuda")
-
-
-def test_of_several_links_the_slowest_counts_and_each_is_told() -> None:
-    """Boards give a second GPU half of the lanes, or less."""
-    found = slowest_link(Choice(25.04e9, "measured here"), [12.6e9, 0.0], "GPU")
-    assert found.value == 12.6e9
-    assert "GPU 0 25.0 GB/s, GPU 1 12.6 GB/s, GPU 2 not measured" in found.because

@@ -69,16 +69,6 @@ def test_streams_samples_several_answers_and_log_probabilities(client: openai.Op
 
 
 @needs_llguidance
-def test_an_object_and_responses(client: openai.OpenAI) -> None:
-    answer = ask(client, response_format={"type": "json_object"}, max_tokens=200, seed=1, temperature=1)
-    cut = answer.choices[0].finish_reason == "length"  # this model does not know JSON, and may go on
-    assert text_of(answer).startswith("{") and (cut or isinstance(json.loads(text_of(answer)), dict))
-    wanted: Any = {"format": {"type": "json_schema", **NAMED}}
-    said = client.responses.create(model="harbour", input="Who?", temperature=0, text=wanted)
-    checked(said.output_text)
-
-
-@needs_llguidance
 def test_a_schema_that_cannot_be_followed_is_refused_by_name(client: openai.OpenAI) -> None:
     wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {"type": "string"}}}}
     with pytest.raises(openai.BadRequestError, match="cannot be followed") as told:

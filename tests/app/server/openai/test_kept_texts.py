@@ -7,8 +7,6 @@ from typing import Any
 import openai
 import pytest
 
-from app.cli.arguments import parse_arguments
-from app.cli.serve import saved_books
 from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from tests.app.fakes import worker_of
@@ -70,21 +68,3 @@ def test_a_text_that_was_pushed_out_before_it_was_written_is_saved_from_memory(b
         ask(client, "Where?", "Then came the day. " * 60)
         wait_for(lambda: len(worker.saved_books.folder.books()) >= 1)
         assert ask(client, "When?")[1] < 30
-
-
-def test_nothing_is_written_unless_it_is_wanted(begun: Any, tmp_path: Path) -> None:
-    worker = begun(SavedBooks(tmp_path))
-    with served(worker) as url, client_of(url) as client:
-        ask(client, "Who?")
-        ask(client, "Where?")
-        assert worker.saved_books.folder.books() == []
-
-
-def test_the_options_say_where_texts_are_kept(tmp_path: Path) -> None:
-    def of(*words: str) -> SavedBooks:
-        return saved_books(parse_arguments(["serve", "--data-dir", str(tmp_path), *words]))
-
-    assert of().path is None and not list(tmp_path.iterdir()), "nothing was made"
-    assert of("--saved").path == tmp_path / "shelf"
-    (tmp_path / "shelf").mkdir(exist_ok=True)
-    assert of().path == tmp_path / "shelf" and of("--no-saved").path is None

@@ -14,7 +14,6 @@ from app.cli.serve import loaded
 from app.runtime.worker import EngineWorker
 from app.server.serve_page import load
 from core.config import EngineConfig, GenerationConfig
-from core.decoding.registry import FASTEST
 from core.engine import Engine
 from core.generation.session import Conversation
 from tests.app.server.openai.servers import free_port, served, wait_for
@@ -110,24 +109,6 @@ def test_a_stream_says_the_same_as_a_whole_answer(client: openai.OpenAI) -> None
     assert all(part.choices and part.usage is None for part in without)
 
 
-def test_methods_can_be_chosen_and_say_what_they_did(client: openai.OpenAI) -> None:
-    plain = ask(client, extra_body={"triforce": {"method": "autoregressive"}})
-    fast = ask(client)
-    assert text_of(plain) == text_of(fast), "exact"
-    assert ours(plain)["method"] == "autoregressive" and ours(plain)["tokens_per_full_pass"] == 1
-    figures = ours(fast)
-    assert figures["method"] == FASTEST and figures["exact"] and set(figures["acceptance"]) == {"level1", "level2"}
-    assert figures["time_to_first_token_seconds"] > 0 and figures["counts"]["level2"]["tested"] > 0
-
-
-def test_a_seed_repeats_an_answer_and_none_does_not(client: openai.OpenAI) -> None:
-    plain = {"extra_body": {"triforce": {"method": "autoregressive"}}, "temperature": 1.5, "max_tokens": 16}
-    one, two, other = (ask(client, seed=seed, **plain) for seed in (7, 7, 8))
-    assert text_of(one) == text_of(two) != text_of(other)
-    drawn = ask(client, **plain)
-    assert text_of(ask(client, seed=ours(drawn)["seed"], **plain)) == text_of(drawn), "the seed is told"
-
-
 def test_an_answer_ends_at_its_limits(client: openai.OpenAI) -> None:
     whole = text_of(ask(client))
     word = whole.split()[2]
@@ -146,12 +127,6 @@ def test_an_answer_can_be_continued(client: openai.OpenAI, stream: bool) -> None
     reply = ask(client, messages, extra_body=extra, stream=stream, stop=["no such words"])
     rest = "".join(p.choices[0].delta.content or "" for p in reply) if stream else text_of(reply)
     assert beginning + rest == whole
-
-
-def test_instructions_come_before_the_question_where_the_format_has_no_place_for_them(client: openai.OpenAI) -> None:
-    system = ask(client, [{"role": "system", "content": "Be brief."}, *asked()])
-    folded = ask(client, asked(book=f"Be brief.\n\n{BOOK}"))
-    assert text_of(system) == text_of(folded) and system.usage.prompt_tokens == folded.usage.prompt_tokens
 
 
 def of_engine(worker: EngineWorker, work: Any) -> list[Any]:
@@ -174,19 +149,6 @@ def test_log_probabilities_are_told_for_every_token(client: openai.OpenAI) -> No
     parts = [part.choices[0] for part in ask(client, logprobs=True, stream=True)]
     streamed = [one for part in parts if part.logprobs for one in part.logprobs.content]
     assert [one.token for one in streamed] == [one.token for one in fast]
-
-
-def test_several_answers_have_seeds_of_their_own(client: openai.OpenAI) -> None:
-    fields = {"temperature": 1.5, "extra_body": {"triforce": {"method": "autoregressive"}}, "max_tokens": 12}
-    three = ask(client, n=3, seed=7, **fields)
-    alone = [text_of(ask(client, seed=seed, **fields)) for seed in (7, 8, 9)]
-    assert [choice.message.content for choice in three.choices] == alone and len(set(alone)) > 1
-    assert [choice.index for choice in three.choices] == [0, 1, 2]
-    parts = list(ask(client, n=3, seed=7, stream=True, stream_options={"include_usage": True}, **fields))
-    texts = ["", "", ""]
-    for choice in (choice for part in parts for choice in part.choices):
-        texts[choice.index] += choice.delta.content or ""
-    assert texts == alone and parts[-1].usage.completion_tokens == three.usage.completion_tokens
 
 
 def test_a_text_goes_on_without_a_chat_template(client: openai.OpenAI, worker: EngineWorker) -> None:
@@ -231,12 +193,6 @@ def test_responses_say_what_chat_says(client: openai.OpenAI) -> None:
     assert cut.output[0].status == "incomplete" and whole.output[0].status == "completed"
 
 
-def test_no_name_is_needed_where_there_is_one_model(client: openai.OpenAI) -> None:
-    body = {"messages": asked(), "max_tokens": -1, "temperature": 0}
-    reply: Any = client.post("/chat/completions", body=body, cast_to=object)
-    assert reply["model"] == "harbour" and reply["choices"][0]["finish_reason"] == "stop"
-
-
 def test_counts_and_the_log_tell_no_text(worker: EngineWorker, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "app.server.openai.metrics")
     with served(worker, key="a key") as url, client_of(url) as client:
@@ -276,12 +232,6 @@ def test_what_cannot_be_done_is_an_error_of_the_client_s_kind(client: openai.Ope
         ask(client, [*asked(), {"role": "assistant", "content": "x"}])
     with pytest.raises(openai.AuthenticationError):
         ask(client.with_options(api_key="wrong"))
-
-
-def test_a_text_s_tokens_are_counted(client: openai.OpenAI) -> None:
-    root = client.with_options(base_url=str(client.base_url).removesuffix("/v1/"))
-    counted = root.post("/tokenize", body={"prompt": BOOK}, cast_to=object)
-    assert isinstance(counted, dict) and counted["count"] == len(counted["tokens"]) > 100
 
 
 @pytest.mark.slow

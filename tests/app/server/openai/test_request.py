@@ -8,7 +8,7 @@ import pytest
 from app.server.openai.errors import RequestError, request_error
 from app.server.openai.request import ChatBody, TextBody, parse, parse_json
 from app.server.openai.responses import ResponseBody
-from core.errors import BadGrammar, ContextTooSmall, InvalidSetting
+from core.errors import BadGrammar
 
 ASKED = [{"role": "user", "content": "Who keeps the light?"}]
 
@@ -33,22 +33,6 @@ def test_fields_reach_the_engine() -> None:
     assert (config.seed, config.max_new_tokens, config.method) == (-3, 5, "retrieval")
     assert tuple(config.stop_strings) == ("\n",)
     assert parsed(max_tokens=5, max_completion_tokens=9).config.max_new_tokens == 9, "the newer name counts"
-
-
-def test_parts_of_text_stand_an_empty_line_apart() -> None:
-    parts = [{"type": "text", "text": "The book."}, {"type": "text", "text": "Who?"}]
-    assert parsed(messages=[{"role": "user", "content": parts}]).messages[0].text == "The book.\n\nWho?"
-
-
-def test_instructions_have_two_names() -> None:
-    roles = [{"role": "developer", "content": "Be brief."}, *ASKED]
-    assert parsed(messages=roles).messages[0].role == "system"
-
-
-def test_what_changes_nothing_is_accepted() -> None:
-    parsed(n=1, presence_penalty=0.0, logit_bias={}, tools=[], tool_choice="none", response_format={"type": "text"})
-    parsed(presence_penalty=None, temperature=None, messages=[{**ASKED[0], "tool_calls": None, "function_call": None}])
-    parsed(user="someone", metadata={"a": 1}, store=True, service_tier="auto", top_k=-1, logprobs=False, stop=None)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +99,6 @@ def test_what_cannot_be_served_is_refused_in_one_line(field: str, value: Any) ->
     json.dumps(caught.value.body())
 
 
-def test_no_limit_no_name_and_no_chance_are_allowed() -> None:
-    request = parsed(model=None, max_tokens=-1, top_p=0)
-    assert request.model is None and request.config.max_new_tokens > 1 << 20 and request.config.sampling.top_p > 0
-    assert parsed(logprobs=True).config.top_logprobs == 0 and parsed().config.top_logprobs is None
-    assert parsed(logprobs=True, top_logprobs=4, n=2).config.top_logprobs == 4
-
-
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -139,11 +116,6 @@ def test_a_text_to_continue_is_checked_too(fields: dict[str, Any], param: str) -
     with pytest.raises(RequestError) as caught:
         parse(TextBody, fields)
     assert caught.value.param == param
-
-
-def test_a_text_or_its_tokens_can_be_continued() -> None:
-    assert parse(TextBody, {"prompt": ["a"]}).prompt == "a" and parse(TextBody, {"prompt": [[1, 2]]}).prompt == (1, 2)
-    assert parse(TextBody, {"prompt": "a", "max_tokens": None}).config.max_new_tokens == 16
 
 
 @pytest.mark.parametrize(
@@ -187,12 +159,6 @@ def test_a_schema_reaches_the_engine_from_every_address() -> None:
     assert request_error(BadGrammar("No.", hint="Leave it out.")).param == "response_format"
 
 
-def test_hints_for_the_command_line_are_not_for_clients() -> None:
-    assert request_error(InvalidSetting("No draft.", hint="Use --method retrieval.")).message == "No draft."
-    assert request_error(InvalidSetting("No draft.", hint="Leave it out.")).message == "No draft. Leave it out."
-    assert request_error(ContextTooSmall(9064, 2048, possible=4096), "prompt").param == "prompt"
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -212,8 +178,3 @@ def test_hints_for_the_command_line_are_not_for_clients() -> None:
 def test_what_is_not_an_object_in_json_is_refused(body: bytes) -> None:
     with pytest.raises(RequestError):
         parse_json(body)
-
-
-def test_an_answer_can_be_continued() -> None:
-    request = parsed(messages=[*ASKED, {"role": "assistant", "content": "The"}], continue_final_message=True)
-    assert request.continues and request.messages[-1].text == "The"

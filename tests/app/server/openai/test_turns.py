@@ -92,18 +92,6 @@ def test_requests_take_turns_and_the_queue_has_an_end(url: str, engine: ServedEn
     assert texts[0] == "one" and "two" in texts
 
 
-def test_a_client_that_goes_away_cancels_its_answer(url: str, engine: ServedEngine) -> None:
-    engine.enqueue("never " + HOLD + " seen")
-    gone = Client(url)
-    wait_for(lambda: not engine.writing.is_set())
-    gone.leave()
-    engine.enqueue("next")
-    after = Client(url)
-    wait_for(lambda: len(engine.configs) == 2)  # only a cancel lets the engine go on: the gate stays shut
-    engine.writing.set()
-    assert after.answer()[1]["choices"][0]["message"]["content"] == "next "
-
-
 def test_a_client_that_goes_away_amid_a_stream_cancels_it(url: str, engine: ServedEngine) -> None:
     engine.enqueue("one two " + HOLD + " three")
     gone = Client(url, stream=True)
@@ -155,20 +143,6 @@ def test_an_error_of_the_engine_is_an_error_in_json(url: str, engine: ServedEngi
         assert b'"error"' in reply.read()
     engine.enqueue("well again")
     assert Client(url).answer()[0] == 200
-
-
-def test_a_prompt_that_is_too_long_is_told_what_would_fit(url: str, engine: ServedEngine) -> None:
-    status, body = Client(url, messages=[{"role": "user", "content": "x" * 9000}], stream=True).answer()
-    assert status == 400 and body["error"]["code"] == "context_length_exceeded"
-    assert f"{engine.context - 64:,} fit" in body["error"]["message"]
-
-
-def test_what_was_read_for_an_earlier_request_is_told_when_it_is_read_again(url: str, engine: ServedEngine) -> None:
-    book = "A long book. " * 20
-    ask = [{"role": "user", "content": f"{book}\n\nWho?"}]
-    other = [{"role": "user", "content": "Another text altogether, which drives the first one out."}]
-    figures = [Client(url, messages=one).answer()[1]["triforce"]["reread_tokens"] for one in (ask, ask, other, ask)]
-    assert figures[:3] == [0, 0, 0] and figures[3] >= len(book)
 
 
 def test_more_bytes_than_any_prompt_has_are_refused_before_they_are_sent(url: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from assets.tools.bench import ablation
 from assets.tools.bench.ablation import PAPER, PLUS, SHIPPED, VARIANTS, Ablation, Variant
 from assets.tools.bench.checkpoint import Checkpoint
-from core.config import DraftConfig, EngineConfig, RetrievalConfig
+from core.config import EngineConfig, RetrievalConfig
 from core.engine import Engine
 from core.engine_builder import LoadedPair
 from core.errors import InvalidSetting, NotEnoughMemory
@@ -42,11 +42,6 @@ def additions(variant: Variant) -> int:
     assert variant.retrieval == {name: PAPER.retrieval[name] for name in set(PAPER.retrieval) - missing}
     parts = len(missing - {"reselect_interval"})
     return parts + (variant.method != PAPER.method) + (variant.speculation != PAPER.speculation)
-
-
-def test_a_variant_that_contradicts_the_settings_is_left_out() -> None:
-    config = EngineConfig(retrieval=RetrievalConfig(budget=136 + 120, chunk_size=16), draft=DraftConfig(window=80))
-    assert ablation.Variant("budget", "152", retrieval={"budget": 152}).applied(config) is None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it collects what other tests left
@@ -98,6 +93,7 @@ def test_what_cannot_be_measured_is_told_and_the_others_are(monkeypatch: pytest.
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it collects what other tests left
 def test_counts_without_times_go_on_from_a_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     oracle = next(variant for variant in VARIANTS if variant.is_oracle)

@@ -3,16 +3,14 @@
 import json
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
 import launch as launcher
 from assets.tools.bench import command as bench
 from assets.tools.bench import kernels
-from assets.tools.bench.batch import _engines
 from core.ops.kernel_build import NoKernel
-from tests.core.toys import tiny_engine
 
 
 def test_recall_ends_with_one_document(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,12 +66,6 @@ def test_a_mistake_is_told_in_one_line(options: list[str], words: str, capsys: p
     assert captured.err.startswith("error:") and words in captured.err and captured.err.count("\n") == 1
 
 
-def test_the_ablation_has_methods_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert launcher.main(["bench", "--suite", "ablation", "--methods", "draft", "--no-venv"]) == 2
-    said = capsys.readouterr().err
-    assert "Leave out --methods" in said and said.count("\n") == 1
-
-
 def test_speed_reads_several_books_and_gives_their_median(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--contexts", "768", "--books", "3", "--repeats", "1", "--max-new-tokens", "6", "--json"]
     assert launcher.main(["bench", "--methods", "retrieval", *options, "--no-venv"]) == 0
@@ -100,33 +92,6 @@ def test_a_batch_is_measured_with_a_book_for_each_and_with_one_for_all(capsys: p
     assert rows[0]["speedup_vs_autoregressive"] == 1.0
     ratio = rows[0]["ms_per_token"] / rows[1]["ms_per_token"]
     assert rows[1]["speedup_vs_autoregressive"] == pytest.approx(ratio)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--batch", "1"], "at least two"),
-        (["--batch", "2", "--suite", "recall"], "speed suite"),
-        (["--batch", "2", "--plot", "x.png"], "not drawn"),
-    ],
-)
-def test_a_batch_that_is_none_is_told(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert launcher.main(["bench", *options, "--no-venv"]) == 2
-    captured = capsys.readouterr()
-    assert words in captured.err and captured.err.count("\n") == 1
-
-
-def test_conversations_that_memory_does_not_hold_are_left_out_and_told() -> None:
-    engine, said = tiny_engine(context=2048), list[str]()
-    plan = engine.plan
-    each = plan.cache_sizes.device_bytes(500, plan.cache_sizes.layers)
-    each += plan.bytes_of("retrieval cache") + plan.bytes_of("streaming cache")
-    engine._placement.plan = replace(plan, available_bytes=int((plan.total_bytes + 2.5 * each) / 0.9))
-    engines = _engines(engine, 500, 6, said.append)
-    assert len(engines) == 3 and engines[0] is engine and {one.context for one in engines[1:]} == {500}
-    assert "3 of 6 conversations" in said[0]
-    said.clear()
-    assert len(_engines(engine, 500, 3, said.append)) == 3 and not said
 
 
 def test_kernels_are_measured_without_a_model(

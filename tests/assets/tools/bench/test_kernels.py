@@ -31,10 +31,6 @@ def test_rows_hold_what_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.gb_per_second == 2 * 64 * 8 * 64 * 2 / 1e9 and row.gflops == 4 * 6 * 64 * 8 * 64 / 1e9
 
 
-def test_without_a_kernel_only_torch_is_measured() -> None:
-    assert {row.method for row in run_kernels(None, (32,), 1, rows=(1, 2))} == {STOCK}
-
-
 def test_products_of_every_stored_type_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         kernel = small_rows()

@@ -36,22 +36,3 @@ def test_all_placements_write_the_same(capsys: pytest.CaptureFixture[str], tmp_p
         assert row["peak_memory_bytes"] > 0 and row["planned_bytes"] > 0
     picture = (tmp_path / "placements.svg").read_text(encoding="utf-8")
     assert "<svg" in picture and "placements.svg" in captured.err
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--placements", "nowhere"], "no placement 'nowhere'"),
-        (["--gpu-memory", "0"], "--gpu-memory 0"),
-        (["--gpu-memory", "0.1"], "Raise --gpu-memory"),
-    ],
-)
-def test_a_mistake_is_told_in_one_line(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = launcher.main(["bench", "--suite", "offload", *options, "--device", "cpu", "--no-venv"])
-    captured = capsys.readouterr()
-    assert (
-        code == (1 if "Raise" in words else 2)
-        and captured.out == ""
-        and words in captured.err
-        and captured.err.count("\n") == 1
-    )

@@ -4,18 +4,15 @@ import gc
 import os
 import threading
 from dataclasses import asdict
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-import launch as launcher
 from assets.tools.bench import page as page_cost
-from assets.tools.bench.page import PageSilent, Reader, Run, ServedPage, Stopwatch, measure
+from assets.tools.bench.page import Run, ServedPage, Stopwatch, measure
 from assets.tools.bench.table import table_line
 from core.config import GenerationConfig, SamplingParams
-from core.errors import CoreError
 from tests.app.fakes import GRADIO_WARNINGS, FakeEngine
 from tests.core.toys import tiny_engine, with_words
 
@@ -80,28 +77,3 @@ def test_pairs_are_in_turns_and_ratios_are_of_pairs() -> None:
     ratios = [2.2 * 3 / (2 * 4), 2.2 * 6 / (2 * 5), 2.2 * 7 / (2 * 8), 2.2 * 10 / (2 * 9)]
     assert row.page_over_alone == pytest.approx(sum(sorted(ratios)[1:3]) / 2)
     assert row.page_over_alone_range == pytest.approx((min(ratios), max(ratios)))
-
-
-def test_without_a_browser_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cost.shutil, "which", lambda name: None)
-    with pytest.raises(PageSilent, match="cannot be looked at"):
-        Reader("http://x/")
-
-
-def test_a_page_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(page_cost, "MOST_WAIT_SECONDS", -1.0)
-
-    class Deaf:
-        def wait(self, done: Any) -> None:
-            done()
-
-    page = ServedPage(cast(Any, None))
-    page.reader = cast(Any, Deaf())
-    with pytest.raises(CoreError, match="did not answer"):
-        page._wait(lambda: True, "did not answer")
-
-
-def test_the_suite_is_named_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        launcher.main(["bench", "--help"])
-    assert "page: decoding through the page beside the engine alone" in " ".join(capsys.readouterr().out.split())

@@ -2,9 +2,6 @@
 
 import itertools
 import json
-import re
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,25 +124,6 @@ def test_every_suite_s_document_becomes_a_file_of_its_format(
     assert capsys.readouterr().err == f"The picture is in {path}.\n"
 
 
-def test_names_that_the_font_cannot_write_warn_nobody(tmp_path: Path) -> None:
-    document = document_of("speed", [speed_row(8192, "triforce")], model="本$x$ " + "long" * 40)
-    assert "?$x$ long" in " ".join(said(draw(document)).split())
-    for ending in plot.FORMATS:
-        plot.keep(document, tmp_path / f"F{ending}")
-
-
-def test_drawing_leaves_the_global_state_of_pyplot_alone() -> None:
-    code = (
-        "import json, sys, io; from pathlib import Path; from assets.tools.bench.charts import bars, plot;"
-        "assert 'matplotlib' not in sys.modules;"
-        f"document = json.loads(Path({str(RESULTS / 'page-2core-cpu.json')!r}).read_text());"
-        "bars.draw(plot.chart_of(document)).savefig(io.BytesIO());"
-        "assert 'matplotlib.figure' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 # -------------------- what is drawn
 
 
@@ -176,103 +154,6 @@ def test_bars_of_speed_are_the_rows_numbers_with_their_speedup() -> None:
     assert sorted(legend) == sorted(plot.WORDS[method] for method in expected)
 
 
-def test_bars_of_peers_tell_their_ratio_to_ours() -> None:
-    lanes = {"ours, plain": ("ours", 10.0, 1.0), "ours, TriForce": ("ours", 5.0, 0.5), "A f16": ("A", 12.0, 1.2)}
-    rows = [
-        {"context": context, "program": program, "method": lane, "ms_per_token": ms, "ratio_to_ours": ratio}
-        for context in (8192, 32768)
-        for lane, (program, ms, ratio) in lanes.items()
-    ]
-    for axes in draw(document_of("peers", [*rows, {**rows[0], "method": "slow", "ms_per_token": None}])).axes:
-        assert drawn(axes) == {"ours": [10.0, 5.0], "A": [12.0]}
-        assert sorted(notes(axes)) == ["0.50x", "1.00x", "1.20x"]
-        assert [label.get_text() for label in axes.get_yticklabels()] == list(lanes)
-        colours = {bar.patches[0].get_facecolor() for bar in axes.containers if isinstance(bar, BarContainer)}
-        assert len(colours) == 2, "peers that the palette does not know have colours of their own"
-
-
-def test_bars_of_the_page_stand_alone_beside_through_the_page() -> None:
-    document = recorded("page")
-    (axes,) = draw(document).axes
-    assert drawn(axes) == {
-        plot.ALONE: [row["alone_ms_per_token"] for row in document["rows"]],
-        plot.PAGE: [row["page_ms_per_token"] for row in document["rows"]],
-    }
-    assert names(axes) == ["Plain", "TriForce"] and notes(axes) == ["1.22x", "1.08x", "8,192 tokens"]
-
-
-def test_placements_have_groups_of_their_own_under_each_context() -> None:
-    rows = [
-        speed_row(context, method, ms, ms / 7, placement=placement)
-        for context, ms in ((8192, 7.0), (32768, 70.0))
-        for placement in ("resident", "offloaded")
-        for method in ("autoregressive", "triforce")
-    ]
-    (axes,) = draw(document_of("offload", rows)).axes
-    assert drawn(axes) == {"autoregressive": [7.0, 7.0, 70.0, 70.0], "triforce": [7.0, 7.0, 70.0, 70.0]}
-    assert names(axes) == ["resident", "offloaded"] * 2
-    assert notes(axes) == [*["1.0x", "1.0x", "10x", "10x"] * 2, "8,192 tokens", "32,768 tokens"]
-
-
-def test_recall_has_a_panel_for_each_context_with_intervals_and_how_many_were_asked() -> None:
-    document = recorded("recall")
-    figure = draw(document)
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == ["8,192 tokens", "32,768 tokens", "122,880 tokens"]
-    for axes, context in zip(figure.axes, (8192, 32768, 122880), strict=True):
-        rows = [row for row in document["rows"] if row["context"] == context and row["exact"] is not None]
-        assert drawn(axes)["h2o"] == [row["exact"] for row in rows if row["method"] == "h2o"]
-        assert sum(map(len, drawn(axes).values())) == len(rows)
-        lines = [
-            tuple(p.vertices[:, 1]) for c in axes.collections if isinstance(c, LineCollection) for p in c.get_paths()
-        ]
-        intervals = sorted(tuple(row["exact_interval"]) for row in rows)
-        assert sum(sorted(lines), ()) == pytest.approx(sum(intervals, ()))
-        asked = [label.get_text() for label in axes.get_xticklabels(minor=True)]
-        assert sorted(asked) == sorted(str(row["n"]) for row in rows)
-        assert names(axes)[:2] == ["facts", "not in the book"]
-    assert "95% intervals" in said(figure) and "Incomplete" not in said(figure)
-    assert "Incomplete" in said(draw({**document, "complete": False}))
-
-
-def test_how_many_were_asked_is_told_once_where_it_is_the_same() -> None:
-    rows = [recall_row(8192, method, "fact", 0.5, 40) for method in ("autoregressive", "triforce")]
-    (axes,) = draw(document_of("recall", rows)).axes
-    assert [label.get_text() for label in axes.get_xticklabels(minor=True)] == ["40"]
-
-
-def test_ablation_has_a_bar_from_the_left_for_each_variant_with_level_2_beside_it() -> None:
-    plain = speed_row(8192, "autoregressive", 20.0, part="autoregressive", variant="", acceptance_level2=None)
-    rows = [plain, ablation_row(8192, "fixed", "triforce", 12.0), ablation_row(32768, "fixed", "triforce", 30.0)]
-    first, second = draw(document_of("ablation", rows)).axes
-    assert drawn(first) == {"autoregressive": [20.0], "triforce": [12.0]} and drawn(second) == {"triforce": [30.0]}
-    assert [label.get_text() for label in first.get_yticklabels()] == ["autoregressive", "round lengths: fixed"]
-    assert notes(first) == ["20.0 ms, 1.50x", "12.0 ms, 1.50x, level 2: 0.93"] and first.yaxis_inverted()
-
-
-def test_what_was_not_measured_has_no_bar() -> None:
-    rows = [speed_row(8192, "autoregressive"), speed_row(8192, "triforce", None), speed_row(32768, "triforce", None)]
-    (axes,) = draw(document_of("speed", rows)).axes
-    assert drawn(axes) == {"autoregressive": [10.0]} and names(axes) == ["8,192 tokens"]
-    assert not plot.chart_of(document_of("recall", [recall_row(8192, "h2o", "all", None)])).groups
-    assert not plot.chart_of(document_of("ablation", [ablation_row(8192, "x", "triforce", None)])).groups
-    counts = [{**ablation_row(8192, "x", "triforce", None), "tokens_per_full_pass": 6.5}]
-    (axes,) = draw(document_of("ablation", counts, counted=True)).axes
-    assert drawn(axes) == {"triforce": [6.5]} or drawn(axes) == {"TriForce": [6.5]}
-    assert notes(axes) == ["level 2: 0.930"] and "tokens per full pass" in axes.get_xlabel()
-
-
-def test_the_machine_is_told_in_words() -> None:
-    gpu = {"name": "RTX 4090", "total_bytes": 1, "free_bytes": 1}
-    document = document_of("speed", [], dtype="bfloat16", bits=4, device="cuda")
-    document["hardware"] = {**document["hardware"], "gpus": [gpu, gpu]}
-    cpu = document["hardware"]["cpu"]
-    assert plot.subject(document) == f"harbour, bfloat16, 4-bit weights, on 2\u00a0× RTX 4090, {cpu} (2 cores)"
-    document["config"] |= {"device": "cpu", "bits": 16, "self_draft_bits": 4}
-    assert plot.subject(document) == f"harbour, bfloat16, 4-bit self-draft, on {cpu} (2 cores)", "the GPUs did nothing"
-    assert "Commit" not in plot.remarks({**document, "commit": None}, spread=False)
-
-
 @pytest.mark.parametrize("suite", ["speed", "offload", "page", "recall", "ablation"])
 def test_words_never_lie_on_one_another(suite: str) -> None:
     figure = draw(crowded(suite))
@@ -292,13 +173,6 @@ def test_words_never_lie_on_one_another(suite: str) -> None:
     for (one, a), (other, b) in itertools.combinations(boxes, 2):
         wide, high = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
         assert wide <= 0.5 or high <= 0.5, f"{one!r} lies on {other!r}"  # half a dot of a hundred an inch
-
-
-def test_the_colours_are_the_page_s() -> None:
-    style = (ROOT / "assets" / "static" / "css" / "theme.css").read_text(encoding="utf-8").partition(".dark")[0]
-    theme = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6});", style))
-    ours = {name: value for name, value in vars(bars).items() if isinstance(value, str) and value.startswith("#")}
-    assert ours and all(theme[name.lower().replace("_", "-")] == value for name, value in ours.items())
 
 
 # -------------------- the command
@@ -342,12 +216,6 @@ def test_an_interrupted_run_is_drawn_as_such(
     assert chart.warning.startswith("Incomplete") and chart.groups[0].bars[0].value == 12.5
 
 
-@pytest.mark.usefixtures("measured")
-def test_without_a_row_there_is_no_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert launcher.main(["bench", "--plot", str(tmp_path / "F.png"), "--no-venv"]) == 130
-    assert not list(tmp_path.iterdir()) and "there is no picture" in capsys.readouterr().err
-
-
 def test_a_picture_that_cannot_be_written_loses_no_result(
     measured: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,22 +249,6 @@ def test_a_picture_that_cannot_be_is_refused_in_one_line(
 ) -> None:
     (tmp_path / "folder.png").mkdir()
     assert words in refused(suite, tmp_path / name, capsys, monkeypatch)
-
-
-def test_a_folder_that_is_not_ours_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plot.os, "access", lambda path, mode: False)
-    assert "cannot be written" in refused("speed", tmp_path / "F.png", capsys, monkeypatch)
-
-
-def test_without_matplotlib_the_command_that_installs_it_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    line = refused("speed", tmp_path / "F.png", capsys, monkeypatch)
-    assert f'-m pip install "{plot.REQUIREMENT}"' in line
-    assert plot.REQUIREMENT in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
 
 
 def refused(suite: str, path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:

@@ -7,9 +7,7 @@ import pytest
 from assets.tools.bench.readings import Readings
 from core.config import GenerationConfig, SpeculationConfig
 from core.engine import Engine
-from core.errors import BookFolderFull
 from core.generation.events import Finished
-from core.kv_store.engine_store import BookStore
 from tests.core.toys import random_prompt, tiny_engine
 
 PROMPT = random_prompt(914)
@@ -20,12 +18,6 @@ def answer(engine: Engine) -> Finished:
     *_, finished = engine.generate(PROMPT, GREEDY)
     assert isinstance(finished, Finished)
     return finished
-
-
-def newly_read(engine: Engine) -> int:
-    """Tokens that the engine has to read for the prompt."""
-    *_, last = engine.read(PROMPT)
-    return last.total_tokens - last.reused_tokens
 
 
 @pytest.mark.parametrize("query_window", [1, 8])
@@ -42,28 +34,3 @@ def test_the_second_engine_loads_what_the_first_has_read(
     wanted, found = answer(fresh), answer(loaded)
     assert found.token_ids == wanted.token_ids and found.stats.level2 == wanted.stats.level2
     assert found.stats.full_passes == wanted.stats.full_passes, "its choices are those of an engine that has read"
-
-
-def test_engines_whose_landmarks_differ_read_for_themselves_and_keep_nothing(tmp_path: Path) -> None:
-    readings, other = Readings(tmp_path, 16), tiny_engine()
-    readings.read(other, PROMPT)
-    assert newly_read(other) == 0 and not list(tmp_path.glob("*.book"))
-    assert answer(other).token_ids == answer(tiny_engine()).token_ids
-
-
-def test_engines_that_read_in_other_pieces_share_nothing(tmp_path: Path) -> None:
-    readings, other = Readings(tmp_path, 8), tiny_engine(prefill_chunk=128)
-    readings.read(tiny_engine(), PROMPT)
-    readings.read(other, PROMPT)
-    assert newly_read(other) == 0 and len(list(tmp_path.glob("*.book"))) == 2
-    assert answer(other).token_ids == answer(tiny_engine(prefill_chunk=128)).token_ids
-
-
-def test_a_full_disk_costs_only_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise BookFolderFull("The disk is full.")
-
-    monkeypatch.setattr(BookStore, "keep", full)
-    readings, engine = Readings(tmp_path, 8), tiny_engine()
-    readings.read(engine, PROMPT)
-    assert newly_read(engine) == 0 and not list(tmp_path.glob("*.book"))

@@ -9,10 +9,9 @@ import pytest
 from assets.tools.bench import recall
 from assets.tools.bench.recall import Mark, RecallRow
 from assets.tools.bench.recall_tasks import Skill
-from assets.tools.books.generated import Question, write_book
+from assets.tools.books.generated import Question
 from core.config import EngineConfig
 from core.engine import Engine
-from core.errors import InvalidSetting
 
 CONTEXT = 1024
 GOAT, HOUSE = "Mara Vale kept a goat named Pip", "Mara Vale lived in a house on Mill Lane"
@@ -42,23 +41,11 @@ def test_f1_weighs_what_is_missing_and_what_is_too_much(answer: str, f1: float) 
     assert isclose(recall.list_f1(answer, (GOAT, HOUSE)), f1)
 
 
-def test_the_expected_list_of_any_book_has_f1_one() -> None:
-    lists = [q for q in write_book(3_000_000, 4000).questions if q.kind == "list"]
-    assert lists and all(recall.list_f1(q.answer, q.values) == 1.0 for q in lists)
-
-
 @pytest.mark.parametrize(
     ("said", "share"), [([1, 2, 3, 4], 1.0), ([1, 2, 9, 4], 0.5), ([9, 2, 3, 4], 0.0), ([1, 2, 3, 4, 5], 1.0), ([], 0)]
 )
 def test_only_what_stands_before_the_first_error_counts(said: list[int], share: float) -> None:
     assert recall.prefix_share(said, [1, 2, 3, 4]) == share
-
-
-def test_a_recitation_is_judged_by_its_first_200_tokens() -> None:
-    wanted = list(range(300))
-    chapter = question("recite", "text")
-    assert recall.judge("recite", chapter, "", wanted[:200], wanted) == Mark(True, 1.0)
-    assert recall.judge("recite", chapter, "", [*wanted[:150], 0], wanted) == Mark(False, 0.75)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +101,6 @@ def test_every_method_and_skill_has_a_row(rows: list[RecallRow]) -> None:
         assert row.exact_interval is None or row.exact_interval[0] <= (row.exact or 0) <= row.exact_interval[1]
 
 
-def test_the_book_is_read_once_for_all_questions_and_methods(rows: list[RecallRow]) -> None:
-    assert [row.book_tokens_reread for row in rows] == [0] * len(rows)
-
-
 def test_triforce_writes_what_plain_decoding_writes(rows: list[RecallRow]) -> None:
     """Also a check of the measurement: the lossy method is not compared, and plain decoding not with itself."""
     for row in rows:
@@ -126,20 +109,6 @@ def test_triforce_writes_what_plain_decoding_writes(rows: list[RecallRow]) -> No
             assert row.identical_to_autoregressive == row.n - (row.near_ties or 0)
         else:
             assert row.compared is None and row.acceptance_level2 is None
-
-
-def test_one_skill_alone_is_asked_the_same_questions(engine: Engine, rows: list[RecallRow]) -> None:
-    said: list[str] = []
-    alone = recall.run_recall(
-        engine, [CONTEXT], ["triforce"], skills=["quote_any"], questions=1, seed=0, progress=said.append
-    )
-    found = {row.skill: row for row in alone}
-    assert set(found) == {"quote_any", "all"} and not any("book" in line for line in said), "no book is read for it"
-    among = next(row for row in rows if (row.method, row.skill) == ("triforce", "quote_any"))
-    assert among.prompt_tokens != next(row for row in rows if row.skill == "quote").prompt_tokens, (
-        "they can be told apart"
-    )
-    assert (found["quote_any"].prompt_tokens, found["quote_any"].exact) == (among.prompt_tokens, among.exact)
 
 
 def test_an_interrupt_leaves_the_rows_so_far(engine: Engine) -> None:
@@ -152,9 +121,3 @@ def test_an_interrupt_leaves_the_rows_so_far(engine: Engine) -> None:
     with pytest.raises(KeyboardInterrupt):
         found.extend(measured)
     assert [(row.context, row.skill, row.n) for row in found] == [(512, "fact", 1), (512, "all", 1)]
-
-
-@pytest.mark.parametrize("context", [100, 2048])
-def test_a_context_without_room_is_refused_before_anything_is_read(engine: Engine, context: int) -> None:
-    with pytest.raises(InvalidSetting, match=f"{context:,} tokens"):
-        next(recall.run_recall(engine, [1024, context], ["autoregressive"], questions=1, seed=0))

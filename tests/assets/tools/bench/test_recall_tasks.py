@@ -28,11 +28,6 @@ def test_a_book_is_cut_behind_a_whole_paragraph(num_tokens: int) -> None:
     assert len(TEXT.encode(f"{kept}\n\n{following}")) > num_tokens, "one more paragraph would have fitted"
 
 
-def test_a_text_that_fits_is_not_cut_and_one_paragraph_too_long_leaves_nothing() -> None:
-    assert recall_tasks.cut_at_paragraph(TEXT, "One.\n\nTwo.", 100) == "One.\n\nTwo."
-    assert recall_tasks.cut_at_paragraph(TEXT, "One and two and three and four.\n\nTwo.", 3) == ""
-
-
 def test_what_is_asked_about_a_cut_book_has_its_answer_in_it() -> None:
     source = next(recall_tasks.books(TEXT, 1024, 0, 20))
     lower = source.text.lower()
@@ -48,15 +43,6 @@ def test_what_is_asked_about_a_cut_book_has_its_answer_in_it() -> None:
         assert asked.answer == ABSENT_ANSWER and asked.question not in told
 
 
-def test_questions_whose_answer_was_cut_off_are_dropped() -> None:
-    book = write_book(3_000_002, 900)
-    kept = recall_tasks.cut_at_paragraph(TEXT, book.text, 400)
-    standing = [q for q in book.questions if recall_tasks.stands_in(q, kept, kept.lower())]
-    for kind in ("fact", "recite"):
-        all_of, left = (sum(q.kind == kind for q in of) for of in (book.questions, standing))
-        assert 0 < left < all_of, f"{left} of {all_of} questions of the kind {kind}"
-
-
 def test_books_are_distinct_and_of_the_suite_s_own_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
     real = recall_tasks.long_enough_book
@@ -68,15 +54,6 @@ def test_books_are_distinct_and_of_the_suite_s_own_seeds(monkeypatch: pytest.Mon
     assert all(3_000_000 <= seed < 4_000_000 for seed in seeds), "training and its measurements use 10,000,000 on"
 
 
-def test_english_comes_from_every_second_topic_and_is_asked_for_by_phrases_in_it() -> None:
-    names = recall_tasks.measured_topics()
-    assert names == [name for index, name in enumerate(sorted(recall_tasks.topics)) if index % 2 == 1]
-    for source in recall_tasks.english_texts(TEXT, 2048, 0, 5):
-        assert 0 < len(TEXT.encode(source.text)) <= 2048 - recall_tasks.QUESTION_ROOM
-        for asked in source.questions["quote_any"]:
-            assert source.text.count(asked.answer) == 1 and "\n" not in asked.answer
-
-
 def test_sentences_that_training_reads_as_well_are_not_asked_for() -> None:
     trained, shared, own = recall_tasks.trained_english(), [], set()
     for source in recall_tasks.english_texts(TEXT, 120_000, 0, 10_000):
@@ -86,13 +63,6 @@ def test_sentences_that_training_reads_as_well_are_not_asked_for() -> None:
         shared += [q for q in quote_questions(source.text, 10_000, random.Random(0)) if q.answer in trained]
     assert shared, "topics do share sentences, so leaving them out was needed"
     assert not own & {question.answer for question in shared}
-
-
-def test_paragraphs_lose_their_line_breaks_and_code_keeps_them() -> None:
-    prose, code = "An assignment is\na statement.  It binds\nnames.", "   x = [\n      1]"
-    assert recall_tasks.unwrapped(f"Title\n*****\n\n{prose}\n\n{code}\n") == (
-        f"Title\n*****\n\nAn assignment is a statement. It binds names.\n\n{code}"
-    )
 
 
 def sources(*counts: int) -> Iterator[Source]:
@@ -113,22 +83,3 @@ def sources(*counts: int) -> Iterator[Source]:
 def test_questions_are_spread_over_few_texts(context: int, counts: tuple[int, ...], asked: list[int]) -> None:
     chosen = list(recall_tasks.choose_readings(TEXT, context, sources(*counts), {"fact": 10}))
     assert [len(reading.asked["fact"]) for reading in chosen] == asked
-
-
-def test_a_kind_is_asked_the_same_whatever_else_is_asked() -> None:
-    def asked(**wanted: int) -> dict[str, list[str]]:
-        chosen = list(recall_tasks.choose_readings(TEXT, 1024, recall_tasks.books(TEXT, 1024, 0, 20), wanted))
-        return {skill: [q.question for reading in chosen for q in reading.asked[skill]] for skill in wanted}
-
-    among = asked(fact=4, absent=9, quote=3, recite=1)
-    for skill, number in {"fact": 4, "quote": 3, "recite": 1}.items():
-        assert asked(**{skill: number})[skill] == among[skill] and len(among[skill]) == number
-
-
-def test_questions_that_do_not_fit_behind_the_text_are_not_asked() -> None:
-    long = Question("fact", "Why " + "and why " * 200, "Yes.", ("Yes.",))
-    short = Question("fact", "Why?", "Yes.", ("Yes.",))
-    reading = next(
-        recall_tasks.choose_readings(TEXT, 128, iter([Source("Text.", {"fact": [long, short]})]), {"fact": 2})
-    )
-    assert reading.asked["fact"] == (short,)

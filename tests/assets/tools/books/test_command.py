@@ -44,20 +44,6 @@ def test_a_book_of_that_length_and_its_questions_are_written(
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted([path.name, "new.questions.json"])
 
 
-def test_a_seed_gives_the_same_files_again_and_another_gives_others(tmp_path: Path) -> None:
-    for name, seed in (("a.epub", 9), ("b.epub", 9), ("c.epub", 10)):
-        assert write("-o", tmp_path / name, seed=seed) == 0
-    first, again, other = ((tmp_path / name).read_bytes() for name in ("a.epub", "b.epub", "c.epub"))
-    assert first == again != other
-
-
-def test_people_are_told_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert write("-o", tmp_path / "my.book.TXT") == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert "my.book.TXT: The " in first and "chapters" in first
-    assert "my.book.questions.json" in second and "20 fact" in second
-
-
 def the_line(capsys: pytest.CaptureFixture[str]) -> str:
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
@@ -98,22 +84,3 @@ def test_each_mistake_gets_one_line_with_an_action_and_nothing_is_written(
     assert write(*arguments) == 2
     assert words in the_line(capsys)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("-o", "new.docx"),
-        ("-o", "new"),
-        ("-o", ".txt"),
-        ("-o", "new.txt", "--tokens", "59"),
-        ("-o", "new.txt", "--tokens", "-5"),
-        ("-o", "new.txt", "--tokens", "many"),
-        (),
-    ],
-)
-def test_wrong_usage_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        write(*arguments)
-    assert caught.value.code == 2
-    assert capsys.readouterr().err.startswith("error: ")

@@ -46,12 +46,6 @@ def test_another_seed_gives_another_book(seed: int) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(seeds, lengths)
-def test_a_book_has_about_the_asked_length(seed: int, num_words: int) -> None:
-    assert 0.9 * num_words - 20 <= len(write_book(seed, num_words).text.split()) <= 1.15 * num_words + 120
-
-
-@settings(max_examples=30, deadline=None)
-@given(seeds, lengths)
 def test_every_recorded_fact_is_stated_exactly_once_in_its_chapter(seed: int, num_words: int) -> None:
     book = write_book(seed, num_words)
     for fact in book.facts:
@@ -74,14 +68,6 @@ def test_no_question_has_two_answers(seed: int, num_words: int) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(seeds, lengths)
-def test_answers_contain_the_values_they_are_judged_by(seed: int, num_words: int) -> None:
-    for question in write_book(seed, num_words).questions:
-        assert question.values
-        assert all(value in question.answer for value in question.values)
-
-
-@settings(max_examples=20, deadline=None)
-@given(seeds, lengths)
 def test_a_recited_chapter_stands_in_the_book_word_for_word(seed: int, num_words: int) -> None:
     book = write_book(seed, num_words)
     for number, chapter in enumerate(book.chapters, start=1):
@@ -89,24 +75,6 @@ def test_a_recited_chapter_stands_in_the_book_word_for_word(seed: int, num_words
         assert chapter.text.startswith(f"Chapter {number}: {chapter.title}\n\n")
         assert book.text.count(chapter.text) == 1
     assert sum(question.kind == "recite" for question in book.questions) == len(book.chapters)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_long_book_is_full_of_distractors(seed: int) -> None:
-    facts = write_book(seed, 6000).facts
-    of_subject = Counter(fact.subject for fact in facts)
-    of_relation = Counter(fact.relation for fact in facts)
-    first_names = Counter(subject.split()[0] for subject in of_subject if " " in subject)
-    assert sum(count >= 3 for count in of_subject.values()) >= 20  # many facts about the same subject
-    assert sum(count >= 5 for count in of_relation.values()) >= 12  # the same fact about many subjects
-    assert sum(count >= 2 for count in first_names.values()) >= 10  # namesakes
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_long_book_asks_for_lists(seed: int) -> None:
-    lists = [question for question in write_book(seed, 6000).questions if question.kind == "list"]
-    assert len(lists) >= 3
-    assert all(len(question.values) == 10 for question in lists)
 
 
 def test_a_book_too_short_for_a_plot_is_refused() -> None:

@@ -40,9 +40,3 @@ def test_every_phrase_points_to_exactly_one_sentence(book_seed: int, seed: int) 
 def test_a_sentence_that_stands_twice_is_not_asked_for() -> None:
     asked = quote_questions(TEXT, 100, random.Random(0))
     assert asked and all("ran for the wall" not in question.answer for question in asked)
-
-
-def test_equal_seeds_ask_equally() -> None:
-    text = write_book(1, 500).text
-    assert quote_questions(text, 5, random.Random(3)) == quote_questions(text, 5, random.Random(3))
-    assert quote_questions(text, 5, random.Random(3)) != quote_questions(text, 5, random.Random(4))

@@ -1,7 +1,6 @@
 """The catalogue: every row can be planned, found, explained when it is not here, and paired by its tokens."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,28 +13,15 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from core.config import EngineConfig
 from core.engine import Engine
-from core.errors import (
-    CoreError,
-    DamagedAssets,
-    IncompleteModel,
-    ModelNotHere,
-    NotEnoughMemory,
-    UnknownModel,
-    UnsupportedModel,
-)
+from core.errors import CoreError, DamagedAssets, IncompleteModel, ModelNotHere, UnknownModel, UnsupportedModel
 from core.models import loader
 from core.models.families import Family
 from core.models.gguf_families import FAMILIES
 from core.models.hub import catalog, client, store
 from core.models.hub.draft_selection import pair
 from core.models.hub.shapes import find_shape
-from core.models.loader import ModelDims, load_tokenizer, read_config, read_dims, same_tokens
+from core.models.loader import load_tokenizer, same_tokens
 from core.models.param_count import ModelSize, size_of
-from core.ops.stored_blocks import LAYOUTS
-from core.planning.basis import MOST_CONTEXT
-from core.planning.composition import compose_here
-from core.planning.hardware import Machine
-from core.planning.sizes import TARGET_WEIGHTS
 from tests.core.toys import tiny_config
 
 ROWS = [row for row in catalog.entries().values() if row.repo]
@@ -239,15 +225,6 @@ def test_vocabularies_padded_to_different_sizes_still_pair(tmp_path: Path, rows:
     assert all(text(method) == plain for method in ("triforce", "draft", "triforce-lookup"))
 
 
-def test_overrides_of_the_catalogue_reach_the_model(tmp_path: Path) -> None:
-    """The YaRN scaling of a model card, and the context it allows, without touching the files."""
-    row = catalog.entries()["qwen3-8b-yarn"]
-    folder = save(tmp_path / "m")
-    assert read_dims(folder).max_context == 4096
-    assert read_dims(folder, row.overrides).max_context == MOST_CONTEXT
-    assert cast(Any, read_config(folder, row.overrides)).rope_parameters["rope_type"] == "yarn"
-
-
 def test_a_context_beyond_the_model_s_is_told(tmp_path: Path) -> None:
     folder = save(tmp_path / "m")
     with pytest.raises(CoreError, match=r"4,096"):
@@ -258,10 +235,6 @@ def counted(name: str) -> ModelSize:
     shape = find_shape(name)
     assert shape is not None
     return shape.size()
-
-
-def on_disk(size: ModelSize) -> ModelDims:
-    return replace(size.dims, weight_bytes=size.num_parameters * size.dims.disk_dtype.itemsize)
 
 
 FILES = [row for row in ROWS if row.gguf]
@@ -279,50 +252,3 @@ def test_every_file_is_of_a_known_kind_and_comes_from_one_commit(row: catalog.Kn
     (file,) = repository.files
     assert (file.name, file.size_bytes, file.digest) == (row.gguf.file, row.gguf.size_bytes, row.gguf.sha256)
     assert repository.commit == (row.gguf.commit or row.gguf.sha256)
-
-
-def test_files_for_laptops_read_32k_and_more() -> None:
-    contexts = {row.name: counted(row.name).dims.max_context for row in FILES if row.needs_hub}
-    assert len(contexts) == 10 and min(contexts.values()) >= 32_768
-    assert (
-        min(row.parameters or 0 for row in FILES if row.needs_hub)
-        < 10**9
-        < 8 * 10**9
-        < max(row.parameters or 0 for row in FILES)
-    )
-
-
-def test_a_file_takes_its_own_size_where_all_its_kinds_are_kept_and_32_bits_else() -> None:
-    known = catalog.entries()["qwen3-8b-q4"]
-    assert known.gguf is not None and known.parameters is not None
-    assert known.packed_bytes == known.gguf.size_bytes == counted(known.name).dims.packed_bytes
-    other = replace(known, gguf=replace(known.gguf, kinds=("Q4_K", "IQ4_XS")))
-    assert other.packed_bytes == 4 * known.parameters
-    assert catalog.entries()["qwen3-8b"].packed_bytes == 0
-
-
-def test_a_7b_in_4_bits_fits_where_its_16_bits_do_not() -> None:
-    machine = Machine("cpu", 4, 8 << 30, 8 << 30, (), compiles=True)
-    config = EngineConfig(device="cpu", context=8192, draft_model="none")
-    four, sixteen = counted("qwen2.5-7b-q4"), counted("qwen2.5-7b")
-    plan = compose_here(on_disk(four), None, config, machine, four)
-    assert plan.bytes_of(TARGET_WEIGHTS) == 4_683_074_240
-    with pytest.raises(NotEnoughMemory):
-        compose_here(on_disk(sixteen), None, config, machine, sixteen)
-
-
-def test_a_downloaded_file_is_found_by_name_and_by_id() -> None:
-    row = catalog.entries()["qwen3-8b-q4"]
-    assert row.gguf is not None and row.hub is not None and not catalog.is_here(row.name)
-    snapshot = store.repository_folder(row.hub) / "snapshots" / str(row.gguf.commit)
-    snapshot.mkdir(parents=True)
-    with pytest.raises(ModelNotHere):
-        catalog.find(row.name)
-    (snapshot / row.gguf.file).write_bytes(b"GGUF")
-    for name in (row.name, row.hub):
-        entry = catalog.find(name)
-        assert entry.target.name == row.gguf.file and entry.template_options == {"enable_thinking": False}
-
-
-def test_types_that_the_catalogue_takes_for_kept_are_those_that_the_kernel_multiplies_with() -> None:
-    assert frozenset(LAYOUTS) == catalog.KEPT

@@ -212,21 +212,6 @@ def test_a_wrong_checksum_of_a_small_file_is_noticed_too(hub: ToyHub) -> None:
     assert "config.json" in the_error(DamagedDownload).problem
 
 
-def test_a_file_that_is_shorter_than_announced_is_noticed(hub: ToyHub) -> None:
-    hub.short = True
-    assert "less of" in the_error(DamagedDownload).problem
-
-
-def test_a_part_that_is_too_long_is_dropped(hub: ToyHub) -> None:
-    repository = look_up(REPO)
-    blobs = store.repository_folder(REPO) / "blobs"
-    blobs.mkdir(parents=True)
-    (blobs / f"{repository.files[-1].digest}{store.PART}").write_bytes(b"x" * (SIZE + 5))
-    assert still_to_come(repository) == repository.size_bytes
-    fetch()
-    check_arrived(hub)
-
-
 def test_passing_failures_are_tried_again_and_lasting_ones_told(hub: ToyHub) -> None:
     hub.failures = [503, 500]
     fetch()
@@ -321,11 +306,6 @@ def test_a_repository_without_loadable_weights_is_refused(hub: ToyHub) -> None:
     for name in (WEIGHTS, "pytorch_model.bin"):
         del hub.files[name]
     assert isinstance(the_error(UnsupportedModel), UnsupportedModel)
-
-
-def test_pickled_weights_come_where_there_are_no_others(hub: ToyHub) -> None:
-    del hub.files[WEIGHTS]
-    assert [file.name for file in look_up(REPO).files][-1] == "pytorch_model.bin"
 
 
 def test_a_model_stays_at_the_commit_that_was_downloaded_until_it_is_removed(hub: ToyHub) -> None:

@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub import constants
 
 from core.errors import CoreError
-from core.models.hub import catalog, store
+from core.models.hub import store
 from core.models.hub.local import LocalModel, at_path, in_cache
 from tests.thinkers import save_thinker
 
@@ -142,13 +142,3 @@ def test_places_that_cannot_be_looked_at_are_refused_in_one_line(
         at_path(str(closed))
     row = found(cache)["who/closed"]
     assert row.dims is None and row.hint == "Check who may read it."
-
-
-def test_a_file_of_the_cache_is_its_link(cache: Path) -> None:
-    """The blob behind it has no name that tells what it is."""
-    blob, link = cache.parent / "0a1b", add(cache, "who/one") / "one.gguf"
-    blob.write_bytes(b"GG")
-    link.symlink_to(blob)
-    assert catalog.find(str(link)).target == link
-    with pytest.raises(CoreError, match="no GGUF file"):
-        at_path(str(link))

@@ -129,11 +129,3 @@ def test_what_makes_it_impossible_is_told_before_pip_runs(index: ToyIndex, monke
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, room))
     the_error(NotEnoughDisk)
     assert index.fetched == 0
-
-
-def test_a_disk_that_fills_up_meanwhile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    says = "import sys; sys.exit('ERROR: Could not install: [Errno 28] No space left on device')"
-    program = store.cache_folder().parent / "pip.py"
-    program.write_text(says, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(program.parent))  # a pip that finds no room
-    assert the_error(NotEnoughDisk).hint == "Free some space, then start again."
