@@ -22,7 +22,7 @@ from app.documents.errors import (
     ScannedDocument,
 )
 from app.documents.ocr import Ocr
-from app.documents.ocr_worker import MAX_PIXELS, MAX_SIDE, scale_of
+from app.documents.parsers.recognition import MAX_PIXELS, MAX_SIDE, scale_of
 from app.documents.recognised import RecognisedPages, file_digest
 from tests.app.documents import fake_ocr
 from tests.app.documents.conftest import MakePdf

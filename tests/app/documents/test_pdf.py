@@ -7,7 +7,7 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject
 
-from app.documents import Document, Extracting, extract_document, pdf, pdf_worker, read_document
+from app.documents import Document, Extracting, extract_document, pdf, read_document
 from app.documents.errors import (
     DamagedDocument,
     DocumentTooLarge,
@@ -17,9 +17,10 @@ from app.documents.errors import (
     ScannedDocument,
 )
 from app.documents.messages import Opened, PageRead
+from app.documents.parsers import pdf as parser
 from app.documents.parsing import Parser, ParserCrashed, ParsingLimits, parse
 from app.documents.pdf import extract_pdf, to_document
-from app.documents.pdfium import CONTROL_HYPHEN, HYPHEN, LINE
+from app.documents.pdfium import CONTROL_HYPHEN, HYPHEN, LINE, PdfiumError
 from app.documents.quality import ranges
 from tests.app.documents.conftest import MakePdf, write_lines
 
@@ -164,7 +165,10 @@ def test_a_page_of_which_only_a_part_can_be_unpacked_is_reported(make_pdf: MakeP
     packed._data = packed._data[:120] + b"\xff" * 40 + packed._data[160:]
     writer.pages[1][NameObject("/Contents")] = writer._add_object(packed)
     writer.write(path)
-    assert read_document(path).warnings == ("Damaged, so that text is missing: pages 2.",)
+    assert read_document(path).warnings == (parser.DAMAGE,)
+    writer.encrypt("")
+    writer.write(path)
+    assert read_document(path).warnings == (), "what is encrypted is not looked at"
 
 
 def test_a_parser_that_takes_too_much_memory_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
@@ -256,22 +260,6 @@ def test_a_turned_page_is_read_line_by_line(make_pdf: MakePdf, writer: PdfWriter
     assert read_document(path).text == " ".join(PAGE)
 
 
-def test_where_pdfium_cannot_read_the_bookmarks_pypdf_does(
-    make_pdf: MakePdf, writer: PdfWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = make_pdf(PAGE, PAGE)
-    writer.add_outline_item(title="The Quay", page_number=1)
-    writer.write(path)
-
-    def broken(_: object) -> None:
-        raise pdf_worker.PdfiumError("no")
-
-    monkeypatch.setattr(pdf_worker, "bookmarks", broken)
-    with path.open("rb") as stream:
-        done = list(pdf_worker.read(stream, pdf_worker.Complaints()))
-    assert "The Quay" in repr(done)
-
-
 def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
     make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,12 +267,12 @@ def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
 
     class Broken:
         def __init__(self, _: object) -> None:
-            raise pdf_worker.PdfiumError("no")
+            raise PdfiumError("no")
 
-    monkeypatch.setattr(pdf_worker, "Pdfium", Broken)
+    monkeypatch.setattr(parser, "Pdfium", Broken)
     with path.open("rb") as stream:
-        opened, *pages, _ = list(pdf_worker.read(stream, pdf_worker.Complaints()))
-    document = to_document("book.pdf", "book", cast(Opened, opened), cast(list[PageRead], pages))
+        opened, *pages, _ = list(parser.read(stream))
+    document = to_document("book.pdf", cast(Opened, opened), cast(list[PageRead], pages))
     assert document.text.startswith(" ".join(PAGE))
     told = "PDFium could not read them and pypdf did, so that words may be run together: pages 1–2."
     assert document.warnings == (told,)
@@ -304,10 +292,12 @@ def test_a_page_on_which_only_pypdf_finds_text_is_read_by_it(make_pdf: MakePdf, 
 def test_where_pdfium_crashes_pypdf_reads_the_file_in_a_new_process(
     make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crashing(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Iterator[Extracting]:
-        if parser is pdf.PDF:
+    def crashing(
+        reader: Parser, file: Path, name: str, limits: ParsingLimits, *more: list[str]
+    ) -> Iterator[Extracting]:
+        if not more:
             raise ParserCrashed(name, "2 GB of memory")
-        return parse(parser, file, name, limits)
+        return parse(reader, file, name, limits, *more)
 
     monkeypatch.setattr(pdf, "parse", crashing)
     document = read_document(make_pdf(PAGE))
