@@ -79,7 +79,7 @@ def is_cut_off(stream: BinaryIO) -> bool:
 
 
 def has_damage(stream: BinaryIO) -> bool:
-    """Whether a packed stream of the file, which is not encrypted, cannot be unpacked to its end. PDFium says nothing of it."""
+    """Whether a packed stream does not unpack to its end, of which PDFium says nothing. Not for encrypted files."""
     stream.seek(0)
     file = stream.read(MOST_CHECKED)
     for found in STREAM.finditer(file):
