@@ -43,6 +43,18 @@ class BadEntry(Exception):
     """One file in the archive cannot be read."""
 
 
+def read_most(stream: BinaryIO, num_bytes: int) -> bytes:
+    """A whole file.
+
+    Raises:
+        Refused: it has more bytes.
+    """
+    content = stream.read(num_bytes + 1)
+    if len(content) > num_bytes:
+        raise Refused("oversized")
+    return content
+
+
 class Archive:
     """A ZIP archive that is read file by file. `num_bytes` counts the bytes returned so far."""
 
@@ -89,7 +101,7 @@ class Archive:
         if entry is None or entry.compress_type not in METHODS:
             raise BadEntry(name)
         if entry.flag_bits & 1:
-            raise RefusedEntry("protected")
+            raise RefusedEntry("password")
         inflated = entry.file_size > max(RATIO_FROM_BYTES, MAX_RATIO * entry.compress_size)
         if inflated or entry.file_size > self._max_entry_bytes:
             raise RefusedEntry("oversized")

@@ -32,7 +32,7 @@ from app.documents.ocr import Ocr
 from app.documents.parsing import LIMITS, Parser, ParsingLimits, explain_failure, worker_messages
 from app.documents.readers import display_name, extract_document, kind_of
 
-ZIP = Parser("app.documents.zip_worker", "a ZIP file")
+ZIP = Parser("zip", "a ZIP file")
 MOST_IN_FOLDER = 1_000  # files
 MOST_NAMED = 5  # files in a warning
 LONGEST_NAME = 120  # characters

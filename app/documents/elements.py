@@ -1,7 +1,5 @@
 """The events of an XML file for a reader that leaves some elements out, with all that is in them."""
 
-from typing import ClassVar
-
 from app.documents.archive import Refused
 from app.documents.lines import Lines, Marked
 
@@ -11,14 +9,15 @@ NOTES_TITLE = "Notes"
 class Elements:
     """Receives the events of `strict_xml.feed`; subclasses get those outside of elements that are left out."""
 
-    root: ClassVar[frozenset[str]]  # what the file's first element may be
-    left_out: ClassVar[frozenset[str]] = frozenset()
+    root: frozenset[str]  # what the file's first element may be
+    left_out: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         self.path: list[str] = []  # of the open elements
         self.lines = Lines()
         self.has_image = False
         self._outer: list[Lines] = []  # while the text of a note or a box is read
+        self._boxes: list[str] = []  # texts of boxes, added after their paragraph
         self._skipped = 0  # depth of the element that is left out; 0: none
 
     def marked(self) -> Marked:
@@ -66,6 +65,18 @@ class Elements:
         text = self.lines.marked().text
         self.lines = self._outer.pop()
         return text
+
+    def end_of_box(self) -> None:
+        """A box ends, whose text began at `aside`."""
+        self._boxes.append(self.text_of_aside())
+
+    def add_boxes(self) -> None:
+        """The texts of boxes stand here."""
+        for text in self._boxes:
+            self.lines.border(2)
+            self.lines.verbatim(text)
+            self.lines.border(2)
+        self._boxes.clear()
 
     def leaves_out(self, tag: str, attributes: dict[str, str]) -> bool:
         """Whether this element is left out, too."""

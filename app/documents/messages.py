@@ -20,6 +20,9 @@ Reason = Literal[
 ]
 
 
+MAX_ENTRIES, MAX_ENTRY = 5_000, 300  # of a list of contents; characters of one
+
+
 class OutlineEntry(TypedDict):
     """One entry of a file's list of contents."""
 

@@ -13,6 +13,7 @@ from typing import TypedDict
 
 from app.documents.messages import Opened
 
+MAX_TITLE = 200  # characters
 MAX_AUTHORS, MAX_AUTHOR = 20, 100  # characters of one
 JOINERS = "\u200c\u200d"  # belong to words in Persian and Indic scripts
 COVER_FORMATS = ("JPEG", "PNG", "WEBP")

@@ -95,7 +95,7 @@ class Ocr:
     ) -> Generator[Extracting]:
         """Recognise the next pages in one process; removes them from `left`."""
         now, engine = left[:PAGES_AT_ONCE], label(self.engine)
-        parser = Parser("app.documents.ocr_worker", "a PDF")
+        parser = Parser("recognition", "a PDF")
         more = self.engine, ",".join(map(str, now))
         limits = replace(self.limits, cpu_seconds=CPU_SECONDS * len(now))
         with closing(worker_messages(parser, file, name, limits, more, _turn)) as messages:

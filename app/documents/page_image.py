@@ -12,7 +12,7 @@ from app.documents.metadata import COVER_START, MAX_COVER_URL
 from app.documents.page_marks import Box, locate, rectangles
 from app.documents.parsing import Parser, ParsingLimits, worker_messages
 
-DRAWER = Parser("app.documents.page_image_worker", "a PDF")
+DRAWER = Parser("drawing", "a PDF")
 DRAWING = ParsingLimits(memory_bytes=1 << 30, cpu_seconds=10, silence_seconds=20, chars=1_000_000)
 DRAWING_COVER = ParsingLimits(memory_bytes=1 << 29, cpu_seconds=3, silence_seconds=20, chars=MAX_COVER_URL)
 MOST_AT_ONCE = 2

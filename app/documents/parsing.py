@@ -1,6 +1,6 @@
 """Runs the limited process that parses a hostile file, and turns its failures into error messages.
 
-Knows the messages and the limits; of PDF or EPUB only the name of the module that parses them.
+Knows the messages and the limits; of PDF or EPUB only the name of its parser.
 """
 
 import compileall
@@ -71,9 +71,9 @@ class ParserCrashed(ParsingLimitReached):
 
 
 class Parser(NamedTuple):
-    """A format's worker process."""
+    """A parser of `app.documents.parsers`, which `worker.py` runs."""
 
-    module: str  # run by `sandbox.py`; takes FILE MEMORY_BYTES CPU_SECONDS
+    name: str
     what: str  # the format with an article
 
 
@@ -84,7 +84,9 @@ class Parsed(NamedTuple):
     pages: list[PageRead]
 
 
-def parse(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Generator[Extracting, None, Parsed]:
+def parse(
+    parser: Parser, file: Path, name: str, limits: ParsingLimits, more: Sequence[str] = ()
+) -> Generator[Extracting, None, Parsed]:
     """Read a file in a process of its own, yielding progress.
 
     The process has ended when this iterator ends, for whatever reason.
@@ -95,7 +97,7 @@ def parse(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Gener
     opened: Opened | None = None
     pages: list[PageRead] = []
     num_chars, limits = 0, limits.of(file)
-    for message in worker_messages(parser, file, name, limits):
+    for message in worker_messages(parser, file, name, limits, more):
         if message and message["kind"] == "opened":
             opened = message
         if message and message["kind"] == "page":
@@ -127,7 +129,7 @@ def worker_messages(
     try:
         compile_parsers()
         taken = [str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
-        arguments = ["-m", "app.documents.sandbox", parser.module, *taken, *more]
+        arguments = ["-m", "app.documents.worker", parser.name, *taken, *more]
         line_bytes = BYTES_PER_CHAR * limits.chars + MOST_OTHER_BYTES
         process = ParsingProcess(arguments, limits.memory_bytes, limits.cpu_seconds, line_bytes)
         try:

@@ -7,17 +7,15 @@ from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.marked_chapters import marked_chapters
 from app.documents.messages import Opened, PageRead
-from app.documents.metadata import about
+from app.documents.metadata import MAX_TITLE, about
 from app.documents.ocr import Ocr
 from app.documents.parsing import LIMITS, Parser, ParserCrashed, ParsingLimits, parse
 from app.documents.prose import clean_lines, unwrap
 from app.documents.quality import FEW_LETTERS, garbled, hardly_any_text, is_picture, num_letters, ranges
 from app.documents.running_lines import drop_running_lines
 
-PDF = Parser("app.documents.pdf_worker", "a PDF")
+PDF = Parser("pdf", "a PDF")
 BY_SIGHT = " Text recognition (OCR) reads what is printed there."
-PDF_BY_PYPDF = Parser("app.documents.pypdf_worker", "a PDF")  # slower, and it joins words, but no native code
-MAX_TITLE = 200
 
 
 def extract_pdf(
@@ -27,13 +25,13 @@ def extract_pdf(
     try:
         opened, pages = yield from parse(PDF, file, name, limits)
     except ParserCrashed:
-        opened, pages = yield from parse(PDF_BY_PYPDF, file, name, limits)
+        opened, pages = yield from parse(PDF, file, name, limits, ["pypdf"])
     if ocr:
         pages = yield from ocr.fill(file, name, pages)
-    yield to_document(name, stem_of(name), opened, pages)
+    yield to_document(name, opened, pages)
 
 
-def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead]) -> Document:
+def to_document(name: str, opened: Opened, pages: Sequence[PageRead]) -> Document:
     """Join the printed pages to one text.
 
     Raises:
@@ -66,12 +64,13 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
     )
     return Document(
         name=name,
-        title=" ".join(" ".join(clean_lines(opened["title"])).split())[:MAX_TITLE] or stem,
+        title=" ".join(" ".join(clean_lines(opened["title"])).split())[:MAX_TITLE] or stem_of(name),
         format="pdf",
         text=prose.text,
         pages=make_pages(prose.page_starts, len(prose.text), opened["labels"]),
         has_own_pages=True,
         warnings=(
+            *filter(None, [opened.get("warning")]),
             *(f"{flaw}: pages {ranges(indices)}." for indices, flaw in flaws if indices),
             *scan,
             *garbled(prose.text, prose.page_starts, BY_SIGHT),

@@ -1,16 +1,19 @@
-"""The printed lines of a PDF's pages as PDFium finds them, with where they stand on the paper."""
+"""A PDF as PDFium reads it: what it says of itself, and its printed lines with where they stand on the paper."""
 
 import ctypes
 import math
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import BinaryIO
 
 import pypdfium2
 import pypdfium2.raw as raw
 
 from app.documents.layout import page_text
+from app.documents.messages import MAX_ENTRIES, MAX_ENTRY, OutlineEntry
 from app.documents.printed import Place, PrintedLine
+from app.documents.quality import num_letters
 
 PdfiumError = pypdfium2.PdfiumError
 HYPHEN = "\ufffe"  # what PDFium writes for a hyphen at the end of a line; the next line follows at once
@@ -19,6 +22,9 @@ SPACE = re.compile(r"(?<=\S) +(?=\S)")
 GAP = 0.9  # of the size of a line's letters: spaces are narrower
 LETTER = 0.5  # of the size: what is wider than its letters and a gap may have a gap
 SAMPLED, NEAR = 5, 4  # lines of which one is looked at in any case, lines from a gap
+FULL_PAGE = 1_000  # letters, far more than `quality.py` asks of a page that is no picture
+MOST_NESTED = 3  # forms in which a picture is looked for
+MAX_TAG = 600  # bytes of the name of a language
 LINE = re.compile(rf"[^\r\n{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
 
 
@@ -37,14 +43,39 @@ class Pdfium:
         """The number of its pages."""
         return len(self._document)
 
-    def bookmarks(self) -> Iterator[tuple[str, int, int | None]]:
-        """Of each bookmark the title, the depth from 0 on, and the index of its page; None if it leads nowhere."""
-        for mark in self._document.get_toc():
-            target = mark.get_dest()
-            yield mark.get_title(), mark.level, target.get_index() if target else None
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it is, even if it opens without a password."""
+        return int(raw.FPDF_GetSecurityHandlerRevision(self._document)) != -1
 
-    def text(self, index: int) -> str:
-        """The text of a page, a line for each printed line, blank ones between paragraphs.
+    def title(self) -> str:
+        """The title in the metadata, or ""."""
+        return str(self._document.get_metadata_value("Title"))
+
+    def stated(self) -> tuple[list[str], str]:
+        """The authors and the language that the file states in its information and its catalogue."""
+        names = str(self._document.get_metadata_value("Author")).split(";")
+        room = min(raw.FPDFCatalog_GetLanguage(self._document, None, 0), MAX_TAG)
+        language = (ctypes.c_ushort * (room // 2))()
+        raw.FPDFCatalog_GetLanguage(self._document, language, room)
+        return [name for name in names if name.strip()], "".join(map(chr, language)).rstrip("\0")
+
+    def labels(self) -> list[str]:
+        """The document's own page names; plain numbers if it has none."""
+        return [self._document.get_page_label(index) or str(index + 1) for index in range(len(self))]
+
+    def bookmarks(self) -> list[OutlineEntry]:
+        """The bookmarks that lead to a page."""
+        return [
+            OutlineEntry(title=" ".join(mark.get_title().split())[:MAX_ENTRY], level=mark.level + 1, page=page)
+            for mark in islice(self._document.get_toc(), MAX_ENTRIES)
+            if (target := mark.get_dest()) and (page := target.get_index()) is not None and page >= 0
+        ]
+
+    def page(self, index: int) -> tuple[str, bool]:
+        """The text of a page, a line for each printed line, blank ones between paragraphs; and whether it has pictures.
+
+        Pictures are not looked for on a page that is full of text, which would take as long as to read it.
 
         Raises:
             PdfiumError: the page cannot be read.
@@ -53,9 +84,11 @@ class Pdfium:
         try:
             letters = page.get_textpage()
             try:
-                return page_text(printed_lines(letters))
+                text = page_text(printed_lines(letters))
             finally:
                 letters.close()
+            is_full = num_letters([text]) >= FULL_PAGE
+            return text, not is_full and any(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=MOST_NESTED))
         finally:
             page.close()
 

@@ -3,6 +3,7 @@
 import codecs
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +28,16 @@ BOMS = (  # UTF-32 first: its little-endian mark begins with UTF-16's
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+
+USUAL = "cp1252"
+OLDER = {  # by Python's names
+    USUAL: "Windows-1252", "cp1250": "Windows-1250", "cp1254": "Windows-1254", "cp1251": "Windows-1251",
+    "koi8_r": "KOI8-R", "cp1253": "Windows-1253", "cp1255": "Windows-1255", "cp1256": "Windows-1256",
+    "gb18030": "GB 18030", "big5": "Big5", "cp932": "Shift JIS", "euc_jp": "EUC-JP", "cp949": "EUC-KR",
+}  # fmt: skip
+LATIN = frozenset(["cp1250", "cp1254"])  # differ from the usual one in few letters
+NOT_ASCII = re.compile(rb"[\x80-\xff]")
+SAMPLE_BYTES, LEAST_LATIN, LEAST_TOLD = 1 << 16, 500, 12  # bytes; the last: that are not ASCII
 
 
 class Decoded(NamedTuple):
@@ -63,7 +74,7 @@ def extract_plain(file: Path, name: str) -> Iterator[Extracting | Document]:
 
 
 def decode(encoded: bytes) -> Decoded | None:
-    """Text from bytes: by byte order mark, UTF-16 by its zero bytes, UTF-8, else Windows-1252. None: not text."""
+    """Text from bytes: by byte order mark, UTF-16 by its zero bytes, UTF-8, else by its letters. None: not text."""
     for bom, encoding in BOMS:
         if encoded.startswith(bom):
             return decode_as(encoding, encoded)
@@ -72,7 +83,7 @@ def decode(encoded: bytes) -> Decoded | None:
     controls = sum(encoded.count(byte) for byte in range(32) if byte not in TEXT_CONTROLS)
     if b"\0" in encoded or controls > len(encoded) / 200:
         return None
-    return decode_utf8(encoded) or decode_windows(encoded)
+    return decode_utf8(encoded) or decode_by_guess(encoded)
 
 
 def decode_as(encoding: str, encoded: bytes) -> Decoded | None:
@@ -111,13 +122,21 @@ def damaged(count: int, encoding: str) -> str:
     return f"{count:,} damaged characters (no valid {encoding.upper()}) show as �."
 
 
-def decode_windows(encoded: bytes) -> Decoded | None:
-    """Decode Windows-1252, the usual encoding of other text. None: the bytes include some that it does not define."""
-    try:
-        text = encoded.decode("cp1252")
-    except UnicodeDecodeError:
-        return None
-    return Decoded(text, "Read as Windows-1252, as it is no UTF-8. If letters look wrong, save it as UTF-8.")
+def decode_by_guess(encoded: bytes) -> Decoded | None:
+    """Decode text of an older encoding, told by its letters; Windows-1252 where they do not tell. None: by neither."""
+    from charset_normalizer import from_bytes
+
+    sample = encoded[next(NOT_ASCII.finditer(encoded)).start() :][:SAMPLE_BYTES]
+    sample = sample[: sample.rfind(b"\n") + 1] or sample  # a line end is no part of another letter
+    best = from_bytes(sample, cp_isolation=list(OLDER)).best() if len(NOT_ASCII.findall(sample)) >= LEAST_TOLD else None
+    codec = best.encoding if best and (best.encoding not in LATIN or len(sample) >= LEAST_LATIN) else USUAL
+    if sample.decode(codec, "replace") == sample.decode(USUAL, "replace"):
+        codec = USUAL
+    for one in (codec, USUAL):
+        with suppress(UnicodeDecodeError):
+            told = f"Read as {OLDER[one]}, as it is no UTF-8. If letters look wrong, save it as UTF-8."
+            return Decoded(encoded.decode(one), told)
+    return None
 
 
 def has_pages(raw: str) -> bool:

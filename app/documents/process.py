@@ -1,6 +1,6 @@
 """A parsing process with limits enforced from outside, and its output, line by line.
 
-The process limits itself where the system can (`parsing_worker.py`). The watch here works everywhere, also where the
+The process limits itself where the system can (`worker.py`). The watch here works everywhere, also where the
 address space cannot be limited (macOS) or nothing can (Windows), and while the process does not respond. The process
 ends with this one: only this one holds the pipe of its standard input, and on Windows its job ends it.
 """

@@ -1,6 +1,6 @@
 """Recognition by RapidOCR (PaddleOCR's models in onnxruntime; Apache 2.0). Optional: see requirements-ocr.txt.
 
-One of the modules that `ocr_worker.py` can use as its engine; a test has another. Each has NAME, `version` and `load`.
+One of the engines that `parsers/recognition.py` can use; a test has another. Each has NAME, `version` and `load`.
 """
 
 from collections.abc import Callable, Sequence

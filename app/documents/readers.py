@@ -8,15 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from app.documents.document import Document, Extracting
-from app.documents.epub import extract_epub
 from app.documents.errors import SUPPORTED, AccessDenied, DocumentNotFound, EmptyDocument, UnsupportedFormat
-from app.documents.flowing import extract_flowing
 from app.documents.language import direction_of, language_of
 from app.documents.ocr import Ocr
 from app.documents.office import AS_CSV, refuse_old_office
 from app.documents.pdf import extract_pdf
 from app.documents.plain import extract_plain
-from app.documents.slides import extract_slides
+from app.documents.sections import KINDS, extract_sections
 from app.documents.sniff import (
     HEAD_BYTES,
     IWORK,
@@ -35,19 +33,10 @@ Reader = Callable[[Path, str], Iterator[Extracting | Document]]  # (file, its di
 
 READERS: Mapping[Kind, Reader] = {
     "pdf": extract_pdf,
-    "epub": extract_epub,
-    "docx": partial(extract_flowing, "docx"),
-    "odt": partial(extract_flowing, "odt"),
-    "rtf": partial(extract_flowing, "rtf"),
-    "fb2": partial(extract_flowing, "fb2"),
-    "html": partial(extract_flowing, "html"),
-    "csv": partial(extract_flowing, "csv"),
-    "pptx": extract_slides,
     "old office": refuse_old_office,
     "plain": extract_plain,
+    **{kind: partial(extract_sections, kind) for kind in KINDS},
 }
-
-
 HINTS = {
     WORKBOOK: AS_CSV,
     OPEN_TABLE: AS_CSV,

@@ -9,11 +9,7 @@ from app.documents.archive import Archive, BadEntry
 from app.documents.package import find
 from app.documents.strict_xml import parse_xml
 
-# What malformed parts may raise.
-MALFORMED = (
-    expat.ExpatError, ArithmeticError, AssertionError, AttributeError, BadEntry, LookupError, OSError, RuntimeError,
-    TypeError, ValueError,
-)  # fmt: skip
+DAMAGED = (BadEntry, expat.ExpatError, ValueError, LookupError)  # a part that is missing or malformed
 
 
 class Relation(NamedTuple):
@@ -46,5 +42,5 @@ def optional(archive: Archive, name: str | None) -> ElementTree.Element | None:
     """The root of an optional part."""
     try:
         return parse_xml(archive.read(name)) if name else None
-    except (BadEntry, expat.ExpatError, ValueError, LookupError):
+    except DAMAGED:
         return None

@@ -1,14 +1,11 @@
-"""Runs a module in a process without what no parser needs: `python -m app.documents.sandbox MODULE FILE [ARGUMENT...]`.
+"""Keeps a process from what no parser needs: `python -m app.documents.sandbox` tells what is left open here.
 
-On Linux it may read Python, the system's libraries and FILE, write nothing, and reach nobody: Landlock and a seccomp
-filter of the kernel see to it, before the module is imported, because threads that libraries start keep their rights.
-Without arguments it tells what is left open here, one word a line. See "landlock" and "seccomp" in the
-kernel's documentation of its user-space API.
+On Linux it may read Python, the system's libraries and one file, write nothing, and reach nobody: Landlock and a
+seccomp filter of the kernel see to it. See "landlock" and "seccomp" in the kernel's documentation.
 """
 
 import ctypes
 import os
-import runpy
 import struct
 import subprocess
 import sys
@@ -125,8 +122,4 @@ def left_open() -> list[str]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
-        print("\n".join(confine(Path(__file__))))
-    else:
-        confine(Path(sys.argv[2]))
-        runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+    print("\n".join(confine(Path(__file__))))

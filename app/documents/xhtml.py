@@ -9,6 +9,7 @@ from html import escape
 from html.parser import HTMLParser
 from typing import NamedTuple
 
+from app.documents.archive import Refused
 from app.documents.lines import Lines
 from app.documents.messages import Heading
 
@@ -32,10 +33,6 @@ HEADINGS = {f"h{level}": level for level in range(1, 7)}
 Attributes = list[tuple[str, str | None]]
 
 
-class EntitiesDeclared(Exception):
-    """The markup declares its own entities."""
-
-
 class Read(NamedTuple):
     """The text of one piece of markup, whether it shows images, its headings, and the title in its head."""
 
@@ -51,11 +48,11 @@ def read_markup(markup: str, *, as_web_page: bool = False) -> Read:
     Args:
         as_web_page: leave out the parts around the text of a web page: navigation, footers, forms, hidden elements.
     Raises:
-        EntitiesDeclared: before anything is parsed.
+        Refused: it declares entities; before anything is parsed.
         AssertionError: html.parser gave up on a malformed declaration.
     """
     if "<!ENTITY" in markup:
-        raise EntitiesDeclared
+        raise Refused("entities")
     # some versions of Python treat these sections as comments
     reader = _Reader(as_web_page)
     reader.feed(without_sections(markup))

@@ -15,7 +15,7 @@ from time import process_time
 from app.context.page_ranges import understood
 from app.context.quotes import quotes_in
 from app.conversations.tree import title_of
-from app.documents import Document, epub, flowing, pdf
+from app.documents import Document, pdf, sections
 from app.documents.chapters import make_chapters, markdown_headings, text_headings
 from app.documents.document import make_pages
 from app.documents.errors import DocumentError
@@ -71,15 +71,15 @@ def opened(text: str, num_pages: int) -> Opened:
 
 def finish_pdf(text: str) -> object:
     pages = [one_page(page) for page in text.split("\f")]
-    return refused(lambda: pdf.to_document("a.pdf", "a", opened(text, len(pages)), pages))
+    return refused(lambda: pdf.to_document("a.pdf", opened(text, len(pages)), pages))
 
 
 def finish_epub(text: str) -> object:
-    return refused(lambda: epub.to_document("a.epub", "a", opened(text, 1), [one_page(text)]))
+    return refused(lambda: sections.to_document("epub", "a.epub", opened(text, 1), [one_page(text)]))
 
 
 def finish_word(text: str) -> object:
-    return refused(lambda: flowing.to_document("docx", "a.docx", "a", opened(text, 1), one_page(text)))
+    return refused(lambda: sections.to_document("docx", "a.docx", opened(text, 1), [one_page(text)]))
 
 
 def refused(work: Callable[[], object]) -> object:

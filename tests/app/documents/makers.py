@@ -21,8 +21,8 @@ import pypdfium2
 from pypdf import PdfReader
 
 from app.documents.messages import Opened, PageRead
+from app.documents.parsers.pdf import read
 from app.documents.pdf import to_document
-from app.documents.pdf_worker import Complaints, read
 from app.documents.prose import clean_lines
 from app.documents.running_lines import drop_running_lines
 
@@ -58,13 +58,13 @@ def measure(file: Path) -> Row:
     opened: Opened | None = None
     pages: list[PageRead] = []
     with file.open("rb") as stream:
-        for message in read(stream, Complaints()):
+        for message in read(stream):
             if message["kind"] == "opened":
                 opened = message
             if message["kind"] == "page":
                 pages.append(message)
     assert opened, f"{file} cannot be opened"
-    document = to_document(file.name, file.stem, opened, pages)
+    document = to_document(file.name, opened, pages)
     seconds = process_time() - begun
     lines = [clean_lines(page["text"]) for page in pages]
     dropped = Counter(words(line for page in lines for line in page))

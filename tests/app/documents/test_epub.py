@@ -6,9 +6,16 @@ import pytest
 
 from app.documents import read_document
 from app.documents.archive import MAX_ENTRIES, MAX_ENTRY_BYTES, MAX_TOTAL_BYTES
-from app.documents.epub import extract_epub
-from app.documents.errors import DamagedDocument, DocumentTooLarge, DrmProtected, ParsingLimitReached, UnsupportedFormat
+from app.documents.errors import (
+    DamagedDocument,
+    DocumentTooLarge,
+    DrmProtected,
+    ParsingLimitReached,
+    PasswordProtected,
+    UnsupportedFormat,
+)
 from app.documents.parsing import ParsingLimits
+from app.documents.sections import extract_sections
 from tests.app.documents.conftest import CONTAINER, MakeEpub, package, section
 
 PARAGRAPH = f"<p>{' '.join(['The pilot counted the boats.'] * 20)}</p>"
@@ -118,7 +125,7 @@ def test_an_archive_with_a_password_is_protected(make_epub: MakeEpub) -> None:
     at = content.rindex(b"OPS/s1.xhtml") - 46 + 8  # the flags of its entry in the directory
     content[at] |= 1
     path.write_bytes(content)
-    with pytest.raises(DrmProtected):
+    with pytest.raises(PasswordProtected):
         read_document(path)
 
 
@@ -175,6 +182,6 @@ def test_an_archive_of_countless_files_is_refused(make_epub: MakeEpub) -> None:
 def test_limits_of_the_process_hold_for_books_too(make_epub: MakeEpub) -> None:
     path = make_epub(PARAGRAPH, PARAGRAPH)
     with pytest.raises(ParsingLimitReached, match="0 seconds for one page"):
-        list(extract_epub(path, "book.epub", ParsingLimits(silence_seconds=0)))
+        list(extract_sections("epub", path, "book.epub", ParsingLimits(silence_seconds=0)))
     with pytest.raises(DocumentTooLarge, match="700 characters"):
-        list(extract_epub(path, "book.epub", ParsingLimits(chars=700)))
+        list(extract_sections("epub", path, "book.epub", ParsingLimits(chars=700)))

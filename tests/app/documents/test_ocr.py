@@ -13,7 +13,7 @@ from pypdf import PdfReader, PdfWriter
 from app.documents import Document, DocumentError, Extracting, extract_document, ocr
 from app.documents.errors import DamagedDocument, OcrMissing, PasswordProtected, ScannedDocument
 from app.documents.ocr import Ocr
-from app.documents.ocr_worker import LOW_PRIORITY, MAX_PIXELS, MAX_SIDE, scale_of
+from app.documents.parsers.recognition import LOW_PRIORITY, MAX_PIXELS, MAX_SIDE, scale_of
 from app.documents.recognised import RecognisedPages, file_digest
 from tests.app.documents import fake_ocr
 from tests.app.documents.conftest import MakePdf

@@ -15,8 +15,8 @@ from pypdf.generic import NameObject, NumberObject
 
 from app.documents.document import Document
 from app.documents.page_image import DRAWING, DRAWING_COVER, PageImage, PageNotDrawn, draw_cover, draw_page
-from app.documents.page_image_worker import MAX_HEIGHT, MAX_LETTERS, MAX_PIXELS, main
 from app.documents.page_marks import Box, locate
+from app.documents.parsers.drawing import MAX_HEIGHT, MAX_LETTERS, MAX_PIXELS, read
 from app.documents.readers import read_document
 from tests.app.documents.conftest import MakePdf
 
@@ -110,16 +110,13 @@ def test_an_endless_drawing_ends(make_pdf: MakePdf) -> None:
         draw_page(make_pdf(fill), "book.pdf", 1, 1, 2_400, replace(DRAWING, silence_seconds=0.5))
 
 
-def test_a_page_of_too_many_letters_is_shown_without_places(
-    make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_of_too_many_letters_is_shown_without_places(make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch) -> None:
     file = make_pdf(["x" * 100] * 50)
     assert len(drawn(file).letters) > 5_000 and MAX_LETTERS > 5_000
-    monkeypatch.setattr("app.documents.page_image_worker.MAX_LETTERS", 99)
-    monkeypatch.setattr("app.documents.parsing_worker.limit_resources", lambda *_: None)
-    monkeypatch.setattr("app.documents.parsing_worker.end_with_parent", lambda: None)
-    main([str(file), "1", "1", "0", "1", "300"])
-    assert '"letters": "", "boxes": []' in capsys.readouterr().out
+    monkeypatch.setattr("app.documents.parsers.drawing.MAX_LETTERS", 99)
+    with file.open("rb") as stream:
+        page, _ = read(stream, "0", "1", "300")
+    assert page["kind"] == "drawn" and (page["letters"], page["boxes"]) == ("", [])
 
 
 # -------------------- where words stand

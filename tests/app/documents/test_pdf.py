@@ -7,7 +7,7 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject
 
-from app.documents import Extracting, extract_document, pdf, pdf_worker, read_document
+from app.documents import Extracting, extract_document, pdf, read_document
 from app.documents.errors import (
     DamagedDocument,
     DocumentTooLarge,
@@ -16,9 +16,11 @@ from app.documents.errors import (
     ScannedDocument,
 )
 from app.documents.messages import Opened, PageRead
+from app.documents.parsers import pdf as parser
 from app.documents.parsing import Parser, ParserCrashed, ParsingLimits, parse
 from app.documents.pdf import extract_pdf, to_document
-from tests.app.documents.conftest import MakePdf
+from app.documents.pdfium import PdfiumError
+from tests.app.documents.conftest import MakePdf, write_lines
 
 PAGE = [
     "The old pilot stood on the quay and counted the boats that",
@@ -117,6 +119,20 @@ def test_one_malformed_page_is_reported_and_the_others_are_read(
     assert document.page_text(document.pages[2]) == " ".join(PAGE)
 
 
+def test_a_page_of_which_only_a_part_can_be_unpacked_is_reported(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf(PAGE, PAGE)
+    whole = DecodedStreamObject()
+    whole.set_data(write_lines(PAGE * 20))
+    packed = whole.flate_encode()
+    packed._data = packed._data[:120] + b"\xff" * 40 + packed._data[160:]
+    writer.pages[1][NameObject("/Contents")] = writer._add_object(packed)
+    writer.write(path)
+    assert read_document(path).warnings == (parser.DAMAGE,)
+    writer.encrypt("")
+    writer.write(path)
+    assert read_document(path).warnings == (), "what is encrypted is not looked at"
+
+
 def test_a_parser_that_takes_too_much_memory_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
     path = make_pdf(PAGE)
     bomb = DecodedStreamObject()
@@ -189,22 +205,6 @@ def test_a_turned_page_is_read_line_by_line(make_pdf: MakePdf, writer: PdfWriter
     assert read_document(path).text == " ".join(PAGE)
 
 
-def test_where_pdfium_cannot_read_the_bookmarks_pypdf_does(
-    make_pdf: MakePdf, writer: PdfWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = make_pdf(PAGE, PAGE)
-    writer.add_outline_item(title="The Quay", page_number=1)
-    writer.write(path)
-
-    def broken(_: object) -> None:
-        raise pdf_worker.PdfiumError("no")
-
-    monkeypatch.setattr(pdf_worker, "bookmarks", broken)
-    with path.open("rb") as stream:
-        done = list(pdf_worker.read(stream, pdf_worker.Complaints()))
-    assert "The Quay" in repr(done)
-
-
 def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
     make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,12 +212,12 @@ def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
 
     class Broken:
         def __init__(self, _: object) -> None:
-            raise pdf_worker.PdfiumError("no")
+            raise PdfiumError("no")
 
-    monkeypatch.setattr(pdf_worker, "Pdfium", Broken)
+    monkeypatch.setattr(parser, "Pdfium", Broken)
     with path.open("rb") as stream:
-        opened, *pages, _ = list(pdf_worker.read(stream, pdf_worker.Complaints()))
-    document = to_document("book.pdf", "book", cast(Opened, opened), cast(list[PageRead], pages))
+        opened, *pages, _ = list(parser.read(stream))
+    document = to_document("book.pdf", cast(Opened, opened), cast(list[PageRead], pages))
     assert document.text.startswith(" ".join(PAGE))
     told = "PDFium could not read them and pypdf did, so that words may be run together: pages 1–2."
     assert document.warnings == (told,)
@@ -226,10 +226,12 @@ def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
 def test_where_pdfium_crashes_pypdf_reads_the_file_in_a_new_process(
     make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crashing(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Iterator[Extracting]:
-        if parser is pdf.PDF:
+    def crashing(
+        reader: Parser, file: Path, name: str, limits: ParsingLimits, *more: list[str]
+    ) -> Iterator[Extracting]:
+        if not more:
             raise ParserCrashed(name, "2 GB of memory")
-        return parse(parser, file, name, limits)
+        return parse(reader, file, name, limits, *more)
 
     monkeypatch.setattr(pdf, "parse", crashing)
     document = read_document(make_pdf(PAGE))

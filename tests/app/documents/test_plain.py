@@ -19,6 +19,28 @@ def test_unicode_encodings_are_recognised_with_and_without_a_mark(encoding: str)
     assert decoded.warning is None
 
 
+@pytest.mark.parametrize(
+    ("words", "codec", "name"),
+    [
+        ("Старый лоцман стоял на набережной и считал лодки с приливом. ", "cp1251", "Windows-1251"),
+        ("Старый лоцман стоял на набережной и считал лодки с приливом. ", "koi8_r", "KOI8-R"),
+        ("Starý lodivod stál na nábřeží a počítal čluny, které připlouvaly. ", "cp1250", "Windows-1250"),
+        ("年老的领航员站在码头上，数着随潮水而来的船只。", "gb18030", "GB 18030"),
+        ("年老いた水先案内人は岸壁に立ち、潮とともに来る船を数えた。", "shift_jis", "Shift JIS"),
+        ("Der alte Lotse zählte die Boote, die über die Flut kamen, für Fräulein König. ", "cp1252", "Windows-1252"),
+    ],
+)  # fmt: skip
+def test_text_of_an_older_encoding_is_told_by_its_letters(words: str, codec: str, name: str) -> None:
+    decoded = decode((words * 12).encode(codec))
+    assert decoded and decoded.text == words * 12
+    assert f"Read as {name}, as it is no UTF-8" in str(decoded.warning)
+
+
+def test_a_few_letters_of_an_older_encoding_are_windows_1252() -> None:
+    decoded = decode("Der König kam für zwei Tage.".encode("cp1252"))
+    assert decoded and "König" in decoded.text and "Windows-1252" in str(decoded.warning)
+
+
 def test_a_damaged_character_does_not_turn_utf8_into_another_encoding() -> None:
     encoded = (TEXT * 20).encode()
     decoded = decode(encoded[:-1] + b"\xff\n")
@@ -28,7 +50,9 @@ def test_a_damaged_character_does_not_turn_utf8_into_another_encoding() -> None:
     assert "1 damaged" in str(decoded.warning)
 
 
-@pytest.mark.parametrize("encoded", [bytes(range(256)) * 4, b"\x00\x01\x02" * 50, b"text\x00text", b"\x81\x8d" * 20])
+@pytest.mark.parametrize(
+    "encoded", [bytes(range(256)) * 4, b"\x00\x01\x02" * 50, b"text\x00text", b"\x81\xff\x8d" * 20]
+)
 def test_binary_content_is_not_text(encoded: bytes) -> None:
     assert decode(encoded) is None
 

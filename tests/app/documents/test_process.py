@@ -10,10 +10,10 @@ import pytest
 
 from app.documents import parsing
 from app.documents.encodings import LABELS_BY_CODEC, codec_of
-from app.documents.flowing import FORMATS
 from app.documents.parsing import LIMITS, MOST_PARSERS, Parser, worker_messages
 from app.documents.process import KEPT_COMPLAINTS, PROJECT, ParsingProcess
 from app.documents.readers import read_document
+from app.documents.sections import parser_of
 
 MUCH, LONG = 1 << 40, 1_000_000
 SECONDS = 30.0
@@ -71,9 +71,10 @@ def test_closing_ends_a_parser_that_nobody_listens_to() -> None:
 ORPHAN = """
 import sys, time
 from app.documents.process import ParsingProcess
-child = "import time; from app.documents.parsing_worker import serve\\n" \
-        "def read(stream):\\n    print(__import__('os').getpid(), flush=True); time.sleep(1000); yield\\n" \
-        f"serve(read, (), [{__file__!r}, '2000000000', '900'])"
+child = "import os, sys, time, types; from app.documents import worker\\n" \
+        "def read(*_): print(os.getpid(), flush=True); time.sleep(1000); yield\\n" \
+        "sys.modules['a.parser'] = types.SimpleNamespace(read=read)\\n" \
+        f"worker.main(['a.parser', {__file__!r}, '2000000000', '900'])"
 process = ParsingProcess(["-c", child], 1 << 40, 1000, 1000)
 print(int(process.line(30)), flush=True)
 time.sleep(1000)
@@ -112,7 +113,7 @@ def test_two_parsers_work_at_once_and_the_next_one_waits_for_its_turn(
             running.pop()
 
     monkeypatch.setattr(parsing, "ParsingProcess", Counted)
-    readers = [worker_messages(FORMATS["html"].parser, tmp_path / "a", "a", LIMITS) for _ in range(MOST_PARSERS + 2)]
+    readers = [worker_messages(parser_of("html"), tmp_path / "a", "a", LIMITS) for _ in range(MOST_PARSERS + 2)]
     assert [next(reader) for reader in readers] == [None] * len(readers)
     assert len(running) == MOST_PARSERS == 2
     for reader in readers:  # each that ends makes room for one
@@ -150,6 +151,8 @@ def test_a_page_that_asks_for_another_codec_is_read_as_ordinary_text(tmp_path: P
 
 def test_a_parsing_process_imports_no_other_reader() -> None:
     """Its start is half of the time that a short file takes."""
-    told = "import sys, app.documents.page_image_worker as _; print(*(m for m in sys.modules if m.startswith('app.')))"
+    told = "import sys, app.documents.parsers.drawing as _; print(*(m for m in sys.modules if m.startswith('app.')))"
     done = subprocess.run([sys.executable, "-c", told], cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert not {f"app.documents.{name}" for name in ("bundle", "readers", "ocr", "pdf")} & set(done.stdout.split())
+    assert not {f"app.documents.{name}" for name in ("bundle", "readers", "ocr", "pdf", "pypdf_reader")} & set(
+        done.stdout.split()
+    )

@@ -29,17 +29,14 @@ def landlock_version() -> int:
 WORKER = """
 import ctypes, json, os, socket, subprocess, sys
 from pathlib import Path
-from app.documents.parsing_worker import serve
 
-def read(stream):
+def read(stream, expression):
     try:
-        said = str(eval(sys.argv[4]))
+        said = str(eval(expression))
     except OSError as error:
         said = type(error).__name__
     yield {"kind": "page", "text": said}
     yield {"kind": "done"}
-
-serve(read, (), sys.argv[1:4])
 """
 
 
@@ -52,20 +49,22 @@ class Trap:
     def __init__(self, folder: Path) -> None:
         self.code, self.private = folder / "code", folder / "private"
         self.document, self.diary = folder / "book.txt", self.private / "diary.txt"
-        for place in (self.code, self.private):
+        for place in (self.code, self.private, self.code / "hostile"):
             place.mkdir()
-        (self.code / "hostile_parser.py").write_text(WORKER)
+        (self.code / "hostile" / "parser.py").write_text(WORKER)
         self.document.write_text("a book")
         self.diary.write_text("a diary")
 
     def sandboxed(self, expression: str) -> str:
-        messages = worker_messages(Parser("hostile_parser", "a trap"), self.document, "a", LIMITS, [expression])
+        messages = worker_messages(Parser("hostile.parser", "a trap"), self.document, "a", LIMITS, [expression])
         (said,) = [message["text"] for message in messages if message and message["kind"] == "page"]
         return said
 
     def free(self, expression: str) -> str:
         """The same by a parser that is not confined."""
-        arguments = ["-m", "hostile_parser", str(self.document), str(LIMITS.memory_bytes), "100", expression]
+        code = "import sys; from app.documents import worker; worker.confine = id; worker.main(sys.argv[1:])"
+        taken = ["hostile.parser", str(self.document), str(LIMITS.memory_bytes), "100", expression]
+        arguments = ["-c", code, *taken]
         parser = ParsingProcess(arguments, LIMITS.memory_bytes, 100, 10_000)
         try:
             return str(eval(parser.line(SECONDS))["text"])

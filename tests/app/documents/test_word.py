@@ -16,8 +16,8 @@ from app.documents.errors import (
     PasswordProtected,
     UnsupportedFormat,
 )
-from app.documents.flowing import extract_flowing
 from app.documents.parsing import ParsingLimits
+from app.documents.sections import extract_sections
 
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -264,6 +264,6 @@ def test_bombs_are_refused(tmp_path: Path) -> None:
 def test_limits_of_the_process_hold(tmp_path: Path) -> None:
     path = make_docx(tmp_path, p(BODY) * 20)
     with pytest.raises(ParsingLimitReached, match="0 seconds"):
-        list(extract_flowing("docx", path, "a.docx", ParsingLimits(silence_seconds=0)))
+        list(extract_sections("docx", path, "a.docx", ParsingLimits(silence_seconds=0)))
     with pytest.raises(DocumentTooLarge, match="200 characters"):
-        list(extract_flowing("docx", path, "a.docx", ParsingLimits(chars=200)))
+        list(extract_sections("docx", path, "a.docx", ParsingLimits(chars=200)))

@@ -1,13 +1,19 @@
-"""OpenDocument text to lines: the final text as a reader sees it (OpenDocument 1.3, part 3).
+"""OpenDocument text: the final text as a reader sees it (OpenDocument 1.3, part 3).
 
 Without tracked deletions, hidden text and comments. Numbers of headings and lists are counted, as they are not part of
 the text; notes follow the text.
 """
 
-from typing import ClassVar
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import BinaryIO
 
-from app.documents.elements import Elements, Table
+from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused
+from app.documents.elements import Elements, Table, with_notes
+from app.documents.messages import Message, whole
 from app.documents.numbering import MAX_LEVELS, Level, Numbering, number_or
+from app.documents.relations import DAMAGED, optional
+from app.documents.strict_xml import feed, whole_text
 
 FORMS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman", "": "none"}
 IMAGES = frozenset(["image", "object", "object-ole", "plugin"])
@@ -16,6 +22,27 @@ LEVELS = frozenset(
 )
 IN_LINE = frozenset(["a", "h", "p", "span"])
 OUTLINE = "outline"
+CONTENT, STYLES, META, MANIFEST = "content.xml", "styles.xml", "meta.xml", "META-INF/manifest.xml"
+
+
+def read(stream: BinaryIO) -> Iterator[Message]:
+    """The messages of a file."""
+    archive = Archive(stream, MAX_TOTAL_BYTES)  # a long book is one entry
+    manifest = optional(archive, MANIFEST)
+    if manifest is not None and next(manifest.iter("encryption-data"), None) is not None:
+        raise Refused("password")
+    if CONTENT not in archive:
+        raise Refused("no container")
+    styles = Styles()
+    with suppress(*DAMAGED):  # only numbers and titles need them
+        feed(archive.read(STYLES), Text(styles))
+    body = Text(styles)
+    feed(archive.read(CONTENT), body)
+    text, headings = body.marked()
+    meta = optional(archive, META)
+    titles = [] if meta is None else [whole_text(element) for element in meta.iter("title")]
+    title = next(filter(None, titles), body.title)
+    yield from whole(title, with_notes(text, body.notes), headings, has_image=body.has_image)
 
 
 class Styles:
@@ -34,8 +61,8 @@ class Styles:
 class Text(Elements):
     """The text of content.xml; of styles.xml only the styles."""
 
-    root: ClassVar = frozenset(["document-content", "document-styles"])
-    left_out: ClassVar = frozenset(
+    root = frozenset(["document-content", "document-styles"])
+    left_out = frozenset(
         [
             "annotation", "covered-table-cell", "desc", "forms", "hidden-text", "note-citation", "number", "ruby-text",
             "script", "scripts", "tracked-changes",
@@ -57,7 +84,6 @@ class Text(Elements):
         self._num_lists = 0
         self._tables = Table()
         self._paragraphs: list[bool] = []  # for each open one: whether its text is the title
-        self._boxes: list[str] = []  # texts of boxes, added after their paragraph
 
     def leaves_out(self, tag: str, attributes: dict[str, str]) -> bool:
         """Hidden text, and what only tells how a list of contents is made."""
@@ -112,9 +138,9 @@ class Text(Elements):
             case "note" if self._note_numbers:
                 self.notes.append(f"[{self._note_numbers.pop()}] {self.text_of_aside()}")
             case "text-box":
-                self._boxes.append(self.text_of_aside())
+                self.end_of_box()
                 if not self._paragraphs:
-                    self._add_boxes()
+                    self.add_boxes()
             case "list":
                 del self._lists[-1:]
                 self.lines.border(1)
@@ -188,14 +214,7 @@ class Text(Elements):
         self.lines.end_of_heading()
         self.lines.border(1 if self._lists else 2)
         if not self._paragraphs:
-            self._add_boxes()
-
-    def _add_boxes(self) -> None:
-        for text in self._boxes:
-            self.lines.border(2)
-            self.lines.verbatim(text)
-            self.lines.border(2)
-        self._boxes.clear()
+            self.add_boxes()
 
 
 def level_of(tag: str, level: int, attributes: dict[str, str]) -> Level:

@@ -1,36 +1,26 @@
-"""The process that parses CSV and TSV files: `python -m app.documents.table_worker FILE MEMORY_BYTES CPU_SECONDS`.
-
-It prints one JSON object a line: Opened, one PageRead with the whole text, Done; or Failed.
-"""
+"""CSV and TSV files: a line for each row, with borders between the cells."""
 
 import csv
 import io
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO
 
-from app.documents.archive import Refused
+from app.documents.archive import Refused, read_most
 from app.documents.lines import clean
 from app.documents.messages import Message, whole
-from app.documents.parsing_worker import refusing, serve
 from app.documents.plain import CHARS_PER_PAGE, MAX_BYTES, decode
 from app.documents.prose import CELL_BORDER
 
-MALFORMED = (csv.Error, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 SEPARATORS = (",", ";", "\t", "|")
 SAMPLE_CHARS, SAMPLE_ROWS = 100_000, 100
 LONGEST_CELL = 1_000_000  # characters
 LONGEST_HEAD = 300  # characters; a longer first row is not repeated
 
 
-@refusing
 def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file."""
-    encoded = stream.read(MAX_BYTES + 1)
-    if len(encoded) > MAX_BYTES:
-        raise Refused("oversized")
-    decoded = decode(encoded)
+    decoded = decode(read_most(stream, MAX_BYTES))
     if decoded is None:
         raise Refused("damaged")
     csv.field_size_limit(LONGEST_CELL)
@@ -80,7 +70,3 @@ def is_head(row: Sequence[str]) -> bool:
     names = [cell.strip() for cell in row]
     words = all(name and not any(char.isdigit() for char in name[:1]) for name in names)
     return len(names) > 1 and words and len(set(names)) == len(names) and sum(map(len, names)) <= LONGEST_HEAD
-
-
-if __name__ == "__main__":
-    serve(read, MALFORMED, sys.argv[1:])

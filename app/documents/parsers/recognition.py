@@ -1,24 +1,19 @@
-"""The process that recognises the text of pages: `ocr_worker FILE MEMORY_BYTES CPU_SECONDS ENGINE PAGE,PAGE,...`.
+"""The text of a PDF's pages that are pictures, recognised by an engine, at low priority."""
 
-ENGINE is a module with `load`; pages are indices. It prints Opened when the engine is loaded, one PageRead for each,
-then Done; or Failed. It runs at low priority, so that an answer that is being written keeps its speed.
-"""
-
-import importlib
 import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import psutil
 import pypdfium2
 
+from app.documents.archive import Refused
 from app.documents.layout import page_text
-from app.documents.messages import Done, Failed, Message, Opened, PageRead
-from app.documents.parsing_worker import serve
-from app.documents.pdf_worker import MALFORMED, MAX_PAGE
+from app.documents.messages import Done, Message, Opened, PageRead
 from app.documents.scan_layout import Found, printed_lines
 
 if TYPE_CHECKING:
@@ -29,16 +24,9 @@ if TYPE_CHECKING:
 DPI = 200
 MAX_PIXELS = 8_000_000  # two pages of A4 at that resolution; a larger page is drawn smaller
 MAX_SIDE = 4_000  # pixels
+MAX_PAGE = 2_000_000  # characters
 MOST_THREADS = 4  # more gain little
 LOW_PRIORITY = 10
-
-
-def main(argv: Sequence[str]) -> None:
-    """Send the messages of one file."""
-    lower_priority()
-    engine, pages = argv[3], [int(index) for index in argv[4].split(",")]
-    load: Callable[..., Any] = importlib.import_module(engine).load
-    serve(lambda stream: read(stream, lambda: load(num_threads()), pages), MALFORMED, argv[:3])
 
 
 def lower_priority() -> None:
@@ -55,19 +43,25 @@ def num_threads() -> int:
     return min(MOST_THREADS, max(1, (os.cpu_count() or 1) // 2))
 
 
-def read(stream: BinaryIO, load: "Callable[[], Recognise]", pages: Sequence[int]) -> Iterator[Message]:
-    """The recognised pages, as they are done."""
+def read(stream: BinaryIO, engine: str, pages: str) -> Iterator[Message]:
+    """The recognised pages, as they are done.
+
+    Args:
+        engine: a module with `load`.
+        pages: their indices, with commas between.
+    Raises:
+        Refused: the engine is missing or does not start.
+    """
+    lower_priority()
     try:
-        recognise = load()
+        recognise: Recognise = import_module(engine).load(num_threads())
     except ImportError:
-        yield Failed(kind="failed", reason="no engine")
-        return
+        raise Refused("no engine") from None
     except Exception:  # of the engine: a model that does not load, no memory
-        yield Failed(kind="failed", reason="broken engine")
-        return
+        raise Refused("broken engine") from None
     yield Opened(kind="opened", title="", labels=[], outline=[])
     document = pypdfium2.PdfDocument(stream)
-    for index in pages:
+    for index in map(int, pages.split(",")):
         try:
             text, damaged = text_of(document[index], recognise), False
         except Exception:  # of the engine, on a picture that nobody has tried it on
@@ -89,7 +83,3 @@ def text_of(page: pypdfium2.PdfPage, recognise: "Recognise") -> str:
 def scale_of(width: float, height: float) -> float:
     """Pixels for each point, for a page of that size in points."""
     return min(DPI / 72, math.sqrt(MAX_PIXELS / (width * height)), MAX_SIDE / max(width, height))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,22 +1,29 @@
-"""WordprocessingML to lines: the text of the final document as a reader sees it (ECMA-376, part 1, section 17).
+"""Word files: the text of the final document as a reader sees it (ECMA-376, part 1, section 17).
 
 Without tracked deletions, hidden text, comments and field codes. Notes get numbers where they are called and at their
 text; numbers of lists and headings are counted as in Word.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 from xml.etree import ElementTree
 
-from app.documents.archive import Refused
-from app.documents.lines import Lines, Marked
-from app.documents.numbering import Numbering, number_or, value
+from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused
+from app.documents.elements import Elements, Table, with_notes
+from app.documents.messages import Message, whole
+from app.documents.metadata import MAX_AUTHORS
+from app.documents.numbering import Numbering, number_or, read_numbering, value
+from app.documents.package import texts_of
+from app.documents.relations import DAMAGED, optional, related
+from app.documents.strict_xml import feed
 
 TAB = "    "
 HEADING_LEVELS = range(9)  # outline level 9 is running text
 # Deleted or moved away; fallbacks for older programs; pronunciations of characters.
 LEFT_OUT = frozenset(["del", "moveFrom", "Fallback", "rt"])
 ELSEWHERE = frozenset(["altChunk", "subDoc"])  # text in other files
+NOTE_PARTS = {"footnote": "footnotes", "endnote": "endnotes"}
 NOTES = {"footnoteReference": "footnote", "endnoteReference": "endnote"}
 IN_RUN = frozenset(["tab", "ptab", "br", "cr", "noBreakHyphen", "sym", *NOTES])
 # Styles and fonts of programs: their lines and spaces stay.
@@ -31,6 +38,48 @@ SYMBOL = dict(
         strict=True,
     )
 )
+
+
+def read(stream: BinaryIO) -> Iterator[Message]:
+    """The messages of a file."""
+    archive = Archive(stream, MAX_TOTAL_BYTES)  # a long book is one entry
+    package = related(archive, "")
+    main = package.get("officeDocument", "word/document.xml")
+    if main not in archive:
+        raise Refused("no container")
+    parts = related(archive, main)
+    body = Body(
+        read_styles(optional(archive, parts.get("styles"))), read_numbering(optional(archive, parts.get("numbering")))
+    )
+    feed(archive.read(main), body)
+    text, headings = body.marked()
+    notes, is_complete = read_notes(archive, parts, body)
+    properties = optional(archive, package.get("core-properties"))
+    stated = {tag: [] if properties is None else texts_of(properties, tag) for tag in ("title", "creator", "language")}
+    yield from whole(
+        next(filter(None, [*stated["title"], body.title]), ""),
+        with_notes(text, notes),
+        headings,
+        has_image=body.has_image,
+        damaged=body.refers_elsewhere or not is_complete,
+        authors=[name for names in stated["creator"] for name in names.split(";")][:MAX_AUTHORS],
+        language=next(iter(stated["language"]), ""),
+    )
+
+
+def read_notes(archive: Archive, parts: Mapping[str, str], body: "Body") -> tuple[list[str], bool]:
+    """The texts of all notes that the body calls, by their numbers; and whether none is missing."""
+    texts: dict[tuple[str, str], str] = {}
+    for kind in {call.kind for call in body.calls}:
+        part = Body({}, read_numbering(None), NOTE_PARTS[kind])
+        try:
+            feed(archive.read(parts.get(NOTE_PARTS[kind], "")), part)
+        except DAMAGED:
+            continue
+        texts |= {(kind, note_id): text for note_id, text in part.notes.items()}
+    found = [(number, texts.get(call)) for number, call in enumerate(body.calls, 1)]
+    notes = [f"[{number}] {text}" for number, text in found if text]
+    return notes, all(text is not None for _, text in found)
 
 
 class ListPlace(NamedTuple):
@@ -58,14 +107,6 @@ class Paragraph:
     begun: bool = False
     is_item: bool = False
     goes_on: bool = False  # its end was deleted, so the next paragraph continues it
-
-
-@dataclass(slots=True)
-class Table:
-    """The state of the table being read."""
-
-    num_rows: int = 0
-    num_cells: int = 0  # of the row so far
 
 
 class NoteCall(NamedTuple):
@@ -121,50 +162,43 @@ def with_properties(style: Style, properties: ElementTree.Element) -> Style:
     return style
 
 
-class Body:
-    """Receives the events of a part of a Word file (see `strict_xml.Handler`) and sends their meaning to `lines`."""
+class Body(Elements):
+    """The text of a part of a Word file."""
 
     def __init__(self, styles: dict[str, Style], numbering: Numbering, root: str = "document") -> None:
-        self.has_image = False
+        super().__init__()
+        self.root = frozenset([root])
         self.refers_elsewhere = False
         self.calls: list[NoteCall] = []  # in the order of their numbers
         self._numbers: dict[NoteCall, int] = {}
         self.notes: dict[str, str] = {}  # texts of footnotes.xml or endnotes.xml by identifier
         self.title = ""
-        self._styles, self._numbering, self._root = styles, numbering, root
-        self._lines = Lines()
-        self._outer: list[Lines] = []  # lines outside of the open text boxes
-        self._boxes: list[str] = []  # texts of boxes, added after their paragraph
-        self._path: list[str] = []
-        self._left_out = 0  # depth of the element that is skipped; 0: none
+        self._styles, self._numbering = styles, numbering
         self._properties: ElementTree.TreeBuilder | None = None
         self._paragraphs: list[Paragraph] = []
         self._continues = False
         self._after_code = False
-        self._tables: list[Table] = []
+        self._tables = Table()
         self._hidden: list[bool] = []  # for each open run
         self._note = ""
 
-    def marked(self) -> Marked:
-        """All text so far, and its headings."""
-        return self._lines.marked()
+    def leaves_out(self, tag: str, attributes: dict[str, str]) -> bool:
+        """What the final document does not show; a paragraph begins with whatever is in it."""
+        if self._properties:
+            return False
+        if self.parent == "p" and tag != "pPr":
+            self._begin_paragraph()
+        return tag in LEFT_OUT
 
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """An element begins."""
-        if not self._path and tag != self._root:
-            raise Refused("no container")
-        self._path.append(tag)
-        parent = self._path[-2] if len(self._path) > 1 else ""
-        if self._left_out:
-            return
+    def begin(self, tag: str, attributes: dict[str, str]) -> None:
+        """An element begins that is read."""
+        parent = self.parent
         if self._properties:
             self._properties.start(tag, attributes)
             return
-        if parent == "p" and tag != "pPr":
-            self._begin_paragraph()
-        if tag in LEFT_OUT:
-            self._left_out = len(self._path)
-        elif tag == "pPr" and parent == "p":
+        self.has_image |= tag in ("blip", "imagedata")
+        self.refers_elsewhere |= tag in ELSEWHERE
+        if tag == "pPr" and parent == "p":
             self._properties = ElementTree.TreeBuilder()
             self._properties.start(tag, attributes)
         elif parent == "r" and tag in IN_RUN:
@@ -174,19 +208,12 @@ class Body:
             self._hidden[-1] = attributes.get("val", "") not in OFF
         else:
             self._start_block(tag, attributes)
-        self.has_image |= tag in ("blip", "imagedata")
-        self.refers_elsewhere |= tag in ELSEWHERE
 
-    def end(self, tag: str) -> None:
-        """An element ends."""
-        depth = len(self._path)
-        self._path.pop()
-        if self._left_out:
-            self._left_out = 0 if self._left_out == depth else self._left_out
-            return
+    def finish(self, tag: str) -> None:
+        """An element ends that is read."""
         if self._properties:
             self._properties.end(tag)
-            if tag == "pPr" and self._path[-1] == "p":
+            if tag == "pPr" and self.parent == "p":
                 properties, self._properties = self._properties.close(), None
                 self._begin_paragraph(properties)
             return
@@ -195,18 +222,18 @@ class Body:
                 self._end_paragraph()
             case "r" if self._hidden:
                 self._hidden.pop()
-            case "tr" | "tbl":
-                self._end_of_table(tag)
-            case "txbxContent" if self._outer:
-                self._boxes.append(self._lines.marked().text)
-                self._lines = self._outer.pop()
+            case "tr":
+                self._tables.end_of_row(self.lines)
+            case "tbl":
+                self._tables.end(self.lines)
+            case "txbxContent":
+                self.end_of_box()
             case "footnote" | "endnote" if self._note:
-                self.notes[self._note] = self._lines.marked().text
-                self._lines, self._note = Lines(), ""
+                self.notes[self._note], self._note = self.text_of_aside(), ""
 
-    def data(self, text: str) -> None:
-        """Text, perhaps only a part."""
-        if self._left_out or self._properties or self._path[-1] != "t" or (self._hidden and self._hidden[-1]):
+    def words(self, text: str) -> None:
+        """Text of runs."""
+        if self._properties or self.path[-1] != "t" or (self._hidden and self._hidden[-1]):
             return
         self._text(text)
         if self._paragraphs and self._paragraphs[-1].style.is_title and len(self.title) < 1_000:
@@ -214,24 +241,24 @@ class Body:
 
     def _text(self, text: str) -> None:
         if self._paragraphs and self._paragraphs[-1].style.is_code:
-            self._lines.verbatim(text)
+            self.lines.verbatim(text)
         else:
-            self._lines.words(text)
+            self.lines.words(text)
 
     def _start_in_run(self, tag: str, attributes: dict[str, str]) -> None:
         match tag:
             case "tab" | "ptab":
                 self._text(TAB)
             case "br" if attributes.get("type") in ("page", "column"):
-                self._lines.border(2)
+                self.lines.border(2)
             case "br" | "cr":
-                self._lines.line_break()
+                self.lines.line_break()
             case "noBreakHyphen":
-                self._lines.words("-")
+                self.lines.words("-")
             case "sym":
-                self._lines.words(symbol(attributes))
+                self.lines.words(symbol(attributes))
             case "footnoteReference" | "endnoteReference":
-                self._lines.words(f"[{self._number_of(NoteCall(NOTES[tag], attributes.get('id', '')))}]")
+                self.lines.words(f"[{self._number_of(NoteCall(NOTES[tag], attributes.get('id', '')))}]")
 
     def _start_block(self, tag: str, attributes: dict[str, str]) -> None:
         match tag:
@@ -240,21 +267,16 @@ class Body:
             case "r":
                 self._hidden.append(False)
             case "tbl":
-                self._tables.append(Table())
-                self._lines.border(2)
-            case "tr" if self._tables:
-                table = self._tables[-1]
-                self._lines.row(1 if table.num_rows else 2)
-                table.num_rows, table.num_cells = table.num_rows + 1, 0
-            case "tc" if self._tables:
-                self._tables[-1].num_cells += 1
-                if self._tables[-1].num_cells > 1:
-                    self._lines.cell()
+                self._tables.begin(self.lines)
+            case "tr":
+                self._tables.row(self.lines)
+            case "tc":
+                self._tables.cell(self.lines)
             case "txbxContent":
-                self._outer.append(self._lines)
-                self._lines = Lines()
-            case "footnote" | "endnote" if "type" not in attributes and tag in self._root:
-                self._lines, self._note = Lines(), attributes.get("id", "")
+                self.aside()
+            case "footnote" | "endnote" if "type" not in attributes and attributes.get("id") and f"{tag}s" in self.root:
+                self.aside()
+                self._note = attributes["id"]
 
     def _begin_paragraph(self, properties: ElementTree.Element | None = None) -> None:
         paragraph = self._paragraphs[-1]
@@ -273,36 +295,26 @@ class Body:
         if self._continues:
             return
         if paragraph.is_item and place:
-            self._lines.item(f"{'  ' * place.level}{marker} ")
+            self.lines.item(f"{'  ' * place.level}{marker} ")
             return
-        self._lines.border(1 if paragraph.style.is_code and self._after_code else 2)
+        self.lines.border(1 if paragraph.style.is_code and self._after_code else 2)
         if is_heading and paragraph.style.heading is not None:
-            self._lines.heading(paragraph.style.heading + 1)
-            self._lines.words(f"{marker} " if marker else "")
+            self.lines.heading(paragraph.style.heading + 1)
+            self.lines.words(f"{marker} " if marker else "")
 
     def _end_paragraph(self) -> None:
         self._begin_paragraph()
         paragraph = self._paragraphs.pop()
-        self._lines.end_of_heading()
+        self.lines.end_of_heading()
         if paragraph.is_item:
-            self._lines.end_of_prefixed()
+            self.lines.end_of_prefixed()
         self._continues, self._after_code = paragraph.goes_on, paragraph.style.is_code
         if paragraph.style.is_code and not paragraph.is_item:
-            self._lines.line_break()  # and an empty line of a program stays one
+            self.lines.line_break()  # and an empty line of a program stays one
         elif not paragraph.goes_on:
-            self._lines.border(1 if paragraph.is_item else 2)
-        if not self._outer:
-            for text in self._boxes:
-                self._lines.border(2)
-                self._lines.verbatim(text)
-                self._lines.border(2)
-            self._boxes.clear()
-
-    def _end_of_table(self, tag: str) -> None:
-        self._lines.end_of_prefixed()
-        self._lines.border(1 if tag == "tr" else 2)
-        if tag == "tbl":
-            del self._tables[-1:]
+            self.lines.border(1 if paragraph.is_item else 2)
+        if len(self._outer) == bool(self._note):
+            self.add_boxes()
 
     def _number_of(self, call: NoteCall) -> int:
         if call not in self._numbers:

@@ -1,12 +1,10 @@
-"""The process that unpacks ZIP files: `python -m app.documents.zip_worker FILE MEMORY_BYTES CPU_SECONDS`.
+"""ZIP files: a page for each file, with its bytes in Base64 as its text.
 
-It prints one JSON object a line: Opened with the names, one PageRead for each file with its bytes in Base64, Done; or
-Failed. What is no text for certain is not unpacked, and marked as an image; a file that is refused has the reason.
+What is no text for certain is not unpacked, and marked as an image; a file that is refused has the reason.
 """
 
 import mimetypes
 import os
-import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -14,14 +12,11 @@ from typing import BinaryIO
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, BadEntry, Refused, RefusedEntry, most_text
 from app.documents.messages import Done, Message, Opened, PageRead
 from app.documents.natural_order import is_hidden, natural
-from app.documents.parsing_worker import refusing, serve
-from app.documents.relations import MALFORMED
 
 MAX_FILES = 500
 MAX_UNPACKED_BYTES = 200_000_000  # of all files
 
 
-@refusing
 def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file."""
     size = stream.seek(0, os.SEEK_END)
@@ -39,11 +34,7 @@ def read(stream: BinaryIO) -> Iterator[Message]:
             continue
         except RefusedEntry as error:
             left_out = PageRead(kind="page", text="", has_image=False, damaged=True, headings=[])
-            yield {**left_out, "refused": "password" if error.reason == "protected" else error.reason}
+            yield {**left_out, "refused": error.reason}
             continue
         yield PageRead(kind="page", text=text, has_image=no_text, damaged=False, headings=[])
     yield Done(kind="done")
-
-
-if __name__ == "__main__":
-    serve(read, MALFORMED, sys.argv[1:])

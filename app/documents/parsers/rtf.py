@@ -1,14 +1,18 @@
-"""Rich Text Format to lines: the text that a reader sees (Microsoft, RTF specification 1.9.1).
+"""Rich Text Format: the text that a reader sees (Microsoft, RTF specification 1.9.1).
 
 Without headers, footers, comments, hidden and deleted text. Headings are paragraphs with an outline level, of their own
 or of their style; numbers of lists are those that the writing program left; notes follow the text.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import BinaryIO
 
-from app.documents.archive import Refused
-from app.documents.lines import Lines, Marked
+from app.documents.archive import Refused, read_most
+from app.documents.elements import with_notes
+from app.documents.lines import Lines, Marked, clean
+from app.documents.messages import Message, whole
 
 TOKEN = re.compile(
     r"\\([a-zA-Z]{1,32})(-?\d{1,10})? ?|\\'([0-9a-fA-F]{2})|\\([^a-zA-Z])|([{}])|[\r\n]+|([^\\{}\r\n]+)|\\$", re.DOTALL
@@ -43,6 +47,15 @@ PAGES = {
 }  # fmt: skip
 MARKERS = str.maketrans({code: "•" for code in (*range(0xF020, 0xF100), 0xB7)})
 MOST_BASES = 20  # styles below a style
+MAX_BYTES = 200_000_000  # pictures are written as digits
+
+
+def read(stream: BinaryIO) -> Iterator[Message]:
+    """The messages of a file."""
+    encoded = read_most(stream, MAX_BYTES)
+    rtf = Rtf(encoded[max(0, encoded.find(b"{\\rtf")) :].decode("latin-1"))
+    text, headings = rtf.marked()
+    yield from whole(clean(rtf.title), with_notes(text, rtf.notes), headings, has_image=rtf.has_image)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

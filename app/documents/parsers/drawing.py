@@ -1,13 +1,8 @@
-"""The process that draws one page of a PDF: `... FILE MEMORY_BYTES CPU_SECONDS INDEX NUM_PAGES WIDTH`.
-
-A width of 0 asks for a cover: the page as a data URL, without letters. It prints PageDrawn and Done, or Failed, to
-`page_image.py`, which bounds it as every parsing process.
-"""
+"""One page of a PDF as an image, with the places of its letters; or as a cover, for a width of 0."""
 
 import base64
 import io
 import math
-import sys
 from array import array
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -16,11 +11,10 @@ import pypdfium2
 import pypdfium2.raw as raw
 from PIL import Image
 
-from app.documents.messages import Done, Failed, Message, PageDrawn
+from app.documents.archive import Refused
+from app.documents.messages import Done, Message, PageDrawn
 from app.documents.metadata import COVER_SIZE, cover_url
-from app.documents.parsing_worker import serve
 
-MALFORMED = (pypdfium2.PdfiumError, ArithmeticError, LookupError, OSError, TypeError, ValueError)
 MAX_HEIGHT = 4_000  # pixels
 MAX_PIXELS = 9_000_000  # A4, and a little more, at the greatest width
 MAX_LETTERS = 60_000  # ten times those of a newspaper's page; of more none is marked
@@ -28,28 +22,23 @@ FEW_COLOURS = 8_192  # a page of words and drawings has fewer, photographs and s
 JPEG_QUALITY = 88
 
 
-def main(argv: list[str]) -> None:
-    """Send the image of one page."""
-    index, num_pages, width = map(int, argv[3:])
-    serve(lambda stream: draw(stream, index, num_pages, width), MALFORMED, argv[:3])
-
-
-def draw(stream: BinaryIO, index: int, num_pages: int, width: int) -> Iterator[Message]:
+def read(stream: BinaryIO, index: str, num_pages: str, width: str) -> Iterator[Message]:
     """The image of a page, `width` pixels wide unless that is too much.
 
     Args:
         num_pages: how many the file has; where PDFium finds others, its page would be another one. Not for a cover.
+    Raises:
+        Refused: the file has another number of pages.
     """
     document = pypdfium2.PdfDocument(stream)
-    if width and len(document) != num_pages:
-        yield Failed(kind="failed", reason="damaged")
-        return
-    page = document[index]
-    if not width:
+    if int(width) and len(document) != int(num_pages):
+        raise Refused("damaged")
+    page = document[int(index)]
+    if not int(width):
         yield cover(page)
         yield Done(kind="done")
         return
-    bitmap = page.render(scale=scale(page.get_width(), page.get_height(), width))
+    bitmap = page.render(scale=scale(page.get_width(), page.get_height(), int(width)))
     media, packed = pack(bitmap.to_pil().convert("RGB"))
     letters, boxes = places(page, bitmap)
     yield PageDrawn(
@@ -109,7 +98,3 @@ def places(page: pypdfium2.PdfPage, bitmap: pypdfium2.PdfBitmap) -> "tuple[str, 
         letters.append(chr(raw.FPDFText_GetUnicode(text, index)))
         boxes.extend((min(x, other_x), min(y, other_y), max(x, other_x), max(y, other_y)))
     return "".join(letters), boxes
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,9 +1,16 @@
-"""PresentationML to lines: what a slide shows, its title apart, and its speaker's notes (ECMA-376, part 1, 19)."""
+"""PowerPoint: a page for each slide, with what it shows, and its speaker's notes (ECMA-376, part 1, 19)."""
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import BinaryIO
+from xml.etree import ElementTree
 
+from app.documents.archive import Archive, Refused
 from app.documents.elements import Elements, Table
+from app.documents.lines import Lines
+from app.documents.messages import Done, Heading, Message, Opened, PageRead
 from app.documents.numbering import BULLET, number_or, written
+from app.documents.relations import DAMAGED, optional, related, relations
+from app.documents.strict_xml import feed, whole_text
 
 TITLES = frozenset(["title", "ctrTitle"])
 LISTS = frozenset(["body", "obj", "", "subTitle"])  # placeholders whose paragraphs are items, unless they say otherwise
@@ -11,13 +18,77 @@ AROUND = frozenset(["dt", "ftr", "hdr", "sldNum", "sldImg"])  # placeholders tha
 IMAGES = frozenset(["blip", "chart", "oleObj"])
 MOST_LEVELS = 8
 FORMS = {"alphaLc": "lowerLetter", "alphaUc": "upperLetter", "romanLc": "lowerRoman", "romanUc": "upperRoman"}
+NOTES = "Notes:"  # before what the speaker says
+MAX_SLIDES = 10_000
+
+
+def read(stream: BinaryIO) -> Iterator[Message]:
+    """The messages of a file."""
+    archive = Archive(stream)
+    package = related(archive, "")
+    main = package.get("officeDocument", "ppt/presentation.xml")
+    root = optional(archive, main if main in archive else None)
+    if root is None or root.tag != "presentation":
+        raise Refused("no container")
+    names = slide_names(archive, main, root)
+    first = number_or(root.get("firstSlideNum"), 1)
+    properties = optional(archive, package.get("core-properties"))
+    titles = [] if properties is None else [whole_text(element) for element in properties.iter("title")]
+    labels = [str(number) for number in range(first, first + len(names))]
+    yield Opened(kind="opened", title=next(filter(None, titles), ""), labels=labels, outline=[])
+    for name in names:
+        yield read_slide(archive, name)
+    yield Done(kind="done")
+
+
+def slide_names(archive: Archive, main: str, root: ElementTree.Element) -> list[str]:
+    """The slides in the order in which they are shown; "": one that is missing."""
+    parts = {relation.id: relation.name for relation in relations(archive, main)}
+    names = [parts.get(slide.get("r:id", ""), "") for slide in root.iter("sldId")]
+    if len(names) > MAX_SLIDES:
+        raise Refused("oversized")
+    return names
+
+
+def read_slide(archive: Archive, name: str) -> PageRead:
+    """The text of a slide, its diagrams and its notes; a missing or malformed one is marked as damaged.
+
+    Raises:
+        Refused: it unpacks to too much, is encrypted, or declares entities.
+    """
+    slide, pieces, damaged = Slide(), list[str](), False
+    try:
+        feed(archive.read(name), slide)
+        for relation in relations(archive, name):
+            if relation.kind == "diagramData":
+                diagram = Slide()
+                feed(archive.read(relation.name), diagram)
+                pieces.append(diagram.text())
+            elif relation.kind == "notesSlide":
+                notes = Slide(as_notes=True)
+                feed(archive.read(relation.name), notes)
+                pieces.append(f"{NOTES} {notes.text()}" if notes.text() else "")
+    except DAMAGED:
+        damaged = True
+    lines = Lines()
+    if slide.title:
+        lines.heading(1)
+        lines.words(slide.title)
+        lines.end_of_heading()
+    for piece in (slide.text(), *sorted(pieces, key=lambda text: text.startswith(NOTES))):
+        lines.border(2)
+        lines.verbatim(piece)
+    text, headings = lines.marked()
+    return PageRead(
+        kind="page", text=text, has_image=slide.has_image, damaged=damaged, headings=list[Heading](headings)
+    )
 
 
 class Slide(Elements):
     """The text of one slide, of the notes to it, or of a diagram on it."""
 
-    root: ClassVar = frozenset(["sld", "notes", "dataModel"])
-    left_out: ClassVar = frozenset(["Fallback", "extLst", "custDataLst"])
+    root = frozenset(["sld", "notes", "dataModel"])
+    left_out = frozenset(["Fallback", "extLst", "custDataLst"])
 
     def __init__(self, *, as_notes: bool = False) -> None:
         super().__init__()

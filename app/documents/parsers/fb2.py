@@ -1,19 +1,33 @@
-"""FictionBook to lines: sections with titles, verses, tables, and the notes behind the text (FictionBook 2.1)."""
+"""FictionBook: sections with titles, verses, tables, and the notes behind the text (FictionBook 2.1)."""
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import BinaryIO
 
-from app.documents.elements import Elements, Table
+from app.documents.archive import MAX_TOTAL_BYTES, read_most
+from app.documents.elements import Elements, Table, with_notes
+from app.documents.messages import Message, whole
+from app.documents.strict_xml import feed
 
 NAMES = ("first-name", "middle-name", "last-name", "nickname")
 APART = frozenset(["annotation", "cite", "epigraph", "p", "poem", "section", "stanza", "subtitle"])  # a blank line
 ONE_LINE = frozenset(["date", "text-author", "v"])
 
 
+def read(stream: BinaryIO) -> Iterator[Message]:
+    """The messages of a file."""
+    book = Book()
+    feed(read_most(stream, MAX_TOTAL_BYTES), book)
+    text, headings = book.marked()
+    yield from whole(
+        book.whole_title, with_notes(text, book.notes), headings, has_image=book.has_image, damaged=book.lacks_notes
+    )
+
+
 class Book(Elements):
     """The text of a book, its title and author, and the notes that it calls."""
 
-    root: ClassVar = frozenset(["FictionBook"])
-    left_out: ClassVar = frozenset(
+    root = frozenset(["FictionBook"])
+    left_out = frozenset(
         ["binary", "custom-info", "document-info", "output", "publish-info", "src-title-info", "stylesheet"]
     )
 

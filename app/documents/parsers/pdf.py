@@ -1,0 +1,120 @@
+"""PDF files. PDFium reads them; pypdf reads a file or a page that PDFium cannot, and what only it knows.
+
+A page on which PDFium finds neither text nor a picture is read by pypdf, too, which tells a blank page from a damaged
+one.
+"""
+
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from typing import BinaryIO
+
+from app.documents.archive import Refused
+from app.documents.messages import Done, Message, Opened, PageRead
+from app.documents.metadata import MAX_AUTHORS
+from app.documents.pdfium import Pdfium, PdfiumError
+from app.documents.pypdf_reader import MALFORMED, Pypdf
+
+END_WITHIN = 65_536  # bytes at the end of a file that must hold its end marker; viewers want it in the last 1,024
+MOST_CHECKED = 1 << 26  # bytes of a file, and of what a stream in it unpacks to, in which damage is looked for
+STREAM = re.compile(rb"stream\r?\n(?=x[\x01\x5e\x9c\xda])")
+DAMAGE = "Parts of the file are damaged, so that text may be missing."
+MAX_PAGE = 2_000_000  # characters of a page; a book has fewer
+MAX_LABEL, MAX_LANGUAGE = 20, 300  # characters
+
+
+def read(stream: BinaryIO, by: str = "pdfium") -> Iterator[Message]:
+    """The messages of a file, the pages as they are read.
+
+    Args:
+        by: "pypdf" reads the file with pypdf alone.
+    Raises:
+        Refused: it is cut off, or opens only with a password.
+    """
+    if is_cut_off(stream):
+        raise Refused("cut off")
+    pypdf = cache(lambda: Pypdf(stream))
+    pdfium = None
+    if by == "pdfium":
+        with suppress(PdfiumError):
+            pdfium = Pdfium(stream)
+    first = pdfium or pypdf()
+    num_pages = len(first)
+    authors, language = first.stated()
+    if pdfium and not authors:
+        with suppress(*MALFORMED, Refused):
+            authors, told = pypdf().stated()
+            language = language or told
+    opened = Opened(
+        kind="opened",
+        title=first.title(),
+        labels=[label[:MAX_LABEL] or str(number) for number, label in enumerate(first.labels(), 1)],
+        outline=first.bookmarks(),
+        authors=authors[:MAX_AUTHORS],
+        language=language[:MAX_LANGUAGE],
+    )
+    damaged = pdfium and not pdfium.is_encrypted and has_damage(stream)
+    yield {**opened, "warning": DAMAGE} if damaged else opened
+    for index in range(num_pages):
+        page = page_by_pdfium(pdfium, index) if pdfium else None
+        yield page or page_by_pypdf(pypdf, index)
+    yield Done(kind="done")
+
+
+def is_cut_off(stream: BinaryIO) -> bool:
+    """Whether the end of the file is missing: no end marker, or shorter than a linearised file declares."""
+    size = stream.seek(0, 2)
+    stream.seek(max(0, size - END_WITHIN))
+    tail = stream.read()
+    stream.seek(0)
+    head = stream.read(1024)
+    stream.seek(0)
+    if not (b"startxref" in tail or b"%%EOF" in tail):
+        return True
+    parameters = head.partition(b"/Linearized")[2].partition(b">>")[0]
+    declared = parameters.partition(b"/L ")[2].split(maxsplit=1)
+    return bool(declared) and declared[0].isdigit() and int(declared[0]) > size
+
+
+def has_damage(stream: BinaryIO) -> bool:
+    """Whether a packed stream does not unpack to its end, of which PDFium says nothing. Not for encrypted files."""
+    stream.seek(0)
+    file = stream.read(MOST_CHECKED)
+    for found in STREAM.finditer(file):
+        end = file.find(b"endstream", found.end())
+        unpacking = zlib.decompressobj()
+        try:
+            unpacked = unpacking.decompress(memoryview(file)[found.end() : end], MOST_CHECKED)
+        except zlib.error:
+            return end > 0
+        if end > 0 and not unpacking.eof and len(unpacked) < MOST_CHECKED:
+            return True
+    return False
+
+
+def page_by_pdfium(pdfium: Pdfium, index: int) -> PageRead | None:
+    """A page; None: PDFium cannot read it, or finds nothing on it."""
+    try:
+        text, has_image = pdfium.page(index)
+    except PdfiumError:
+        return None
+    if not (has_image or text.strip()):
+        return None
+    return page_read(text, has_image=has_image)
+
+
+def page_by_pypdf(pypdf: Callable[[], Pypdf], index: int) -> PageRead:
+    """A page; one that pypdf cannot read either is damaged."""
+    try:
+        text, has_image, is_whole = pypdf().page(index)
+    except (*MALFORMED, Refused):
+        return page_read("", damaged=True)
+    return {**page_read(text, has_image=has_image, damaged=not is_whole), "by_pypdf": True}
+
+
+def page_read(text: str, *, has_image: bool = False, damaged: bool = False) -> PageRead:
+    """The message about a page."""
+    damaged |= len(text) > MAX_PAGE
+    return PageRead(kind="page", text=text[:MAX_PAGE], has_image=has_image, damaged=damaged, headings=[])

@@ -1,0 +1,139 @@
+"""A PDF as pypdf reads it, which needs no native code: slower than PDFium, and it may join words."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import BinaryIO, NamedTuple, cast
+from xml.parsers.expat import ExpatError
+
+from pypdf import PageObject, PdfReader, overwrite_configuration
+from pypdf.errors import PyPdfError
+from pypdf.generic import Destination, DictionaryObject
+
+from app.documents.archive import Refused
+from app.documents.messages import MAX_ENTRIES, MAX_ENTRY, OutlineEntry
+
+# What it lets escape on malformed input besides its own errors (seen in its issues and in our fuzzing).
+MALFORMED = (
+    PyPdfError, ArithmeticError, AssertionError, AttributeError, ExpatError, LookupError, NotImplementedError, OSError,
+    RecursionError, TypeError, ValueError,
+)  # fmt: skip
+MAX_XMP = 200_000  # bytes
+
+
+class Complaints(logging.Handler):
+    """Records which parts of pypdf log warnings, and nothing else: on a hostile file its log is endless."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Record the logger's name."""
+        self.sources.add(record.name)
+
+
+class Page(NamedTuple):
+    """What pypdf finds on a page."""
+
+    text: str
+    has_image: bool
+    is_whole: bool
+
+
+class Pypdf:
+    """A PDF opened with pypdf."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        """Open it without a password: many are encrypted only to forbid printing.
+
+        Raises:
+            Refused: it needs one.
+        """
+        overwrite_configuration(jbig2dec_binary=None)  # images are not decoded, so no other program need run
+        logger, self._complaints = logging.getLogger("pypdf"), Complaints()
+        logger.propagate, logger.handlers = False, [self._complaints]
+        self._reader = PdfReader(stream)
+        if self._reader.is_encrypted and not self._reader.decrypt(""):
+            raise Refused("password")
+
+    def __len__(self) -> int:
+        """The number of its pages."""
+        return len(self._reader.pages)
+
+    def title(self) -> str:
+        """The title in the metadata, or ""."""
+        try:
+            return str((self._reader.metadata and self._reader.metadata.title) or "")
+        except MALFORMED:
+            return ""
+
+    def stated(self) -> tuple[list[str], str]:
+        """The authors and the language that the file states, in its information, its catalogue or its XMP packet."""
+        names, language, reader = list[str](), "", self._reader
+        try:
+            names = [
+                name for name in str((reader.metadata and reader.metadata.author) or "").split(";") if name.strip()
+            ]
+            language = str(reader.root_object.get("/Lang", ""))
+            packet = reader.root_object.get("/Metadata")
+            if packet is not None and len(packet.get_object().get_data()) <= MAX_XMP:
+                xmp = reader.xmp_metadata
+                names = names or [str(name) for name in (xmp and xmp.dc_creator) or []]
+                language = language or next((str(tag) for tag in (xmp and xmp.dc_language) or []), "")
+        except MALFORMED:
+            pass
+        return names, language
+
+    def labels(self) -> list[str]:
+        """The document's own page names; plain numbers if it has none, or invalid ones."""
+        numbers = [str(number) for number in range(1, len(self) + 1)]
+        try:
+            own = self._reader.page_labels
+        except MALFORMED:
+            return numbers
+        return own if len(own) == len(numbers) else numbers
+
+    def bookmarks(self) -> list[OutlineEntry]:
+        """The bookmarks that point to pages; none if they are malformed, because they are no part of the text."""
+        try:
+            return list(islice(self._entries(self._reader.outline, 1), MAX_ENTRIES))
+        except MALFORMED:
+            return []
+
+    def _entries(self, items: Iterable[object], level: int) -> Iterator[OutlineEntry]:
+        """Bookmarks with their children, in order. pypdf limits their number and depth."""
+        for item in items:
+            if isinstance(item, list):
+                yield from self._entries(item, level + 1)
+            elif isinstance(item, Destination) and item.title:
+                page = self._reader.get_destination_page_number(item)
+                if page is not None and page >= 0:
+                    yield OutlineEntry(title=" ".join(str(item.title).split())[:MAX_ENTRY], level=level, page=page)
+
+    def page(self, index: int) -> Page:
+        """A page.
+
+        It raises for some faults and only logs others. After a log message text is missing if the page has none at
+        all, or if the message came from decompression, which continues with partial data.
+
+        Raises:
+            One of MALFORMED: it cannot be read.
+        """
+        sources = self._complaints.sources
+        sources.clear()
+        page = self._reader.pages[index]
+        text = page.extract_text()
+        is_whole = "pypdf.filters" not in sources and (not sources or bool(text.strip()))
+        return Page(text, has_image(page), is_whole)
+
+
+def has_image(page: PageObject) -> bool:
+    """Whether a page can show an image; decodes nothing."""
+    try:
+        resources = cast(DictionaryObject, page["/Resources"])
+        objects = cast(DictionaryObject, resources["/XObject"])
+        entries = [cast(DictionaryObject, entry.get_object()) for entry in objects.values()]
+        return any(entry.get("/Subtype") == "/Image" for entry in entries)
+    except MALFORMED:  # KeyError is usual: no resources, or none of this kind
+        return False
