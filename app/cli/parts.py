@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from app.context.context_documents import Chapters, Choice, Library, Pages
-from app.context.offers import offers
-from app.context.token_costs import Meter
 from app.documents import Document
 from app.formats import plural
 from core.engine_api import TextEngine
@@ -62,6 +60,9 @@ def parts_that_fit(engine: TextEngine, library: Library, error: ContextTooSmall)
     """A hint with parts of the only document; "" where none fits."""
     if len(library.books) > 1:
         return f"Name fewer files: this model reads at most {error.possible:,} tokens."
+    from app.context.offers import offers  # only a text that is too long needs them
+    from app.context.token_costs import Meter
+
     meter = Meter(lambda text: len(engine.text.encode(text)))
     num_tokens = meter.library(library)
     found = offers(library, 0, meter, num_tokens - (error.needed - error.capacity) - SLACK)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from app.cli.piped import readable
-from app.cli.terminal import drawing
+from app.cli.terminal import drawing, plain
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
 from app.documents import Document, Extracting, extract_documents
 from app.documents.ocr import Ocr
@@ -29,6 +29,7 @@ from core.generation.text import check_thinking
 from core.models.loading import LoadProgress, watched_loading
 
 INTERVAL_SECONDS = 0.1  # between two drawings
+LONG_TEXT = 2048  # tokens whose reading is shown
 
 
 def usual_method(info: EngineInfo) -> str:
@@ -135,11 +136,21 @@ def open_conversation(engine: TextEngine, text: str) -> Conversation:
 
 
 class ProgressLine:
-    """The progress of reading a prompt, as one line on stderr that is rewritten on a terminal."""
+    """The progress of something long, as one line that is rewritten on a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._terminal = drawing(stream), stream.isatty()
-        self._open, self._next = False, 0.0
+        self._width, self._next = 0, 0.0
+
+    def put(self, text: str, *, is_last: bool = False, stays: bool = False) -> None:
+        """Rewrite the line; what is no terminal gets the last ones alone. `stays`: nothing rewrites it."""
+        if self._terminal:
+            shown = plain(text)
+            self._stream.write(f"\r{shown:<{self._width}}" + ("\n" if stays else ""))
+            self._stream.flush()
+            self._width = 0 if stays else max(self._width, len(shown))
+        elif is_last:
+            self._stream.write(f"{text}\n")
 
     def watch(self, events: Iterable[Event]) -> Iterator[Event]:
         """Yield the events, and show their progress."""
@@ -152,41 +163,28 @@ class ProgressLine:
 
     def show(self, event: PrefillProgress) -> None:
         """Show the progress of reading; a short text gets no line."""
-        if event.total_tokens - event.reused_tokens < 2048:
-            return
-        left = f", {event.remaining_seconds:.0f} s left" if event.remaining_seconds is not None else ""
-        line = f"Reading: {event.done_tokens:,} of {event.total_tokens:,} tokens{left}"
-        if self._terminal:
-            self._stream.write(f"\r{line:<79}")
-            self._stream.flush()
-            self._open = True
-        elif event.done_tokens in (event.reused_tokens, event.total_tokens):
-            self._stream.write(f"{line}\n")
+        if event.total_tokens - event.reused_tokens >= LONG_TEXT:
+            left = f", {event.remaining_seconds:.0f} s left" if event.remaining_seconds is not None else ""
+            is_last = event.done_tokens in (event.reused_tokens, event.total_tokens)
+            self.put(f"Reading: {event.done_tokens:,} of {event.total_tokens:,} tokens{left}", is_last=is_last)
 
     def show_loading(self, progress: LoadProgress) -> None:
         """Show how far the loading of a model is, on a terminal, once that can be told."""
-        if progress.seconds_left is None or not self._terminal or time.perf_counter() < self._next:
-            return
-        self._next = time.perf_counter() + INTERVAL_SECONDS
-        self._stream.write(f"\r{f'Loading: {loading(progress)}':<79}")
-        self._stream.flush()
-        self._open = True
+        if progress.seconds_left is not None and time.perf_counter() >= self._next:
+            self._next = time.perf_counter() + INTERVAL_SECONDS
+            self.put(f"Loading: {loading(progress)}")
 
     def show_recognition(self, step: Extracting) -> None:
         """Show how far text on pictures was recognised, on a terminal."""
-        if not step.recognising or step.num_pages is None or not self._terminal:
-            return
-        left = f", {duration(step.seconds_left)} left" if step.seconds_left is not None else ""
-        line = f"Recognising: page {min(step.num_done + 1, step.num_pages):,} of {step.num_pages:,}{left}"
-        self._stream.write(f"\r{line:<79}")
-        self._stream.flush()
-        self._open = True
+        if step.recognising and step.num_pages is not None:
+            left = f", {duration(step.seconds_left)} left" if step.seconds_left is not None else ""
+            self.put(f"Recognising: page {min(step.num_done + 1, step.num_pages):,} of {step.num_pages:,}{left}")
 
     def close(self) -> None:
         """Clear the line, if there is one."""
-        if self._open:
-            self._stream.write("\r" + " " * 79 + "\r")
-            self._open = False
+        if self._width:
+            self._stream.write(f"\r{'':<{self._width}}\r")
+            self._width = 0
 
 
 def print_json(document: object) -> None:

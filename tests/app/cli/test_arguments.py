@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.cli import arguments
-from app.cli.arguments import COMMANDS, VERSION, build_parser
+from app.cli.arguments import VERSION, build_parser
+from app.cli.command_options import COMMANDS
 from assets.tools.commands import TOOLS
 
 parse_arguments = partial(arguments.parse_arguments, tools=TOOLS)
@@ -128,13 +129,9 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 def test_race_has_the_options_of_ask() -> None:
     commands = build_parser(TOOLS, everything=True).commands
-    own = {"--questions": "--verify", "--method": "--methods"}  # and what race has instead
     asked, raced = (set(commands[name].options()) for name in ("ask", "race"))
-    assert asked - raced == {*own, "--remote", "--remote-key"} and raced - asked == {
-        *own.values(),
-        "--sequential",
-        "--report",
-    }
+    assert asked - raced == {"--questions", "--method", "--remote", "--remote-key"}
+    assert raced - asked == {"--methods", "--sequential", "--report"}
     assert asked - set(commands["chat"].options()) == {"-q", "--question", "--questions", "--token-ids", "--json"}
 
 
