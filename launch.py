@@ -34,7 +34,8 @@ from core.planning import nvidia
 
 COMPUTING = (None, "ask", "chat", "race", "serve", "bench", "doctor")  # commands that a GPU makes faster
 PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
-MODULES = {None: "app.server.serve_page", "test": "app.cli.check"}  # else app.cli.<command>
+CHECK = "assets.tools.check"
+MODULES = {None: "app.server.serve_page", "test": CHECK, "check": CHECK}  # else app.cli.<command>
 MODULES |= {tool.name: tool.module for tool in TOOLS}  # which the product itself never imports
 
 

@@ -10,8 +10,7 @@ from typing import Any, TextIO
 
 import torch
 
-from app.cli.reading import print_json
-from app.cli.terminal import drawing, plain
+from app.cli.reading import ProgressLine, print_json
 from app.formats import disk_size, plural
 from app.runtime.data_folder import data_place
 from app.runtime.model_folders import NAME, ModelFolders
@@ -246,10 +245,11 @@ def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
         + (f", {disk_size(kept)} are here already" if kept else ""),
         file=stream,
     )
-    line = DownloadLine(stream)
+    line = ProgressLine(stream)
     try:
         for progress in download(repository):
-            line.show(progress)
+            is_last = progress.file_bytes == progress.file_total_bytes
+            line.put(progress_text(progress), is_last=is_last)
     except KeyboardInterrupt:
         arrived = repository.size_bytes - still_to_come(repository)
         kept_now = f"{disk_size(arrived)} are kept" if arrived else "Nothing is kept"
@@ -266,30 +266,6 @@ def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
         "fetched_bytes": to_come,
         "path": str(folder),
     }
-
-
-class DownloadLine:
-    """Progress as one line that is rewritten on a terminal, else one line a file."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._terminal = drawing(stream), stream.isatty()
-        self._open = False
-
-    def show(self, progress: DownloadProgress) -> None:
-        """Show the progress of the file and of all files."""
-        text = plain(progress_text(progress))
-        if self._terminal:
-            self._stream.write(f"\r{text:<99}")
-            self._stream.flush()
-            self._open = True
-        elif progress.file_bytes == progress.file_total_bytes:
-            self._stream.write(f"{text}\n")
-
-    def close(self) -> None:
-        """End the line, if there is one."""
-        if self._open:
-            self._stream.write("\n")
-            self._open = False
 
 
 def progress_text(progress: DownloadProgress) -> str:

@@ -184,9 +184,8 @@ def usage(results: Sequence[Result]) -> Document:
 
 def ours(result: Result, timing: Timing) -> Document:
     """Method, acceptance and times, for which OpenAI's interface has no field."""
-    finished = result.finished
-    stats, report = finished.stats, answer_report(finished)
-    found = {
+    finished, report = result.finished, answer_report(result.finished)
+    return {
         "method": finished.method,
         "exact": finished.exact,
         "seed": result.seed,
@@ -196,16 +195,8 @@ def ours(result: Result, timing: Timing) -> Document:
         "prefill_seconds": round(finished.prefill_seconds, 4),
         "decode_seconds": report["decode_seconds"],
         "tokens_per_second": report["tokens_per_second"],
-        "reread_tokens": timing.num_reread,
         **{name: report[name] for name in OURS if name in report},
     }
-    levels = {"level1": stats.level1, "level2": stats.level2}
-    found["counts"] = {
-        name: {"rounds": one.rounds, "guessed": one.guessed, "tested": one.tested, "accepted": one.accepted}
-        for name, one in levels.items()
-        if one is not None
-    }
-    return found
 
 
 def event(document: Document) -> bytes:

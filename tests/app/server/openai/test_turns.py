@@ -163,14 +163,6 @@ def test_a_prompt_that_is_too_long_is_told_what_would_fit(url: str, engine: Serv
     assert f"{engine.context - 64:,} fit" in body["error"]["message"]
 
 
-def test_what_was_read_for_an_earlier_request_is_told_when_it_is_read_again(url: str, engine: ServedEngine) -> None:
-    book = "A long book. " * 20
-    ask = [{"role": "user", "content": f"{book}\n\nWho?"}]
-    other = [{"role": "user", "content": "Another text altogether, which drives the first one out."}]
-    figures = [Client(url, messages=one).answer()[1]["triforce"]["reread_tokens"] for one in (ask, ask, other, ask)]
-    assert figures[:3] == [0, 0, 0] and figures[3] >= len(book)
-
-
 def test_more_bytes_than_any_prompt_has_are_refused_before_they_are_sent(url: str) -> None:
     with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), SECONDS) as line:
         head = ["POST /v1/chat/completions HTTP/1.1", f"Host: {urlsplit(url).netloc}", "Content-Length: 67108864"]

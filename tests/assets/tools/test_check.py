@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import check
 from app.cli.arguments import parse_arguments
 from app.cli.environment import ROOT
+from assets.tools import check
 
 STEPS = ["tests", "slow tests", "real models", "format", "style", "types"]
 
