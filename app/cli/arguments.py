@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
-from app.cli.command_options import APP, COMMANDS, COMMON, PROJECT, REMOTE, Command, Group, Option, add
+from app.cli.command_options import APP, COMMANDS, COMMON, REMOTE, Command, Group, Option, add
 from app.cli.terminal import error_document
 
 VERSION = "0.1"
@@ -17,11 +17,7 @@ JSON = Option("--json", "print one JSON document as the last line of stdout", ac
 
 
 class Misuse(Exception):
-    """A command line that cannot be parsed, and the parser that says so."""
-
-    def __init__(self, parser: argparse.ArgumentParser, message: str) -> None:
-        super().__init__(message)
-        self.parser = parser
+    """A command line that cannot be parsed: what is wrong, and how its parser is called."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         if found := re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose", message):
             meant = "; files belong behind 'ask' or 'chat'" if "." in found[1] else alike(found[1], self.commands)
             message = f"there is no command {found[1]!r}{meant}"
-        raise Misuse(self, message)
+        raise Misuse(message, self.prog)
 
     def options(self) -> Iterator[str]:
         """Its options, as --help-all lists them."""
@@ -55,8 +51,8 @@ def parse_arguments(argv: Sequence[str], tools: Sequence[Command] = ()) -> argpa
     try:
         return parsed(argv, tools)
     except Misuse as misuse:
-        problem = str(misuse) if str(misuse)[-1] in ".?" else f"{misuse}."
-        hint = f"See: python {misuse.parser.prog} --help"
+        problem, prog = misuse.args
+        problem, hint = problem if problem[-1] in ".?" else f"{problem}.", f"See: python {prog} --help"
         print(f"error: {problem} {hint}", file=sys.stderr)
         if "--json" in argv:
             print(error_document(problem, hint, code=2), flush=True)
@@ -83,9 +79,8 @@ def parsed(argv: Sequence[str], tools: Sequence[Command]) -> argparse.Namespace:
         error(f"--remote belongs to the app, 'ask' and 'chat', not to '{args.command}'")
     for name in not_utf8(args):
         error(f"{name.replace('_', '-')}: these bytes are not UTF-8 text: write it in UTF-8")
-    own = next((row.rows for row in (*COMMANDS, *tools) if row.name == args.command), ())
-    groups = [COMMON, REMOTE, *(row for row in own if isinstance(row, Group))]
-    groups += [] if args.command else [APP]
+    own = next((row.rows for row in (*COMMANDS, *tools) if row.name == args.command), (APP,))
+    groups = (COMMON, REMOTE, *(row for row in own if isinstance(row, Group)))
     defaults = {name: value for group in groups for name, value in group.defaults.items()}
     for name in APP.defaults:
         if name not in defaults and hasattr(args, name):
@@ -118,10 +113,10 @@ def build_parser(tools: Sequence[Command] = (), *, everything: bool = False) -> 
     version = Option("--version", "show which version this is", action="version", version=here)
     add(parser, "" if everything else "app", (version, HELP_ALL, COMMON, REMOTE, APP))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", prog="launch.py")
-    for row in (*COMMANDS, *tools, *PROJECT):
+    for row in (*COMMANDS, *tools):
         told = f"{row.text[0].upper()}{row.text[1:]}."
         command = commands.add_parser(row.name, allow_abbrev=False, help=row.text, description=told, usage=row.usage)
-        common = () if row in PROJECT else (HELP_ALL, COMMON) if row.name == "chat" else (HELP_ALL, JSON, COMMON)
+        common = () if row.is_bare else (HELP_ALL, COMMON) if row.name == "chat" else (HELP_ALL, JSON, COMMON)
         add(command, "" if everything else row.name, (*common, *row.rows))
     parser.commands = dict(commands.choices)
     return parser

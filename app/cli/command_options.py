@@ -56,14 +56,15 @@ class OneOf:
         self.options, self.required = options, required
 
 
-Rows = tuple[Option | Group | OneOf, ...]
+Row = Option | Group | OneOf
+Rows = tuple[Row, ...]
 
 
 class Command:
-    """A command; `app.cli` has a module of its name with `run`, unless it names another."""
+    """A command: `run` of the module of `app.cli` with its name, or of another. `is_bare`: without common options."""
 
-    def __init__(self, name: str, text: str, *rows: Option | Group | OneOf, module: str = "") -> None:
-        self.name, self.text, self.rows, self.module = name, text, rows, module
+    def __init__(self, name: str, text: str, *rows: Row, module: str = "", is_bare: bool = False) -> None:
+        self.name, self.text, self.rows, self.module, self.is_bare = name, text, rows, module, is_bare
         values = [row.value for row in rows if isinstance(row, Option) and row.is_positional]
         self.usage = " ".join(("launch.py", name, "[OPTION...]", *values))
 
@@ -134,8 +135,7 @@ CHAPTERS = Option("--chapters A-B", "only these, counted from 1 (default: all)",
 METHODS = Option("--methods A,B", "to compare (default: the usual ones)", type=name_list)
 METHOD = Option("--method", "(default: the fastest by forecast, see doctor)")
 TOKEN_IDS = flag("--token-ids", "--json: the prompt's tokens, too", RARE)
-KEEP = argparse.BooleanOptionalAction
-SAVED = Option("--saved", "keep the read text on disk (default: if it took long)", action=KEEP)
+SAVED = Option("--saved", "keep the read text (default: if it took long)", action=argparse.BooleanOptionalAction)
 EFFORTS = ("on", "off", "low", "medium", "high")
 THINKING = Option("--thinking", "before the answer (default: as the model is set up)", choices=EFFORTS)
 FILES: Rows = (
@@ -213,19 +213,5 @@ COMMANDS = (
         Option("action list|show|get|remove", nargs="?", choices=("list", "show", "get", "remove"), default="list"),
         Option("name NAME", "a name of the list, or a hub id such as Qwen/Qwen3-8B", nargs="?"),
     ),
-)
-PROJECT = (  # about the program itself, without the common options
-    Command("repair", "install the torch that suits this machine's GPU", NO_VENV),
-    Command(
-        "test",
-        "run the tests; other arguments go to pytest",
-        NO_VENV,
-        flag("--long", "instead, the long programs of tests/long.py, or the one that is named"),
-    ),
-    Command(
-        "check",
-        "everything that a change must pass",
-        NO_VENV,
-        flag("--no-tests", "all but what 'test' runs"),
-    ),
+    Command("repair", "install the torch that suits this machine's GPU", NO_VENV, is_bare=True),
 )

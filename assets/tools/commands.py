@@ -1,10 +1,10 @@
-"""The commands of launch.py that run instruments. Standard library only: launch.py imports it."""
+"""The commands of launch.py that run instruments and tests. Standard library only: launch.py imports it."""
 
 import argparse
 from pathlib import Path
 
 from app.cli.argument_types import name_list
-from app.cli.command_options import ANSWERING, METHODS, QUESTIONS, RARE, Command, OneOf, Option, flag
+from app.cli.command_options import ANSWERING, METHODS, NO_VENV, QUESTIONS, RARE, Command, OneOf, Option, flag
 
 BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of `assets.tools.books`, named before it can be imported
 FEWEST_TOKENS = 60  # no book has fewer words
@@ -74,5 +74,21 @@ TOOLS = (
         METHODS,
         *ANSWERING,
         module="assets.tools.races",
+    ),
+    Command(
+        "test",
+        "run the tests; other arguments go to pytest",
+        NO_VENV,
+        flag("--long", "instead, the long programs of tests/long.py, or the one that is named"),
+        module="assets.tools.check",
+        is_bare=True,
+    ),
+    Command(
+        "check",
+        "everything that a change must pass",
+        NO_VENV,
+        flag("--no-tests", "all but what 'test' runs"),
+        module="assets.tools.check",
+        is_bare=True,
     ),
 )

@@ -141,7 +141,7 @@ def test_every_option_is_documented() -> None:
     assert options_of(build_parser(TOOLS, everything=True)) - told == set()
 
 
-@pytest.mark.parametrize("command", [[], *([row.name] for row in (*COMMANDS, *TOOLS))])
+@pytest.mark.parametrize("command", [[], *([row.name] for row in (*COMMANDS, *TOOLS) if not row.is_bare)])
 def test_help_is_short_and_help_all_has_the_rest(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for asked in ("--help", "--help-all"):
