@@ -101,33 +101,27 @@ def show_model(name: str, *, as_json: bool) -> int:
     if as_json:
         print_json(row)
         return 0
-    advice = row["speculation"]
-    shown = [
-        f"{row['name']}: {row['description']}",
-        f"  from         {source(row)}",
-        f"  licence      {row['license']}"
-        + ("; gated: accept it on the hub before the download" if row["gated"] else ""),
-        f"  context      {row['context']:,} tokens",
-        f"  parameters   {row['parameters'] / 1e9:.3g} billion, {row['weight_bytes'] / 1e9:.2f} GB as {row['dtype']}",
-        "  weights      "
-        + ", ".join(f"{size / 1e9:.2f} GB at {bits} bits" for bits, size in row["bits_bytes"].items()),
-        f"  KV           {row['kv_bytes_per_token'] / 1024:.0f} KiB a token"
-        + "".join(f", {size / GIB:.1f} GiB at {int(c):,}" for c, size in row["kv_bytes"].items()),
-        f"  draft        {row['draft'] or 'none: lookup and retrieval draft'}",
-        f"  chat format  {row['chat_format'] or '-'}",
-    ]
-    if advice:
-        shown.append(
-            f"  speculation  budget {advice['budget']:,}, gamma1 {advice['gamma1']}, gamma2 {advice['gamma2']}"
-            f" to start from ({advice['source']})"
-        )
-    if row["overrides"]:
-        shown.append(f"  loaded with  {row['overrides']}")
+    advice, state = row["speculation"], row["state"]
     here = {"bundled": "comes with this project", "here": row["path"], "none": f"no: {get_command(name)}"}
-    if row["checked"]:
-        shown.append(f"  checked      {row['checked']}, with the model's card")
-    shown.append(f"  here         {here.get(row['state'], f'in part: {get_command(name)} goes on')}")
-    print("\n".join(shown))
+    told = {
+        "from": source(row),
+        "licence": row["license"] + ("; gated: accept it on the hub before the download" if row["gated"] else ""),
+        "context": f"{row['context']:,} tokens",
+        "parameters": f"{row['parameters'] / 1e9:.3g} billion, {row['weight_bytes'] / 1e9:.2f} GB as {row['dtype']}",
+        "weights": ", ".join(f"{size / 1e9:.2f} GB at {bits} bits" for bits, size in row["bits_bytes"].items()),
+        "KV": f"{row['kv_bytes_per_token'] / 1024:.0f} KiB a token"
+        + "".join(f", {size / GIB:.1f} GiB at {int(c):,}" for c, size in row["kv_bytes"].items()),
+        "draft": row["draft"] or "none: lookup and retrieval draft",
+        "chat format": row["chat_format"] or "-",
+        "speculation": advice
+        and f"budget {advice['budget']:,}, gamma1 {advice['gamma1']}, gamma2 {advice['gamma2']} to start from "
+        f"({advice['source']})",
+        "loaded with": row["overrides"],
+        "checked": row["checked"] and f"{row['checked']}, with the model's card",
+        "here": here.get(state, f"in part: {get_command(name)} goes on"),
+    }
+    print(f"{row['name']}: {row['description']}")
+    print("\n".join(f"  {label:<12} {text}" for label, text in told.items() if text))
     return 0
 
 
