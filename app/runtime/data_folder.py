@@ -7,6 +7,7 @@ from pathlib import Path
 from app.context import upload_files
 from core.errors import NotPossibleHere
 
+SHELF = "shelf"  # the folder of saved books in it
 ANOTHER = "Choose another with --data-dir."
 OPEN = "Warning: other users of this machine may open {}: its file system keeps no rights. " + ANOTHER
 
