@@ -34,7 +34,7 @@ from core.planning import nvidia
 
 COMPUTING = (None, "ask", "chat", "race", "serve", "bench", "doctor")  # commands that a GPU makes faster
 PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
-MODULES = {None: "app.server.serve_page", "test": "app.cli.check"}  # else app.cli.<command>
+MODULES: "dict[str | None, str]" = {None: "app.server.serve_page"}  # else app.cli.<command>
 MODULES |= {tool.name: tool.module for tool in TOOLS}  # which the product itself never imports
 
 

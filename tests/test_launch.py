@@ -31,7 +31,7 @@ def run(args):
 """
 COPIED = (
     "launch.py", "app/cli/arguments.py", "app/cli/argument_types.py", "app/cli/command_options.py",
-    "assets/tools/commands.py", "app/cli/terminal.py", "app/document_formats.py", "app/cli/check.py",
+    "assets/tools/commands.py", "app/cli/terminal.py", "app/document_formats.py", "assets/tools/check.py",
     "app/cli/environment.py", "core/errors.py", "core/planning/nvidia.py",
     "core/ops/compilers.py",
 )  # fmt: skip

@@ -2,12 +2,15 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from app.cli.reading import ProgressLine
 from app.cli.report import summary_line
-from core.engine_api import TextEngine
 from core.generation.events import Event, Finished, PrefillProgress
-from core.generation.together import Question, in_order
+
+if TYPE_CHECKING:
+    from core.engine_api import TextEngine
+    from core.generation.together import Question
 
 
 class Shown:
@@ -48,8 +51,8 @@ def no_answer(finished: Finished) -> str:
 
 
 def answer_in_order(
-    engine: TextEngine,
-    questions: Sequence[Question],
+    engine: "TextEngine",
+    questions: "Sequence[Question]",
     headings: Sequence[str],
     added: Callable[[int, Finished], Finished],
     *,
@@ -63,6 +66,8 @@ def answer_in_order(
     Returns:
         The answers to the first questions: to all that had begun when the engine was stopped.
     """
+    from core.generation.together import in_order  # already imported with the engine
+
     answers: list[Finished] = []
     view: Shown | None = None  # of the first answer that is not in `answers`
     for number, event in in_order(engine.answer_together(questions), len(questions)):

@@ -7,7 +7,7 @@ import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.cli.answering import Shown, answer_in_order
 from app.cli.interrupts import INTERRUPTED, stoppable
@@ -22,16 +22,17 @@ from app.cli.reading import (
     read_documents,
     usual_method,
 )
-from app.cli.saved_books import Opening, open_text
 from app.runtime.answer_json import answer_report, engine_report, prefill_report
 from core.config import GenerationConfig
 from core.decoding.registry import default_method
-from core.engine_api import TextEngine
 from core.errors import CoreError, EmptyQuestion
 from core.generation.events import Finished
-from core.generation.session import Conversation
-from core.generation.together import Question
-from core.planning.choices import Choice
+
+if TYPE_CHECKING:
+    from app.cli.saved_books import Opening
+    from core.engine_api import TextEngine
+    from core.generation.session import Conversation
+    from core.planning.choices import Choice
 
 
 class BadQuestions(CoreError):
@@ -68,13 +69,16 @@ def run(args: argparse.Namespace) -> int:
 
 def answer_all(
     args: argparse.Namespace,
-    engine: TextEngine,
-    conversation: Conversation,
+    engine: "TextEngine",
+    conversation: "Conversation",
     questions: list[str],
     config: GenerationConfig,
     stop: threading.Event,
 ) -> None:
     """Answer every question in a fresh conversation about the book, until `stop` is set."""
+    from app.cli.saved_books import open_text
+    from core.generation.together import Question  # already imported with the engine
+
     opening = None if engine.info.elsewhere else open_text(engine, conversation, questions[0], [config], args, stop)
     shown, many = not args.json, len(questions) > 1
     prompts = [conversation.ask(question).prompt_ids(engine.text, config.thinking) for question in questions]
@@ -93,7 +97,7 @@ def answer_all(
         print_json(document(engine, questions, answers, opening, prompts, many=args.questions is not None))
 
 
-def tell_together(number: Choice[int]) -> None:
+def tell_together(number: "Choice[int]") -> None:
     """A note for people: how many answers are written at a time, and why not more."""
     if number.value > 1:
         print(f"{number.value} questions at a time: {number.because}.", file=sys.stderr)
@@ -102,8 +106,8 @@ def tell_together(number: Choice[int]) -> None:
 
 
 def answer(
-    engine: TextEngine,
-    conversation: Conversation,
+    engine: "TextEngine",
+    conversation: "Conversation",
     question: str,
     config: GenerationConfig,
     *,
@@ -124,10 +128,10 @@ def answer(
 
 
 def document(
-    engine: TextEngine,
+    engine: "TextEngine",
     questions: list[str],
     answers: list[Finished],
-    opening: Opening | None,
+    opening: "Opening | None",
     prompts: list[list[int]],
     *,
     many: bool,

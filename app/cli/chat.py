@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from app.cli.answering import no_answer
 from app.cli.ask import answer
 from app.cli.interrupts import stoppable
 from app.cli.parts import library_of, naming_parts
 from app.cli.piped import STDIN
-from app.cli.race import equality_with_plain, rival_of_plain, speed_ratio
 from app.cli.reading import (
     check_folder,
     generation_config,
@@ -24,8 +24,6 @@ from app.cli.reading import (
     usual_method,
 )
 from app.cli.report import race_lines, summary_line
-from app.cli.saved_books import Opening, open_text
-from app.cli.scoreboard import Scoreboard
 from app.context.context_documents import Library
 from app.context.evidence import evidence_in
 from app.conversations.exchange import Exchange
@@ -33,11 +31,13 @@ from app.runtime.answer_json import equality_report
 from app.runtime.prompts import prompt_of, with_past
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN, default_method
-from core.engine import Engine
-from core.engine_api import TextEngine
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Finished
-from core.generation.session import Conversation
+
+if TYPE_CHECKING:
+    from app.cli.saved_books import Opening
+    from core.engine_api import TextEngine
+    from core.generation.session import Conversation
 
 HELP = """Type a question. Ctrl+C stops an answer, and what was written stays; Ctrl+D ends.
 /race [QUESTION]   plain decoding and the usual method answer in fair turns; without QUESTION the last one again
@@ -98,9 +98,9 @@ class Chat:
     def __init__(
         self,
         args: argparse.Namespace,
-        engine: TextEngine,
+        engine: "TextEngine",
         library: Library,
-        conversation: Conversation,
+        conversation: "Conversation",
         config: GenerationConfig,
     ) -> None:
         self._args, self._engine, self._library = args, engine, library
@@ -155,8 +155,10 @@ class Chat:
         sys.stdout.flush()
         print(f"{no_answer(finished)}{summary_line(finished)}\n", file=sys.stderr, flush=True)
 
-    def _read(self, question: str, stop: threading.Event) -> Opening | None:
+    def _read(self, question: str, stop: threading.Event) -> "Opening | None":
         """Read the text once; what Ctrl+C left unread is read with the next question."""
+        from app.cli.saved_books import open_text
+
         if self._is_read or self._engine.info.elsewhere:
             return None
         opening = open_text(self._engine, self._conversation, question, [self._config], self._args, stop)
@@ -165,6 +167,10 @@ class Chat:
 
     def _race(self, question: str) -> None:
         """Plain decoding against the usual method; "": the last question again. The conversation stays as it is."""
+        from app.cli.race import equality_with_plain, rival_of_plain, speed_ratio
+        from app.cli.scoreboard import Scoreboard
+        from core.engine import Engine
+
         engine = self._engine
         if not isinstance(engine, Engine):
             raise InvalidSetting("Fair turns need the model on this machine.", hint="Use: python launch.py race")

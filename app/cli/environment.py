@@ -1,10 +1,7 @@
 """The environment of launch.py: `.venv`, the packages of the lock files, the build of torch that the GPU needs.
 
-`.venv` gets the versions of the lock files, by their hashes; an environment of the user's own need only meet the ranges
-of requirements.txt.
-
-Imports only the standard library, and `core.planning.nvidia` and `core.ops.compilers`, which do the same: nothing else
-may be installed yet.
+`.venv` gets the versions of the lock files by their hashes; an environment of the user's own need only meet the ranges
+of requirements.txt. Imports what needs the standard library alone: nothing else may be installed yet.
 """
 
 import contextlib
@@ -26,8 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS, DEV_REQUIREMENTS = ROOT / "requirements.txt", ROOT / "requirements-dev.txt"
-# Versions with hashes: of all packages but torch, of torch, of what torch of the public index needs on Linux, and of a
-# C++ compiler.
+# Versions with hashes: of all packages but torch, of torch, of what its CUDA build needs on Linux, of a C++ compiler
 LOCKS = LOCK, TORCH_LOCK, CUDA_LOCK, COMPILER_LOCK = tuple(
     ROOT / f"requirements{name}.lock" for name in ("", "-torch", "-cuda", "-compiler")
 )
@@ -37,8 +33,7 @@ VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "triforce-reader.stamp"  # the digest of the requirements installed, or INSTALLING
 INSTALLING = "installing"
-# PyTorch's own index has a folder of wheels for each CUDA version, the public index has one build for each system. The
-# variable can name a mirror with the same folders; if it is empty, torch comes from the user's package index.
+# A folder of wheels for each CUDA version. The variable names a mirror; empty: torch comes from the user's own index.
 TORCH_WHEELS, TORCH_WHEELS_VARIABLE = "https://download.pytorch.org/whl", "TRIFORCE_TORCH_INDEX"
 
 
@@ -86,8 +81,13 @@ def unmet_requirement(file: Path) -> str | None:
         from packaging.requirements import Requirement
     except ImportError:
         return "packaging"  # comes with the requirements, so these are missing too
+    return next((line for line in required(file) if not is_met(Requirement(line))), None)
+
+
+def required(file: Path) -> list[str]:
+    """The requirements that a file names."""
     lines = (line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
-    return next((line for line in lines if line and not is_met(Requirement(line))), None)
+    return [line for line in lines if line]
 
 
 def is_met(requirement: "Requirement") -> bool:
@@ -124,6 +124,11 @@ def stamp() -> str | None:
     return STAMP.read_text(encoding="utf-8") if STAMP.is_file() else None
 
 
+def put_stamp(text: str | None) -> None:
+    """Write the stamp; None: remove it."""
+    STAMP.unlink(missing_ok=True) if text is None else STAMP.write_text(text, encoding="utf-8")
+
+
 def venv_ready() -> bool:
     """Whether `.venv` was filled from the present requirements and its Python still exists."""
     return stamp() == digest() and VENV_PYTHON.exists()
@@ -147,7 +152,7 @@ def fill_venv(device: str) -> None:
     """Make, repair, fill or refresh `.venv`, whatever state it is in."""
     if stamp() == INSTALLING or not venv_works():
         make_venv()
-    STAMP.write_text(INSTALLING, encoding="utf-8")
+    put_stamp(INSTALLING)
     try:
         install_torch(VENV_PYTHON, device)
         if any(nvidia.cuda_of(file) == LOCKED_CUDA for file in VENV.rglob("site-packages/torch/version.py")):
@@ -156,9 +161,9 @@ def fill_venv(device: str) -> None:
         pip_install(VENV_PYTHON, "-r", REQUIREMENTS)  # finds all there, but what a build of PyTorch's own needs besides
         install_compiler(VENV_PYTHON)
     except Situation:
-        STAMP.unlink()  # pip failed by itself and left `.venv` consistent
+        put_stamp(None)  # pip failed by itself and left `.venv` consistent
         raise
-    STAMP.write_text(digest(), encoding="utf-8")
+    put_stamp(digest())
 
 
 def install_compiler(python: Path) -> None:
@@ -173,12 +178,9 @@ def install_compiler(python: Path) -> None:
 
 def venv_works() -> bool:
     """Whether `.venv` has a Python that is new enough and a pip that runs."""
-    new_enough, with_pip = ["-c", "import sys; sys.exit(sys.version_info < (3, 11))"], ["-m", "pip", "--version"]
+    probe = "import sys, pip._internal.cli.main; sys.exit(sys.version_info < (3, 11))"
     try:
-        return not any(
-            subprocess.run([str(VENV_PYTHON), *probe], capture_output=True).returncode
-            for probe in (new_enough, with_pip)
-        )
+        return subprocess.run([str(VENV_PYTHON), "-c", probe], capture_output=True).returncode == 0
     except OSError:
         return False
 
@@ -186,15 +188,15 @@ def venv_works() -> bool:
 def make_venv() -> None:
     """Make `.venv`, replacing what is left of an earlier one."""
     command: list[str | Path] = [sys.executable, "-m", "venv", "--clear", VENV]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    if "ensurepip" in done.stdout + done.stderr:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    if "ensurepip" in done.stdout:
         raise Situation(
             "This Python comes without ensurepip and cannot fill a new environment.",
             hint="Install it (Debian and Ubuntu: apt install python3-venv) and start again.",
         )
     if done.returncode:
-        reason = last_line(done.stderr or done.stdout)
-        raise Situation(f"The environment in {VENV} cannot be made: {reason}", hint="Remove .venv and start again.")
+        problem = f"The environment in {VENV} cannot be made: {last_line(done.stdout)}"
+        raise Situation(problem, hint="Remove .venv and start again.")
 
 
 def pip_install(python: Path, *what: "str | Path") -> None:
@@ -221,7 +223,7 @@ def explain_pip(complaints: str) -> Situation:
     if "No space left on device" in complaints:
         return Situation("The disk is full.", hint="Free 3 GB (10 GB for a GPU) and start again.")
     errors = [line for line in complaints.splitlines() if line.startswith("ERROR:")]
-    reason = errors[-1].removeprefix("ERROR:").strip() if errors else last_line(complaints)
+    reason = last_line("\n".join(errors) or complaints).removeprefix("ERROR:").strip()
     other_python = f"Try another Python from 3.11 up (this is {sys.version_info[0]}.{sys.version_info[1]})."
     by_hand = "Install requirements.txt by hand and start with --no-venv."
     return Situation(
@@ -232,7 +234,7 @@ def explain_pip(complaints: str) -> Situation:
 
 def last_line(text: str) -> str:
     """The last line that is not empty."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no reason given")
+    return (text.strip().splitlines() or ["no reason given"])[-1]
 
 
 @contextlib.contextmanager
@@ -304,8 +306,7 @@ def install_torch(python: Path, device: str) -> None:
     Raises:
         Situation: pip could not install it.
     """
-    version = torch_version()
-    if version is None:
+    if (version := torch_version()) is None:
         return
     wish = choose_torch(device)
     print(f"torch: {wish.because}. {wish.hint}".strip(), file=sys.stderr)
@@ -344,8 +345,7 @@ def install_build(python: Path, version: str, build: str) -> None:
 
 def torch_version() -> str | None:
     """The version of torch that requirements.txt pins."""
-    lines = (line.partition("#")[0].strip() for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines())
-    return next((line.partition("==")[2] for line in lines if line.startswith("torch==")), None)
+    return next((line.partition("==")[2] for line in required(REQUIREMENTS) if line.startswith("torch==")), None)
 
 
 def torch_wheels() -> str:
@@ -367,14 +367,14 @@ def repair() -> int:
         found = f"torch {installed.version} suits {answer.gpus[0].name}" if answer.gpus else "no NVIDIA GPU was found"
         print(f"There is nothing to repair: {found}.", file=sys.stderr)
         return 0
-    suited = nvidia.choose_build(answer.gpus) if answer.gpus else None
-    if suited is None or suited.build is None:
+    build = nvidia.choose_build(answer.gpus).build if answer.gpus else None
+    if build is None:
         raise Situation(unused.because, hint=unused.hint)
     if not torch_wheels():
         raise Situation(f"{TORCH_WHEELS_VARIABLE} is empty.", hint="Unset it and try again.")
-    print(f"{unused.because} Installing torch {version}+{suited.build.name} in {sys.prefix}.", file=sys.stderr)
+    print(f"{unused.because} Installing torch {version}+{build.name} in {sys.prefix}.", file=sys.stderr)
     with one_at_a_time():
-        replace_build(version, suited.build.name)
+        replace_build(version, build.name)
     print("The GPU can be used now. Start with: python launch.py", file=sys.stderr)
     return 0
 
@@ -385,20 +385,14 @@ def replace_build(version: str, build: str) -> None:
     Raises:
         Situation: pip failed; `.venv` is then unchanged, or the next start completes it.
     """
-    python, before = Path(sys.executable), stamp() if VENV.exists() and VENV.samefile(sys.prefix) else None
-    if before is None:
-        install_build(python, version, build)
-        pip_install(python, "-r", REQUIREMENTS)
-        return
-    STAMP.write_text(INSTALLING, encoding="utf-8")
+    put = put_stamp if VENV.exists() and VENV.samefile(sys.prefix) else lambda _: None
+    before = left = stamp()
+    put(INSTALLING)
     try:
-        install_build(python, version, build)
+        install_build(Path(sys.executable), version, build)
+        left = None  # what it requires may be missing
+        pip_install(Path(sys.executable), "-r", REQUIREMENTS)
     except Situation:
-        STAMP.write_text(before, encoding="utf-8")
+        put(left)
         raise
-    try:
-        pip_install(python, "-r", REQUIREMENTS)
-    except Situation:
-        STAMP.unlink()
-        raise
-    STAMP.write_text(before, encoding="utf-8")
+    put(before)

@@ -10,8 +10,7 @@ from typing import Any, TextIO
 
 import torch
 
-from app.cli.reading import print_json
-from app.cli.terminal import drawing, plain
+from app.cli.reading import ProgressLine, print_json
 from app.formats import disk_size, plural
 from app.runtime.data_folder import data_place
 from app.runtime.model_folders import NAME, ModelFolders
@@ -102,33 +101,27 @@ def show_model(name: str, *, as_json: bool) -> int:
     if as_json:
         print_json(row)
         return 0
-    advice = row["speculation"]
-    shown = [
-        f"{row['name']}: {row['description']}",
-        f"  from         {source(row)}",
-        f"  licence      {row['license']}"
-        + ("; gated: accept it on the hub before the download" if row["gated"] else ""),
-        f"  context      {row['context']:,} tokens",
-        f"  parameters   {row['parameters'] / 1e9:.3g} billion, {row['weight_bytes'] / 1e9:.2f} GB as {row['dtype']}",
-        "  weights      "
-        + ", ".join(f"{size / 1e9:.2f} GB at {bits} bits" for bits, size in row["bits_bytes"].items()),
-        f"  KV           {row['kv_bytes_per_token'] / 1024:.0f} KiB a token"
-        + "".join(f", {size / GIB:.1f} GiB at {int(c):,}" for c, size in row["kv_bytes"].items()),
-        f"  draft        {row['draft'] or 'none: lookup and retrieval draft'}",
-        f"  chat format  {row['chat_format'] or '-'}",
-    ]
-    if advice:
-        shown.append(
-            f"  speculation  budget {advice['budget']:,}, gamma1 {advice['gamma1']}, gamma2 {advice['gamma2']}"
-            f" to start from ({advice['source']})"
-        )
-    if row["overrides"]:
-        shown.append(f"  loaded with  {row['overrides']}")
+    advice, state = row["speculation"], row["state"]
     here = {"bundled": "comes with this project", "here": row["path"], "none": f"no: {get_command(name)}"}
-    if row["checked"]:
-        shown.append(f"  checked      {row['checked']}, with the model's card")
-    shown.append(f"  here         {here.get(row['state'], f'in part: {get_command(name)} goes on')}")
-    print("\n".join(shown))
+    told = {
+        "from": source(row),
+        "licence": row["license"] + ("; gated: accept it on the hub before the download" if row["gated"] else ""),
+        "context": f"{row['context']:,} tokens",
+        "parameters": f"{row['parameters'] / 1e9:.3g} billion, {row['weight_bytes'] / 1e9:.2f} GB as {row['dtype']}",
+        "weights": ", ".join(f"{size / 1e9:.2f} GB at {bits} bits" for bits, size in row["bits_bytes"].items()),
+        "KV": f"{row['kv_bytes_per_token'] / 1024:.0f} KiB a token"
+        + "".join(f", {size / GIB:.1f} GiB at {int(c):,}" for c, size in row["kv_bytes"].items()),
+        "draft": row["draft"] or "none: lookup and retrieval draft",
+        "chat format": row["chat_format"] or "-",
+        "speculation": advice
+        and f"budget {advice['budget']:,}, gamma1 {advice['gamma1']}, gamma2 {advice['gamma2']} to start from "
+        f"({advice['source']})",
+        "loaded with": row["overrides"],
+        "checked": row["checked"] and f"{row['checked']}, with the model's card",
+        "here": here.get(state, f"in part: {get_command(name)} goes on"),
+    }
+    print(f"{row['name']}: {row['description']}")
+    print("\n".join(f"  {label:<12} {text}" for label, text in told.items() if text))
     return 0
 
 
@@ -246,10 +239,11 @@ def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
         + (f", {disk_size(kept)} are here already" if kept else ""),
         file=stream,
     )
-    line = DownloadLine(stream)
+    line = ProgressLine(stream)
     try:
         for progress in download(repository):
-            line.show(progress)
+            is_last = progress.file_bytes == progress.file_total_bytes
+            line.put(progress_text(progress), is_last=is_last)
     except KeyboardInterrupt:
         arrived = repository.size_bytes - still_to_come(repository)
         kept_now = f"{disk_size(arrived)} are kept" if arrived else "Nothing is kept"
@@ -266,30 +260,6 @@ def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
         "fetched_bytes": to_come,
         "path": str(folder),
     }
-
-
-class DownloadLine:
-    """Progress as one line that is rewritten on a terminal, else one line a file."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._terminal = drawing(stream), stream.isatty()
-        self._open = False
-
-    def show(self, progress: DownloadProgress) -> None:
-        """Show the progress of the file and of all files."""
-        text = plain(progress_text(progress))
-        if self._terminal:
-            self._stream.write(f"\r{text:<99}")
-            self._stream.flush()
-            self._open = True
-        elif progress.file_bytes == progress.file_total_bytes:
-            self._stream.write(f"{text}\n")
-
-    def close(self) -> None:
-        """End the line, if there is one."""
-        if self._open:
-            self._stream.write("\n")
-            self._open = False
 
 
 def progress_text(progress: DownloadProgress) -> str:

@@ -3,14 +3,15 @@
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from app.context.context_documents import Chapters, Choice, Library, Pages
-from app.context.offers import offers
-from app.context.token_costs import Meter
 from app.documents import Document
 from app.formats import plural
-from core.engine_api import TextEngine
 from core.errors import ContextTooSmall, CoreError, InvalidSetting
+
+if TYPE_CHECKING:
+    from core.engine_api import TextEngine
 
 MOST_NAMED = 4  # parts in a hint
 SLACK = 16  # tokens by which parts that are counted alone may differ from the whole
@@ -43,7 +44,7 @@ def library_of(documents: Sequence[Document], args: argparse.Namespace) -> Libra
 
 
 @contextmanager
-def naming_parts(engine: TextEngine, library: Library) -> Iterator[None]:
+def naming_parts(engine: "TextEngine", library: Library) -> Iterator[None]:
     """Where a text is too long for any context of the model, let the error name parts that fit.
 
     Raises:
@@ -58,10 +59,13 @@ def naming_parts(engine: TextEngine, library: Library) -> Iterator[None]:
         raise TooLong(error.problem, hint=hint) from error
 
 
-def parts_that_fit(engine: TextEngine, library: Library, error: ContextTooSmall) -> str:
+def parts_that_fit(engine: "TextEngine", library: Library, error: ContextTooSmall) -> str:
     """A hint with parts of the only document; "" where none fits."""
     if len(library.books) > 1:
         return f"Name fewer files: this model reads at most {error.possible:,} tokens."
+    from app.context.offers import offers  # only a text that is too long needs them
+    from app.context.token_costs import Meter
+
     meter = Meter(lambda text: len(engine.text.encode(text)))
     num_tokens = meter.library(library)
     found = offers(library, 0, meter, num_tokens - (error.needed - error.capacity) - SLACK)

@@ -11,7 +11,6 @@ from pathlib import Path
 from app.cli.ask import answer
 from app.cli.interrupts import INTERRUPTED, stoppable
 from app.cli.parts import library_of, naming_parts
-from app.cli.race_verify import run_verify
 from app.cli.reading import (
     check_folder,
     generation_config,
@@ -49,8 +48,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: files, question, settings or memory.
     """
-    if args.verify is not None:
-        return run_verify(args)
     names = tuple(dict.fromkeys(args.methods or COMPARED))
     for name in names:
         check_method(name)

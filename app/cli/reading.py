@@ -1,4 +1,7 @@
-"""Shared by `ask` and `race`: files to a conversation, events to progress on stderr."""
+"""Shared by the commands: files to a conversation, events to progress on stderr.
+
+The engine is imported where it is loaded, because that takes seconds.
+"""
 
 import argparse
 import json
@@ -7,31 +10,31 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from app.cli.piped import readable
-from app.cli.terminal import drawing
+from app.cli.terminal import drawing, plain
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
 from app.documents import Document, Extracting, extract_documents
-from app.documents.ocr import Ocr
-from app.documents.recognised import FOLDER, RecognisedPages
 from app.formats import duration, loading
 from app.runtime.data_folder import check_place, data_dir
 from app.runtime.options import engine_config, speculation_config
 from core.config import EngineConfig, GenerationConfig, SamplingParams
-from core.engine import Engine
-from core.engine_api import TextEngine
-from core.engine_info import EngineInfo
 from core.errors import NotPossibleHere
 from core.generation.events import Event, PrefillProgress
-from core.generation.session import Conversation
-from core.generation.text import check_thinking
-from core.models.loading import LoadProgress, watched_loading
+
+if TYPE_CHECKING:
+    from core.engine import Engine
+    from core.engine_api import TextEngine
+    from core.engine_info import EngineInfo
+    from core.generation.session import Conversation
+    from core.models.loading import LoadProgress
 
 INTERVAL_SECONDS = 0.1  # between two drawings
+LONG_TEXT = 2048  # tokens whose reading is shown
 
 
-def usual_method(info: EngineInfo) -> str:
+def usual_method(info: "EngineInfo") -> str:
     """The method of the plan's composition; without a draft model, n-gram lookup and the retrieval cache draft."""
     method = info.usual_method
     if not info.has_draft:
@@ -39,8 +42,10 @@ def usual_method(info: EngineInfo) -> str:
     return method
 
 
-def open_engine(args: argparse.Namespace) -> TextEngine:
+def open_engine(args: argparse.Namespace) -> "TextEngine":
     """The engine of this machine, or one on the server that --remote names. Raises CoreError."""
+    from core.generation.text import check_thinking
+
     engine: TextEngine
     if args.remote:
         from app.remote.connecting import connector
@@ -52,8 +57,11 @@ def open_engine(args: argparse.Namespace) -> TextEngine:
     return engine
 
 
-def load_engine(config: EngineConfig) -> Engine:
+def load_engine(config: EngineConfig) -> "Engine":
     """The engine of this machine; its loading is shown on stderr. Raises CoreError."""
+    from core.engine import Engine
+    from core.models.loading import watched_loading
+
     line = ProgressLine(sys.stderr)
     try:
         with watched_loading(line.show_loading):
@@ -108,8 +116,13 @@ def read_documents(args: argparse.Namespace) -> Iterator[Document]:
     Raises:
         CoreError: a file cannot be read, or with --ocr: there is no engine.
     """
-    folder = usable_folder(args) if args.ocr else None
-    ocr = Ocr(recognise=True, kept=RecognisedPages(folder / FOLDER) if folder else None) if args.ocr else None
+    ocr = None
+    if args.ocr:
+        from app.documents.ocr import Ocr
+        from app.documents.recognised import FOLDER, RecognisedPages
+
+        folder = usable_folder(args)
+        ocr = Ocr(recognise=True, kept=RecognisedPages(folder / FOLDER) if folder else None)
     progress = ProgressLine(sys.stderr)
     for file in args.files:
         with readable(file) as path, closing(extract_documents(path, ocr=ocr)) as steps:
@@ -123,8 +136,10 @@ def read_documents(args: argparse.Namespace) -> Iterator[Document]:
                 yield step
 
 
-def open_conversation(engine: TextEngine, text: str) -> Conversation:
+def open_conversation(engine: "TextEngine", text: str) -> "Conversation":
     """A conversation about a text, before any question. A note on stderr if the model does not suit the text."""
+    from core.generation.session import Conversation
+
     ids = tuple(engine.text.encode(text))
     info = engine.info
     if note := reach_note(info.limits, text, len(ids), ON_COMMAND_LINE):
@@ -135,11 +150,20 @@ def open_conversation(engine: TextEngine, text: str) -> Conversation:
 
 
 class ProgressLine:
-    """The progress of reading a prompt, as one line on stderr that is rewritten on a terminal."""
+    """The progress of something long, as one line that is rewritten on a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._terminal = drawing(stream), stream.isatty()
-        self._open, self._next = False, 0.0
+        self._width, self._next = 0, 0.0
+
+    def put(self, text: str, *, is_last: bool = False) -> None:
+        """Rewrite the line; what is no terminal gets the last ones alone."""
+        if self._terminal:
+            self._stream.write(f"\r{plain(text):<{self._width}}")
+            self._stream.flush()
+            self._width = max(self._width, len(text))
+        elif is_last:
+            self._stream.write(f"{text}\n")
 
     def watch(self, events: Iterable[Event]) -> Iterator[Event]:
         """Yield the events, and show their progress."""
@@ -152,41 +176,28 @@ class ProgressLine:
 
     def show(self, event: PrefillProgress) -> None:
         """Show the progress of reading; a short text gets no line."""
-        if event.total_tokens - event.reused_tokens < 2048:
-            return
-        left = f", {event.remaining_seconds:.0f} s left" if event.remaining_seconds is not None else ""
-        line = f"Reading: {event.done_tokens:,} of {event.total_tokens:,} tokens{left}"
-        if self._terminal:
-            self._stream.write(f"\r{line:<79}")
-            self._stream.flush()
-            self._open = True
-        elif event.done_tokens in (event.reused_tokens, event.total_tokens):
-            self._stream.write(f"{line}\n")
+        if event.total_tokens - event.reused_tokens >= LONG_TEXT:
+            left = f", {event.remaining_seconds:.0f} s left" if event.remaining_seconds is not None else ""
+            is_last = event.done_tokens in (event.reused_tokens, event.total_tokens)
+            self.put(f"Reading: {event.done_tokens:,} of {event.total_tokens:,} tokens{left}", is_last=is_last)
 
-    def show_loading(self, progress: LoadProgress) -> None:
+    def show_loading(self, progress: "LoadProgress") -> None:
         """Show how far the loading of a model is, on a terminal, once that can be told."""
-        if progress.seconds_left is None or not self._terminal or time.perf_counter() < self._next:
-            return
-        self._next = time.perf_counter() + INTERVAL_SECONDS
-        self._stream.write(f"\r{f'Loading: {loading(progress)}':<79}")
-        self._stream.flush()
-        self._open = True
+        if progress.seconds_left is not None and time.perf_counter() >= self._next:
+            self._next = time.perf_counter() + INTERVAL_SECONDS
+            self.put(f"Loading: {loading(progress)}")
 
     def show_recognition(self, step: Extracting) -> None:
         """Show how far text on pictures was recognised, on a terminal."""
-        if not step.recognising or step.num_pages is None or not self._terminal:
-            return
-        left = f", {duration(step.seconds_left)} left" if step.seconds_left is not None else ""
-        line = f"Recognising: page {min(step.num_done + 1, step.num_pages):,} of {step.num_pages:,}{left}"
-        self._stream.write(f"\r{line:<79}")
-        self._stream.flush()
-        self._open = True
+        if step.recognising and step.num_pages is not None:
+            left = f", {duration(step.seconds_left)} left" if step.seconds_left is not None else ""
+            self.put(f"Recognising: page {min(step.num_done + 1, step.num_pages):,} of {step.num_pages:,}{left}")
 
     def close(self) -> None:
         """Clear the line, if there is one."""
-        if self._open:
-            self._stream.write("\r" + " " * 79 + "\r")
-            self._open = False
+        if self._width:
+            self._stream.write(f"\r{'':<{self._width}}\r")
+            self._width = 0
 
 
 def print_json(document: object) -> None:

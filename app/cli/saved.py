@@ -7,13 +7,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from app.cli.reading import print_json
-from app.cli.saved_books import FOLDER
 from app.context.kept_documents import FOLDER as KEPT
 from app.context.kept_documents import KeptDocuments
 from app.documents.recognised import FOLDER as RECOGNISED
 from app.documents.recognised import RecognisedPages
 from app.formats import duration, plural
-from app.runtime.data_folder import data_dir
+from app.runtime.data_folder import SHELF, data_dir
 from core.errors import InvalidSetting
 from core.kv_store.folder import BookFolder, SavedBook, amount
 
@@ -27,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         UnknownBook: there is none of that name. InvalidSetting: the name or number is missing or wrong. BookFolderFull:
             the limit cannot be written.
     """
-    folder = BookFolder(data_dir(args.data_dir) / FOLDER)
+    folder = BookFolder(data_dir(args.data_dir) / SHELF)
     removed = act(folder, args.action, args.name)
     if args.action == "clear":
         RecognisedPages(data_dir(args.data_dir) / RECOGNISED).clear()

@@ -16,7 +16,7 @@ from typing import Any
 from app.cli.piped import name_of
 from app.cli.reading import ProgressLine, usable_folder
 from app.formats import duration
-from app.runtime.data_folder import data_place
+from app.runtime.data_folder import SHELF, data_place
 from core.config import GenerationConfig
 from core.engine_api import TextEngine
 from core.errors import CoreError, InvalidSetting
@@ -24,8 +24,6 @@ from core.generation.events import Finished, PrefillProgress
 from core.generation.session import Conversation
 from core.kv_store.engine_store import LEAST_TOKENS, WORTH_SECONDS, BookStore, Fetched, Kept, holds_all_rows
 from core.kv_store.folder import BookFolder, amount
-
-FOLDER = "shelf"  # in the data folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +119,7 @@ def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> B
         return None
     try:
         folder = usable_folder(args)
-        return BookStore(engine, BookFolder(folder / FOLDER)) if folder else None
+        return BookStore(engine, BookFolder(folder / SHELF)) if folder else None
     except InvalidSetting as error:
         if args.saved:
             raise
@@ -132,7 +130,7 @@ def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> B
 def has_books(args: argparse.Namespace) -> bool:
     """Whether there is a folder of saved books already."""
     try:
-        return (data_place(args.data_dir) / FOLDER).is_dir()
+        return (data_place(args.data_dir) / SHELF).is_dir()
     except (OSError, RuntimeError):  # a home that may not be looked into, or none
         return False
 

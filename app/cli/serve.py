@@ -6,7 +6,7 @@ import sys
 
 from app.cli.reading import ProgressLine, print_json
 from app.remote.addresses import is_loopback
-from app.runtime.data_folder import data_dir, data_place
+from app.runtime.data_folder import SHELF, data_dir, data_place
 from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.options import engine_config
 from app.runtime.saved_books import SavedBooks
@@ -18,7 +18,6 @@ from app.server.request_guard import Hosts
 from app.server.serve_page import check_port, load
 from core.errors import InvalidSetting
 
-FOLDER = "shelf"  # of saved books, in the data folder
 KEY_VARIABLE = "TRIFORCE_API_KEY"
 SHORTEST_KEY = 16  # characters, if other machines can try keys: there is no wait between two
 LONGEST_END_SECONDS = 3  # for clients to finish when the server ends
@@ -76,10 +75,10 @@ def run(args: argparse.Namespace) -> int:
 
 def saved_books(args: argparse.Namespace) -> SavedBooks:
     """The books on disk: opened where there are any, saved with --saved or where the page's setting says always."""
-    place = data_place(args.data_dir) / FOLDER
+    place = data_place(args.data_dir) / SHELF
     if args.saved is False or not (args.saved or place.is_dir()):
         return SavedBooks()
-    return SavedBooks(data_dir(args.data_dir) / FOLDER, "always") if args.saved else SavedBooks(place)
+    return SavedBooks(data_dir(args.data_dir) / SHELF, "always") if args.saved else SavedBooks(place)
 
 
 def loaded(worker: EngineWorker) -> Ready:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.cli.reading import print_json, read_documents
 from app.context.context_documents import Library
@@ -15,9 +15,10 @@ from app.documents.metadata import byline
 from app.formats import plural
 from app.runtime.options import engine_config
 from core.errors import InvalidSetting
-from core.generation.text import ChatText
 from core.models.hub import catalog
-from core.models.loader import load_tokenizer
+
+if TYPE_CHECKING:
+    from core.generation.text import ChatText
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,6 +29,9 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.find is not None:
         return run_find(args)
+    from core.generation.text import ChatText  # takes seconds
+    from core.models.loader import load_tokenizer
+
     tokenizer = ChatText(load_tokenizer(catalog.find(engine_config(args).model).target), eos_ids=frozenset())
     told = []
     for document in read_documents(args):
@@ -95,7 +99,7 @@ def chosen(document: Document, numbers: tuple[int, int] | None) -> Sequence[Page
     return document.pages[first - 1 : last]
 
 
-def report(document: Document, pages: Sequence[Page], tokenizer: ChatText) -> dict[str, Any]:
+def report(document: Document, pages: Sequence[Page], tokenizer: "ChatText") -> dict[str, Any]:
     """The JSON of one file."""
     counts = token_counts(document, pages, tokenizer)
     numbers = {page.number for page in pages}
@@ -124,7 +128,7 @@ def report(document: Document, pages: Sequence[Page], tokenizer: ChatText) -> di
     }
 
 
-def token_counts(document: Document, pages: Sequence[Page], tokenizer: ChatText) -> list[int]:
+def token_counts(document: Document, pages: Sequence[Page], tokenizer: "ChatText") -> list[int]:
     """How many of the tokens of the whole text begin on each page. Without offsets each page is counted alone."""
     if not tokenizer.knows_offsets:
         return [len(tokenizer.encode(document.page_text(page))) for page in pages]

@@ -9,7 +9,7 @@ from app import formats
 
 FOLDER = Path(__file__).resolve().parents[2] / "assets" / "books"
 SUFFIXES = (".pdf", ".epub", ".txt", ".md")
-RACES_SUFFIX = ".races.json"  # behind a file's name: what `race --verify` measured
+RACES_SUFFIX = ".races.json"  # behind a file's name: what `launch.py races` measured
 LEAST_TOKENS = 32  # of an answer that is worth a race
 
 
@@ -61,7 +61,7 @@ def _sample(file: Path, rows: list[dict[str, str]], title: str, num_pages: int, 
 
 
 def _raced(file: Path) -> tuple[tuple[str, ...], str]:
-    """Of a file that `race --verify` wrote: its verified questions, those with the largest gain first, and the fastest.
+    """Of a file that `launch.py races` wrote: its verified questions, the largest gain first, and the fastest method.
 
     The gain is counted in tokens that one pass over the book confirms.
     """

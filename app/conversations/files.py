@@ -8,7 +8,6 @@ from pathlib import Path
 
 from app.conversations.schema import Damaged, load
 from app.conversations.tree import Dialogue
-from core.errors import NotPossibleHere
 from core.kv_store.durable import sync_folder
 
 SUFFIX = ".json"
@@ -65,23 +64,6 @@ def replace_file(file: Path, text: bytes) -> None:
             draft.unlink(missing_ok=True)
         raise
     sync_folder(file.parent)
-
-
-def make_private(folder: Path) -> None:
-    """Make a folder that only its owner can open, or close an existing one to others.
-
-    Raises:
-        NotPossibleHere: it cannot be made or closed, or all users share it.
-    """
-    told = f"The data folder {folder} cannot be made and closed to others"
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.name == "posix":
-            if folder.stat().st_mode & stat.S_ISVTX:
-                raise NotPossibleHere(f"{told} (all users share it).", hint="Choose another with --data-dir.")
-            folder.chmod(0o700)
-    except OSError as error:
-        raise NotPossibleHere(f"{told} ({error.strerror}).", hint="Choose another with --data-dir.") from error
 
 
 def sweep(folder: Path) -> None:

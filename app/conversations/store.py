@@ -21,6 +21,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from app.context.upload_files import make_private
 from app.conversations import files
 from app.conversations.exchange import ID
 from app.conversations.listing import Known, Listing, Seen, Summary
@@ -68,7 +69,7 @@ class Conversations:
         self._writer: threading.Thread | None = None
         self._between: FileLock | None = None  # lock between programs that use this folder
         if folder is not None:
-            files.make_private(folder)
+            make_private(folder)
             lock = folder.with_name(f"{folder.name}.lock")
             self._between = FileLock(lock, LOCK_SECONDS, mode=0o600, thread_local=False)
             with contextlib.suppress(OSError), self._between.acquire(blocking=False):  # held: the next start sweeps

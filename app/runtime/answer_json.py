@@ -1,11 +1,13 @@
 """Answers as the JSON of the command line. Pure functions."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from core.decoding.stats import DecodeStats, LevelStats
-from core.engine_info import EngineInfo, Equality
 from core.generation.events import Finished
+
+if TYPE_CHECKING:
+    from core.engine_info import EngineInfo, Equality
 
 
 def answer_report(finished: Finished) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def link_report(stats: DecodeStats) -> dict[str, Any]:
     }
 
 
-def engine_report(info: EngineInfo) -> dict[str, Any]:
+def engine_report(info: "EngineInfo") -> dict[str, Any]:
     """The model, device and settings of the run."""
     return {
         "model": info.model,
@@ -73,7 +75,7 @@ def engine_report(info: EngineInfo) -> dict[str, Any]:
     }
 
 
-def offload_report(info: EngineInfo) -> dict[str, Any]:
+def offload_report(info: "EngineInfo") -> dict[str, Any]:
     """What lies in host memory, and the link it crosses."""
     host, link = info.host_memory, info.link
     assert host is not None, "the whole full cache is resident"
@@ -96,7 +98,7 @@ def prefill_report(first: Finished) -> dict[str, Any]:
     }
 
 
-def equality_report(equality: Equality | None) -> dict[str, Any]:
+def equality_report(equality: "Equality | None") -> dict[str, Any]:
     """None for texts that need not be equal (sampled ones)."""
     if equality is None:
         return {"verdict": "not_comparable", "first_divergence": None}

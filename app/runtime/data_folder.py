@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from app.context import upload_files
-from app.conversations.files import make_private
 from core.errors import NotPossibleHere
 
+SHELF = "shelf"  # the folder of saved books in it
 ANOTHER = "Choose another with --data-dir."
 OPEN = "Warning: other users of this machine may open {}: its file system keeps no rights. " + ANOTHER
 
@@ -22,7 +22,7 @@ def data_dir(chosen: Path | str | None) -> Path:
         folder = data_place(chosen)
         dropped = folder / upload_files.FOLDER
         for one in (folder, dropped):
-            make_private(one)
+            upload_files.make_private(one)
     except (RuntimeError, ValueError) as error:  # no home; a NUL in the name
         told = f"The data folder {chosen or '~/.triforce-reader'} cannot be made"
         raise NotPossibleHere(f"{told} ({error}).", hint=ANOTHER) from error

@@ -20,7 +20,7 @@ from app.document_formats import DROPPED
 from app.documents.bundle import sweep_unpacked
 from app.documents.recognised import FOLDER, RecognisedPages
 from app.remote.addresses import is_loopback
-from app.runtime.data_folder import data_dir, data_place
+from app.runtime.data_folder import SHELF, data_dir, data_place
 from app.runtime.downloads import Downloads
 from app.runtime.model_folders import NAME, ModelFolders
 from app.runtime.options import engine_config
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
             load_it,
             seed=args.seed,
             conversations=Conversations(folder / "conversations"),
-            saved_books=SavedBooks(None if args.remote else folder / "shelf"),
+            saved_books=SavedBooks(None if args.remote else folder / SHELF),
             recognised=RecognisedPages(folder / FOLDER),
             kept=KeptDocuments(folder / KEPT),
         )

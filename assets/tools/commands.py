@@ -1,10 +1,10 @@
-"""The commands of launch.py that run instruments. Standard library only: launch.py imports it."""
+"""The commands of launch.py that run instruments and tests. Standard library only: launch.py imports it."""
 
 import argparse
 from pathlib import Path
 
 from app.cli.argument_types import name_list
-from app.cli.arguments import Command
+from app.cli.command_options import ANSWERING, METHODS, NO_VENV, QUESTIONS, RARE, Command, OneOf, Option, flag
 
 BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of `assets.tools.books`, named before it can be imported
 FEWEST_TOKENS = 60  # no book has fewer words
@@ -32,97 +32,63 @@ def book_file(text: str) -> Path:
     return Path(text)
 
 
-def add_bench_options(parser: argparse.ArgumentParser) -> None:
-    """`bench`: which measurement, at which lengths, and where the results are written."""
-    parser.add_argument("--contexts", type=int_list, metavar="N,N", help="prompt lengths in tokens")
-    parser.add_argument("--methods", type=name_list, metavar="A,B")
-    parser.add_argument(
-        "--suite",
-        choices=("speed", "recall", "offload", "ablation", "peers", "page", "kernels"),
-        default="speed",
-        help="page: decoding through the page beside the engine alone; kernels: attention alone (default: speed)",
-    )
-    parser.add_argument(
-        "--batch", type=int, default=None, metavar="N", help="for --suite speed: N conversations decoded together"
-    )
-    parser.add_argument("--books", type=int, default=3, metavar="N", help="read N books at each length (default: 3)")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="medians of N runs a book (default: 3)")
-    parser.add_argument("--max-new-tokens", type=int, default=None, metavar="N", help="tokens decoded in each run")
-    parser.add_argument("--questions", type=int, default=100, metavar="N", help="of each skill, for --suite recall")
-    parser.add_argument(
-        "--skills",
-        type=name_list,
-        metavar="A,B",
-        help="for --suite recall: some of fact,absent,list,quote,recite,quote_any",
-    )
-    parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache (default: 1024)")
-    parser.add_argument(
-        "--placements", type=name_list, metavar="A,B", help="for --suite offload: some of resident,split,offloaded"
-    )
-    parser.add_argument(
-        "--peers",
-        type=name_list,
-        metavar="A,B",
-        help="for --suite peers: some of transformers,llama.cpp,openvino,onnxruntime (default: all)",
-    )
-    parser.add_argument(
-        "--text",
-        type=Path,
-        metavar="FILE",
-        help="for --suite peers: ask about this document, twice (default: a generated book, once)",
-    )
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        metavar="F.jsonl",
-        help="for --suite peers and ablation: keep each run here; the same command goes on where one was ended",
-    )
-    parser.add_argument(
-        "--minutes", type=float, metavar="N", help="for --suite peers and ablation: start nothing after N minutes"
-    )
-    parser.add_argument(
-        "--counts",
-        action="store_true",
-        help="for --suite ablation: acceptance and tokens a pass alone, in fixed rounds; another load changes nothing",
-    )
-    parser.add_argument(
-        "--parts",
-        type=name_list,
-        metavar="A,B",
-        help="for --suite ablation: only these, as in its table's first column; for --suite peers: ways of decoding "
-        "with one of these in their names",
-    )
-    parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results (.png, .svg, .pdf)")
-    parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")
-
-
-def add_book_options(parser: argparse.ArgumentParser) -> None:
-    """`book`: its length and its file. The common --seed chooses the book."""
-    endings = ", ".join(ending[1:] for ending in BOOK_FORMATS)
-    parser.add_argument("--tokens", type=book_length, metavar="T", required=True, help="length, in the model's tokens")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=book_file,
-        metavar="FILE",
-        required=True,
-        help=f"the new book ({endings}); its questions go to FILE.questions.json, without the book's ending",
-    )
-    parser.add_argument("--force", action="store_true", help="replace files that exist")
-
-
+SUITES = ("speed", "recall", "offload", "ablation", "peers", "page", "kernels")
+ENDINGS = ", ".join(ending[1:] for ending in BOOK_FORMATS)
 TOOLS = (
     Command(
         "bench",
         "measure methods at several context lengths",
-        add_bench_options,
-        frozenset({"skills", "placements", "peers", "checkpoint", "text", "minutes", "parts"}),
-        "assets.tools.bench.command",
+        Option("--contexts N,N", "prompt lengths in tokens", type=int_list),
+        Option("--methods A,B", type=name_list),
+        Option("--suite", "page: what it costs beside the engine (default: speed)", choices=SUITES, default="speed"),
+        Option("--batch N", "for --suite speed: N conversations decoded together", type=int),
+        Option("--books N", "read N books at each length (default: 3)", type=int, default=3),
+        Option("--repeats N", "medians of N runs a book (default: 3)", type=int, default=3),
+        Option("--max-new-tokens N", "tokens decoded in each run", type=int),
+        Option("--questions N", "of each skill, for --suite recall", type=int, default=100),
+        Option("--skills A,B", "for recall: some of fact,absent,list,quote,recite,quote_any", RARE, type=name_list),
+        Option("--budget N", "tokens in the retrieval cache (default: 1024)", RARE, type=int),
+        Option("--placements A,B", "for offload: some of resident,split,offloaded", RARE, type=name_list),
+        Option("--peers A,B", "some of transformers,llama.cpp,openvino,onnxruntime", RARE, type=name_list),
+        Option("--text FILE", "for peers: ask about it, twice (default: a generated book, once)", RARE, type=Path),
+        Option("--checkpoint F.jsonl", "for peers and ablation: keep runs here, and go on there", RARE, type=Path),
+        Option("--minutes N", "for peers and ablation: start nothing after N minutes", RARE, type=float),
+        flag("--counts", "for ablation: acceptance and tokens a pass alone, in fixed rounds; no load changes them"),
+        Option("--parts A,B", "for ablation and peers: those with one of these in their names", RARE, type=name_list),
+        Option("--plot F.png", "draw the results (.png, .svg, .pdf)", type=Path),
+        Option("--out F.json", "keep the results in a file", type=Path),
+        module="assets.tools.bench.command",
     ),
     Command(
         "book",
         "write a new generated book, and questions about it",
-        add_book_options,
+        Option("--tokens T", "length, in the model's tokens", type=book_length, required=True),
+        Option("-o --output FILE", f"the new book ({ENDINGS}); questions beside it", type=book_file, required=True),
+        flag("--force", "replace files that exist"),
         module="assets.tools.books.command",
+    ),
+    Command(
+        "races",
+        "race a sample's questions, keep the counts beside it",
+        OneOf(QUESTIONS, required=True),
+        METHODS,
+        *ANSWERING,
+        module="assets.tools.races",
+    ),
+    Command(
+        "test",
+        "run the tests; other arguments go to pytest",
+        NO_VENV,
+        flag("--long", "instead, the long programs of tests/long.py, or the one that is named"),
+        module="assets.tools.check",
+        is_bare=True,
+    ),
+    Command(
+        "check",
+        "everything that a change must pass",
+        NO_VENV,
+        flag("--no-tests", "all but what 'test' runs"),
+        module="assets.tools.check",
+        is_bare=True,
     ),
 )

@@ -1,5 +1,7 @@
 """The compiled kernel of this machine: made, loaded, and compared once with its slow twins."""
 
+import contextlib
+import hashlib
 import subprocess
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from core.ops.stored_blocks import agrees
 
 # What attention to keys and values of a type may be off by here: float16 may be multiplied as integers of 16 bits
 MOST_OFF = {torch.float32: 1e-5, torch.float16: 5e-4, torch.bfloat16: 1e-5}
+CALLERS = ("attention", "kernel_structs", "native", "stored_blocks")
 
 
 def small_rows(cache: Path | None = None) -> SmallRows:
@@ -25,11 +28,24 @@ def small_rows(cache: Path | None = None) -> SmallRows:
         NoKernel: it is not available here; the message says why.
     """
     try:
-        kernel = SmallRows(compiled(cache or cache_folder()))
+        library = compiled(cache or cache_folder())
+        kernel = SmallRows(library)
     except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as error:  # RuntimeError: no home
         raise NoKernel(f"the kernel does not compile or load ({type(error).__name__})") from error
+    mark, state = library.with_suffix(".checked"), _state(library)
+    with contextlib.suppress(OSError):
+        if mark.read_text(encoding="utf-8") == state:
+            return kernel
     _check(kernel)
+    with contextlib.suppress(OSError):  # the next start checks it again
+        mark.write_text(state, encoding="utf-8")
     return kernel
+
+
+def _state(library: Path) -> str:
+    """The digest of all that a check depends on: the library, the code that calls it, torch. Cost: a millisecond."""
+    code = [Path(__file__), *(Path(__file__).with_name(f"{name}.py") for name in CALLERS), library]
+    return hashlib.sha256(torch.__version__.encode() + b"".join(file.read_bytes() for file in code)).hexdigest()
 
 
 def _check(kernel: SmallRows) -> None:

@@ -4,14 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,6 +19,19 @@ LONGEST_PATH = 60  # characters of an address in the log
 KNOWN = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/tokenize", "/health", "/metrics")
 
 
+TOKENS = {
+    "prompt_tokens": "Tokens of prompts.",
+    "cached_tokens": "Tokens of prompts that were not read again.",
+    "generated_tokens": "Tokens written.",
+    "full_passes": "Passes of the target over its full cache for them.",
+}
+TIMES = {
+    "queue_seconds": "From the arrival of a request to its turn.",
+    "first_token_seconds": "From the arrival of a request to its first token.",
+    "decode_seconds": "Writing the answers of a request.",
+}
+
+
 class Metrics:
     """Counts since the start of the server.
 
@@ -37,29 +43,18 @@ class Metrics:
     def __init__(self, num_here: Callable[[], int], in_memory: Callable[[], tuple[int, int]]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         own = self._registry = CollectorRegistry(auto_describe=False)
-        self._requests = Counter(
-            "triforce_requests", "Requests by address and status.", ["path", "status"], registry=own
-        )
-        names = {
-            "prompt_tokens": "Tokens of prompts.",
-            "cached_tokens": "Tokens of prompts that were not read again.",
-            "generated_tokens": "Tokens written.",
-            "full_passes": "Passes of the target over its full cache for them.",
-        }
-        self._tokens = {name: Counter(f"triforce_{name}", text, registry=own) for name, text in names.items()}
-        times = {
-            "queue_seconds": "From the arrival of a request to its turn.",
-            "first_token_seconds": "From the arrival of a request to its first token.",
-            "decode_seconds": "Writing the answers of a request.",
-        }
+        labels = ["path", "status"]
+        self._requests = Counter("triforce_requests", "Requests by address and status.", labels, registry=own)
+        self._tokens = {name: Counter(f"triforce_{name}", text, registry=own) for name, text in TOKENS.items()}
         self._times = {
-            name: Histogram(f"triforce_{name}", text, buckets=SECONDS, registry=own) for name, text in times.items()
+            name: Histogram(f"triforce_{name}", text, buckets=SECONDS, registry=own) for name, text in TIMES.items()
         }
-        Gauge("triforce_requests_here", "Requests that run or wait.", registry=own).set_function(num_here)
-        kept = Gauge("triforce_kept_texts", "Texts kept in memory beside the one in the cache.", registry=own)
-        kept.set_function(lambda: in_memory()[0])
-        size = Gauge("triforce_kept_texts_bytes", "Host memory of these texts.", registry=own)
-        size.set_function(lambda: in_memory()[1])
+        for name, text, value in (
+            ("requests_here", "Requests that run or wait.", num_here),
+            ("kept_texts", "Texts kept in memory beside the one in the cache.", lambda: in_memory()[0]),
+            ("kept_texts_bytes", "Host memory of these texts.", lambda: in_memory()[1]),
+        ):
+            Gauge(f"triforce_{name}", text, registry=own).set_function(value)
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""
@@ -71,14 +66,14 @@ class Metrics:
 
     def add(self, results: Sequence[Result], timing: Timing) -> None:
         """Add the figures of a request that was answered."""
-        finished = [result.finished for result in results]
-        self._tokens["prompt_tokens"].inc(finished[0].prompt_tokens)
-        self._tokens["cached_tokens"].inc(min(finished[0].reused_tokens, finished[0].prompt_tokens))
-        self._tokens["generated_tokens"].inc(sum(one.stats.new_tokens for one in finished))
-        self._tokens["full_passes"].inc(sum(one.stats.full_passes for one in finished))
+        first, stats = results[0].finished, [result.finished.stats for result in results]
+        self._tokens["prompt_tokens"].inc(first.prompt_tokens)
+        self._tokens["cached_tokens"].inc(min(first.reused_tokens, first.prompt_tokens))
+        self._tokens["generated_tokens"].inc(sum(one.new_tokens for one in stats))
+        self._tokens["full_passes"].inc(sum(one.full_passes for one in stats))
         self._times["queue_seconds"].observe(timing.queue_seconds)
         self._times["first_token_seconds"].observe(timing.first_token_seconds or 0.0)
-        self._times["decode_seconds"].observe(sum(one.stats.decode_seconds for one in finished))
+        self._times["decode_seconds"].observe(sum(one.decode_seconds for one in stats))
 
 
 def log_requests() -> None:

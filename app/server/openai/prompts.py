@@ -11,18 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from app.server.openai.request import ChatRequest, Message
-from core.caches.tokens import common_prefix
 from core.errors import InvalidSetting
 from core.generation.events import Finished
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done it when they are used
     from core.generation.text import PromptText
 
-K = TypeVar("K")
 V = TypeVar("V")
 EMPTY_LINE = "\n\n"
 MOST_ANSWERS = 256  # whose tokens are remembered
-MOST_PROMPTS = 8  # remembered to count tokens read more than once; 128K tokens take 1 MB
 LEAST_BOOK = 1024  # tokens of a text that is worth a boundary
 MOST_TEXTS, LONG_TEXT = 4, 20_000  # texts of at least LONG_TEXT characters are tokenized once
 
@@ -42,8 +39,6 @@ class Prompts:
     def __init__(self) -> None:
         self._answers: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         self._texts: OrderedDict[str, list[int]] = OrderedDict()
-        self._prompts: OrderedDict[int, list[int]] = OrderedDict()
-        self._num_prompts = 0
         self._knows_system: bool | None = None
 
     def of(self, request: ChatRequest, text: "PromptText", thinking: str | None = None) -> Prompt:
@@ -85,18 +80,6 @@ class Prompts:
         ids = tuple(token_ids[:-1] if token_ids and token_ids[-1] in text.eos_ids else token_ids)
         if answer and text.decode(ids) == answer:  # false where a stop string was cut off
             keep(self._answers, answer, ids, MOST_ANSWERS)
-
-    def known(self, ids: Sequence[int]) -> int:
-        """The length of the longest prefix shared with an earlier prompt."""
-        return max((common_prefix(before, ids) for before in self._prompts.values()), default=0)
-
-    def read(self, ids: list[int]) -> None:
-        """Remember a prompt that has been read."""
-        longer = [number for number, before in self._prompts.items() if common_prefix(before, ids) == len(before)]
-        for number in longer:  # prefixes of the new prompt are redundant
-            del self._prompts[number]
-        self._num_prompts += 1
-        keep(self._prompts, self._num_prompts, ids, MOST_PROMPTS)
 
     def _placed(self, messages: Sequence[Message], text: "PromptText") -> list[Message]:
         """Messages as the chat format takes them: without a system role, instructions begin the first question."""
@@ -145,7 +128,7 @@ def knows_system(text: "PromptText") -> bool:
         return True
 
 
-def keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+def keep(kept: OrderedDict[str, V], key: str, value: V, most: int) -> None:
     """Add the newest entry; beyond `most` entries drop the oldest."""
     kept[key] = value
     kept.move_to_end(key)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, ClassVar
 
 from app.runtime.answer_json import answer_report, rounded
@@ -150,14 +151,13 @@ def text_logprobs(records: Sequence[TokenRecord] | None, at: int = 0) -> Documen
     """Log-probabilities of the tokens of a text that begins at character `at` of the answer, as /v1/completions has."""
     if records is None:
         return None
-    found: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-    for record in _of_text(records):
-        found["tokens"].append(record.text)
-        found["token_logprobs"].append(record.logprob)
-        found["top_logprobs"].append({other.text: other.logprob for other in record.top} or None)
-        found["text_offset"].append(at)
-        at += len(record.text)
-    return found
+    rows = list(_of_text(records))
+    return {
+        "tokens": [row.text for row in rows],
+        "token_logprobs": [row.logprob for row in rows],
+        "top_logprobs": [{other.text: other.logprob for other in row.top} or None for row in rows],
+        "text_offset": [*accumulate((len(row.text) for row in rows), initial=at)][:-1],
+    }
 
 
 def _of_text(records: Iterable[TokenRecord]) -> Iterator[TokenRecord]:
@@ -184,9 +184,8 @@ def usage(results: Sequence[Result]) -> Document:
 
 def ours(result: Result, timing: Timing) -> Document:
     """Method, acceptance and times, for which OpenAI's interface has no field."""
-    finished = result.finished
-    stats, report = finished.stats, answer_report(finished)
-    found = {
+    finished, report = result.finished, answer_report(result.finished)
+    return {
         "method": finished.method,
         "exact": finished.exact,
         "seed": result.seed,
@@ -196,16 +195,8 @@ def ours(result: Result, timing: Timing) -> Document:
         "prefill_seconds": round(finished.prefill_seconds, 4),
         "decode_seconds": report["decode_seconds"],
         "tokens_per_second": report["tokens_per_second"],
-        "reread_tokens": timing.num_reread,
         **{name: report[name] for name in OURS if name in report},
     }
-    levels = {"level1": stats.level1, "level2": stats.level2}
-    found["counts"] = {
-        name: {"rounds": one.rounds, "guessed": one.guessed, "tested": one.tested, "accepted": one.accepted}
-        for name, one in levels.items()
-        if one is not None
-    }
-    return found
 
 
 def event(document: Document) -> bytes:

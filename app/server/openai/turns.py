@@ -33,12 +33,11 @@ SENT = ("sent by a program",)  # the name of its texts among the saved books
 
 @dataclass(slots=True)
 class Timing:
-    """Times and counts of one request, by time.perf_counter. The engine's thread writes, the event loop reads."""
+    """Times of one request, by time.perf_counter. The engine's thread writes, the event loop reads."""
 
     arrived: float
     begun: float | None = None  # when its turn came
     first_token: float | None = None
-    num_reread: int = 0  # tokens that an earlier request had read and that were read again
 
     @property
     def queue_seconds(self) -> float:
@@ -108,35 +107,28 @@ class Turns:
                 raise InvalidSetting(
                     "prompt holds a token that the model does not have.", hint="Send the text instead."
                 )
-            whole, done, end = [*prompt.ids, *prompt.written], 0, prompt.boundary
-            known = prompts.known(whole)
+            end = prompt.boundary
             before = text.decode(prompt.written)  # the client has it; rounds bring what could begin a stop string again
             held = again = len(before) - len(StopWatcher(request.config.stop_strings).push(before))
-            ids: tuple[int, ...] = prompt.written
-            yield from books.fetch(self._session, whole, engine, cancel)  # what is kept of it need not be read
-            try:
-                for event in answers(engine, prompt, request, cancel):
-                    match event:
-                        case PrefillProgress() if timing.first_token is None:
-                            if end and event.kept_tokens == end > event.reused_tokens:  # its longest text was just read
-                                books.was_read(self._session, prompt.ids[:end], engine, SENT, event.elapsed_seconds)
-                            timing.num_reread = max(0, min(known, event.total_tokens) - event.reused_tokens)
-                            done = event.done_tokens
-                        case RoundDone():
-                            timing.first_token = timing.first_token or time.perf_counter()
-                            ids += tuple(record.token_id for record in event.tokens)
-                            if again:
-                                fresh = replace(event, text=event.text[again:])
-                                event, again = fresh, max(0, again - len(event.text))
-                        case Finished():
-                            ids, again = prompt.written, held
-                            if before:
-                                event = replace(event, text=event.text[len(before) :])
-                            elif request.prompt is None:
-                                prompts.wrote(event, text)
-                    yield event
-            finally:
-                prompts.read([*prompt.ids, *ids] if timing.first_token else whole[:done])
+            # What is kept of it need not be read
+            yield from books.fetch(self._session, [*prompt.ids, *prompt.written], engine, cancel)
+            for event in answers(engine, prompt, request, cancel):
+                match event:
+                    case PrefillProgress() if timing.first_token is None:
+                        if end and event.kept_tokens == end > event.reused_tokens:  # its longest text was just read
+                            books.was_read(self._session, prompt.ids[:end], engine, SENT, event.elapsed_seconds)
+                    case RoundDone():
+                        timing.first_token = timing.first_token or time.perf_counter()
+                        if again:
+                            fresh = replace(event, text=event.text[again:])
+                            event, again = fresh, max(0, again - len(event.text))
+                    case Finished():
+                        again = held
+                        if before:
+                            event = replace(event, text=event.text[len(before) :])
+                        elif request.prompt is None:
+                            prompts.wrote(event, text)
+                yield event
 
         return work
 

@@ -57,12 +57,13 @@ def test_a_model_is_fetched_shown_and_removed(capsys: pytest.CaptureFixture[str]
 def test_stopping_keeps_what_arrived_and_says_how_to_go_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(_: object, progress: DownloadProgress) -> None:
+    def stop(progress: DownloadProgress) -> str:
         if 0 < progress.file_bytes < progress.file_total_bytes:
             raise KeyboardInterrupt
+        return ""
 
     with monkeypatch.context() as patched:
-        patched.setattr(models.DownloadLine, "show", stop)
+        patched.setattr(models, "progress_text", stop)
         with pytest.raises(KeyboardInterrupt):
             models.run(arguments("get", REPO))
     assert f"models get {REPO}" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The compiled kernel against its slow twin; without a compiler these tests are skipped by name."""
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -294,10 +295,22 @@ def test_without_a_compiler_stock_operations_serve_and_say_why(monkeypatch: pyte
     assert "no C++ compiler: " in chosen.because and "requirements-compiler.lock" in chosen.because
 
 
-def test_a_kernel_that_computes_something_else_is_refused(kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SmallRows, "__call__", lambda self, q, k, v, scaling: attend(q, k, v, 1.01 * scaling))
-    with pytest.raises(NoKernel, match="wrong results"):
-        small_rows()
+def test_a_kernel_that_computes_something_else_is_refused_and_a_right_one_is_checked_once(
+    kernel: SmallRows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = kernel_build.compiled(kernel_build.cache_folder())
+    copy = Path(shutil.copy(library, tmp_path))
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(SmallRows, "__call__", lambda self, q, k, v, scaling: attend(q, k, v, 1.01 * scaling))
+            with pytest.raises(NoKernel, match="wrong results"):
+                small_rows(tmp_path)
+        small_rows(tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr("core.ops.kernel._check", lambda _: pytest.fail("it was checked already"))
+            small_rows(tmp_path)
+        with copy.open("ab") as changed:
+            changed.write(b"x")
 
 
 def test_a_compiler_that_fails_leaves_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from app.cli.serve import loaded
 from app.runtime.worker import EngineWorker
 from app.server.serve_page import load
 from core.config import EngineConfig, GenerationConfig
+from core.decoding.registry import FASTEST
 from core.engine import Engine
 from core.generation.session import Conversation
 from tests.app.server.openai.servers import free_port, served, wait_for
@@ -82,7 +83,6 @@ def test_the_book_is_read_once_over_several_requests(client: openai.OpenAI) -> N
             reply = ask(client, asked(question, book))
             ask(client, asked("Hello?", "A short text."))
             seen[number].append(reply.usage.prompt_tokens - reply.usage.prompt_tokens_details.cached_tokens)
-            assert ours(reply)["reread_tokens"] == 0
             plain = ask(client, asked(question, book), extra_body={"triforce": {"method": "autoregressive"}})
             assert text_of(plain) == text_of(reply)
     for first, *others in seen:
@@ -107,6 +107,24 @@ def test_a_stream_says_the_same_as_a_whole_answer(client: openai.OpenAI) -> None
     assert ours(parts[-2])["acceptance"].keys() == ours(whole)["acceptance"].keys()  # rounds go by measured costs
     without = list(ask(client, stream=True))
     assert all(part.choices and part.usage is None for part in without)
+
+
+def test_methods_can_be_chosen_and_say_what_they_did(client: openai.OpenAI) -> None:
+    plain = ask(client, extra_body={"triforce": {"method": "autoregressive"}})
+    fast = ask(client)
+    assert text_of(plain) == text_of(fast), "exact"
+    assert ours(plain)["method"] == "autoregressive" and ours(plain)["tokens_per_full_pass"] == 1
+    figures = ours(fast)
+    assert figures["method"] == FASTEST and figures["exact"] and set(figures["acceptance"]) == {"level1", "level2"}
+    assert figures["time_to_first_token_seconds"] > 0
+
+
+def test_a_seed_repeats_an_answer_and_none_does_not(client: openai.OpenAI) -> None:
+    plain = {"extra_body": {"triforce": {"method": "autoregressive"}}, "temperature": 1.5, "max_tokens": 16}
+    one, two, other = (ask(client, seed=seed, **plain) for seed in (7, 7, 8))
+    assert text_of(one) == text_of(two) != text_of(other)
+    drawn = ask(client, **plain)
+    assert text_of(ask(client, seed=ours(drawn)["seed"], **plain)) == text_of(drawn), "the seed is told"
 
 
 def test_an_answer_ends_at_its_limits(client: openai.OpenAI) -> None:

@@ -145,6 +145,12 @@ def test_an_error_of_the_engine_is_an_error_in_json(url: str, engine: ServedEngi
     assert Client(url).answer()[0] == 200
 
 
+def test_a_prompt_that_is_too_long_is_told_what_would_fit(url: str, engine: ServedEngine) -> None:
+    status, body = Client(url, messages=[{"role": "user", "content": "x" * 9000}], stream=True).answer()
+    assert status == 400 and body["error"]["code"] == "context_length_exceeded"
+    assert f"{engine.context - 64:,} fit" in body["error"]["message"]
+
+
 def test_more_bytes_than_any_prompt_has_are_refused_before_they_are_sent(url: str) -> None:
     with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), SECONDS) as line:
         head = ["POST /v1/chat/completions HTTP/1.1", f"Host: {urlsplit(url).netloc}", "Content-Length: 67108864"]

@@ -1,4 +1,4 @@
-"""`python launch.py race FILE --verify QUESTIONS.json`: which questions about a sample are worth a first race.
+"""`python launch.py races FILE --questions QUESTIONS.json`: which questions about a sample are worth a first race.
 
 All exact lanes answer every question. It is verified if each of them wrote plain decoding's tokens and the text is what
 the book says. What is kept beside the file are counts, which do not depend on how busy the machine is, and the name of
@@ -33,7 +33,7 @@ NOISE = 0.05  # of a time: a smaller difference tells nothing
 MOST = 4  # questions that are raced: those with the longest answers
 
 
-def run_verify(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Race the questions about one file and keep the counts beside it. Returns 0.
 
     Raises:
@@ -44,7 +44,7 @@ def run_verify(args: argparse.Namespace) -> int:
             "Questions are verified about one whole file, on this machine.", hint="Name one file alone."
         )
     file = Path(args.files[0])
-    rows = questions_about(args.verify, file)
+    rows = questions_about(args.questions, file)
     library = library_of(list(read_documents(args)), args)
     engine = load_engine(engine_config(args))
     usable = [name for name in EXACT_METHODS if engine.info.has_draft or not METHODS[name].needs_draft]
@@ -66,7 +66,7 @@ def run_verify(args: argparse.Namespace) -> int:
         "exact_for": engine.info.exact_for,
         "processor": this_machine().cpu,
         "date": date.today().isoformat(),
-        "command": f"python launch.py race {file.name} --verify {args.verify.name}",
+        "command": f"python launch.py races {file.name} --questions {args.questions.name}",
         "max_new_tokens": configs[0].max_new_tokens,
         "fastest": fastest(seconds),
         "questions": raced,

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import check
 from app.cli.arguments import parse_arguments
 from app.cli.environment import ROOT
+from assets.tools import check
+from assets.tools.commands import TOOLS
 
 STEPS = ["tests", "slow tests", "real models", "format", "style", "types"]
 
@@ -23,7 +24,7 @@ def run(monkeypatch: pytest.MonkeyPatch, argv: list[str], failing: str = "") -> 
 
     monkeypatch.setattr(check.subprocess, "call", call)
     monkeypatch.setattr(check, "unmet_requirement", lambda _: None)
-    return check.run(parse_arguments(argv)), ran
+    return check.run(parse_arguments(argv, TOOLS)), ran
 
 
 def names(told: str) -> list[str]:
