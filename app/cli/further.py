@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 from app.formats import duration
 from core.config import EngineConfig
 from core.errors import CoreError
-from core.planning.basis import MOST_CONTEXT
-from core.planning.cost_model import PROCESSOR
-from core.planning.machine_spec import PRODUCTS_SHARE, Rig, kind_of, nominal_flops
-from core.planning.rig_plan import RigPlan, compose_rig
-from core.planning.speed_model import reading_seconds
+from core.planning.composition import RigPlan, compose_rig
+from core.planning.devices import PRODUCTS_SHARE, Rig, kind_of, nominal_flops
+from core.planning.fit import MOST_CONTEXT
+from core.planning.forecast import reading_seconds
+from core.planning.measured import PROCESSOR
 
 if TYPE_CHECKING:
     from app.cli.doctor import Subject

@@ -12,9 +12,8 @@ from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, PrefillProgress
 from core.generation.together import Question
 from core.ops.backend import STOCK
-from core.planning.memory_plan import begun
-from core.planning.planner import make_plan
-from tests.core.planning.test_planner import GAMER, LLAMA2_7B
+from core.planning.plan import begun, make_plan
+from tests.core.planning.test_plan import GAMER, LLAMA2_7B
 from tests.core.toys import random_prompt, tiny_engine
 
 MOST, TALK = 700, 100

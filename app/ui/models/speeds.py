@@ -10,8 +10,8 @@ if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that 
     from app.runtime.events import Ready
     from core.config import EngineConfig
     from core.models.param_count import ModelSize
-    from core.planning.memory_plan import Plan
-    from core.planning.speed_model import Acceptance
+    from core.planning.forecast import Acceptance
+    from core.planning.plan import Plan
 
 PAGES = 100
 USABLE_TOKENS_PER_SECOND = 5.0  # a little faster than people read aloud
@@ -54,9 +54,9 @@ def expected_speeds(
     plan: "Plan", target: "ModelSize", draft: "ModelSize | None", config: "EngineConfig", acceptance: "Acceptance"
 ) -> Speeds:
     """The model of `doctor`: nominal rates of GPUs, rates of a processor that were measured here."""
-    from core.planning.cost_model import PROCESSOR
-    from core.planning.machine_spec import nominal_flops
-    from core.planning.speed_model import predict, reading_seconds
+    from core.planning.devices import nominal_flops
+    from core.planning.forecast import predict, reading_seconds
+    from core.planning.measured import PROCESSOR
 
     rates, flops = plan.nominal, nominal_flops(plan.nominal.memory.because).value
     if plan.device.value == "cpu":
@@ -78,9 +78,9 @@ def reading_time(ready: "Ready", num_tokens: int) -> float | None:
 
     By what it has read since it was loaded, else by the model of `expected_speeds`.
     """
-    from core.planning.cost_model import PROCESSOR
-    from core.planning.machine_spec import nominal_flops
-    from core.planning.speed_model import reading_seconds
+    from core.planning.devices import nominal_flops
+    from core.planning.forecast import reading_seconds
+    from core.planning.measured import PROCESSOR
 
     info = ready.info
     measured, target = info.pace.whole(num_tokens), info.target_dims

@@ -12,11 +12,11 @@ import launch as launcher
 from app.cli import doctor
 from app.cli.doctor import parsers_line
 from app.documents.sandbox import left_open
-from core.planning import hardware, machine_spec
+from core.planning import devices, hardware
 from core.planning.choices import Choice
-from core.planning.cost_model import Processor
-from core.planning.machine_spec import ON_PROCESSOR, Bandwidths
-from core.planning.speed_model import PUBLISHED
+from core.planning.devices import ON_PROCESSOR, Bandwidths
+from core.planning.forecast import PUBLISHED
+from core.planning.measured import Processor
 from tests.app.fakes import MACHINE, UNUSED_GPU
 
 
@@ -219,7 +219,7 @@ def test_a_machine_by_its_figures_is_planned_with_them(capsys: pytest.CaptureFix
         file.write_text(json.dumps({**card, "name": other}))
         assert launcher.main(["doctor", "--gpu", str(file), "--no-venv"]) == 2
     for nvidia in ("Tesla M60", "M40", "RTX 4000 Ada", "Quadro RTX 6000", "GeForce MX450"):
-        assert machine_spec.described_gpu(f"{nvidia},24,480,12").name == nvidia
+        assert devices.described_gpu(f"{nvidia},24,480,12").name == nvidia
     file.write_text(json.dumps({**card, "colour": "red"}))
     assert launcher.main(["doctor", "--gpu", str(file), "--no-venv"]) == 2
 
@@ -230,7 +230,7 @@ def test_newer_and_smaller_cards_are_known(capsys: pytest.CaptureFixture[str]) -
         assert report["machine"]["gpus"][0]["total_bytes"] == gib << 30
         assert "not known" not in report["prediction"]["bandwidth_because"]
     for driver, key in (("NVIDIA A100-SXM4-40GB", "a100-40"), ("NVIDIA A100-SXM4-80GB", "a100"), ("RTX 5090", "5090")):
-        assert machine_spec.kind_of(driver) == machine_spec.gpu_kinds()[key]
+        assert devices.kind_of(driver) == devices.KINDS[key]
 
 
 def test_what_is_not_of_this_model_or_not_of_this_machine_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from core.models.cached_model import CachedModel
 from core.models.hub.catalog import find
 from core.models.loader import dims_of, load_module, load_tokenizer, read_config
 from core.planning.hardware import Machine
-from core.planning.planner import make_plan
+from core.planning.plan import make_plan
 from tests.core.toys import CPU, tiny_config, tiny_model
 
 TEXT = "The keeper of the harbour wrote the name of every ship into a grey book, and nobody asked him why. "

@@ -25,11 +25,9 @@ from core.generation.prefill import Prefill
 from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
 from core.models.loader import ModelDims
-from core.planning.cache_sizes import PREFILL_BLOCK
 from core.planning.hardware import Gpu, Machine
-from core.planning.memory_plan import block_changed
-from core.planning.planner import make_plan
-from core.planning.sizes import RETRIEVAL
+from core.planning.plan import block_changed, make_plan
+from core.planning.sizes import PREFILL_BLOCK, RETRIEVAL
 from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
 
 PLACES = {
@@ -47,7 +45,7 @@ READ_TOKENS = 700  # not a multiple of the chunk, nor of any block below
 
 @pytest.fixture(autouse=True)
 def short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.planning.cost_model.LINK_BYTES", 1 << 20)
+    monkeypatch.setattr("core.planning.measured.LINK_BYTES", 1 << 20)
 
 
 def read(

@@ -25,7 +25,7 @@ from core.models.graphed import GraphedPasses
 from core.models.loader import ModelDims
 from core.ops.graphs import WARM_UP, Graphs, graph_bytes
 from core.parallel.commands import Order
-from core.planning.sizes import graph_rows
+from core.planning.sizes import recorded_bytes
 from tests.core.toys import CPU, loaded, random_prompt, tiny_config, tiny_engine
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95, top_k=20)
@@ -392,7 +392,7 @@ def test_the_plan_counts_what_is_recorded() -> None:
     config = EngineConfig()
 
     def planned(draft: ModelDims | None, device: str, num_shares: int) -> int:
-        return sum(row.size_bytes for row in graph_rows(target, draft, config, device, num_shares))
+        return recorded_bytes(target, draft, config, device, num_shares)
 
     assert planned(draft, "cuda", 1) == planned(None, "cuda", 1) == graph_bytes(6)
     assert planned(draft, "cuda", 2) == graph_bytes(2)

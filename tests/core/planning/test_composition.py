@@ -17,13 +17,19 @@ from core.generation.events import Finished
 from core.models.hub.shapes import find_shape
 from core.models.param_count import ModelSize, size_of
 from core.planning.choices import Choice, Composition
-from core.planning.composition import usual_acceptance
-from core.planning.cost_model import pass_cost
+from core.planning.composition import RigPlan, compose_rig
+from core.planning.devices import described_gpu, make_rig
+from core.planning.forecast import (
+    PUBLISHED,
+    pass_cost,
+    planned_reads,
+    predict,
+    published_at,
+    reading_seconds,
+    usual_acceptance,
+)
 from core.planning.hardware import Machine, resolve_device
-from core.planning.machine_spec import described_gpu, make_rig
-from core.planning.rig_plan import RigPlan, compose_rig
 from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, GPU_MARGIN, RETRIEVAL, RUNTIME, TARGET_WEIGHTS, WIDENED
-from core.planning.speed_model import PUBLISHED, planned_reads, predict, published_at, reading_seconds
 
 GIB = 1 << 30
 BF16 = torch.bfloat16

@@ -32,8 +32,8 @@ from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims, load_tokenizer, read_config, read_dims, same_tokens
 from core.models.param_count import ModelSize, size_of
 from core.ops.stored_blocks import LAYOUTS
-from core.planning.basis import MOST_CONTEXT
 from core.planning.composition import compose_here
+from core.planning.fit import MOST_CONTEXT
 from core.planning.hardware import Machine
 from core.planning.sizes import TARGET_WEIGHTS
 from tests.core.toys import tiny_config
