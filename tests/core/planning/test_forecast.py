@@ -4,7 +4,7 @@ No weights are loaded: the engine's own arithmetic runs on plans of models and m
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ from core.caches.full_parts import Offload
 from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig, RetrievalConfig
 from core.config import SpeculationConfig as Shape
 from core.errors import InvalidSetting
-from core.models.hub.catalog import find
 from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims
-from core.models.param_count import ModelSize, size_in, size_of
+from core.models.param_count import ModelSize, size_of
 from core.planning import measured
 from core.planning.choices import Choice
-from core.planning.composition import one_share, plan_rig
+from core.planning.composition import plan_rig
 from core.planning.devices import ON_PROCESSOR, Bandwidths, Rig, kind_of, make_rig, nominal_bandwidths
 from core.planning.forecast import (
     PUBLISHED,
@@ -41,6 +40,7 @@ from core.planning.hardware import Machine
 from core.planning.measured import PROBED_BYTES, PROBED_NUMBERS, Processor
 from core.planning.plan import Plan, make_plan
 from core.planning.sizes import TARGET_WEIGHTS, PlanRow
+from tests.core.planning.plans import sizes_of
 from tests.core.toys import tiny_engine
 
 GIB = 1 << 30
@@ -50,87 +50,9 @@ GOLDENS: dict[str, Any] = json.loads(Path(__file__).with_name("goldens.json").re
 SHARE = 1.5  # a forecast is at most so many times what was measured, and at least one part in so many
 
 
-@dataclass(frozen=True)
-class Case:
-    """A model on a machine."""
-
-    model: str
-    machine: str  # as `doctor --assume` takes it
-    context: int = 131072
-    cpu_attention_share: float | None = None
-    self_draft_bits: int = 16
-    bits: int | None = None  # of the target's weights; None: as they are on disk
-
-    @property
-    def name(self) -> str:
-        extra = "" if self.cpu_attention_share is None else f", host attends to {self.cpu_attention_share:.0%}"
-        extra += "" if self.self_draft_bits == 16 else f", drafting in {self.self_draft_bits} bits"
-        return f"{self.model} {self.context // 1024}K on {self.machine}{extra}"
-
-    @property
-    def sizes(self) -> tuple[ModelSize, ModelSize]:
-        return sizes_of(self.model)
-
-    @property
-    def config(self) -> EngineConfig:
-        return EngineConfig(
-            context=self.context,
-            retrieval=RetrievalConfig(budget=BUDGET),
-            cpu_attention_share=self.cpu_attention_share,
-            self_draft_bits=self.self_draft_bits,
-            bits=self.bits,
-        )
-
-    @property
-    def told(self) -> Plan:
-        """As `doctor` plans it."""
-        target, draft = self.sizes
-        return plan_rig(target, draft, self.config, make_rig(HOST, assume=self.machine, host_gib=256), self.bits)
-
-    def plan(self, folder: Path) -> Plan:
-        """As the engine would plan it before it loads; of two GPUs, as the first process does."""
-        target, draft = self.sizes
-        machine, config = make_rig(HOST, assume=self.machine, host_gib=256).machine, self.config
-        dims = on_disk(target)
-        if len(machine.gpus) > 1:
-            shape = find_shape(self.model)
-            assert shape is not None
-            shape.config.save_pretrained(folder)
-            config = replace(config, num_gpus=len(machine.gpus))
-            dims, machine = one_share(folder, dims, config, machine)
-        return make_plan(dims, on_disk(draft), config, machine, target)
-
-
-@cache
-def sizes_of(model: str) -> tuple[ModelSize, ModelSize]:
-    """Of a target and of its draft."""
-    shape = find_shape(model)
-    if shape is None:
-        entry = find(model)
-        assert entry.draft is not None
-        return size_in(entry.target), size_in(entry.draft)
-    assert shape.draft is not None
-    return size_of(shape.config, shape.name), size_of(shape.draft.config, shape.draft.name)
-
-
 def on_disk(size: ModelSize) -> ModelDims:
     """As if its weights were there."""
     return replace(size.dims, weight_bytes=size.weight_bytes(8 * size.dims.disk_dtype.itemsize))
-
-
-CASES = [
-    Case("llama2-7b-128k", "1x4090"),
-    Case("llama2-7b-128k", "1x4090", cpu_attention_share=0.25),
-    Case("llama2-7b-128k", "2x4090"),
-    Case("llama2-7b-128k", "1xa100"),
-    Case("llama2-7b-128k", "1xh200"),
-    Case("llama-3.1-8b", "1x4090"),
-    Case("llama-3.1-8b", "1xa100"),
-    Case("llama-3.1-8b", "1xa100", self_draft_bits=4),
-    Case("llama-3.1-8b", "1xh100"),
-    Case("harbour", "cpu"),
-    Case("harbour", "cpu", context=8192),
-]
 
 
 # -------------------- what was measured
@@ -254,27 +176,6 @@ def test_plain_decoding_that_was_seen_tells_the_rate_of_memory() -> None:
 # -------------------- plans
 
 
-@pytest.mark.parametrize("model", ["llama2-7b-128k", "llama-3.1-8b"])
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("machine", ["1x4090", "cpu"])
-def test_what_doctor_shows_of_quantised_models_is_what_the_engine_plans(
-    model: str, bits: int, machine: str, tmp_path: Path
-) -> None:
-    case = Case(model, machine, bits=bits)
-    plan, told = case.plan(tmp_path), case.told
-    assert plan.resident_layers == told.resident_layers and plan.rows == told.rows
-
-
-def test_a_pass_that_waits_for_the_link_takes_as_long_as_the_link(tmp_path: Path) -> None:
-    """The story: costs left the link out, a pass that brings 64 GiB counted as 0.1 s instead of 2.8."""
-    case = CASES[0]
-    plan = case.plan(tmp_path)
-    away = 1 - plan.resident_layers / 32
-    assert away > 0.9
-    full = pass_cost("cuda", planned_reads(plan, *case.sizes, case.config, case.context).full, plan.nominal)
-    assert full.of(0) == full.of(24) == pytest.approx(away * 64 * GIB / 25e9 + fixed_seconds("cuda", 32), rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -309,14 +210,11 @@ def test_further_rows_cost_the_device_and_not_the_link() -> None:
 # -------------------- the longest round
 
 
-def test_rounds_are_longer_only_where_passes_come_over_the_link(tmp_path: Path) -> None:
-    most = {case.name: case.plan(tmp_path).most_guesses for case in CASES}
-    for case in CASES:
-        over_link = case.told.resident_layers < case.told.num_layers
-        choice = most[case.name]
-        assert choice.value == (MOST_GUESSES_OVER_LINK if over_link else MOST_GUESSES) and choice.because
+def test_a_processor_has_no_link_that_long_rounds_would_pay_for() -> None:
     apart = tiny_engine(offload=Offload(num_resident=0, block_rows=64))
-    assert apart.plan.most_guesses.value == MOST_GUESSES, "a processor has no link, and equal bits up to 32 rows"
+    assert apart.plan.most_guesses.value == MOST_GUESSES, "and equal bits up to 32 rows"
+    for plan, most in ((forecast()[0], MOST_GUESSES_OVER_LINK), (forecast(context=8192)[0], MOST_GUESSES)):
+        assert plan.most_guesses.value == most and plan.most_guesses.because
 
 
 def test_what_the_settings_say_of_the_longest_round_is_checked() -> None:

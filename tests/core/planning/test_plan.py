@@ -1,7 +1,6 @@
 """What fits where: the figures of many plans, some of them worked out by hand, and what is refused."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from core.planning.sizes import (
     kv_bytes_per_token,
     rank_share,
 )
-from tests.core.planning.plans import FILE, Case, few_cases, figures
+from tests.core.planning.plans import FILE, Case, few_cases, figures, sizes_of
 
 GIB, KIB = 1 << 30, 1 << 10
 LLAMA2_7B = ModelDims(32, 32, 32, 128, 4096, 32000, 131072, 13_476_839_424, torch.float16, intermediate_size=11008)
@@ -51,32 +50,10 @@ def test_a_plan_has_the_figures_that_were_recorded(case: Case) -> None:
 
 # -------------------- figures by hand
 
-# Sizes as the models' public config.json files state them.
-CONFIGS: dict[str, dict[str, Any]] = {
-    name: dict(zip(("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"), sizes, strict=True))
-    | {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "model_type": family, "dtype": dtype}
-    for name, sizes, heads, kv_heads, family, dtype in (
-        ("llama2-7b", (32000, 4096, 11008, 32), 32, 32, "llama", "float16"),
-        ("llama2-13b", (32000, 5120, 13824, 40), 40, 40, "llama", "float16"),
-        ("llama-3.1-8b", (128256, 4096, 14336, 32), 32, 8, "llama", "bfloat16"),
-        ("qwen2.5-7b", (152064, 3584, 18944, 28), 28, 4, "qwen2", "bfloat16"),
-    )
-}
-Write = Callable[[str], ModelSize]
 
-
-@pytest.fixture
-def size(tmp_path: Path) -> Write:
-    """The sizes of a model of which only config.json is there."""
-
-    def write(name: str, **changes: Any) -> ModelSize:
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        fields = {"max_position_embeddings": 131072, **CONFIGS[name], **changes}
-        (folder / "config.json").write_text(json.dumps(fields))
-        return size_in(folder)
-
-    return write
+def size(name: str) -> ModelSize:
+    """Of a target of the catalogue."""
+    return sizes_of(name)[0]
 
 
 def cards(count: int = 1, host_gib: float = 128) -> Rig:
@@ -95,14 +72,14 @@ def planned(
 @pytest.mark.parametrize(
     ("name", "parameters", "in_layers", "kv_kib"),
     [
-        ("llama2-7b", 6_738_415_616, 6_476_005_376, 512),
-        ("llama2-13b", 13_015_864_320, 40 * (4 * 5120**2 + 3 * 5120 * 13824), 800),
+        ("llama2-7b-128k", 6_738_415_616, 6_476_005_376, 512),
+        ("llama2-13b-128k", 13_015_864_320, 40 * (4 * 5120**2 + 3 * 5120 * 13824), 800),
         ("llama-3.1-8b", 8_030_261_248, 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336), 128),
-        ("qwen2.5-7b", 7_615_616_512, 28 * (2 * 3584**2 + 2 * 3584 * 512 + 3 * 3584 * 18944), 56),
+        ("qwen2.5-7b-yarn", 7_615_616_512, 28 * (2 * 3584**2 + 2 * 3584 * 512 + 3 * 3584 * 18944), 56),
     ],
 )
 def test_parameters_and_kv_bytes_are_those_of_the_published_models(
-    size: Write, name: str, parameters: int, in_layers: int, kv_kib: int
+    name: str, parameters: int, in_layers: int, kv_kib: int
 ) -> None:
     found = size(name)
     assert (found.num_parameters, found.layer_parameters) == (parameters, in_layers)
@@ -113,8 +90,8 @@ def test_parameters_and_kv_bytes_are_those_of_the_published_models(
     assert found.weight_bytes(4) == in_layers * 9 // 16 + others, "4 bits and a float32 scale for every 64"
 
 
-def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cannot_hold_it(size: Write) -> None:
-    llama = size("llama2-7b")
+def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cannot_hold_it() -> None:
+    llama = size("llama2-7b-128k")
     assert 131072 * kv_bytes_per_token(llama.dims, torch.float16) == 64 * GIB
     assert llama.weight_bytes(16) == 13_476_831_232  # the published 13.5 GB
     told = planned(llama, cards(), placement="offloaded")
@@ -152,22 +129,8 @@ def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cann
     assert told.runs.value and "host memory" in told.runs.because
 
 
-def test_some_layers_stay_where_there_is_room_for_them(size: Write) -> None:
-    told = planned(size("llama2-7b"), make_rig(HOST, gpu_gib=32.2, host_gib=128))
-    # 32.2 GiB - 800 - 12852.5 - 2152.4 - 377.9 - 512 - buffers as above 674 - reading a block 143.7: 15460.3 MiB, less
-    # what chunks are chosen by; a layer takes 2035 more than its newest rows, and 120 for landmarks
-    here = int((15460.3 - told.plan.cache_sizes.beside_bytes(131072, 0) / (1 << 20)) / 2155)
-    assert told.plan.placement.value == "split" and told.plan.resident_layers == here > 3
-    assert f"{here} of 32 layers" in told.plan.placement.because and told.runs.value
-    rows = {row.name: row.size_bytes for tier in told.tiers for row in tier.rows}
-    assert rows[f"full cache, {here} of 32 layers"] == here * (131072 + 1) * 16 * KIB, "an odd number of rows"
-    assert rows[f"full cache, {32 - here} of 32 layers, host"] == 2 * (32 - here) * GIB
-    unrecorded = planned(size("llama2-7b"), make_rig(HOST, gpu_gib=32.2, host_gib=128), graphs=False).plan
-    assert unrecorded.resident_layers - told.plan.resident_layers in (0, 1) and not unrecorded.bytes_of(GRAPHS)
-
-
-def test_two_cards_share_layers_and_caches_by_heads_and_the_draft_lies_on_the_first(size: Write) -> None:
-    llama = size("llama2-7b")
+def test_two_cards_share_layers_and_caches_by_heads_and_the_draft_lies_on_the_first() -> None:
+    llama = size("llama2-7b-128k")
     told = planned(llama, cards(2))
     first, second, _ = ({row.name: row.size_bytes for row in tier.rows} for tier in told.tiers)
     # half of the layers' weights, all of embeddings, output layer and norms: 6,476,005,376 + 524,820,480
@@ -191,27 +154,14 @@ def test_two_cards_share_layers_and_caches_by_heads_and_the_draft_lies_on_the_fi
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "gib"), [("llama2-7b", 1, 96), ("llama-3.1-8b", 1, 48), ("qwen2.5-7b", 2, 24)]
+    ("name", "count", "gib"), [("llama2-7b-128k", 1, 96), ("llama-3.1-8b", 1, 48), ("qwen2.5-7b-yarn", 2, 24)]
 )
-def test_what_fits_stays_on_the_gpu(size: Write, name: str, count: int, gib: float) -> None:
+def test_what_fits_stays_on_the_gpu(name: str, count: int, gib: float) -> None:
     told = planned(size(name), make_rig(HOST, gpu_gib=gib, num_gpus=count))
     assert told.plan.placement.value == "resident" and not told.plan.layers_away
     assert told.plan.most_on_device == told.plan.most_context == 131072
     assert all("ring" not in row.name for tier in told.tiers for row in tier.rows)
     assert told.runs.value and ("--gpus 2" in told.runs.because) is (count == 2)
-
-
-def test_the_processor_computes_in_32_bits_and_from_one_memory(size: Write) -> None:
-    told = planned(size("qwen2.5-7b"), make_rig(HOST, assume="cpu"), 32768)
-    plan = told.plan
-    assert (plan.device.value, plan.bits.value, plan.dtype.value, told.num_gpus) == ("cpu", 32, torch.float32, 0)
-    (memory,) = told.tiers
-    assert memory.name == "memory" and told.runs.value
-    query, row = 28 * 28 * 128 * 4, 2 * 56 * KIB
-    kept = 32768 * row * (1 + 1 / 16) + 32768 / 8 * 28 * 4 * 4 + (32768 / 64 + 130) * query + 1.5 * row
-    assert plan.bytes_of("full cache, landmarks, query log") == kept
-    with pytest.raises(NotEnoughMemory, match="weights"):
-        planned(size("qwen2.5-7b"), make_rig(HOST, assume="cpu", host_gib=16))
 
 
 def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
@@ -256,6 +206,16 @@ def test_what_is_shown_of_one_device_is_the_plan_that_loads(machine: Machine, co
     files = make_plan(read_dims(HARBOUR), small, config, machine)
     counted, stored = (plan.bytes_of(TARGET_WEIGHTS) for plan in (loading, files))
     assert counted == pytest.approx(stored, rel=1e-3) and counted < stored, "a file has a header, too"
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("gpus", [(), (Gpu("g", 24 * GIB, 23 * GIB),)])
+def test_what_is_shown_of_quantised_models_is_what_loads(gpus: tuple[Gpu, ...], bits: int) -> None:
+    size, machine = sizes_of("llama-3.1-8b")[0], replace(HOST, gpus=gpus)
+    dims = rank_share(size, 1).dims
+    loading = make_plan(dims, None, EngineConfig(context=131072, bits=bits), machine, size)
+    shown = plan_rig(size, None, EngineConfig(context=131072), make_rig(machine), bits)
+    assert (shown.rows, shown.resident_layers) == (loading.rows, loading.resident_layers)
 
 
 @pytest.mark.parametrize("memories", [(24, 24), (24, 20)])
@@ -360,12 +320,12 @@ def test_a_draft_s_window_grows_with_its_weights(weight_bytes: int, max_context:
 # -------------------- refusals
 
 
-def test_weights_and_context_are_two_refusals(size: Write) -> None:
+def test_weights_and_context_are_two_refusals() -> None:
     with pytest.raises(NotEnoughMemory, match=r"lies beside them need .* at 16 bits") as weights:
-        planned(size("llama2-13b"), cards())
+        planned(size("llama2-13b-128k"), cards())
     assert weights.value.largest_context is None and "--bits 8" in weights.value.hint
-    assert planned(size("llama2-13b"), cards(), 40960, bits=8).plan.bits.value == 8
-    llama, small = size("llama2-7b"), cards(host_gib=64)
+    assert planned(size("llama2-13b-128k"), cards(), 40960, bits=8).plan.bits.value == 8
+    llama, small = size("llama2-7b-128k"), cards(host_gib=64)
     with pytest.raises(NotEnoughMemory, match=r"weights fit, a context of 131,072 tokens does not") as context:
         planned(llama, small)
     largest = context.value.largest_context
@@ -382,14 +342,14 @@ def test_weights_and_context_are_two_refusals(size: Write) -> None:
 @pytest.mark.parametrize(
     ("name", "gib", "changes", "hint"),
     [
-        ("llama2-7b", 9, {}, "With --bits 4 they would fit; answers are then exact for the quantised model."),
-        ("llama2-13b", 4, {}, "Choose a smaller model, or close other programs that take memory."),
-        ("llama2-13b", 9, {"bits": 4, "budget": 1024}, "Two such GPUs would hold them."),
+        ("llama2-7b-128k", 9, {}, "With --bits 4 they would fit; answers are then exact for the quantised model."),
+        ("llama2-13b-128k", 4, {}, "Choose a smaller model, or close other programs that take memory."),
+        ("llama2-13b-128k", 9, {"bits": 4, "budget": 1024}, "Two such GPUs would hold them."),
         ("llama-3.1-8b", 20, {"context": 65536, "self_draft_bits": 4}, "Leave out --self-draft-bits."),
     ],
 )
 def test_what_would_help_is_the_smallest_change_that_does(
-    size: Write, name: str, gib: float, changes: dict[str, Any], hint: str
+    name: str, gib: float, changes: dict[str, Any], hint: str
 ) -> None:
     with pytest.raises(NotEnoughMemory, match="weights") as refused:
         planned(size(name), make_rig(HOST, gpu_gib=gib), **changes)
@@ -409,14 +369,14 @@ def test_loading_without_counted_parameters_and_under_a_limit_says_what_helps() 
     assert "--device cpu" in cuda.value.hint
 
 
-def test_a_context_beyond_the_model_heads_that_do_not_divide_and_odd_models_are_refused(size: Write) -> None:
+def test_a_context_beyond_the_model_and_heads_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ContextTooSmall):
-        planned(size("llama2-7b", max_position_embeddings=4096), cards(), 8192)
-    assert planned(size("qwen2.5-7b"), make_rig(HOST, gpu_gib=24, num_gpus=4)).num_gpus == 4
+        planned(size("llama2-7b-128k", max_position_embeddings=4096), cards(), 8192)
+    assert planned(size("qwen2.5-7b-yarn"), make_rig(HOST, gpu_gib=24, num_gpus=4)).num_gpus == 4
     with pytest.raises(InvalidSetting, match="cannot be shared by 3"):
-        planned(size("qwen2.5-7b"), make_rig(HOST, gpu_gib=24, num_gpus=3))
+        planned(size("qwen2.5-7b-yarn"), make_rig(HOST, gpu_gib=24, num_gpus=3))
     with pytest.raises(UnsupportedModel):
-        size("llama2-7b", model_type="t5")
+        size("llama2-7b-128k", model_type="t5")
 
 
 @pytest.mark.parametrize(
@@ -436,13 +396,15 @@ def test_ranks_that_cannot_be_are_refused(device: Any, num_gpus: int, gpus: int,
         one_share(HARBOUR, read_dims(HARBOUR), config, replace(GAMER, gpus=GAMER.gpus * gpus))
 
 
-def test_gpus_that_cannot_share_a_model_are_told(size: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_cannot_share_a_model_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     here = replace(HOST, gpus=(Gpu("A", 80 * GIB, 79 * GIB),) * 2)
     monkeypatch.setattr(composition, "ON_WINDOWS", True)
-    runs = planned(size("qwen2.5-7b"), make_rig(here, num_gpus=2), 8192).runs
+    runs = planned(size("qwen2.5-7b-yarn"), make_rig(here, num_gpus=2), 8192).runs
     assert not runs.value and "use WSL2" in runs.because
-    assert planned(size("qwen2.5-7b"), make_rig(here), 8192).runs.value
-    assert planned(size("qwen2.5-7b"), make_rig(here, assume="2x4090"), 8192).runs.value, "that machine may run Linux"
+    assert planned(size("qwen2.5-7b-yarn"), make_rig(here), 8192).runs.value
+    assert planned(size("qwen2.5-7b-yarn"), make_rig(here, assume="2x4090"), 8192).runs.value, (
+        "that machine may run Linux"
+    )
     with pytest.raises(InvalidSetting, match="GPUs cannot share a model under Windows") as refused:
         one_share(HARBOUR, read_dims(HARBOUR), replace(TWO, device="auto"), here)
     assert refused.value.hint == "Start it in WSL2, or leave out --gpus."
@@ -453,7 +415,7 @@ def test_gpus_that_cannot_share_a_model_are_told(size: Write, monkeypatch: pytes
         assert not runs.value and words in runs.because
 
 
-def test_self_draft_weights_are_counted(size: Write) -> None:
+def test_self_draft_weights_are_counted() -> None:
     llama = size("llama-3.1-8b")
     plain, copied = (
         planned(llama, make_rig(HOST, gpu_gib=30), 16384, self_draft_bits=bits, placement="resident")
