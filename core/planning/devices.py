@@ -36,12 +36,13 @@ ON_PROCESSOR = RowCosts(0.1, 40e-12, 10e-12)  # the compiled kernel on two cores
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """Bytes per second of memories and links, and what rows cost."""
+    """Bytes per second of memories and links, what rows cost, and how fast long prompts are computed."""
 
     memory: Choice[float]  # of the memory that the device computes from
     link: Choice[float] | None  # from host memory to a GPU; None on the processor
     host: Choice[float] | None = None  # of host memory where the host attends; None: it does not
     rows: RowCosts = ON_GPU
+    products: Choice[float] | None = None  # operations per second in large products; None: not told, or measured apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,14 @@ class GpuKind:
     def bandwidths(self) -> Bandwidths:
         """Its nominal bandwidths, and those of a host."""
         because = f"as described, {self.name}" if self.described else f"nominal, as of an {self.name}"
-        memory, link = 1e9 * self.memory_gb_per_second, 1e9 * self.link_gb_per_second
-        return Bandwidths(Choice(memory, because), Choice(link, because), Choice(HOST_BANDWIDTH, HOST_BECAUSE))
+        sheet, flops = f"the data sheet of an {self.name}", PRODUCTS_SHARE * 1e12 * (self.tflops or 0.0)
+        sheet = f"{self.tflops:g} TFLOPS" if self.described and self.tflops else sheet
+        return Bandwidths(
+            memory=Choice(1e9 * self.memory_gb_per_second, because),
+            link=Choice(1e9 * self.link_gb_per_second, because),
+            host=Choice(HOST_BANDWIDTH, HOST_BECAUSE),
+            products=Choice(flops, f"{PRODUCTS_SHARE:.0%} of {sheet}") if flops else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +103,6 @@ def kind_of(name: str) -> GpuKind | None:
     return next(found, None)
 
 
-def nominal_flops(gpu: str) -> Choice[float]:
-    """Operations per second of a GPU with this name in large products."""
-    kind = kind_of(gpu) or KINDS[LIKE]
-    assert kind.tflops is not None, "of every known GPU"
-    return Choice(PRODUCTS_SHARE * 1e12 * kind.tflops, f"{PRODUCTS_SHARE:.0%} of the data sheet of an {kind.name}")
-
-
 def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
     """Bandwidths of a GPU with this name, or of the processor, from data sheets: nothing is measured."""
     if device != "cuda":
@@ -110,10 +110,14 @@ def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
         return Bandwidths(memory, None, rows=ON_PROCESSOR)
     known = kind_of(gpu)
     rates = (known or KINDS[LIKE]).bandwidths
-    if known or not gpu or not rates.link:
+    if known or not gpu:
         return rates
-    because = f"{rates.memory.because}, as {gpu} is not known"
-    return replace(rates, memory=Choice(rates.memory.value, because), link=Choice(rates.link.value, because))
+    memory, link, products = (
+        Choice(one.value, f"{one.because}, as {gpu} is not known")
+        for one in (rates.memory, rates.link, rates.products)
+        if one
+    )
+    return replace(rates, memory=memory, link=link, products=products)
 
 
 def make_rig(

@@ -15,6 +15,7 @@ from core.config import EngineConfig, PlacementWish, RetrievalConfig
 from core.errors import CoreError
 from core.models.hub.catalog import entries, find
 from core.models.hub.shapes import find_shape
+from core.models.loader import ModelDims
 from core.models.param_count import ModelSize, size_in
 from core.planning.composition import RigPlan, compose_here, compose_rig
 from core.planning.devices import described_gpu, make_rig
@@ -82,9 +83,12 @@ def told(case: Case) -> tuple[Plan, RigPlan | None]:
         return found.plan, found
     config = replace(config, bits=case.bits, gpu_memory_gib=case.limit, placement=case.wish)
     machine = replace(rig.machine, compiles=True, num_cores=2)
-    dims, small = (one and replace(one.dims, weight_bytes=2 * one.num_parameters) for one in (target, draft))
-    assert dims is not None
-    return compose_here(dims, small, config, machine, target), None
+    return compose_here(stored(target), stored(draft) if draft else None, config, machine, target), None
+
+
+def stored(size: ModelSize) -> ModelDims:
+    """As if its weights were there, in 16 bits."""
+    return replace(size.dims, weight_bytes=2 * size.num_parameters)
 
 
 def figures(case: Case, *, words: bool = False) -> dict[str, Any]:
