@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         told = compose_rig(target, subject.draft, config, rig, args.bits)
     except NotEnoughMemory as error:
-        if not rig.machine.gpus or not rig.assumed or args.host_memory is not None:
+        known = not rig.assumed or args.host_memory is not None
+        if error.largest_context is None or not rig.machine.gpus or known:
             raise
         here = f"{error.hint.removesuffix('.')}, or tell that machine's --host-memory: it was taken to be as here."
         raise NotEnoughMemory(error.problem, hint=here, largest_context=error.largest_context) from None

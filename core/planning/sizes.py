@@ -277,11 +277,16 @@ class CacheSizes:
         rows = max(LEAST_BLOCK, min(PIECE_BYTES // self.row_bytes, context // FEWEST_BLOCKS))
         return -(-rows // self.chunk_size) * self.chunk_size
 
+    def tail_bytes(self, context: int) -> int:
+        """Newest rows of one offloaded layer that stay on the device, and those that a long pass keeps beside them."""
+        block = self.block_rows(context)
+        return ((tail_rows(block) | 1) + KEPT_ROWS + block - 1) * self.row_bytes
+
     def device_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
         """Device memory of the full cache with this many resident layers.
 
-        Of the other layers the device holds the newest rows, with those that a long pass keeps beside them, and the
-        buffers for blocks on their way: the ring's, and one to the host with the rows that it takes.
+        For the other layers there are buffers for blocks on their way: the ring's, and one to the host with the rows
+        that it takes.
         """
         kept, side, away = (
             resident * self.layer_bytes(context),
@@ -296,13 +301,12 @@ class CacheSizes:
         if not away:
             return _taken(PlanRow("full cache, landmarks, query log", kept + side), *shared)
         block = self.block_rows(context)
-        tail = (tail_rows(block) | 1) + KEPT_ROWS + block - 1
         ring = RING_SLOTS * GROUP * block + (block + self.sending_rows if self.sending_rows else 0)
         return _taken(
             PlanRow(f"full cache, {resident} of {self.layers} layers", kept),
             *shared,
             PlanRow("votes, query log", side),
-            PlanRow("newest rows of offloaded layers", away * tail * self.row_bytes),
+            PlanRow("newest rows of offloaded layers", away * self.tail_bytes(context)),
             PlanRow("ring of copies", ring * self.row_bytes),
         )
 

@@ -135,7 +135,8 @@ def test_the_heads_of_windowed_layers_are_their_own() -> None:
     full = FullCache(shape, 4096 + 4 * 16, 8)
     assert full.window(0).saved(0).k.shape[1::2] == (2, 16)
     sizes = CacheSizes.of(dims, EngineConfig(context=4096), torch.float32)
-    assert sizes.window_bytes(4096) == 2 * 4097 * 2 * 2 * 16 * 4  # layers, rows, keys and values, heads, their size
+    (windows,) = (row for row in sizes.device_rows(4096, sizes.layers) if row.name.startswith("windows of"))
+    assert windows.size_bytes == 2 * 4097 * 2 * 2 * 16 * 4  # layers, rows, keys and values, heads, their size
 
 
 def test_heads_that_differ_otherwise_and_sharing_that_a_family_does_not_have_are_refused() -> None:

@@ -120,7 +120,7 @@ def test_what_this_system_leaves_open_to_parsers_is_told_in_a_line() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--model", "llama2-13b-128k", "--assume", "1x4090"], "weights do not fit"),
+        (["--model", "llama2-13b-128k", "--assume", "1x4090"], "lies beside them need"),
         (
             ["--model", "llama2-7b-128k", "--assume", "1x4090", "--host-memory", "32", "--context", "131072"],
             "a context of 131,072 tokens does not",
