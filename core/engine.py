@@ -40,7 +40,7 @@ from core.models.hub.catalog import ModelEntry
 from core.models.layerwise import DecoderLayers
 from core.ops.graphs import Graphs
 from core.planning.choices import Choice
-from core.planning.memory_plan import Plan, begun, block_changed
+from core.planning.plan import Plan, begun, block_changed
 
 TALK = 4096  # tokens of questions and answers for which there is room behind a text that is read anew
 

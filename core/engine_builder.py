@@ -26,11 +26,9 @@ from core.ops.backend import Backend, choose_backend
 from core.ops.graphs import Graphs
 from core.parallel.rank_pool import load_shared
 from core.planning.choices import KV_AS_COMPUTED, Choice
-from core.planning.composition import compose_here
+from core.planning.composition import compose_here, one_share
 from core.planning.hardware import Machine, cap_memory, resolve_device, this_machine
-from core.planning.memory_plan import Plan
-from core.planning.planner import make_plan
-from core.planning.tp_planning import for_one_rank, one_share
+from core.planning.plan import Plan, make_plan
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +235,6 @@ def planned_pair(config: EngineConfig, files: PairFiles | None = None) -> tuple[
     unused = machine.unused_gpu
     if unused is not None and unused.known_from == "torch" and config.device == "auto":  # else launch.py reports it
         log.warning("%s %s", unused.because, unused.hint)
-    plan = for_one_rank(plan, config.num_gpus)
     device = resolve_device(plan.device.value)
     cap_memory(device, config.gpu_memory_gib)
     if config.num_gpus > 1:

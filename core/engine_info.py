@@ -17,7 +17,7 @@ from core.models.quantised import FORMATS
 from core.models.self_draft import is_int4, self_draft_bytes
 from core.ops.graphs import MOST_ROWS, Graphs
 from core.planning.choices import Choice
-from core.planning.memory_plan import Plan
+from core.planning.plan import Plan
 
 EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
 

@@ -25,7 +25,7 @@ from core.generation.session import Conversation
 from core.kv_store.engine_store import BookStore
 from core.kv_store.folder import BookFolder
 from core.planning.hardware import cap_memory, resolve_device, this_machine
-from core.planning.planner import make_plan
+from core.planning.plan import make_plan
 
 SAMPLING = ("temperature", "top_p", "top_k")  # settings that belong to an answer's `sampling`
 NOT_OF_MODULES = ("model", "draft_model", "bits", "self_draft_bits", "num_gpus")  # only for models from files

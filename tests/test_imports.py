@@ -123,7 +123,7 @@ def test_core_names_no_package_of_the_app(file: Path) -> None:
 
 def test_core_imports_without_the_app_s_packages() -> None:
     block = "import sys; [sys.modules.__setitem__(n, None) for n in ('gradio', 'pypdf', 'bitsandbytes', 'flash_attn')]"
-    modules = "core.triforce, core.planning.speed_model"
+    modules = "core.triforce, core.planning.forecast"
     done = subprocess.run(
         [sys.executable, "-c", f"{block}; import {modules}"], cwd=ROOT, capture_output=True, text=True
     )

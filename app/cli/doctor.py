@@ -26,13 +26,9 @@ from core.models.hub.store import weight_files
 from core.models.loader import read_config
 from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
 from core.ops.compilers import INSTALL
-from core.planning.composition import usual_acceptance
-from core.planning.hardware import this_machine
-from core.planning.machine_spec import Rig, described_gpu, make_rig
-from core.planning.memory_plan import Plan
-from core.planning.rig_plan import RigPlan, compose_rig
-from core.planning.sizes import kv_bytes_per_token
-from core.planning.speed_model import (
+from core.planning.composition import RigPlan, compose_rig
+from core.planning.devices import Rig, described_gpu, make_rig
+from core.planning.forecast import (
     PUBLISHED,
     PUBLISHED_BUDGET,
     Acceptance,
@@ -42,7 +38,11 @@ from core.planning.speed_model import (
     of_another,
     predict,
     published_at,
+    usual_acceptance,
 )
+from core.planning.hardware import this_machine
+from core.planning.plan import Plan
+from core.planning.sizes import kv_bytes_per_token
 
 GIB = float(1 << 30)
 APPLE_GPU = "none with CUDA: Apple's shares the memory of the processor and is not used"
@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         told = compose_rig(target, subject.draft, config, rig, args.bits)
     except NotEnoughMemory as error:
-        if not rig.machine.gpus or not rig.assumed or args.host_memory is not None:
+        known = not rig.assumed or args.host_memory is not None
+        if error.largest_context is None or not rig.machine.gpus or known:
             raise
         here = f"{error.hint.removesuffix('.')}, or tell that machine's --host-memory: it was taken to be as here."
         raise NotEnoughMemory(error.problem, hint=here, largest_context=error.largest_context) from None
@@ -205,7 +206,7 @@ def report(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predict
             "budget": asdict(plan.budget) if plan.budget else None,
             "context": asdict(plan.context),
             "most_context": plan.most_context,
-            "most_context_resident": told.most_resident,
+            "most_context_resident": plan.most_on_device,
             "memory": memory,
             "total_bytes": sum(memory.values()),
             "available_bytes": sum(tier.free_bytes for tier in told.tiers),
@@ -283,7 +284,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predicti
         f"Placement  {plan.placement.value}: {plan.placement.because}",
         *host_lines(told),
         f"Context    {plan.context.value:,} tokens: {plan.context.because}",
-        f"           at most {plan.most_context:,}; up to {told.most_resident:,} without any in host memory"
+        f"           at most {plan.most_context:,}; up to {plan.most_on_device:,} without any in host memory"
         if told.num_gpus
         else f"           at most {plan.most_context:,}",
     ]
@@ -305,7 +306,7 @@ def parsers_line(left: Sequence[str]) -> str:
 
 def host_lines(told: RigPlan) -> list[str]:
     """The host's share of attention over rows in host memory; none if no rows are there."""
-    if not told.cpu_attention_share:
+    if not told.plan.layers_away:
         return []
     share, because = told.plan.cpu_attention.value, told.plan.cpu_attention.because
     if share is None:

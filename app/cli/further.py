@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 from app.formats import duration
 from core.config import EngineConfig
 from core.errors import CoreError
-from core.planning.basis import MOST_CONTEXT
-from core.planning.cost_model import PROCESSOR
-from core.planning.machine_spec import PRODUCTS_SHARE, Rig, kind_of, nominal_flops
-from core.planning.rig_plan import RigPlan, compose_rig
-from core.planning.speed_model import reading_seconds
+from core.planning.composition import RigPlan, compose_rig
+from core.planning.devices import Rig
+from core.planning.fit import MOST_CONTEXT
+from core.planning.forecast import reading_seconds
+from core.planning.measured import PROCESSOR
 
 if TYPE_CHECKING:
     from app.cli.doctor import Subject
@@ -51,16 +51,10 @@ def products(rig: Rig, told: RigPlan) -> tuple[float | None, str]:
         if rig.assumed:
             return None, "not known of a processor that is described"
         return PROCESSOR.flops(), "by products that were measured here"
-    gpu, several = rig.machine.gpus[0], f" x {told.num_gpus}" if told.num_gpus > 1 else ""
-    if rig.kind is not None and rig.kind.described:
-        if rig.kind.tflops is None:
-            return None, "not known: describe the GPU with its TFLOPS as the fifth figure"
-        rate = PRODUCTS_SHARE * 1e12 * rig.kind.tflops
-        return told.num_gpus * rate, f"{PRODUCTS_SHARE:.0%} of {rig.kind.tflops:g} TFLOPS{several}"
-    if kind_of(gpu.name) is None and rig.kind is None:
-        return None, f"not known of {gpu.name}: describe it with --gpu"
-    rate, because = nominal_flops(gpu.name).value, nominal_flops(gpu.name).because
-    return told.num_gpus * rate, because + several
+    found, several = told.plan.nominal.products, f" x {told.num_gpus}" if told.num_gpus > 1 else ""
+    if found is None:
+        return None, "not known: describe the GPU with its TFLOPS as the fifth figure"
+    return told.num_gpus * found.value, found.because + several
 
 
 def narrower(subject: "Subject", rig: Rig, told: RigPlan, config: EngineConfig) -> str:

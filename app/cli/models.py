@@ -22,7 +22,7 @@ from core.models.hub.download import DownloadProgress, download, still_to_come
 from core.models.hub.local import LocalModel, in_cache
 from core.models.hub.shapes import find_shape
 from core.models.param_count import ModelSize, size_in
-from core.planning.basis import MOST_CONTEXT
+from core.planning.fit import MOST_CONTEXT
 from core.planning.sizes import kv_bytes_per_token
 
 GIB = float(1 << 30)

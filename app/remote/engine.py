@@ -25,9 +25,9 @@ from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, StopReason
 from core.generation.text import Turn
 from core.generation.together import Question, one_by_one
-from core.planning.cache_sizes import CacheSizes
 from core.planning.choices import Choice
-from core.planning.memory_plan import Placement, Plan
+from core.planning.plan import Placement, Plan
+from core.planning.sizes import CacheSizes
 
 USER, ASSISTANT = 2, 3  # begin a message; pieces of text have other numbers
 ROLES = {USER: "user", ASSISTANT: "assistant"}
@@ -349,7 +349,6 @@ def _info(server: Server, model: str, context: int, *, estimates: bool) -> Engin
         placement=Choice(cast(Placement, REMOTE), UNSEEN),
         context=Choice(context, "as --context or the server says"),
         most_context=context,
-        rows=(),
         available_bytes=0,
         bits=Choice(0, UNSEEN),
         prefill_chunk=Choice(0, UNSEEN),

@@ -13,10 +13,10 @@ from core.config import EngineConfig, RetrievalConfig
 from core.errors import NotEnoughMemory
 from core.models.hub.shapes import find_shape
 from core.models.param_count import size_of
+from core.planning.composition import compose_rig
+from core.planning.devices import described_gpu, make_rig
+from core.planning.forecast import predict, published_at
 from core.planning.hardware import Machine
-from core.planning.machine_spec import described_gpu, make_rig
-from core.planning.rig_plan import compose_rig
-from core.planning.speed_model import predict, published_at
 
 CARD, HOST_GIB = "RTX 4090,23.2,1008,25", 256
 CHIP = "A100 80 GB,79,2039,25"

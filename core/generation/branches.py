@@ -15,7 +15,7 @@ from core.generation.together import Question
 from core.generation.trunk import Trunk
 from core.models.joined import most_joined
 from core.planning.choices import Choice
-from core.planning.memory_plan import Plan
+from core.planning.plan import Plan
 from core.planning.sizes import RETRIEVAL, STREAMING
 
 MOST_TOGETHER = 8  # answers: each adds what it draws to the wait for the others' next words

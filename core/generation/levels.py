@@ -40,10 +40,9 @@ from core.models.rotary import KeyShift
 from core.ops.graphs import Graphs
 from core.ops.threads import THREADS_AT_START
 from core.parallel.leader_caches import LedFullCache, LedRetrievalCache
-from core.planning.cache_sizes import CacheSizes
 from core.planning.hardware import cpu_name, free_memory_bytes
-from core.planning.memory_plan import Plan
-from core.planning.sizes import grown_window
+from core.planning.plan import Plan
+from core.planning.sizes import CacheSizes, grown_window
 
 
 class Levels:

@@ -13,8 +13,8 @@ from core.config import EngineConfig
 from core.ops.transfer import pinning
 from core.parallel.rank_pool import RankPool
 from core.planning.choices import Choice, choose_cpu_attention
-from core.planning.cost_model import measure_link, measure_sharing, share_of
-from core.planning.memory_plan import Plan, block_changed, placed
+from core.planning.measured import measure_link, measure_sharing, share_of
+from core.planning.plan import Plan, block_changed, placed
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from core.decoding.methods import Decoder
 from core.generation.decode_loop import Answer
 from core.generation.events import PrefillProgress
 from core.generation.text import ChatText
-from core.planning.memory_plan import Plan
+from core.planning.plan import Plan
 
 
 class Trunk(Protocol):

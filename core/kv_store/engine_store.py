@@ -27,7 +27,7 @@ from core.kv_store.bookfile import BookReader, BookWriter, Label
 from core.kv_store.folder import DIGESTS, BookFolder, Found, SavedBook, book_id
 from core.kv_store.identity import Family
 from core.ops.graphs import MOST_ROWS
-from core.planning.memory_plan import Plan
+from core.planning.plan import Plan
 
 LEAST_TOKENS = 64  # fewer are read as fast as a file is opened
 LOOK_SECONDS = 0.1  # between two looks whether the weights have been read

@@ -21,7 +21,7 @@ from core.models.cached_model import CachedModel
 from core.models.loader import LoadedModel
 from core.ops.backend import Backend
 from core.ops.link import link_rate
-from core.planning.cost_model import Sharing, measure_sharing
+from core.planning.measured import Sharing, measure_sharing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,8 @@ from core.parallel.commands import CacheSizes, ChunkWeights, Feed, HeldChunks, M
 from core.parallel.group import PATIENCE, Group, RankLost, require_group
 from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
 from core.planning.choices import Choice
-from core.planning.cost_model import SHARING_BYTES, Sharing
-from core.planning.memory_plan import Plan
+from core.planning.measured import SHARING_BYTES, Sharing
+from core.planning.plan import Plan
 
 LAST_WORDS_SECONDS = 5.0  # time for a failing rank to say why, or to be seen dead
 LEAVE_SECONDS = 2.0  # time for a rank to end by itself

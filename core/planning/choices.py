@@ -78,7 +78,7 @@ def choose_bits(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice
     """
     width = 8 * dtype.itemsize
     if config.bits is None or config.bits == width:
-        return Choice(width, f"what the {device} device computes in")
+        return Choice(width, f"what the {'GPU' if device == 'cuda' else 'processor'} computes in")
     if config.bits not in FORMATS:
         raise NotPossibleHere(
             f"Weights of {config.bits} bits are not used on the {device} device, which computes in {width}.",

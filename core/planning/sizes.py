@@ -1,13 +1,17 @@
-"""The size in bytes of everything that a plan counts, except the full cache, which is in `cache_sizes`."""
+"""What each thing weighs: the size in bytes of everything that a plan counts."""
 
 from dataclasses import dataclass, replace
 
 import torch
 
+from core.caches.full import MOST_WINDOW_MARKS
+from core.caches.full_parts import Offload
+from core.caches.layer_storage import KEPT_ROWS, tail_rows
+from core.caches.policies import needs_landmarks
 from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
 from core.caches.retrieval import GROWTH
 from core.caches.running_state import MOST_INPUTS, MOST_STATE_MARKS, STATE_COPIES
-from core.caches.window_layer import SHORT, window_rows
+from core.caches.window_layer import FORGETTABLE, SHORT, window_rows
 from core.config import DraftConfig, EngineConfig
 from core.models.linear import ROUNDED
 from core.models.loader import ModelDims
@@ -17,6 +21,7 @@ from core.models.self_draft import BITS as DRAFTING_BITS
 from core.ops.graphs import graph_bytes
 from core.ops.scores import MOST_GROUPS
 from core.ops.stored_blocks import LAYOUTS
+from core.planning.choices import choose_prefill_chunk
 
 GIB = 1 << 30
 # torch, transformers and Python themselves in a process's RAM: 0.55 GB measured. What CUDA tells as a GPU's free memory
@@ -31,11 +36,19 @@ USABLE_SHARE = 0.9
 GPU_MARGIN = 800 << 20
 WINDOW_SHARE, MOST_WINDOW = 1 / 16, 1024  # of a draft's weights, in bytes; tokens
 USUAL_MLP = 4  # times as wide as hidden states, if the configuration does not say
+RING_SLOTS = 3  # groups of blocks on their way, in use, or being freed
+# A block is small, because the device holds the newest one of every offloaded layer; a group is large enough that
+# launching a copy and attending cost little beside the copy (64 MiB: 2.6 ms at 25 GB/s).
+PIECE_BYTES, GROUP = 4 << 20, 16
+FEWEST_BLOCKS, LEAST_BLOCK = 64, 64  # of a full context: short contexts have smaller blocks; rows
+
+# Names of rows
 RUNTIME, TARGET_WEIGHTS, RETRIEVAL = "runtime", "target weights", "retrieval cache"
 DRAFT_WEIGHTS, STREAMING, GRAPHS = "draft weights", "streaming cache", "CUDA graphs"
-STATES = "running states"
+STATES, PREFILL, PREFILL_BLOCK = "running states", "prefill buffers", "prefill, layer by layer"
 WIDENED, WIDENED_BITS = "a matrix, widened", {"cpu": (8, 4), "cuda": (8,)}  # a GPU multiplies with 4 bits as they are
 DRAFTING_WEIGHTS = f"self-draft weights, {DRAFTING_BITS} bit"
+REMEMBERED = "windows remembered at the ends of prompts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,85 +59,23 @@ class PlanRow:
     size_bytes: int
 
 
+def total(rows: tuple[PlanRow, ...]) -> int:
+    """Sum of rows."""
+    return sum(row.size_bytes for row in rows)
+
+
+def gib(size_bytes: int) -> str:
+    """12.6 GiB."""
+    tiny = size_bytes < GIB // 10  # of a small model: 0.0 GiB would say nothing
+    return f"{size_bytes / (1 << 20):.1f} MiB" if tiny else f"{size_bytes / GIB:.1f} GiB"
+
+
 def usable_bytes(device: str, free_bytes: int) -> int:
     """Bytes of free memory that a plan may use on a device, or in host memory ("cpu")."""
     return max(0, free_bytes - GPU_MARGIN) if device == "cuda" else int(free_bytes * USABLE_SHARE)
 
 
-def graph_rows(
-    target: ModelDims, draft: ModelDims | None, config: EngineConfig, device: str, num_shares: int
-) -> tuple[PlanRow, ...]:
-    """Memory of recorded passes on a GPU. If several share the target, only the draft's passes are recorded.
-
-    Args:
-        draft: also None on a GPU without the draft.
-    """
-    largest = target if num_shares == 1 else draft
-    if device != "cuda" or not config.graphs or largest is None:
-        return ()
-    return (PlanRow(GRAPHS, graph_bytes(largest.num_layers)),)
-
-
-def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """All rows of the retrieval cache (the budget, and room to grow between two selections) and the chunks' numbers."""
-    retrieval = config.retrieval
-    shape = target.shape(dtype, torch.device("meta"))
-    numbers = retrieval.num_chunks * len(shape.full_layers) * target.num_kv_heads * torch.int64.itemsize
-    windows = sum(window_rows(reach, SHORT) | 1 for reach in shape.reaches if reach is not None)
-    rows = (retrieval.budget + retrieval.chunk_size + GROWTH) | 1
-    return rows * kv_bytes_per_token(target, dtype) + numbers + windows * shape.window_layer_bytes
-
-
-def state_rows(target: ModelDims, dtype: torch.dtype, device: str) -> tuple[PlanRow, ...]:
-    """Running states of recurrent layers, as often as the device keeps them, and inputs of a pass in two caches."""
-    copies = STATE_COPIES + (MOST_STATE_MARKS if device == "cpu" else 0)  # a GPU's marks lie in host memory
-    inputs = 2 * target.state.layers * MOST_INPUTS * target.hidden_size * dtype.itemsize
-    size = copies * target.state.nbytes(dtype) + inputs
-    return (PlanRow(STATES, size),) if size else ()
-
-
-def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """All rows of the streaming cache."""
-    shape = draft.shape(dtype, torch.device("meta"))
-    return (grown_window(config.draft, draft, dtype).window | 1) * shape.num_layers * shape.layer_bytes
-
-
-def grown_window(config: DraftConfig, draft: ModelDims, dtype: torch.dtype) -> DraftConfig:
-    """The draft's window, as large as its passes hardly notice: keys and values of WINDOW_SHARE of its weights.
-
-    On a processor, which computes in 32 bits, it stays: reading a longer one for every answer takes more than it saves.
-    """
-    if dtype.itemsize == torch.float32.itemsize:
-        return config
-    shape = draft.shape(dtype, torch.device("meta"))
-    rows = int(WINDOW_SHARE * draft.weight_bytes) // (shape.num_layers * shape.layer_bytes)
-    most = min(MOST_WINDOW, draft.max_context // 2, rows // 64 * 64)
-    return replace(config, window=max(config.window, most))
-
-
-def prefill_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype, *, offloaded: bool) -> int:
-    """Activations of one prompt chunk at their peak, in the MLP or where parts of attention are merged.
-
-    Args:
-        offloaded: whether any layer is; then each part is added to the sum of the earlier parts, in float32.
-    """
-    wide, hidden = torch.float32.itemsize, target.hidden_size * dtype.itemsize
-    heads = target.num_heads * target.head_dim
-    # Embeddings, a layer's input, its sum with attention, the norm of that; gate, its activation, the other factor
-    mlp = 4 * hidden + 3 * (target.intermediate_size or USUAL_MLP * target.hidden_size) * dtype.itemsize
-    # Embeddings, a layer's input, the norm of that; queries, perhaps folded too, and one or two parts; their sum
-    merging = 3 * hidden + heads * (3 * (dtype.itemsize + wide) if offloaded else 4 * dtype.itemsize + 2 * wide)
-    merging += 8 * wide * target.num_heads  # log-sum-exps
-    rotary = 2 * target.head_dim * dtype.itemsize + 4 * torch.int64.itemsize  # cosines, sines, positions
-    return config.prefill_chunk * (max(mlp, merging) + rotary)
-
-
-def widened_row(size: ModelSize, dtype: torch.dtype, bits: int) -> PlanRow:
-    """Room for quantised weights widened to the type of computation: one matrix at a time, and again in recordings."""
-    dims = size.dims
-    wide = max(dims.intermediate_size or USUAL_MLP * dims.hidden_size, dims.num_heads * dims.head_dim)
-    copies = 2 if bits == 4 else 4  # of 8 bits before and after they are scaled
-    return PlanRow(WIDENED, copies * wide * dims.hidden_size * dtype.itemsize)
+# -------------------- weights
 
 
 def weight_bytes(dims: ModelDims, dtype: torch.dtype, *, packs: bool = False) -> int:
@@ -161,50 +112,236 @@ def self_draft_weight_bytes(size: ModelSize, *, packs: bool) -> int:
     return int(linear * LAYOUTS[ROUNDED[DRAFTING_BITS]].bits / 8) if packs else size.self_draft_bytes
 
 
+def widened_bytes(dims: ModelDims, dtype: torch.dtype, bits: int) -> int:
+    """Room for quantised weights widened to the type of computation: one matrix at a time, and again in recordings."""
+    wide = max(dims.intermediate_size or USUAL_MLP * dims.hidden_size, dims.num_heads * dims.head_dim)
+    copies = 2 if bits == 4 else 4  # of 8 bits before and after they are scaled
+    return copies * wide * dims.hidden_size * dtype.itemsize
+
+
+def rank_share(size: ModelSize, num_ranks: int) -> ModelSize:
+    """What each rank holds: its heads, its part of the layers' linear weights, and all other weights.
+
+    `weight_bytes` is computed from the counted parameters.
+    """
+    dims, layers = size.dims, -(-size.layer_parameters // num_ranks)
+    share = replace(
+        dims,
+        num_heads=dims.num_heads // num_ranks,
+        num_kv_heads=dims.num_kv_heads // num_ranks,
+        weight_bytes=dims.disk_dtype.itemsize * (layers + size.other_parameters),
+    )
+    return replace(size, dims=share, layer_parameters=layers)
+
+
+# -------------------- the small caches, and buffers
+
+
+def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
+    """All rows of the retrieval cache (the budget, and room to grow between two selections) and the chunks' numbers."""
+    retrieval = config.retrieval
+    shape = target.shape(dtype, torch.device("meta"))
+    numbers = retrieval.num_chunks * len(shape.full_layers) * target.num_kv_heads * torch.int64.itemsize
+    windows = sum(window_rows(reach, SHORT) | 1 for reach in shape.reaches if reach is not None)
+    rows = (retrieval.budget + retrieval.chunk_size + GROWTH) | 1
+    return rows * kv_bytes_per_token(target, dtype) + numbers + windows * shape.window_layer_bytes
+
+
+def state_bytes(target: ModelDims, dtype: torch.dtype, device: str) -> int:
+    """Running states of recurrent layers, as often as the device keeps them, and inputs of a pass in two caches."""
+    copies = STATE_COPIES + (MOST_STATE_MARKS if device == "cpu" else 0)  # a GPU's marks lie in host memory
+    inputs = 2 * target.state.layers * MOST_INPUTS * target.hidden_size * dtype.itemsize
+    return copies * target.state.nbytes(dtype) + inputs
+
+
+def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
+    """All rows of the streaming cache."""
+    shape = draft.shape(dtype, torch.device("meta"))
+    return (grown_window(config.draft, draft, dtype).window | 1) * shape.num_layers * shape.layer_bytes
+
+
+def grown_window(config: DraftConfig, draft: ModelDims, dtype: torch.dtype) -> DraftConfig:
+    """The draft's window, as large as its passes hardly notice: keys and values of WINDOW_SHARE of its weights.
+
+    On a processor, which computes in 32 bits, it stays: reading a longer one for every answer takes more than it saves.
+    """
+    if dtype.itemsize == torch.float32.itemsize:
+        return config
+    shape = draft.shape(dtype, torch.device("meta"))
+    rows = int(WINDOW_SHARE * draft.weight_bytes) // (shape.num_layers * shape.layer_bytes)
+    most = min(MOST_WINDOW, draft.max_context // 2, rows // 64 * 64)
+    return replace(config, window=max(config.window, most))
+
+
+def recorded_bytes(
+    target: ModelDims, draft: ModelDims | None, config: EngineConfig, device: str, num_shares: int
+) -> int:
+    """Memory of recorded passes on a GPU. If several share the target, only the draft's passes are recorded.
+
+    Args:
+        draft: also None on a GPU without the draft.
+    """
+    largest = target if num_shares == 1 else draft
+    return graph_bytes(largest.num_layers) if device == "cuda" and config.graphs and largest is not None else 0
+
+
+def prefill_bytes(target: ModelDims, chunk: int, dtype: torch.dtype, *, offloaded: bool) -> int:
+    """Activations of one prompt chunk at their peak, in the MLP or where parts of attention are merged.
+
+    Args:
+        offloaded: whether any layer is; then each part is added to the sum of the earlier parts, in float32.
+    """
+    wide, hidden = torch.float32.itemsize, target.hidden_size * dtype.itemsize
+    heads = target.num_heads * target.head_dim
+    # Embeddings, a layer's input, its sum with attention, the norm of that; gate, its activation, the other factor
+    mlp = 4 * hidden + 3 * (target.intermediate_size or USUAL_MLP * target.hidden_size) * dtype.itemsize
+    # Embeddings, a layer's input, the norm of that; queries, perhaps folded too, and one or two parts; their sum
+    merging = 3 * hidden + heads * (3 * (dtype.itemsize + wide) if offloaded else 4 * dtype.itemsize + 2 * wide)
+    merging += 8 * wide * target.num_heads  # log-sum-exps
+    rotary = 2 * target.head_dim * dtype.itemsize + 4 * torch.int64.itemsize  # cosines, sines, positions
+    return chunk * (max(mlp, merging) + rotary)
+
+
 def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
     """Keys and values of one token, in the layers that attend to all tokens."""
     return dims.shape(dtype, torch.device("meta")).bytes_per_token
 
 
-def side_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """Bytes of a token of context beside its keys and values, in all layers: a chunk's score."""
-    return -(-4 * target.full_layers * target.num_kv_heads // config.retrieval.chunk_size)
+# -------------------- the full cache
 
 
-def sample_bytes_per_token(target: ModelDims, dtype: torch.dtype) -> int:
-    """Of all layers: every 64th query."""
-    return -(-_query_bytes(target, dtype) // QUERY_SAMPLE_STRIDE)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSizes:
+    """Sizes of a model's full cache, or of one rank's share of it, by context and number of resident layers."""
+
+    layers: int  # that attend to all tokens
+    row_bytes: int  # keys and values of one token in one layer
+    side_bytes: int  # scores of one token in all layers
+    chunk_size: int
+    landmark_bytes: int = 0  # of one token in one layer on the device
+    sample_bytes: int = 0  # queries of one token in all layers; kept if all are on the device
+    away_bytes: int = 0  # of one token in one layer in host memory: votes, or a landmark if the policy needs them
+    fixed_bytes: int = 0  # needed besides at every context: the newest queries, in all layers
+    window_rows: tuple[int, ...] = ()  # rows of each windowed layer, which always lie on the device
+    window_row_bytes: int = 0  # keys and values of one token in one windowed layer
+    reaches: tuple[int, ...] = ()  # rows of each windowed layer that the end of a prompt remembers in host memory
+    on_host: bool = False  # whether this is the device's own memory
+    hidden_bytes: int = 0  # hidden states of one token; 0: the layers cannot be called one by one
+    # Rows of a long pass through one layer, kept until they have been read on their way to the host, while the next
+    # layer computes; 0: on a processor, which stores at once.
+    sending_rows: int = 0
+
+    @classmethod
+    def of(cls, dims: ModelDims, config: EngineConfig, dtype: torch.dtype, device: str = "cpu") -> "CacheSizes":
+        """The sizes for a model."""
+        shape, chunk = dims.shape(dtype, torch.device("meta")), config.retrieval.chunk_size
+        queries = dims.full_layers * dims.num_heads * dims.head_dim * dtype.itemsize
+        landmark = -(-dims.num_kv_heads * dims.head_dim * dtype.itemsize // chunk)  # a key in the type of computation
+        votes = -(-MOST_GROUPS * dims.num_kv_heads * min(dtype.itemsize, 4) // chunk)  # by groups of tokens
+        # Rows added by rounding up: of sampled queries one for those not sampled and one for the last interval, and one
+        # landmark of each layer, in the type of computation
+        one = shape.bytes_per_token * dtype.itemsize // (dims.kv_dtype or dtype).itemsize // 2
+        return cls(
+            layers=len(shape.full_layers),
+            row_bytes=shape.layer_bytes,
+            side_bytes=-(-4 * dims.full_layers * dims.num_kv_heads // chunk),
+            chunk_size=chunk,
+            landmark_bytes=landmark,
+            sample_bytes=-(-queries // QUERY_SAMPLE_STRIDE),
+            away_bytes=landmark if needs_landmarks(config.retrieval) else votes,
+            fixed_bytes=(QUERY_LOG + 2) * queries + one,
+            window_rows=tuple(window_rows(reach, FORGETTABLE) for reach in shape.reaches if reach is not None),
+            window_row_bytes=shape.window_layer_bytes,
+            reaches=tuple(reach.size for reach in shape.reaches if reach is not None),
+            on_host=device != "cuda",
+            hidden_bytes=dims.hidden_size * dtype.itemsize if dims.layerwise and config.layerwise else 0,
+            sending_rows=choose_prefill_chunk(dims, config, device, offloaded=True).value if device == "cuda" else 0,
+        )
+
+    def layer_bytes(self, context: int) -> int:
+        """Keys and values of one resident layer, an odd number of rows (`KVShape.allocate`)."""
+        return self.row_bytes * (context | 1)
+
+    def beside_bytes(self, context: int, resident: int) -> int:
+        """What chooses chunks, which always lies on the device: landmarks, votes, scores and query log."""
+        layers = resident * self.landmark_bytes + (self.layers - resident) * self.away_bytes
+        samples = self.sample_bytes if resident == self.layers else 0
+        return (self.side_bytes + layers + samples) * context + self.fixed_bytes
+
+    def remembered_bytes(self, context: int) -> int:
+        """Host memory for the windows at the ends of the book and of the newest prompts."""
+        return MOST_WINDOW_MARKS * sum(min(rows, context) for rows in self.reaches) * self.window_row_bytes
+
+    def block_rows(self, context: int) -> int:
+        """Rows of one layer that cross the link in one block; a multiple of the chunk size."""
+        rows = max(LEAST_BLOCK, min(PIECE_BYTES // self.row_bytes, context // FEWEST_BLOCKS))
+        return -(-rows // self.chunk_size) * self.chunk_size
+
+    def tail_bytes(self, context: int) -> int:
+        """Newest rows of one offloaded layer that stay on the device, and those that a long pass keeps beside them."""
+        block = self.block_rows(context)
+        return ((tail_rows(block) | 1) + KEPT_ROWS + block - 1) * self.row_bytes
+
+    def device_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
+        """Device memory of the full cache with this many resident layers.
+
+        For the other layers there are buffers for blocks on their way: the ring's, and one to the host with the rows
+        that it takes.
+        """
+        kept, side, away = (
+            resident * self.layer_bytes(context),
+            self.beside_bytes(context, resident),
+            self.layers - resident,
+        )
+        windows = sum(min(rows, context) | 1 for rows in self.window_rows) * self.window_row_bytes
+        shared = (
+            PlanRow(f"windows of {len(self.window_rows)} layers", windows),
+            PlanRow(REMEMBERED, self.remembered_bytes(context) if self.on_host else 0),
+        )
+        if not away:
+            return _taken(PlanRow("full cache, landmarks, query log", kept + side), *shared)
+        block = self.block_rows(context)
+        ring = RING_SLOTS * GROUP * block + (block + self.sending_rows if self.sending_rows else 0)
+        return _taken(
+            PlanRow(f"full cache, {resident} of {self.layers} layers", kept),
+            *shared,
+            PlanRow("votes, query log", side),
+            PlanRow("newest rows of offloaded layers", away * self.tail_bytes(context)),
+            PlanRow("ring of copies", ring * self.row_bytes),
+        )
+
+    def device_bytes(self, context: int, resident: int) -> int:
+        """Sum of `device_rows`."""
+        return total(self.device_rows(context, resident))
+
+    def host_bytes(self, context: int, resident: int) -> int:
+        """Host memory of the full cache: whole blocks."""
+        away = self.layers - resident
+        block = self.block_rows(context) if away else 1
+        return away * self.row_bytes * (-(-context // block) * block)
+
+    def host_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
+        """What lies in the memory of a GPU's host: the full cache's other layers, and remembered windows."""
+        which = f", {self.layers - resident} of {self.layers} layers" if resident else ""
+        remembered = 0 if self.on_host else self.remembered_bytes(context)
+        return _taken(
+            PlanRow(f"full cache{which}, host", self.host_bytes(context, resident)), PlanRow(REMEMBERED, remembered)
+        )
+
+    def block_bytes(self, context: int, block: int, lent: int) -> int:
+        """Device memory for reading blocks of so many tokens layer by layer: one layer's rows, and hidden states.
+
+        Args:
+            lent: bytes of the retrieval cache, which are free meanwhile.
+        """
+        return max(0, self.layer_bytes(context) + block * self.hidden_bytes - lent) if block else 0
+
+    def offload(self, context: int, resident: int) -> Offload | None:
+        """The settings for the cache's offloaded layers; None: there are none."""
+        if resident == self.layers:
+            return None
+        return Offload(num_resident=resident, block_rows=self.block_rows(context), group=GROUP, num_slots=RING_SLOTS)
 
 
-def landmark_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """Of one layer: a landmark per chunk, a key in the type of computation."""
-    return -(-target.num_kv_heads * target.head_dim * dtype.itemsize // config.retrieval.chunk_size)
-
-
-def vote_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """Of one layer in host memory: what its newest pass attended to, by groups of tokens."""
-    return -(-MOST_GROUPS * target.num_kv_heads * min(dtype.itemsize, 4) // config.retrieval.chunk_size)
-
-
-def beside_bytes(target: ModelDims, dtype: torch.dtype) -> int:
-    """Bytes beside the full cache at every context: the newest queries, and rows added by rounding up.
-
-    Those are two rows of sampled queries (one for queries not sampled, one for the last interval), and one landmark.
-    """
-    landmark = _wide(kv_bytes_per_token(target, dtype), target, dtype) // 2
-    return (QUERY_LOG + 2) * _query_bytes(target, dtype) + landmark
-
-
-def _wide(kv_bytes: int, target: ModelDims, dtype: torch.dtype) -> int:
-    """Keys and values in the type of computation, which landmarks have."""
-    return kv_bytes * dtype.itemsize // (target.kv_dtype or dtype).itemsize
-
-
-def _query_bytes(target: ModelDims, dtype: torch.dtype) -> int:
-    return target.full_layers * target.num_heads * target.head_dim * dtype.itemsize
-
-
-def gib(size_bytes: int) -> str:
-    """12.6 GiB."""
-    tiny = size_bytes < GIB // 10  # of a small model: 0.0 GiB would say nothing
-    return f"{size_bytes / (1 << 20):.1f} MiB" if tiny else f"{size_bytes / GIB:.1f} GiB"
+def _taken(*rows: PlanRow) -> tuple[PlanRow, ...]:
+    return tuple(row for row in rows if row.size_bytes)

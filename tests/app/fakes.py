@@ -37,8 +37,8 @@ from core.generation.reading_pace import ReadingPace
 from core.generation.text import Turn
 from core.generation.together import Question, one_by_one
 from core.planning.choices import Choice
+from core.planning.devices import nominal_bandwidths
 from core.planning.hardware import Machine
-from core.planning.machine_spec import nominal_bandwidths
 from core.planning.nvidia import UnusedGpu
 from core.planning.sizes import PlanRow
 

@@ -14,7 +14,7 @@ from core.generation.events import Finished
 from core.generation.session import Conversation
 from core.models.hub.catalog import ROOT
 from core.ops.threads import most_threads, set_most_threads
-from core.planning.planner import make_plan
+from core.planning.plan import make_plan
 from tests.core.toys import MACHINE
 
 BOOKS = ROOT / "assets" / "books"

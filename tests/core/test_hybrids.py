@@ -18,7 +18,7 @@ from core.models.head_layout import is_divisible
 from core.models.hf_attention import ATTENTION_NAME
 from core.models.loader import LoadedModel, dims_of, prepared
 from core.models.rotary import KeyShift
-from core.planning.planner import make_plan
+from core.planning.plan import make_plan
 from tests.core.models.tiny_families import tiny_family, twin_models
 from tests.core.toys import CPU, MACHINE, Letters, random_prompt
 

@@ -22,7 +22,7 @@ from core.ops import transfer
 from core.ops.backend import STOCK
 from core.ops.transfer import HostRows, pinning
 from core.planning.choices import Choice, choose_cpu_attention
-from core.planning.cost_model import Sharing, measure_sharing, share_of
+from core.planning.measured import Sharing, measure_sharing, share_of
 from tests.core.toys import random_prompt, tiny_engine, tiny_shape
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
@@ -31,7 +31,7 @@ METHODS = ("autoregressive", "triforce", "retrieval", "draft")
 
 @pytest.fixture(autouse=True)
 def short_calibration(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("core.planning.cost_model.LINK_BYTES", 1 << 20)
+    monkeypatch.setattr("core.planning.measured.LINK_BYTES", 1 << 20)
     yield
 
 
@@ -125,7 +125,7 @@ def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatc
 
 
 def test_a_calibration_takes_the_real_shape_and_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.planning.cost_model.SHARING_BYTES", 1 << 20)
+    monkeypatch.setattr("core.planning.measured.SHARING_BYTES", 1 << 20)
     for dtype in (torch.float32, torch.float16):
         found = measure_sharing((2, 2, 64, 16), 4, 8, dtype, torch.device("cpu"))
         assert found.link > 0 and found.host > 0

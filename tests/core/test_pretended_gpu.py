@@ -23,7 +23,6 @@ from core.ops.graphs import Graphs
 from core.ops.host_attention import HostAttention
 from core.ops.transfer import HostRows
 from core.planning.choices import Choice
-from core.planning.cost_model import measure_bandwidth
 from core.planning.hardware import (
     cap_memory,
     peak_memory_bytes,
@@ -32,7 +31,8 @@ from core.planning.hardware import (
     this_machine,
     used_memory_bytes,
 )
-from core.planning.planner import make_plan
+from core.planning.measured import measure_bandwidth
+from core.planning.plan import make_plan
 from tests.core import cuda_stubs as stubs
 from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
 from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config
@@ -50,8 +50,8 @@ NOT_REACHED = {"set_device": "each further rank of a model calls it, in a proces
 
 @pytest.fixture(autouse=True)
 def short_calibrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.planning.cost_model.LINK_BYTES", 1 << 12)
-    monkeypatch.setattr("core.planning.cost_model.SHARING_BYTES", 1 << 12)
+    monkeypatch.setattr("core.planning.measured.LINK_BYTES", 1 << 12)
+    monkeypatch.setattr("core.planning.measured.SHARING_BYTES", 1 << 12)
 
 
 @pytest.fixture

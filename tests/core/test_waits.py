@@ -31,8 +31,8 @@ def counted(way: str, sampling: SamplingParams, new: int, method: str = "triforc
     """Waits of an answer to a prompt that was read."""
     ledger = Ledger()
     with pretended_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("core.planning.cost_model.LINK_BYTES", 1 << 12)
-        patch.setattr("core.planning.cost_model.SHARING_BYTES", 1 << 12)
+        patch.setattr("core.planning.measured.LINK_BYTES", 1 << 12)
+        patch.setattr("core.planning.measured.SHARING_BYTES", 1 << 12)
         engine: Engine = engine_on("cuda", **WAYS[way])  # type: ignore[arg-type]
         for _ in engine.read(PROMPT):
             pass

@@ -19,9 +19,9 @@ from core.generation.loaded import LoadedModels
 from core.models.cached_model import CachedModel
 from core.models.hf_attention import ATTENTION_NAME
 from core.models.loader import dims_of, prepared
-from core.planning.cache_sizes import REMEMBERED
-from core.planning.placement import Rooms, find_fit
-from core.planning.planner import make_plan
+from core.planning.fit import Rooms, find_fit
+from core.planning.plan import make_plan
+from core.planning.sizes import REMEMBERED
 from tests.core.models.tiny_families import tiny_family, twin_models
 from tests.core.toys import CPU, MACHINE, Letters, random_prompt
 

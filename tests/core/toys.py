@@ -22,7 +22,7 @@ from core.models.self_draft import self_draft_of
 from core.ops.backend import STOCK, Backend
 from core.ops.graphs import Graphs
 from core.planning.hardware import Machine
-from core.planning.planner import make_plan
+from core.planning.plan import make_plan
 
 CPU = torch.device("cpu")
 VOCAB = 64

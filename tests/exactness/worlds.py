@@ -25,8 +25,8 @@ from core.generation.text import ChatText
 from core.models.loader import LoadedModel
 from core.models.self_draft import self_draft_of
 from core.ops.graphs import Graphs
-from core.planning import cache_sizes, cost_model
-from core.planning.planner import make_plan
+from core.planning import measured, sizes
+from core.planning.plan import make_plan
 from tests.core.models.tiny_families import tiny_family
 from tests.core.toys import CPU, MACHINE, loaded, tiny_config, tiny_model
 from tests.exactness.cases import Case, LetterChat, Pair, Setup
@@ -221,15 +221,15 @@ def quick() -> Iterator[None]:
 
     Windowed layers can forget no more than a round, so that going back needs what is remembered, or reads again.
     """
-    before = interleave.SLICE_SECONDS, cost_model.LINK_BYTES, torch.get_num_threads()
+    before = interleave.SLICE_SECONDS, measured.LINK_BYTES, torch.get_num_threads()
     folder_log, level = logging.getLogger("core.kv_store.folder"), logging.getLogger("core.kv_store.folder").level
     folder_log.setLevel(logging.ERROR)  # books are damaged on purpose
-    interleave.SLICE_SECONDS, cost_model.LINK_BYTES = 0.0, 1 << 20
+    interleave.SLICE_SECONDS, measured.LINK_BYTES = 0.0, 1 << 20
     torch.set_num_threads(1)  # several would wait for one another where other work has the same cores
     try:
-        with patch.object(full, "FORGETTABLE", 96), patch.object(cache_sizes, "FORGETTABLE", 96):
+        with patch.object(full, "FORGETTABLE", 96), patch.object(sizes, "FORGETTABLE", 96):
             yield
     finally:
-        interleave.SLICE_SECONDS, cost_model.LINK_BYTES = before[:2]
+        interleave.SLICE_SECONDS, measured.LINK_BYTES = before[:2]
         torch.set_num_threads(before[2])
         folder_log.setLevel(level)

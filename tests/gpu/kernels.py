@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from core.ops.attention import attend
-from core.planning.cost_model import measure_bandwidth, measure_link, measure_sharing
 from core.planning.hardware import free_memory_bytes
+from core.planning.measured import measure_bandwidth, measure_link, measure_sharing
 from tests.gpu.checklist import Here
 from tests.gpu.machine import NOT_HERE, device_of
 from tests.gpu.traces import wait

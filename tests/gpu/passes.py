@@ -23,7 +23,7 @@ from core.models.loader import LoadedModel
 from core.ops.graphs import Graphs
 from core.ops.transfer import PrefetchRing
 from core.planning.choices import Choice
-from core.planning.planner import make_plan
+from core.planning.plan import make_plan
 from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config
 from tests.gpu.checklist import Here
 from tests.gpu.machine import NOT_HERE, device_of

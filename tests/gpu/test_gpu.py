@@ -27,7 +27,7 @@ from core.ops.graphs import Graphs
 from core.ops.host_attention import HostAttention
 from core.ops.transfer import HostRows
 from core.planning.choices import Choice
-from core.planning.planner import make_plan
+from core.planning.plan import make_plan
 from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

@@ -216,8 +216,8 @@ def _known_sizes(name: str) -> _Sizes:
 
 def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "Machine", source: ModelSource) -> Fit:
     """Plan a model as loading would; distinguishes weights that do not fit a machine from a context that does not."""
-    from core.planning.composition import compose_here, usual_acceptance
-    from core.planning.speed_model import of_another
+    from core.planning.composition import compose_here
+    from core.planning.forecast import of_another, usual_acceptance
 
     config, again = source.config(name), partial(fit_of, name, target, draft, machine)
     draft, known = None if config.draft_model == "none" else draft, catalog.entries().get(name)

@@ -10,8 +10,8 @@ if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that 
     from app.runtime.events import Ready
     from core.config import EngineConfig
     from core.models.param_count import ModelSize
-    from core.planning.memory_plan import Plan
-    from core.planning.speed_model import Acceptance
+    from core.planning.forecast import Acceptance
+    from core.planning.plan import Plan
 
 PAGES = 100
 USABLE_TOKENS_PER_SECOND = 5.0  # a little faster than people read aloud
@@ -54,13 +54,11 @@ def expected_speeds(
     plan: "Plan", target: "ModelSize", draft: "ModelSize | None", config: "EngineConfig", acceptance: "Acceptance"
 ) -> Speeds:
     """The model of `doctor`: nominal rates of GPUs, rates of a processor that were measured here."""
-    from core.planning.cost_model import PROCESSOR
-    from core.planning.machine_spec import nominal_flops
-    from core.planning.speed_model import predict, reading_seconds
+    from core.planning.forecast import predict, reading_seconds
+    from core.planning.measured import PROCESSOR
 
-    rates, flops = plan.nominal, nominal_flops(plan.nominal.memory.because).value
-    if plan.device.value == "cpu":
-        rates, flops = PROCESSOR.rates(), PROCESSOR.flops()
+    on_cpu = plan.device.value == "cpu"
+    rates, flops = PROCESSOR.rates() if on_cpu else plan.nominal, _flops(plan)
     drafting = draft if plan.composition is not None and plan.composition.value.has_draft else None
     found = predict(target, drafting, config, plan, rates, acceptance)
     pages = min(PAGES, plan.context.value // PAGE_TOKENS)
@@ -78,16 +76,22 @@ def reading_time(ready: "Ready", num_tokens: int) -> float | None:
 
     By what it has read since it was loaded, else by the model of `expected_speeds`.
     """
-    from core.planning.cost_model import PROCESSOR
-    from core.planning.machine_spec import nominal_flops
-    from core.planning.speed_model import reading_seconds
+    from core.planning.forecast import reading_seconds
 
     info = ready.info
     measured, target = info.pace.whole(num_tokens), info.target_dims
     if measured is not None or target is None:
         return measured
-    on_cpu = info.plan.device.value == "cpu"
-    flops = PROCESSOR.flops() if on_cpu else nominal_flops(info.plan.nominal.memory.because).value
     parameters = target.weight_bytes // target.disk_dtype.itemsize
     parameters -= info.experts.parameters - info.experts.active if info.experts else 0
-    return reading_seconds(num_tokens, target, parameters, flops)
+    return reading_seconds(num_tokens, target, parameters, _flops(info.plan))
+
+
+def _flops(plan: "Plan") -> float:
+    """Operations per second in large products: measured of a processor, of a GPU by its data sheet."""
+    from core.planning.measured import PROCESSOR
+
+    if plan.device.value == "cpu":
+        return PROCESSOR.flops()
+    assert plan.nominal.products is not None, "of every known GPU"
+    return plan.nominal.products.value

@@ -16,10 +16,20 @@ from core.decoding.stats import DecodeStats
 from core.engine_info import EngineInfo
 from core.models.hub.catalog import entries
 from core.planning.choices import Choice
-from core.planning.composition import usual_acceptance
-from core.planning.cost_model import PROCESSOR, PassReads, heads_of
-from core.planning.machine_spec import Bandwidths
-from core.planning.speed_model import META, Acceptance, Prediction, Reads, bandwidth_of, of_another, predict_reads
+from core.planning.devices import Bandwidths
+from core.planning.forecast import (
+    META,
+    Acceptance,
+    PassReads,
+    Prediction,
+    Reads,
+    bandwidth_of,
+    heads_of,
+    of_another,
+    predict_reads,
+    usual_acceptance,
+)
+from core.planning.measured import PROCESSOR
 
 
 def expect(

@@ -17,10 +17,10 @@ from core.decoding.stats import DecodeStats, LevelStats
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
     from core.engine_info import EngineInfo
+    from core.planning.forecast import Prediction
     from core.planning.hardware import Machine
-    from core.planning.memory_plan import Plan
+    from core.planning.plan import Plan
     from core.planning.sizes import PlanRow
-    from core.planning.speed_model import Prediction
 
 
 class Part(NamedTuple):

@@ -25,8 +25,8 @@ from app.ui.system.view import system
 from core.decoding.stats import DecodeStats
 
 if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that while the page is already served
+    from core.planning.forecast import Prediction
     from core.planning.hardware import Machine
-    from core.planning.speed_model import Prediction
 
 DEFAULT_FOLDER = ".triforce-reader"
 OURS = ("uploads", "conversations", "shelf")  # in the data folder; a folder chosen by the user may have others

@@ -28,8 +28,7 @@ from core.engine_builder import LoadedPair
 from core.engine_info import EngineInfo
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.planning.hardware import cap_memory, resolve_device, this_machine
-from core.planning.memory_plan import Plan
-from core.planning.planner import make_plan
+from core.planning.plan import Plan, make_plan
 
 SHIPPED, PUBLISHED, PLUS = "as shipped", "as published", "published plus"
 ROOM = 256  # tokens beyond the answer: rounds may be longer than needed

@@ -23,7 +23,7 @@ from core.generation.session import Conversation
 from core.generation.text import ChatText
 from core.generation.together import Question, Together
 from core.planning.choices import Choice
-from core.planning.memory_plan import Plan
+from core.planning.plan import Plan
 from core.planning.sizes import RETRIEVAL, STREAMING
 
 Texts = Literal["own", "shared"]

@@ -22,8 +22,7 @@ from core.engine_builder import LoadedPair
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.generation.events import Finished, PrefillProgress
 from core.planning.hardware import cap_memory, peak_memory_bytes, reset_peak_memory, resolve_device, this_machine
-from core.planning.memory_plan import Plan
-from core.planning.planner import make_plan
+from core.planning.plan import Plan, make_plan
 
 PLACEMENTS: tuple[PlacementWish, ...] = ("resident", "split", "offloaded")
 DEFAULT_CONTEXTS = {"cpu": (4096, 8192, 16384), "cuda": (32768, 61440, 122880)}

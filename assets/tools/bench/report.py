@@ -17,7 +17,7 @@ from core.config import EngineConfig, RetrievalConfig
 from core.decoding.registry import EXACT_METHODS
 from core.models.hub.catalog import ROOT
 from core.planning.hardware import Machine
-from core.planning.memory_plan import Plan
+from core.planning.plan import Plan
 
 DEFAULT_NEW_TOKENS = 128
 BENCH_SEED = 900_000  # far from the seeds of training and of the sample books

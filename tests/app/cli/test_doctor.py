@@ -12,9 +12,9 @@ from app.cli import doctor
 from app.cli.doctor import parsers_line
 from core.planning import hardware
 from core.planning.choices import Choice
-from core.planning.cost_model import Processor
-from core.planning.machine_spec import ON_PROCESSOR, Bandwidths
-from core.planning.speed_model import PUBLISHED
+from core.planning.devices import ON_PROCESSOR, Bandwidths
+from core.planning.forecast import PUBLISHED
+from core.planning.measured import Processor
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def test_what_this_system_leaves_open_to_parsers_is_told_in_a_line() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--model", "llama2-13b-128k", "--assume", "1x4090"], "weights do not fit"),
+        (["--model", "llama2-13b-128k", "--assume", "1x4090"], "lies beside them need"),
         (
             ["--model", "llama2-7b-128k", "--assume", "1x4090", "--host-memory", "32", "--context", "131072"],
             "a context of 131,072 tokens does not",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.documents.messages import Refused
+from app.documents.archive import Refused
 from app.documents.xhtml import read_markup
 
 

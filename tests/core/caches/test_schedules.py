@@ -25,7 +25,7 @@ from core.caches.retrieval import RetrievalCache
 from core.config import RetrievalConfig
 from core.ops import transfer
 from core.ops.native import VOTERS
-from core.planning.cache_sizes import CacheSizes
+from core.planning.sizes import CacheSizes
 from tests.core.ops.simulated import DEVICE, SimulatedDevice, simulated
 from tests.core.toys import CPU
 

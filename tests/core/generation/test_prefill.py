@@ -25,7 +25,7 @@ from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
 from core.models.loader import ModelDims
 from core.planning.hardware import Gpu, Machine
-from core.planning.planner import make_plan
+from core.planning.plan import make_plan
 from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
 
 PLACES = {
@@ -43,7 +43,7 @@ READ_TOKENS = 700  # not a multiple of the chunk, nor of any block below
 
 @pytest.fixture(autouse=True)
 def short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.planning.cost_model.LINK_BYTES", 1 << 20)
+    monkeypatch.setattr("core.planning.measured.LINK_BYTES", 1 << 20)
 
 
 def read(

@@ -20,7 +20,7 @@ from core.ops.backend import Backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.native import KEYS_OF_A_SHARE
-from core.planning.planner import make_plan
+from core.planning.plan import make_plan
 from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
 
 GREEDY = SamplingParams()

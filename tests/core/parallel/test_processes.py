@@ -24,7 +24,7 @@ from core.generation.events import Finished, RoundDone
 from core.parallel.commands import LetHostAttend, Select
 from core.parallel.leader_caches import LedFullCache
 from core.parallel.rank_pool import RankPool
-from core.planning.cost_model import Sharing
+from core.planning.measured import Sharing
 from tests.core.parallel.test_shard import LOGIT_TOLERANCE
 from tests.core.parallel.toys import NOISE, shared_engine
 from tests.core.toys import random_prompt, tiny_engine

@@ -10,8 +10,8 @@ from core.generation.loaded import LoadedModels
 from core.models.loader import read_dims
 from core.ops.backend import STOCK
 from core.parallel.rank_pool import RankPool, load_shared
-from core.planning.planner import make_plan
-from core.planning.tp_planning import for_one_rank, one_share
+from core.planning.composition import one_share
+from core.planning.plan import make_plan
 from tests.core.toys import MACHINE, Letters, loaded, tiny_config
 
 NOISE = 0.05
@@ -34,7 +34,7 @@ def shared_engine(folder: Path, kv_heads: int, offload: Offload | None = None) -
     cast(Any, loaded(config, 3).module).save_pretrained(folder)
     draft = loaded(config, 3, NOISE)
     share, machine = one_share(folder, read_dims(folder), CONFIG, MACHINE)
-    plan = for_one_rank(make_plan(share, draft.dims, CONFIG, machine), CONFIG.num_gpus)
+    plan = make_plan(share, draft.dims, CONFIG, machine)
     ranks, target = load_shared(folder, share, CONFIG, plan, STOCK, offload)
     return Engine(
         CONFIG, plan, Letters(), LoadedModels(target=target, draft=draft, ranks=ranks), offload=offload

@@ -32,11 +32,9 @@ from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel, ModelDims
-from core.planning.cache_sizes import CacheSizes
 from core.planning.hardware import Gpu, Machine, this_machine
-from core.planning.memory_plan import Plan
-from core.planning.planner import make_plan
-from core.planning.sizes import grown_window, retrieval_bytes, streaming_bytes
+from core.planning.plan import Plan, make_plan
+from core.planning.sizes import CacheSizes, grown_window, retrieval_bytes, streaming_bytes
 from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu
 from tests.core.toys import Letters, loaded, random_prompt
 
@@ -86,11 +84,11 @@ def config_of(heads: int, kv_heads: int, layers: int) -> LlamaConfig:
 def small_world() -> Iterator[PretendedGpu]:
     """A pretended GPU, and constants in proportion to a small model."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("core.planning.cache_sizes.PIECE_BYTES", 1 << 15)
+        patch.setattr("core.planning.sizes.PIECE_BYTES", 1 << 15)
         patch.setattr("core.planning.choices.LINK_BOUND_ROWS", 128)
         patch.setattr("core.ops.transfer.PICKED_BYTES", 1 << 15)
-        patch.setattr("core.planning.cost_model.LINK_BYTES", 1 << 12)
-        patch.setattr("core.planning.cost_model.SHARING_BYTES", 1 << 12)
+        patch.setattr("core.planning.measured.LINK_BYTES", 1 << 12)
+        patch.setattr("core.planning.measured.SHARING_BYTES", 1 << 12)
         with pretended_gpu() as gpu:
             yield gpu
 

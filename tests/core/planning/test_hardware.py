@@ -16,8 +16,9 @@ from core.config import EngineConfig
 from core.engine import Engine
 from core.engine_builder import LoadedPair
 from core.errors import InvalidSetting, NotEnoughMemory
-from core.planning import hardware, nvidia, tp_planning
+from core.planning import composition, hardware, nvidia
 from core.planning.choices import choose_device
+from core.planning.devices import make_rig
 from core.planning.hardware import (
     CONTEXT_BYTES,
     Gpu,
@@ -27,7 +28,6 @@ from core.planning.hardware import (
     resolve_device,
     this_machine,
 )
-from core.planning.machine_spec import make_rig
 from core.planning.nvidia import DriverAnswer, DriverGpu, InstalledTorch
 from tests.core.fake_cuda import FakeCuda, install
 from tests.core.toys import MACHINE
@@ -229,7 +229,7 @@ def test_a_gpu_that_torch_cannot_use_is_told_with_what_mends_it(
         choose_device(EngineConfig(device="cuda"), machine)
     assert (refused.value.problem, refused.value.hint) == (because, hint)
     for ask in (
-        lambda: tp_planning.one_share(Path(), None, EngineConfig(num_gpus=2), machine),  # type: ignore[arg-type]
+        lambda: composition.one_share(Path(), None, EngineConfig(num_gpus=2), machine),  # type: ignore[arg-type]
         lambda: make_rig(machine, num_gpus=2),
     ):
         with pytest.raises(InvalidSetting) as too_many:

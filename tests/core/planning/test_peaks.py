@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from core.caches.full import FullCache
-from core.planning.cache_sizes import CacheSizes
+from core.planning.sizes import CacheSizes
 from tests.core.planning.peaks import (
     BUDGET,
     HALF,

@@ -13,7 +13,7 @@ from app.runtime.worker import EngineWorker
 from app.ui.reading.parts import PARTS, samples
 from app.ui.site import Drawer, Site
 from core.generation.reading_pace import work_of
-from core.planning.cost_model import Processor
+from core.planning.measured import Processor
 from tests.app.conversations.test_tree import a_dialogue, exchange
 from tests.app.fakes import FakeEngine
 from tests.core.toys import tiny_engine

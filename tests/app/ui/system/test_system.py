@@ -31,12 +31,12 @@ from core.errors import NotEnoughMemory
 from core.models.hub.catalog import find
 from core.models.loader import read_dims
 from core.planning.choices import Choice
-from core.planning.cost_model import Processor
+from core.planning.devices import Bandwidths, RowCosts
+from core.planning.forecast import PUBLISHED
 from core.planning.hardware import Gpu, Machine
-from core.planning.machine_spec import Bandwidths, RowCosts
-from core.planning.planner import make_plan
+from core.planning.measured import Processor
+from core.planning.plan import make_plan
 from core.planning.sizes import DRAFTING_WEIGHTS
-from core.planning.speed_model import PUBLISHED
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, lane_stats, opened, write_book
 from tests.app.ui.race.test_race import raced
 

@@ -14,7 +14,7 @@ from core.config import EngineConfig, RetrievalConfig
 from core.engine import Engine
 from core.engine_builder import LoadedPair
 from core.errors import InvalidSetting, NotEnoughMemory
-from core.planning.memory_plan import Plan
+from core.planning.plan import Plan
 
 
 def test_every_variant_but_the_first_is_one_change() -> None:

@@ -10,7 +10,7 @@ import launch as launcher
 
 @pytest.fixture(autouse=True)
 def short_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.planning.cost_model.LINK_BYTES", 1 << 20)
+    monkeypatch.setattr("core.planning.measured.LINK_BYTES", 1 << 20)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it collects what other tests left

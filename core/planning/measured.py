@@ -1,16 +1,12 @@
-"""What a pass should cost, from bytes, rates and rows: `doctor` shows it, and benchmarks are compared with it.
+"""What this machine reaches, measured: its processor, and the link beside the host's attention.
 
-A pass reads its weights and its keys and values once, computes for each row, and pays a fixed overhead per layer. These
-are predictions, never results; the same function, with nominal rates, also shapes the rounds of sampled texts. What
-products and attention reach on this processor, the speed of the link and of the host's attention beside it are
-measured, and the host's share follows from both.
+Forecasts rest on these rates where the machine is this one; the host's share of the attention follows from them.
 """
 
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -18,9 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.caches.base import KVShape
 from core.config import MOST_CPU_SHARE, MOST_GUESSES
-from core.decoding.adaptive import PassCost
 from core.ops.attention import attend
 from core.ops.host_attention import HostAttention
 from core.ops.kernel import small_rows
@@ -30,11 +24,8 @@ from core.ops.link import LINK_BYTES, link_rate
 from core.ops.native import KEPT_AS, SmallRows
 from core.ops.transfer import HostRows
 from core.planning.choices import Choice
-from core.planning.machine_spec import Bandwidths, RowCosts
+from core.planning.devices import Bandwidths, RowCosts
 
-# Fixed cost of a layer in a pass, in seconds: norms, rotations, small products, calls. CPU: what SmolLM2 and
-# Qwen2.5-Coder-0.5B take beyond their bytes on two server cores; CUDA: eager launches.
-LAYER_OVERHEAD = {"cpu": 2e-4, "cuda": 2.5e-4}
 # What is measured of a processor: products with weights of so many bytes, and attention to so many numbers, more than
 # its caches hold; of one row and of several
 PROBED_BYTES, PROBED_WIDTH, PROBED_NUMBERS, PROBED_KV_HEADS, PROBED_DIM = 128 << 20, 1024, 24 << 20, 2, 128
@@ -44,81 +35,6 @@ SHARING_BYTES = 256 << 20  # of blocks, more than processor caches hold
 SHARING_ROWS = MOST_GUESSES + 1  # of a round's verification: rounds are long where the link limits a pass
 LEAST_GAIN = 0.1  # of the link's time: a smaller gain is not worth a thread
 SHARE_STEP = 0.05  # shares are multiples of it, so that most starts on one machine choose the same share
-
-
-@dataclass(frozen=True, slots=True)
-class PassReads:
-    """Bytes that a pass through one model reads, by place."""
-
-    layers: int
-    weights: int
-    kv: int  # keys and values in the computing device's memory
-    link: int = 0  # keys and values that come from host memory
-    host: int = 0  # keys and values that the host attends to in place
-    experts: int = 0  # all experts of a mixture, not among `weights`
-    used: float = 1.0  # share of them that one row needs
-    number_bytes: int = 2  # of a number among keys and values
-    group: int = 1  # query heads of a KV head: so many rows attend to its keys for one token
-
-    @classmethod
-    def of(
-        cls,
-        layers: int,
-        weights: int,
-        kv: int,
-        resident: int | None = None,
-        attended: float = 0.0,
-        *,
-        windowed: int = 0,
-        windows: int = 0,
-        experts: int = 0,
-        used: float = 1.0,
-        heads: tuple[int, int] = (2, 1),
-    ) -> "PassReads":
-        """The reads for a cache of `kv` bytes.
-
-        Args:
-            resident: number of its layers on the device; None: all.
-            attended: share of the other layers' bytes that the host attends to.
-            windowed: number of layers with a window, which are always on the device; `windows`: their bytes.
-            experts: bytes among `weights` of which a row needs the share `used`.
-            heads: `number_bytes` and `group`, see `heads_of`.
-        """
-        away = 0 if resident is None or layers == windowed else kv - kv * resident // (layers - windowed)
-        host = round(attended * away)
-        return cls(layers, weights - experts, windows + kv - away, away - host, host, experts, used, *heads)
-
-
-def heads_of(shape: KVShape) -> tuple[int, int]:
-    """Bytes of a number among keys and values, and query heads of a KV head."""
-    return shape.kv_dtype.itemsize, max(1, shape.num_heads // max(1, shape.num_kv_heads))
-
-
-def fixed_seconds(device: str, num_layers: int) -> float:
-    """Seconds of a pass that depend neither on what it reads nor on its rows."""
-    return LAYER_OVERHEAD[device] * num_layers
-
-
-def pass_cost(device: str, reads: PassReads, rates: Bandwidths) -> PassCost:
-    """Fixed cost, plus the slowest of three that run in parallel: device, link and host.
-
-    Further rows make the device's part longer: products by a share of their weights, attention by the work of their
-    query heads. The link carries the same bytes for one row and for many. Without a link (a processor has only one
-    memory) everything is read here.
-    """
-    fixed, weights = fixed_seconds(device, reads.layers), reads.weights / rates.memory.value
-    kv = reads.kv + (0 if rates.link else reads.link) + (0 if rates.host else reads.host)
-    numbers = kv / reads.number_bytes
-    attending = numbers * rates.rows.attended * reads.group
-    base = fixed + weights + kv / rates.memory.value + numbers * rates.rows.number + attending
-    further = rates.rows.product * weights + attending
-    carried = reads.link / rates.link.value if rates.link else 0.0
-    attended = reads.host / rates.host.value if rates.host else 0.0
-    beside = fixed + max(carried, attended) if max(carried, attended) else 0.0
-    return PassCost(base, further / base, beside, reads.experts / rates.memory.value, reads.used)
-
-
-# -------------------- measuring the processor
 
 
 class Processor:

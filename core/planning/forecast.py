@@ -1,36 +1,34 @@
-"""How fast a planned machine should decode, from bytes, rates and acceptance. Predictions, never results.
+"""How fast a planned machine should decode, from bytes, rates and rows. Predictions, never results.
 
-A pass over the full cache takes as long as the slowest of three that run in parallel: the device reading its own memory
-and computing, the link carrying the offloaded layers, the host reading what it attends to. TriForce's round is modelled
-as in arXiv 2211.17192 with the best round shape. Every number has its source: measured here, nominal, published, or
-seen. Nothing is chosen by it: what decodes fastest is measured while it decodes.
+A pass reads its weights and its keys and values once, computes for each row, and pays a fixed overhead per layer. It
+takes as long as the slowest of three that run in parallel: the device reading its own memory and computing, the link
+carrying the offloaded layers, the host reading what it attends to. TriForce's round is modelled as in arXiv 2211.17192
+with the best round shape. Every number has its source: measured here, nominal, published, or seen. Only the retrieval
+budget of a plan is chosen by it (`outline`): what decodes fastest is measured while it decodes.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
+from core.caches.base import KVShape
 from core.config import EngineConfig, SpeculationConfig
-from core.decoding.adaptive import best_gamma, cost_per_token
+from core.decoding.adaptive import PassCost, best_gamma, cost_per_token
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.planning.choices import Choice, choose_most_guesses
-from core.planning.cost_model import (
-    PROCESSOR,
-    PassReads,
-    fixed_seconds,
-    heads_of,
-    measure_bandwidth,
-    measure_link,
-    pass_cost,
-)
+from core.planning.devices import Bandwidths, Rig, RowCosts
 from core.planning.hardware import resolve_device
-from core.planning.machine_spec import Bandwidths, Rig, RowCosts
-from core.planning.memory_plan import Plan
+from core.planning.measured import PROCESSOR, measure_bandwidth, measure_link
+from core.planning.plan import Plan
 from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, WIDENED, streaming_bytes
 
 META = torch.device("meta")
+# Fixed cost of a layer in a pass, in seconds: norms, rotations, small products, calls. CPU: what SmolLM2 and
+# Qwen2.5-Coder-0.5B take beyond their bytes on two server cores; CUDA: eager launches.
+LAYER_OVERHEAD = {"cpu": 2e-4, "cuda": 2.5e-4}
 # Choosing chunks once a round where layers wait in host memory: scores and waits, and rows of the retrieval cache that
 # are not there yet, which the host gathers. They give 0.087 and 0.144 s for budgets of 4,096 and 8,192 of Llama2-7B's
 # shape, where a choice took 0.073 and 0.139 (NVIDIA H200, 2026-11-26).
@@ -71,11 +69,132 @@ PUBLISHED_WITH = "llama2-7b-128k"
 OF_ANOTHER = "measured with another model, not with this one"
 
 
+def usual_acceptance(measured: tuple[float, float] | None) -> Acceptance:
+    """The acceptance measured with a pair, else the published one, which is another pair's."""
+    return PUBLISHED if measured is None else Acceptance(*measured, "measured with this pair on generated books")
+
+
 def of_another(acceptance: Acceptance, name: str) -> Acceptance:
     """An acceptance, marked where another model was measured."""
     if not acceptance.because.startswith("published") or name == PUBLISHED_WITH:
         return acceptance
     return replace(acceptance, because=f"{acceptance.because}; {OF_ANOTHER}")
+
+
+# -------------------- a pass
+
+
+@dataclass(frozen=True, slots=True)
+class PassReads:
+    """Bytes that a pass through one model reads, by place."""
+
+    layers: int
+    weights: int
+    kv: int  # keys and values in the computing device's memory
+    link: int = 0  # keys and values that come from host memory
+    host: int = 0  # keys and values that the host attends to in place
+    experts: int = 0  # all experts of a mixture, not among `weights`
+    used: float = 1.0  # share of them that one row needs
+    number_bytes: int = 2  # of a number among keys and values
+    group: int = 1  # query heads of a KV head: so many rows attend to its keys for one token
+
+    @classmethod
+    def of(
+        cls,
+        layers: int,
+        weights: int,
+        kv: int,
+        resident: int | None = None,
+        attended: float = 0.0,
+        *,
+        windowed: int = 0,
+        windows: int = 0,
+        experts: int = 0,
+        used: float = 1.0,
+        heads: tuple[int, int] = (2, 1),
+    ) -> "PassReads":
+        """The reads for a cache of `kv` bytes.
+
+        Args:
+            resident: number of its layers on the device; None: all.
+            attended: share of the other layers' bytes that the host attends to.
+            windowed: number of layers with a window, which are always on the device; `windows`: their bytes.
+            experts: bytes among `weights` of which a row needs the share `used`.
+            heads: `number_bytes` and `group`, see `heads_of`.
+        """
+        away = 0 if resident is None or layers == windowed else kv - kv * resident // (layers - windowed)
+        host = round(attended * away)
+        return cls(layers, weights - experts, windows + kv - away, away - host, host, experts, used, *heads)
+
+
+def heads_of(shape: KVShape) -> tuple[int, int]:
+    """Bytes of a number among keys and values, and query heads of a KV head."""
+    return shape.kv_dtype.itemsize, max(1, shape.num_heads // max(1, shape.num_kv_heads))
+
+
+def fixed_seconds(device: str, num_layers: int) -> float:
+    """Seconds of a pass that depend neither on what it reads nor on its rows."""
+    return LAYER_OVERHEAD[device] * num_layers
+
+
+def pass_cost(device: str, reads: PassReads, rates: Bandwidths) -> PassCost:
+    """Fixed cost, plus the slowest of three that run in parallel: device, link and host.
+
+    Further rows make the device's part longer: products by a share of their weights, attention by the work of their
+    query heads. The link carries the same bytes for one row and for many. Without a link (a processor has only one
+    memory) everything is read here.
+    """
+    fixed, weights = fixed_seconds(device, reads.layers), reads.weights / rates.memory.value
+    kv = reads.kv + (0 if rates.link else reads.link) + (0 if rates.host else reads.host)
+    numbers = kv / reads.number_bytes
+    attending = numbers * rates.rows.attended * reads.group
+    base = fixed + weights + kv / rates.memory.value + numbers * rates.rows.number + attending
+    further = rates.rows.product * weights + attending
+    carried = reads.link / rates.link.value if rates.link else 0.0
+    attended = reads.host / rates.host.value if rates.host else 0.0
+    beside = fixed + max(carried, attended) if max(carried, attended) else 0.0
+    return PassCost(base, further / base, beside, reads.experts / rates.memory.value, reads.used)
+
+
+# -------------------- what a plan's passes read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """What passes over each cache read."""
+
+    full: PassReads
+    retrieval: PassReads
+    draft: PassReads | None = None  # None: there is no draft
+
+
+def planned_reads(plan: Plan, target: ModelSize, draft: ModelSize | None, config: EngineConfig, context: int) -> Reads:
+    """What passes behind `context` tokens read by a plan.
+
+    A mixture's experts are never quantised, and a self-draft shares them.
+    """
+    plan, dtype, experts = plan.at(context), plan.dtype.value, target.experts
+    dims = replace(target.dims, kv_dtype=plan.kv.value)
+    shape, kv = dims.shape(dtype, META), dims.shape(dtype, META).full_reads * plan.cache_sizes.row_bytes
+    windows = shape.window_bytes(context) + dims.state.nbytes(dtype)
+    weights, copied = int(plan.bytes_of(TARGET_WEIGHTS) * target.pass_share), plan.bytes_of(DRAFTING_WEIGHTS)
+    if plan.bytes_of(WIDENED):  # in each pass every matrix is written in the type of computation, and read
+        weights += 2 * dtype.itemsize * target.layer_parameters
+    guessing = copied + target.self_draft_pass_bytes - target.self_draft_bytes if copied else weights
+    kept = min(experts.parameters * dtype.itemsize if experts else 0, weights, guessing)
+    used, heads = experts.used if experts else 1.0, heads_of(shape)
+    of = partial(PassReads.of, dims.num_layers, windows=windows, experts=kept, used=used, heads=heads)
+    away = (plan.resident_layers, plan.cpu_attention.value or 0.0)
+    full = of(weights, kv * context, *away, windowed=dims.num_layers - plan.num_layers)
+    reads = Reads(full=full, retrieval=of(guessing, kv * min(context, config.retrieval.budget)))
+    if draft is None:
+        return reads
+    small, window = int(plan.bytes_of(DRAFT_WEIGHTS) * draft.pass_share), streaming_bytes(draft.dims, config, dtype)
+    own = PassReads.of(draft.dims.num_layers, small, window, heads=heads_of(draft.dims.shape(dtype, META)))
+    return replace(reads, draft=own)
+
+
+# -------------------- decoding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,15 +238,6 @@ def bandwidths(plan: Plan, rig: Rig) -> Bandwidths:
     return replace(plan.nominal, host=host)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reads:
-    """What passes over each cache read."""
-
-    full: PassReads
-    retrieval: PassReads
-    draft: PassReads | None = None  # None: there is no draft
-
-
 def predict(
     target: ModelSize,
     draft: ModelSize | None,
@@ -161,50 +271,6 @@ def outline(plan: Plan, budget: int) -> float:
 def lengths_below(context: int) -> Sequence[int]:
     """Lengths of text for which speeds are told beside the planned context."""
     return [length for length in TOLD_LENGTHS if length < context]
-
-
-def self_draft_reads(plan: Plan, target: ModelSize) -> int | None:
-    """Bytes of the weights that retrieval passes read from a 4-bit copy; None: there is none."""
-    copied = plan.bytes_of(DRAFTING_WEIGHTS)
-    return copied + target.self_draft_pass_bytes - target.self_draft_bytes if copied else None
-
-
-def planned_reads(plan: Plan, target: ModelSize, draft: ModelSize | None, config: EngineConfig, context: int) -> Reads:
-    """What passes behind `context` tokens read by a plan.
-
-    A mixture's experts are never quantised, and a self-draft shares them.
-    """
-    plan = plan.at(context)
-    dims, dtype = replace(target.dims, kv_dtype=plan.kv.value), plan.dtype.value
-    layers, shape, state = dims.num_layers, dims.shape(dtype, META), dims.state.nbytes(dtype)
-    heads, kv = heads_of(shape), shape.full_reads * plan.cache_sizes.row_bytes
-    windows = shape.window_bytes(context) + state
-    weights = int(plan.bytes_of(TARGET_WEIGHTS) * target.pass_share)
-    if plan.bytes_of(WIDENED):  # in each pass every matrix is written in the type of computation, and read
-        weights += 2 * dtype.itemsize * target.layer_parameters
-    guessing = self_draft_reads(plan, target)
-    guessing = weights if guessing is None else guessing
-    kept, used = (target.experts.parameters * dtype.itemsize, target.experts.used) if target.experts else (0, 1.0)
-    kept = min(kept, weights, guessing)
-    away = (plan.resident_layers, plan.cpu_attention.value or 0.0)
-    full = PassReads.of(
-        layers,
-        weights,
-        kv * context,
-        *away,
-        windowed=layers - plan.num_layers,
-        windows=windows,
-        experts=kept,
-        used=used,
-        heads=heads,
-    )
-    held = kv * min(context, config.retrieval.budget) + windows
-    reads = Reads(full=full, retrieval=PassReads.of(layers, guessing, held, experts=kept, used=used, heads=heads))
-    if draft is None:
-        return reads
-    small, window = int(plan.bytes_of(DRAFT_WEIGHTS) * draft.pass_share), streaming_bytes(draft.dims, config, dtype)
-    kept_heads = heads_of(draft.dims.shape(dtype, META))
-    return replace(reads, draft=PassReads.of(draft.dims.num_layers, small, window, heads=kept_heads))
 
 
 def reading_seconds(num_tokens: int, target: ModelDims, num_parameters: int, flops: float) -> float:

@@ -1,17 +1,16 @@
-"""Machines to plan for: this one, or one that the user describes. Decides nothing."""
+"""The table of devices, and machines to plan for: this one, or one that the user describes. Decides nothing."""
 
 import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from core.config import MOST_GPUS
 from core.errors import InvalidSetting, NotPossibleHere
 from core.planning.choices import Choice
 from core.planning.hardware import Gpu, Machine, gpus_in_words
 
-DEVICES_FILE = Path(__file__).with_name("devices.json")
 PRODUCTS_SHARE = 0.5  # of the data sheet's rate that long prompts reach in practice: an assumption
 LIKE = "4090"  # a GPU given only by its memory, or with an unknown name, gets this one's nominal bandwidths
 HOST_BANDWIDTH = 12e9  # nominal, at which two server cores attend to rows in host memory, bytes per second
@@ -37,12 +36,13 @@ ON_PROCESSOR = RowCosts(0.1, 40e-12, 10e-12)  # the compiled kernel on two cores
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """Bytes per second of memories and links, and what rows cost."""
+    """Bytes per second of memories and links, what rows cost, and how fast long prompts are computed."""
 
     memory: Choice[float]  # of the memory that the device computes from
     link: Choice[float] | None  # from host memory to a GPU; None on the processor
     host: Choice[float] | None = None  # of host memory where the host attends; None: it does not
     rows: RowCosts = ON_GPU
+    products: Choice[float] | None = None  # operations per second in large products; None: not told, or measured apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,14 @@ class GpuKind:
     def bandwidths(self) -> Bandwidths:
         """Its nominal bandwidths, and those of a host."""
         because = f"as described, {self.name}" if self.described else f"nominal, as of an {self.name}"
-        memory, link = 1e9 * self.memory_gb_per_second, 1e9 * self.link_gb_per_second
-        return Bandwidths(Choice(memory, because), Choice(link, because), Choice(HOST_BANDWIDTH, HOST_BECAUSE))
+        sheet, flops = f"the data sheet of an {self.name}", PRODUCTS_SHARE * 1e12 * (self.tflops or 0.0)
+        sheet = f"{self.tflops:g} TFLOPS" if self.described and self.tflops else sheet
+        return Bandwidths(
+            memory=Choice(1e9 * self.memory_gb_per_second, because),
+            link=Choice(1e9 * self.link_gb_per_second, because),
+            host=Choice(HOST_BANDWIDTH, HOST_BECAUSE),
+            products=Choice(flops, f"{PRODUCTS_SHARE:.0%} of {sheet}") if flops else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,26 +85,22 @@ class Rig:
         return self.kind is None
 
 
-def gpu_kinds() -> dict[str, GpuKind]:
-    """The GPUs that a description can name, by their short name."""
-    rows = cast("dict[str, Any]", json.loads(DEVICES_FILE.read_text(encoding="utf-8")))
-    return {key: GpuKind(**row) for key, row in rows.items()}
+KINDS = {  # the GPUs that a description can name, by their short name
+    "5090": GpuKind("RTX 5090", 32, 1792, 50, 209),
+    "4090": GpuKind("RTX 4090", 24, 1008, 25, 165),
+    "3090": GpuKind("RTX 3090", 24, 936, 25, 71),
+    "l40": GpuKind("L40", 48, 864, 25, 181),
+    "a100-40": GpuKind("A100 40 GB", 40, 1555, 25, 312, "a100.*40 ?gb"),
+    "a100": GpuKind("A100 80 GB", 80, 2039, 25, 312),
+    "h100": GpuKind("H100 SXM", 80, 3350, 50, 989),
+    "h200": GpuKind("H200 SXM", 141, 4800, 50, 989),
+}
 
 
 def kind_of(name: str) -> GpuKind | None:
     """The known data of a GPU with this name, the driver's or a data sheet's."""
-    kinds = gpu_kinds().items()
-    found = (kind for key, kind in kinds if re.search(kind.pattern or rf"(?<!\w){key}(?!\d)", name.lower()))
+    found = (kind for key, kind in KINDS.items() if re.search(kind.pattern or rf"(?<!\w){key}(?!\d)", name.lower()))
     return next(found, None)
-
-
-def nominal_flops(gpu: str) -> Choice[float]:
-    """Operations per second of a GPU with this name in large products."""
-    known = kind_of(gpu)
-    kind = known or gpu_kinds()[LIKE]
-    because = f"{PRODUCTS_SHARE:.0%} of the data sheet of an {kind.name}"
-    assert kind.tflops is not None, "of every known GPU"
-    return Choice(PRODUCTS_SHARE * 1e12 * kind.tflops, because)
 
 
 def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
@@ -106,14 +108,16 @@ def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
     if device != "cuda":
         memory = Choice(PROCESSOR_BANDWIDTH, "nominal, as of two channels of memory; products as on two server cores")
         return Bandwidths(memory, None, rows=ON_PROCESSOR)
-    host = Choice(HOST_BANDWIDTH, HOST_BECAUSE)
     known = kind_of(gpu)
+    rates = (known or KINDS[LIKE]).bandwidths
     if known or not gpu:
-        return (known or gpu_kinds()[LIKE]).bandwidths
-    alike = gpu_kinds()[LIKE].bandwidths
-    assert alike.link is not None
-    because = f"{alike.memory.because}, as {gpu} is not known"
-    return Bandwidths(Choice(alike.memory.value, because), Choice(alike.link.value, because), host)
+        return rates
+    memory, link, products = (
+        Choice(one.value, f"{one.because}, as {gpu} is not known")
+        for one in (rates.memory, rates.link, rates.products)
+        if one
+    )
+    return replace(rates, memory=memory, link=link, products=products)
 
 
 def make_rig(
@@ -144,7 +148,7 @@ def make_rig(
         machine = replace(machine, gpus=(), unused_gpu=None)
         assumed.append("no GPU")
     elif assume is not None or gpu_gib is not None or gpu is not None:
-        count, kind = _described(assume) if assume is not None else (num_gpus or 1, gpu or gpu_kinds()[LIKE])
+        count, kind = _described(assume) if assume is not None else (num_gpus or 1, gpu or KINDS[LIKE])
         gib = kind.gib if gpu_gib is None else gpu_gib
         name = kind.name if gpu_gib is None else f"{gib:g} GiB GPU"
         one = Gpu(name, int(gib * GIB), int(gib * GIB))
@@ -181,15 +185,14 @@ def _check(assume: str | None, gpu_gib: float | None, num_gpus: int | None, host
 
 
 def _described(assume: str) -> tuple[int, GpuKind]:
-    kinds = gpu_kinds()
     _check_maker(assume)
     found = re.fullmatch(r"(?:(\d)x)?([\w-]+)", assume.strip().lower())
-    if found is None or found[2] not in kinds or not 1 <= int(found[1] or 1) <= MOST_GPUS:
-        names = ", ".join(f"1x{name}" for name in kinds)
+    if found is None or found[2] not in KINDS or not 1 <= int(found[1] or 1) <= MOST_GPUS:
+        names = ", ".join(f"1x{name}" for name in KINDS)
         raise InvalidSetting(
             f"The machine {assume!r} is unknown.", hint=f"Use cpu, {names}, 2x for two; or describe it: --gpu."
         )
-    return int(found[1] or 1), kinds[found[2]]
+    return int(found[1] or 1), KINDS[found[2]]
 
 
 def _check_maker(name: str) -> None:

@@ -1,0 +1,179 @@
+"""Plans and forecasts of many models on many machines, as figures: `python -m tests.core.planning.plans [--write]`.
+
+Prints what differs from `plans.json`, which `test_plans` holds the code to; `--write` writes it anew, `--all FILE`
+writes the figures and the reasons of every combination.
+"""
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from core.config import EngineConfig, PlacementWish, RetrievalConfig
+from core.errors import CoreError
+from core.models.hub.catalog import entries, find
+from core.models.hub.shapes import find_shape
+from core.models.loader import ModelDims
+from core.models.param_count import ModelSize, size_in
+from core.planning.composition import RigPlan, compose_here, compose_rig
+from core.planning.devices import described_gpu, make_rig
+from core.planning.forecast import predict, published_at, reading_seconds
+from core.planning.hardware import Machine
+from core.planning.plan import Plan
+
+FILE = Path(__file__).with_name("plans.json")
+GIB = 1 << 30
+HOST = Machine("cpu", 16, 128 * GIB, 128 * GIB, ())
+CARD = "RTX 4090,{},1008,25"
+MACHINES: dict[str, dict[str, Any]] = {
+    **{f"4090 with {gib}": {"gpu": CARD.format(gib), "host_gib": 128} for gib in (23.2, 22.5, 22.0)},
+    "two 4090": {"gpu": CARD.format(23.2), "num_gpus": 2, "host_gib": 128},
+    "card of 8": {"gpu": "card,7.4,272,12", "host_gib": 32},
+    "A100": {"gpu": "A100,79,2039,25", "host_gib": 256},
+    "H200": {"gpu": "H200,139,4800,50", "host_gib": 256},
+    **{f"cpu with {gib}": {"assume": "cpu", "host_gib": gib} for gib in (8, 16, 24, 64)},
+}
+CONTEXTS = (8192, 32_768, 122_880, None)
+NAMES = ["harbour", *(name for name, row in entries().items() if row.config)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on a described machine, as `doctor` plans it; or as an engine does, on a processor with the kernel."""
+
+    model: str
+    machine: str
+    context: int | None
+    bits: int | None = None
+    loads: bool = False
+    limit: float | None = None  # GiB, of an engine
+    wish: PlacementWish = "auto"
+
+    @property
+    def name(self) -> str:
+        """For people, and in the file."""
+        more = [f"{self.bits} bits"] if self.bits else []
+        more += ["loading"] if self.loads else []
+        more += [f"of {self.limit} GiB"] if self.limit else []
+        more += [self.wish] if self.wish != "auto" else []
+        return ", ".join((self.model, self.machine, str(self.context), *more))
+
+
+@cache
+def sizes_of(model: str) -> tuple[ModelSize, ModelSize | None]:
+    """Of a target and of its draft."""
+    shape = find_shape(model)
+    if shape is not None:
+        return shape.size(), shape.draft.size() if shape.draft else None
+    entry = find(model)
+    return size_in(entry.target), size_in(entry.draft) if entry.draft else None
+
+
+def told(case: Case) -> tuple[Plan, RigPlan | None]:
+    """The plan, and its memories where a machine is described."""
+    target, draft = sizes_of(case.model)
+    config = EngineConfig(context=case.context, retrieval=RetrievalConfig(budget=4096, grows=True))
+    given = dict(MACHINES[case.machine])
+    gpu = described_gpu(given.pop("gpu")) if "gpu" in given else None
+    rig = make_rig(HOST, gpu=gpu, **given)
+    if not case.loads:
+        found = compose_rig(target, draft, config, rig, case.bits)
+        return found.plan, found
+    config = replace(config, bits=case.bits, gpu_memory_gib=case.limit, placement=case.wish)
+    machine = replace(rig.machine, compiles=True, num_cores=2)
+    return compose_here(stored(target), stored(draft) if draft else None, config, machine, target), None
+
+
+def stored(size: ModelSize) -> ModelDims:
+    """As if its weights were there, in 16 bits."""
+    return replace(size.dims, weight_bytes=2 * size.num_parameters)
+
+
+def figures(case: Case, *, words: bool = False) -> dict[str, Any]:
+    """All figures of a case, with the reasons if wanted; of a refusal the largest context that would fit."""
+    try:
+        plan, rig_plan = told(case)
+    except CoreError as error:
+        found: dict[str, Any] = {"refused": getattr(error, "largest_context", None)}
+        return {**found, "words": f"{error.problem} {error.hint}"} if words else found
+    target, draft = sizes_of(case.model)
+    chosen, config = plan.composition, plan.settled(EngineConfig(context=case.context))
+    assert chosen is not None and plan.budget is not None
+    acceptance = published_at(config.retrieval.budget)
+    drafts = draft if chosen.value.has_draft else None
+    ms = [
+        predict(target, drafts, config, plan, plan.nominal, acceptance, length) for length in (2000, plan.context.value)
+    ]
+    one = plan.prefill_chunk.value, plan.prefill_block.value
+    found = {
+        "computes": [plan.device.value, plan.precision, plan.bits.value, plan.cpu_attention.value],
+        "context": [plan.context.value, plan.most_context, plan.most_on_device if rig_plan else 0, plan.most_resident],
+        "layers": [plan.placement.value, plan.resident_layers, plan.num_layers],
+        "reads": [*one, round(reading_seconds(plan.context.value, target.dims, target.active_parameters, 1e13), 3)],
+        "guesses": [*asdict(chosen.value).values(), plan.budget.value, plan.most_guesses.value],
+        "rows": {row.name: row.size_bytes for row in plan.rows},
+        "host": {row.name: row.size_bytes for row in plan.host_rows},
+        "ms": [[round(x, 4) for x in (one.plain_ms_per_token, one.triforce_ms_per_token)] for one in ms],
+        "gamma": [ms[-1].gamma1, ms[-1].gamma2],
+        "GB over the link": round(ms[-1].link_bytes_per_full_pass / 1e9, 4),
+    }
+    if rig_plan is not None:
+        found["memories"] = [[tier.usable_bytes, tier.used_bytes] for tier in rig_plan.tiers]
+        found["runs"], found["self-draft bits"] = rig_plan.runs.value, rig_plan.self_draft_bits.value
+    if words:
+        names = ("device", "dtype", "kv", "bits", "placement", "context", "prefill_chunk", "prefill_block", "budget")
+        found["words"] = {name: getattr(plan, name).because for name in (*names, "composition", "cpu_attention")}
+        found["words"]["runs"] = rig_plan.runs.because if rig_plan else ""
+    return found
+
+
+def all_cases() -> list[Case]:
+    """Every combination."""
+    described = [Case(name, machine, context) for name in NAMES for machine in MACHINES for context in CONTEXTS]
+    described += [Case(name, m, c, bits=b) for name in NAMES for m in MACHINES for c in CONTEXTS for b in (4, 8)]
+    loading = [Case(name, machine, c, loads=True) for name in NAMES for machine in MACHINES for c in CONTEXTS]
+    limited = [Case(name, "cpu with 64", 32_768, loads=True, limit=gib) for name in NAMES for gib in (0.5, 4, 12)]
+    wishes: tuple[PlacementWish, ...] = ("resident", "split", "offloaded")
+    wished = [Case(name, "4090 with 23.2", 32_768, loads=True, wish=wish) for name in NAMES for wish in wishes]
+    return [*described, *loading, *limited, *wished]
+
+
+def few_cases() -> list[Case]:
+    """Those that `plans.json` has: each model somewhere, and the cases that the docs tell."""
+    cards = ("4090 with 23.2", "4090 with 22.5", "4090 with 22.0", "two 4090", "A100", "H200")
+    found = [Case("llama2-7b-128k", machine, 122_880) for machine in cards]
+    found += [Case(name, "4090 with 23.2", 122_880, bits=4) for name in ("qwen3-14b-yarn", "qwen3-32b-yarn")]
+    found += [Case("llama-3.1-8b", "two 4090", 122_880, bits=4), Case("lwm-text-chat-128k", "two 4090", 122_880)]
+    found += [Case(name, "4090 with 22.5", 32_768) for name in NAMES]
+    found += [Case(name, "cpu with 16", 32_768, loads=True) for name in NAMES]
+    found += [Case("harbour", f"cpu with {gib}", None, loads=True) for gib in (8, 16, 24, 64)]
+    found += [Case("qwen3-4b-2507", f"cpu with {gib}", None, loads=True) for gib in (8, 16, 24, 64)]
+    found += [Case("llama-3.1-8b", "cpu with 64", 32_768, loads=True, limit=gib) for gib in (0.5, 12, 20)]
+    return [*found, Case("qwen3-8b", "card of 8", 32_768, bits=4, loads=True)]
+
+
+def main() -> None:
+    """Compare, or write."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--all", type=Path)
+    args = parser.parse_args()
+    if args.all:
+        told_all = {case.name: figures(case, words=True) for case in all_cases()}
+        args.all.write_text(json.dumps(told_all, indent=0), encoding="utf-8")
+        return
+    found = {case.name: figures(case) for case in few_cases()}
+    if args.write:
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in found.items())
+        FILE.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+        return
+    kept = json.loads(FILE.read_text(encoding="utf-8"))
+    for name in kept.keys() | found.keys():
+        if kept.get(name) != json.loads(json.dumps(found.get(name))):
+            print(name, kept.get(name), found.get(name), sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()

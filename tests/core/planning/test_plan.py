@@ -1,0 +1,493 @@
+"""What fits where: the figures of many plans, some of them worked out by hand, and what is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
+from core.errors import ContextTooSmall, CoreError, InvalidSetting, ModelNotHere, NotEnoughMemory
+from core.models.hub.catalog import entries, find
+from core.models.hub.shapes import find_shape
+from core.models.loader import ModelDims, read_dims
+from core.models.param_count import ModelSize, size_in, size_of
+from core.planning import composition
+from core.planning.choices import Choice
+from core.planning.composition import RigPlan, one_share, plan_rig, told_of
+from core.planning.devices import KINDS, Rig, described_gpu, make_rig
+from core.planning.fit import Rooms, find_fit
+from core.planning.hardware import Gpu, Machine
+from core.planning.plan import make_plan, placed
+from core.planning.sizes import (
+    GPU_MARGIN,
+    GRAPHS,
+    RUNTIME_BYTES,
+    TARGET_WEIGHTS,
+    CacheSizes,
+    grown_window,
+    kv_bytes_per_token,
+    rank_share,
+)
+from tests.core.planning.plans import FILE, Case, few_cases, figures, sizes_of
+
+GIB, KIB = 1 << 30, 1 << 10
+LLAMA2_7B = ModelDims(32, 32, 32, 128, 4096, 32000, 131072, 13_476_839_424, torch.float16, intermediate_size=11008)
+SMALL = ModelDims(4, 4, 4, 64, 256, 2048, 131072, 8_528_432, torch.float16)
+LAPTOP = Machine("cpu", 2, 16 * GIB, 12 * GIB, ())
+HUGE = Gpu("H200", 300 * GIB, 299 * GIB)
+GAMER = Machine("cpu", 16, 128 * GIB, 120 * GIB, (Gpu("RTX 4090", 24 * GIB, 23 * GIB),))
+HOST = Machine("cpu", 16, 128 * GIB, 120 * GIB, ())
+HARBOUR = find("harbour").target
+TWO = EngineConfig(num_gpus=2, device="cpu")
+KEPT: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", few_cases(), ids=lambda case: case.name)
+def test_a_plan_has_the_figures_that_were_recorded(case: Case) -> None:
+    assert json.loads(json.dumps(figures(case))) == KEPT[case.name]
+
+
+# -------------------- figures by hand
+
+
+def size(name: str) -> ModelSize:
+    """Of a target of the catalogue."""
+    return sizes_of(name)[0]
+
+
+def cards(count: int = 1, host_gib: float = 128) -> Rig:
+    return make_rig(HOST, assume=f"{count}x4090", host_gib=host_gib)
+
+
+def planned(
+    size: ModelSize, rig: Rig, context: int | None = 131072, bits: int | None = None, budget: int = 4096, **changes: Any
+) -> RigPlan:
+    config = EngineConfig(context=context, retrieval=RetrievalConfig(budget=budget), **changes)
+    return told_of(plan_rig(size, None, config, rig, bits), size, config, rig)
+
+
+# By hand, for Llama2-7B: a layer has 4 * 4096^2 + 3 * 4096 * 11008 = 202,375,168 linear weights, 32 layers
+# 6,476,005,376; embeddings and output layer 2 * 32000 * 4096 = 262,144,000; 65 norms of 4096 = 266,240.
+@pytest.mark.parametrize(
+    ("name", "parameters", "in_layers", "kv_kib"),
+    [
+        ("llama2-7b-128k", 6_738_415_616, 6_476_005_376, 512),
+        ("llama2-13b-128k", 13_015_864_320, 40 * (4 * 5120**2 + 3 * 5120 * 13824), 800),
+        ("llama-3.1-8b", 8_030_261_248, 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336), 128),
+        ("qwen2.5-7b-yarn", 7_615_616_512, 28 * (2 * 3584**2 + 2 * 3584 * 512 + 3 * 3584 * 18944), 56),
+    ],
+)
+def test_parameters_and_kv_bytes_are_those_of_the_published_models(
+    name: str, parameters: int, in_layers: int, kv_kib: int
+) -> None:
+    found = size(name)
+    assert (found.num_parameters, found.layer_parameters) == (parameters, in_layers)
+    assert kv_bytes_per_token(found.dims, torch.float16) == kv_kib * KIB
+    assert found.weight_bytes(16) == 2 * parameters
+    others = 2 * (parameters - in_layers)
+    assert found.weight_bytes(8) == in_layers + others, "quantised: the layers; 16 bit: embeddings, output, norms"
+    assert found.weight_bytes(4) == in_layers * 9 // 16 + others, "4 bits and a float32 scale for every 64"
+
+
+def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cannot_hold_it() -> None:
+    llama = size("llama2-7b-128k")
+    assert 131072 * kv_bytes_per_token(llama.dims, torch.float16) == 64 * GIB
+    assert llama.weight_bytes(16) == 13_476_831_232  # the published 13.5 GB
+    told = planned(llama, cards(), placement="offloaded")
+    sizes = told.plan.cache_sizes
+    # 24 GiB - 800 = 23776 MiB; less weights 12852.5, retrieval cache (4096 + 8 + 192 + 1) * 0.5 = 2148.5
+    # and the numbers of 496 chunks in 1024 heads, 3.9, prefill 3968 * (3 * 8192 + 4096 * 18 + 1024 + 544) bytes =
+    # 377.9, what chunks are chosen by, 49 blocks of 256 rows of 16 KiB and 3968 rows of a layer on their way to the
+    # host, 32 recorded passes of half a MiB a layer, and for each layer 256 + 192 + 1 newest rows and 256 + 127 of a
+    # long pass.
+    assert told.plan.placement.value == "offloaded" and told.plan.resident_layers == 0
+    gpu, host = ({row.name: row.size_bytes / (1 << 20) for row in tier.rows} for tier in told.tiers)
+    assert gpu == pytest.approx(
+        {
+            "target weights": 12852.5,
+            "retrieval cache": 2148.5 + 3.875,
+            "prefill buffers": 3968 * 99872 / (1 << 20),
+            "CUDA graphs": 512,
+            "votes, query log": sizes.beside_bytes(131072, 0) / (1 << 20),
+            "newest rows of offloaded layers": 32 * 13,
+            "ring of copies": 196 + 62,
+            # reading layer by layer: a layer's 2048 and a row, hidden states of 31744 tokens, 248; 2152.4 are lent
+            # or of all tokens, 1023, where there is room
+            "prefill, layer by layer": 2048 + 1 / 64 + told.plan.prefill_block.value / 128 - 2152.375,
+        },
+        rel=1e-5,
+    )
+    assert host == pytest.approx({"runtime": 600, "full cache, host": 64 * 1024}, rel=1e-5)
+    assert [tier.usable_bytes for tier in told.tiers] == [24 * GIB - (800 << 20), int(0.9 * 128 * GIB)]
+    assert all(tier.used_bytes <= tier.usable_bytes for tier in told.tiers)
+    # Without the host, reading 1024 rows at a time: 23776 - 12852.5 - 2152.4 - 97.5 - 512 - a row of 0.5
+    left = (8161.1 - sizes.fixed_bytes / (1 << 20)) / (
+        0.5 + (sizes.side_bytes + 32 * sizes.landmark_bytes + sizes.sample_bytes) / (1 << 20)
+    )
+    assert told.plan.most_on_device == planned(llama, cards()).plan.most_on_device == left // 64 * 64
+    assert told.runs.value and "host memory" in told.runs.because
+
+
+def test_two_cards_share_layers_and_caches_by_heads_and_the_draft_lies_on_the_first() -> None:
+    llama = size("llama2-7b-128k")
+    told = planned(llama, cards(2))
+    first, second, _ = ({row.name: row.size_bytes for row in tier.rows} for tier in told.tiers)
+    # half of the layers' weights, all of embeddings, output layer and norms: 6,476,005,376 + 524,820,480
+    assert first == second and first["target weights"] == 7_000_825_856
+    assert first["retrieval cache"] == 4297 * 256 * KIB + 496 * 512 * 8
+    # 23776 - 6676.5 - 1076.2 - prefill 3968 * (4 * 8192 + 3 * 22016 + 544) bytes = 376.0, as with half of the
+    # heads the MLP takes more - ring 49 * 4 + 31 = 15420.3 MiB, less what chunks are chosen by; each half layer has
+    # 512 + 193 newest rows of 8 KiB and 512 + 127 of a long pass = 10.5, and takes 1024 - 10.5 more, 60 for landmarks
+    assert first["prefill buffers"] == 3968 * (4 * 8192 + 3 * 22016 + 544)
+    left = 15420.3 - told.plan.cache_sizes.beside_bytes(131072, 0) / (1 << 20)
+    assert told.plan.resident_layers == int((left - 32 * 10.5) / 1073.5) >= 12 and told.num_gpus == 2
+    assert "--gpus 2" in told.runs.because and "2 GPUs share the model by heads" in told.plan.placement.because
+    draft, config = find_shape("llama-68m").size(), EngineConfig()  # type: ignore[union-attr]
+    with_draft = told_of(plan_rig(llama, draft, config, cards(2)), llama, config, cards(2))
+    names = [{row.name for row in tier.rows} for tier in with_draft.tiers]
+    assert [("draft weights" in found, "streaming cache" in found) for found in names] == [
+        (True, True),
+        (False, False),
+        (False, False),
+    ]
+
+
+def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
+    plan = make_plan(LLAMA2_7B, None, EngineConfig(context=65536), GAMER)
+    # 23 GiB - 800 = 22752 MiB; less weights 12852.5, retrieval cache (1024 + 8 + 192 + 1) * 0.5 = 612.5
+    # and numbers of 112 chunks * 1024 heads * 8 bytes = 0.9, prefill 377.9 (as above),
+    # ring 3 * 16 * 4 + 4 + 3968 rows of a layer = 258 and, for each of 32 layers, 256 + 192 + 1 rows
+    # of 16 KiB and 383 of a long pass = 13, 512 for recordings: 7722.2 left, less what chunks are chosen by. A layer
+    # that stays takes 1011 more, and 64 for landmarks instead of 4 for votes.
+    left = 7722.2 - plan.cache_sizes.beside_bytes(65536, 0) / (1 << 20)
+    assert plan.placement.value == "split" and plan.offload is not None and plan.offload.block_rows == 256
+    assert plan.resident_layers == plan.offload.num_resident == left // 1071 >= 5
+    assert plan.total_bytes <= plan.usable_bytes == 23 * GIB - GPU_MARGIN
+    assert plan.host_bytes == (32 - plan.resident_layers) * 1024 << 20
+    assert plan.prefill_chunk.value == 3968 and "copies" in plan.prefill_chunk.because
+    assert "cross the link" in plan.placement.because
+    fewer = placed(plan, 3, "the device ran out of memory")
+    assert fewer.placement.value == "split" and "3 of 32 layers stay" in fewer.placement.because
+    assert fewer.total_bytes < plan.total_bytes and fewer.host_bytes > plan.host_bytes
+    assert fewer.offload is not None and fewer.offload.num_resident == 3, "as it is laid out again"
+    assert fewer.rows[0] == plan.rows[0] and placed(plan, 0, "so").placement.value == "offloaded"
+
+
+def layer_by_layer(cache: CacheSizes, context: int, rooms: Rooms, most: int) -> int | None:
+    """The slow twin of the layers that fit: from the most to none."""
+    if most == cache.layers and cache.device_bytes(context, most) <= rooms.resident:
+        return most
+    for here in range(min(most, cache.layers - 1), -1, -1):
+        if cache.device_bytes(context, here) <= rooms.offloaded:
+            beside = 0 if cache.on_host else cache.remembered_bytes(context)
+            return here if cache.host_bytes(context, here) + beside <= rooms.host else None
+    return None
+
+
+@pytest.mark.parametrize("model", ["llama2-7b-128k", "qwen3-0.6b", "harbour"])
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_layers_that_fit_are_those_of_trying_each(model: str, device: str) -> None:
+    cache = CacheSizes.of(size(model).dims, EngineConfig(layerwise=False), torch.float16, device)
+    for context in (64, 200, 1000, 8192, 40_000, 131_072):
+        whole, none = (cache.device_bytes(context, layers) for layers in (cache.layers, 0))
+        low, high = sorted((whole, none))
+        step = (high - low) // 23 + 1
+        for room in range(max(0, low - 2 * step), high + 2 * step, step):
+            for most in (cache.layers, cache.layers - 1, 1, 0):
+                for host in (cache.host_bytes(context, 0), cache.host_bytes(context, 0) // 2):
+                    rooms = Rooms(room, room - 1000, host, 0, 0)
+                    found = find_fit(cache, context, rooms, most)
+                    assert (None if found is None else found.layers) == layer_by_layer(cache, context, rooms, most)
+
+
+# -------------------- one plan for loading and for showing
+
+
+@pytest.mark.parametrize("context", [None, 8192])
+@pytest.mark.parametrize(
+    "machine",
+    [
+        HOST,
+        Machine("cpu", 2, 2 * GIB, 2 * GIB, ()),
+        Machine("c", 2, GIB, GIB, (Gpu("g", 1121 << 20, 1121 << 20),)),
+        Machine("c", 2, 8 * GIB, 8 * GIB, (Gpu("g", 1000 << 20, 1000 << 20),)),
+    ],
+)
+def test_what_is_shown_of_one_device_is_the_plan_that_loads(machine: Machine, context: int | None) -> None:
+    target, draft = (size_in(find(name).target) for name in ("harbour", "harbour-draft"))
+    config, small = EngineConfig(context=context), rank_share(draft, 1).dims
+    loading = make_plan(rank_share(target, 1).dims, small, config, machine, target)
+    shown = plan_rig(target, draft, config, make_rig(machine))
+    assert replace(shown, kv=loading.kv) == loading
+    files = make_plan(read_dims(HARBOUR), small, config, machine)
+    counted, stored = (plan.bytes_of(TARGET_WEIGHTS) for plan in (loading, files))
+    assert counted == pytest.approx(stored, rel=1e-3) and counted < stored, "a file has a header, too"
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("gpus", [(), (Gpu("g", 24 * GIB, 23 * GIB),)])
+def test_what_is_shown_of_quantised_models_is_what_loads(gpus: tuple[Gpu, ...], bits: int) -> None:
+    size, machine = sizes_of("llama-3.1-8b")[0], replace(HOST, gpus=gpus)
+    dims = rank_share(size, 1).dims
+    loading = make_plan(dims, None, EngineConfig(context=131072, bits=bits), machine, size)
+    shown = plan_rig(size, None, EngineConfig(context=131072), make_rig(machine), bits)
+    assert (shown.rows, shown.resident_layers) == (loading.rows, loading.resident_layers)
+
+
+@pytest.mark.parametrize("memories", [(24, 24), (24, 20)])
+def test_what_is_shown_of_several_gpus_is_what_each_rank_plans(tmp_path: Path, memories: tuple[int, int]) -> None:
+    shape = find_shape("llama2-7b-128k")
+    assert shape is not None and shape.draft is not None
+    shape.config.save_pretrained(tmp_path)
+    target, draft = size_of(shape.config, "target"), size_of(shape.draft.config, "draft")
+    machine = replace(HOST, gpus=tuple(Gpu(f"of {gib}", gib * GIB, gib * GIB) for gib in memories))
+    config, rig = EngineConfig(context=131072, num_gpus=2), make_rig(machine, num_gpus=2)
+    dims, share = one_share(tmp_path, target.dims, config, machine)
+    rank = make_plan(dims, rank_share(draft, 1).dims, config, share)
+    plan = plan_rig(target, draft, config, rig)
+    assert plan == rank and 0 < rank.resident_layers < 32 and plan.available_bytes == min(memories) * GIB
+    first, second, host = told_of(plan, target, config, rig).tiers
+    assert {row.name for row in set(first.rows) - set(second.rows)} == {"draft weights", "streaming cache", GRAPHS}
+    assert first.rows == rank.rows and set(second.rows) < set(first.rows), "all else is on each"
+    assert [row.size_bytes for row in host.rows[1:]] == [2 * row.size_bytes for row in rank.host_rows]
+    assert host.rows[0].size_bytes == 2 * RUNTIME_BYTES, "each process has its own"
+
+
+def test_a_rank_has_half_of_the_heads_and_of_the_layers_weights() -> None:
+    whole = read_dims(HARBOUR)
+    share, machine = one_share(HARBOUR, whole, TWO, LAPTOP)
+    assert 2 * share.num_kv_heads == whole.num_kv_heads and 2 * share.num_heads == whole.num_heads
+    assert whole.weight_bytes / 2 < share.weight_bytes < whole.weight_bytes, "embeddings are on each"
+    assert machine.free_ram_bytes == LAPTOP.free_ram_bytes // 2
+    plan, alone = make_plan(share, None, TWO, machine), make_plan(whole, None, EngineConfig(device="cpu"), LAPTOP)
+    assert "2 processes share the model by heads" in plan.placement.because
+    cache = "full cache, landmarks, query log"
+    assert 2 * plan.bytes_of(cache) == alone.bytes_of(cache)
+
+
+# -------------------- what is chosen
+
+
+def test_a_small_model_gets_the_whole_context_it_can_read() -> None:
+    plan = make_plan(SMALL, None, EngineConfig(), LAPTOP)
+    assert (plan.context.value, plan.device.value, plan.dtype.value) == (131072, "cpu", torch.float32)
+    assert plan.total_bytes < plan.available_bytes and "model can read" in plan.context.because
+    gpu = make_plan(SMALL, None, EngineConfig(), GAMER)
+    assert (gpu.device.value, gpu.dtype.value) == ("cuda", torch.float16), "weights keep their precision"
+    assert make_plan(SMALL, None, EngineConfig(device="cpu"), GAMER).device.value == "cpu"
+
+
+def test_a_context_that_fits_memory_only_in_part_is_cut_to_what_fits_with_the_reason() -> None:
+    plan = make_plan(LLAMA2_7B, None, EngineConfig(placement="resident"), GAMER)
+    assert 0 < plan.context.value < 131072 and plan.context.value == plan.most_context // 64 * 64
+    assert "free memory" in plan.context.because and plan.total_bytes <= plan.usable_bytes
+
+
+@pytest.mark.parametrize(("wish", "layers"), [("resident", 32), ("split", 31), ("offloaded", 0)])
+def test_a_placement_that_was_asked_for_is_planned(wish: PlacementWish, layers: int) -> None:
+    plan = make_plan(LLAMA2_7B, None, EngineConfig(context=4096, placement=wish), GAMER)
+    assert (plan.placement.value, plan.resident_layers) == (wish, layers)
+    assert (plan.offload is None) == (wish == "resident")
+    assert ("asked for" in plan.placement.because) == (wish != "resident")
+
+
+def test_on_a_processor_only_a_limit_makes_two_memories_of_one() -> None:
+    assert make_plan(SMALL, None, EngineConfig(), LAPTOP).offload is None
+    plan = make_plan(SMALL, None, EngineConfig(gpu_memory_gib=0.75), LAPTOP)
+    assert plan.placement.value in ("split", "offloaded") and "--gpu-memory" in plan.placement.because
+    assert plan.available_bytes == 3 * GIB // 4 and plan.prefill_chunk.value == 1024
+    assert plan.total_bytes <= 0.9 * plan.available_bytes
+
+
+def test_with_the_kernel_weights_are_planned_in_the_bits_of_their_file() -> None:
+    """8 billion in 16 bits take 16 GB: a laptop of 32 GB reads with them."""
+    laptop = Machine("cpu", 8, 32 * GIB, 26 * GIB, (), compiles=True)
+    model = replace(LLAMA2_7B, weight_bytes=16_060_522_496, num_kv_heads=8, vocab_size=128_256)
+    for config, asked in ((EngineConfig(), replace(laptop, compiles=False)), (EngineConfig(attention="torch"), laptop)):
+        with pytest.raises(NotEnoughMemory, match="weights"):
+            make_plan(model, None, config, asked)
+    plan = make_plan(model, model, EngineConfig(context=8192), replace(laptop, free_ram_bytes=60 * GIB))
+    assert {row.size_bytes for row in plan.rows if row.name.endswith("weights")} == {model.weight_bytes}
+    counted = make_plan(replace(model, packed_bytes=16_100_000_000), None, EngineConfig(), laptop)
+    assert counted.bytes_of(TARGET_WEIGHTS) == 16_100_000_000
+
+
+@pytest.mark.parametrize(
+    ("parameters", "cores", "tokens"),
+    [(135e6, 2, 1024), (494e6, 2, 512), (1.54e9, 2, 128), (1.54e9, 8, 512), (8.03e9, 2, 64), (70e9, 1, 64)],
+)
+def test_a_processor_reads_in_pieces_that_take_a_second_or_two(parameters: float, cores: int, tokens: int) -> None:
+    model = replace(SMALL, weight_bytes=int(2 * parameters))
+    machine = replace(LAPTOP, num_cores=cores, free_ram_bytes=400 * GIB)
+    assert make_plan(model, None, EngineConfig(), machine).prefill_chunk.value == tokens
+    assert make_plan(model, None, EngineConfig(prefill_chunk=48), machine).prefill_chunk.value == 48
+    assert make_plan(model, None, EngineConfig(device="cuda"), replace(GAMER, gpus=(HUGE,))).prefill_chunk.value == 1024
+
+
+@pytest.mark.parametrize(
+    ("weight_bytes", "max_context", "window"),
+    [(1 << 30, 32768, 1024), (1 << 20, 32768, 256), (100 << 20, 32768, 512), (1 << 30, 1024, 512)],
+)
+def test_a_draft_s_window_grows_with_its_weights(weight_bytes: int, max_context: int, window: int) -> None:
+    qwen = ModelDims(24, 14, 2, 64, 896, 151936, max_context, weight_bytes, torch.bfloat16)
+    assert grown_window(DraftConfig(), qwen, torch.bfloat16).window == window
+
+
+# -------------------- refusals
+
+
+def test_weights_and_context_are_two_refusals() -> None:
+    with pytest.raises(NotEnoughMemory, match=r"lies beside them need .* at 16 bits") as weights:
+        planned(size("llama2-13b-128k"), cards())
+    assert weights.value.largest_context is None and "--bits 8" in weights.value.hint
+    assert planned(size("llama2-13b-128k"), cards(), 40960, bits=8).plan.bits.value == 8
+    llama, small = size("llama2-7b-128k"), cards(host_gib=64)
+    with pytest.raises(NotEnoughMemory, match=r"weights fit, a context of 131,072 tokens does not") as context:
+        planned(llama, small)
+    largest = context.value.largest_context
+    assert largest is not None and context.value.hint.startswith(f"Use --context {largest} or less, or --bits ")
+    assert planned(llama, small, largest).plan.context == Choice(largest, "asked for")
+    assert planned(llama, small, None).plan.context.value == largest
+    with pytest.raises(NotEnoughMemory):
+        planned(llama, small, largest + 64)
+    with pytest.raises(NotEnoughMemory, match="its buffers need") as buffers:
+        planned(llama, make_rig(HOST, gpu_gib=16.9, host_gib=128))
+    assert buffers.value.largest_context is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "changes", "hint"),
+    [
+        ("llama2-7b-128k", 9, {}, "With --bits 4 they would fit; answers are then exact for the quantised model."),
+        ("llama2-13b-128k", 4, {}, "Choose a smaller model, or close other programs that take memory."),
+        ("llama2-13b-128k", 9, {"bits": 4, "budget": 1024}, "Two such GPUs would hold them."),
+        ("llama-3.1-8b", 20, {"context": 65536, "self_draft_bits": 4}, "Leave out --self-draft-bits."),
+    ],
+)
+def test_what_would_help_is_the_smallest_change_that_does(
+    name: str, gib: float, changes: dict[str, Any], hint: str
+) -> None:
+    with pytest.raises(NotEnoughMemory, match="weights") as refused:
+        planned(size(name), make_rig(HOST, gpu_gib=gib), **changes)
+    assert refused.value.hint == hint
+
+
+def test_loading_without_counted_parameters_and_under_a_limit_says_what_helps() -> None:
+    for machine, config, words in (
+        (LAPTOP, EngineConfig(), "--bits 8 or --bits 4"),
+        (LAPTOP, EngineConfig(gpu_memory_gib=0.5), "Raise --gpu-memory"),
+    ):
+        with pytest.raises(NotEnoughMemory, match="what lies beside them need") as refused:
+            make_plan(LLAMA2_7B, None, config, machine)
+        assert words in refused.value.hint and "smaller model" in refused.value.hint
+    with pytest.raises(NotEnoughMemory) as cuda:
+        make_plan(SMALL, None, EngineConfig(device="cuda"), LAPTOP)
+    assert "--device cpu" in cuda.value.hint
+
+
+def test_a_context_beyond_the_model_and_heads_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ContextTooSmall):
+        planned(size("qwen3-8b"), cards(), 65536)
+    assert planned(size("qwen2.5-7b-yarn"), make_rig(HOST, gpu_gib=24, num_gpus=4)).num_gpus == 4
+    with pytest.raises(InvalidSetting, match="cannot be shared by 3"):
+        planned(size("qwen2.5-7b-yarn"), make_rig(HOST, gpu_gib=24, num_gpus=3))
+
+
+@pytest.mark.parametrize(
+    ("device", "num_gpus", "gpus", "problem"),
+    [
+        ("cuda", 2, 1, "asks for 2 GPUs, this machine has one GPU"),
+        ("auto", 2, 1, "asks for 2 GPUs, this machine has one GPU"),
+        ("auto", 2, 0, "this machine has no GPU"),
+        ("cpu", 5, 0, "cannot be shared by 5 GPUs"),
+        ("cpu", 9, 0, "--gpus 9 is not usable"),
+        ("cpu", 0, 0, "--gpus 0 is not usable"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused(device: Any, num_gpus: int, gpus: int, problem: str) -> None:
+    with pytest.raises(CoreError, match=problem):
+        config = replace(TWO, device=device, num_gpus=num_gpus)
+        one_share(HARBOUR, read_dims(HARBOUR), config, replace(GAMER, gpus=GAMER.gpus * gpus))
+
+
+def test_gpus_that_cannot_share_a_model_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = replace(HOST, gpus=(Gpu("A", 80 * GIB, 79 * GIB),) * 2)
+    monkeypatch.setattr(composition, "ON_WINDOWS", True)
+    runs = planned(size("qwen2.5-7b-yarn"), make_rig(here, num_gpus=2), 8192).runs
+    assert not runs.value and "use WSL2" in runs.because
+    assert planned(size("qwen2.5-7b-yarn"), make_rig(here), 8192).runs.value
+    assert planned(size("qwen2.5-7b-yarn"), make_rig(here, assume="2x4090"), 8192).runs.value, (
+        "that machine may run Linux"
+    )
+    with pytest.raises(InvalidSetting, match="GPUs cannot share a model under Windows") as refused:
+        one_share(HARBOUR, read_dims(HARBOUR), replace(TWO, device="auto"), here)
+    assert refused.value.hint == "Start it in WSL2, or leave out --gpus."
+    assert one_share(HARBOUR, read_dims(HARBOUR), TWO, here)[0].num_kv_heads, "processes on the processor can"
+    monkeypatch.setattr(composition, "ON_WINDOWS", False)
+    for changes, words in (({"bits": 8}, "quantised weights"), ({"self_draft_bits": 4}, "self-draft weights")):
+        runs = planned(size("llama-3.1-8b"), cards(2), 8192, **changes).runs
+        assert not runs.value and words in runs.because
+
+
+def test_self_draft_weights_are_counted() -> None:
+    llama = size("llama-3.1-8b")
+    plain, copied = (
+        planned(llama, make_rig(HOST, gpu_gib=30), 16384, self_draft_bits=bits, placement="resident")
+        for bits in (16, 4)
+    )
+    row = (llama.layer_parameters + 128256 * 4096) * 9 // 16  # 4 bits, and bfloat16 scale and offset for 64 of them
+    assert copied.plan.bytes_of("self-draft weights, 4 bit") == row
+    assert copied.tiers[0].used_bytes == plain.tiers[0].used_bytes + row and copied.runs.value
+    assert (plain.self_draft_bits.value, copied.self_draft_bits.value) == (16, 4)
+    assert copied.plan.most_on_device < plain.plan.most_on_device
+
+
+# -------------------- machines that are described
+
+
+def test_descriptions_replace_the_parts_of_this_machine() -> None:
+    here = Machine("cpu", 2, 16 * GIB, 9 * GIB, (Gpu("A", 8 * GIB, 7 * GIB),) * 2)
+    assert make_rig(here) == Rig(machine=Machine("cpu", 2, 16 * GIB, 9 * GIB, here.gpus[:1]))
+    assert len(make_rig(here, num_gpus=2).machine.gpus) == 2 and make_rig(here, num_gpus=2).assumed == ()
+    rig = make_rig(here, assume="2x4090")
+    assert [gpu.total_bytes for gpu in rig.machine.gpus] == [24 * GIB] * 2 and not rig.gpus_are_here
+    assert rig.machine.free_ram_bytes == 16 * GIB, "what other programs hold here says nothing about that machine"
+    assert "2 x RTX 4090" in rig.assumed[0] and "16.0 GiB" in rig.assumed[1]
+    assert make_rig(here, assume="cpu").machine.gpus == ()
+    own = make_rig(here, host_gib=64)
+    assert own.machine.ram_bytes == 64 * GIB and own.gpus_are_here and own.assumed == ("64 GiB of host memory",)
+
+
+@pytest.mark.parametrize(
+    ("description", "words"),
+    [
+        ({"assume": "2x9999"}, "2x9999"),
+        ({"assume": "0x4090"}, "0x4090"),
+        ({"assume": ""}, "''"),
+        ({"assume": "4090", "gpu_gib": 24.0}, "--assume"),
+        ({"gpu_gib": 0.0}, "--gpu-memory 0"),
+        ({"gpu_gib": float("nan")}, "--gpu-memory nan"),
+        ({"host_gib": -1.0}, "--host-memory -1"),
+        ({"gpu_gib": 24.0, "num_gpus": 0}, "--gpus 0"),
+        ({"num_gpus": 2}, "no GPU"),
+        ({"gpu": described_gpu("A,24,1008,25"), "assume": "4090"}, "--gpu describes"),
+    ],
+)
+def test_descriptions_that_describe_nothing_are_refused(description: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidSetting) as error:
+        make_rig(HOST, **description)
+    assert words in error.value.problem and error.value.hint
+
+
+def test_known_gpus_and_shapes_are_usable() -> None:
+    for name in KINDS:
+        assert make_rig(HOST, assume=f"1x{name}").machine.gpus[0].total_bytes >= 24 * GIB
+    for name in (name for name, row in entries().items() if row.config):
+        shape = find_shape(name)
+        assert shape is not None and shape.description
+        with pytest.raises(ModelNotHere, match="is not on this machine"):
+            find(name)
+    assert find_shape("nope") is None
