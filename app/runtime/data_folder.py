@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from app.context import upload_files
-from app.conversations.files import make_private
+from app.private_files import make_private
 from core.errors import NotPossibleHere
 
 ANOTHER = "Choose another with --data-dir."

@@ -4,7 +4,6 @@ import os
 import stat
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from app.cli import environment
 from app.context import upload_files
 from app.context.upload_files import IN_USE, in_use
-from app.conversations.store import LOCK_SECONDS, Conversations
+from app.conversations.store import Conversations
 from app.runtime.data_folder import data_dir
 from core.errors import NotPossibleHere
 from tests.app.fakes import SECONDS
@@ -35,19 +34,19 @@ def hold(file: Path) -> int:
 
 
 @pytest.mark.parametrize("existed", [False, True])
-def test_the_data_folder_and_its_locks_are_closed_to_others(tmp_path: Path, existed: bool) -> None:
+def test_the_data_folder_and_its_mark_are_closed_to_others(tmp_path: Path, existed: bool) -> None:
     folder = tmp_path / "new" / "data"
-    locks = folder / IN_USE, folder / "conversations.lock"
+    mark = folder / IN_USE
     if existed:
         (folder / "conversations").mkdir(parents=True)
-        for path in (folder, folder / "conversations", *locks):
+        for path in (folder, folder / "conversations", mark):
             path.touch()
             path.chmod(0o755)
     assert data_dir(folder) == folder
     with in_use(folder):
         Conversations(folder / "conversations").close()
     assert [mode(folder), mode(folder / "conversations"), mode(folder / "uploads")] == [0o700] * 3
-    assert [mode(file) for file in locks if file.exists()] == [0o600] * 2
+    assert mode(mark) == 0o600
 
 
 def test_a_folder_that_cannot_be_closed_is_refused_in_one_line(
@@ -86,15 +85,6 @@ def test_a_held_mark_is_told_and_ends_the_start(
     os.close(handle)
     with in_use(tmp_path):
         pass
-
-
-def test_a_held_lock_of_conversations_keeps_no_start_waiting(tmp_path: Path) -> None:
-    handle = hold(tmp_path / "conversations.lock")
-    before = time.monotonic()
-    store = Conversations(tmp_path / "conversations")
-    assert time.monotonic() - before < LOCK_SECONDS / 2, "they are for writing"
-    os.close(handle)
-    store.close()
 
 
 def test_a_second_start_says_that_it_waits(
