@@ -133,33 +133,38 @@ def read(db: sqlite3.Connection, dialogue_id: str) -> Dialogue | None:
 @contextmanager
 def in_memory() -> Iterator[sqlite3.Connection]:
     """An empty database with a transaction."""
-    with closing(_opened(":memory:")) as db:
+    with closing(opened(":memory:")) as db:
         db.execute("BEGIN")
         yield db
 
 
-def _opened(path: Path | str) -> sqlite3.Connection:
+def opened(path: Path | str, *, read_only: bool = False) -> sqlite3.Connection:
     """Open a database, with its tables. Raises sqlite3.Error, NewerVersion."""
-    db = sqlite3.connect(path, BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    name = f"{Path(path).absolute().as_uri()}?mode=ro" if read_only else path
+    db = sqlite3.connect(name, BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=read_only)
+    db.row_factory, db.text_factory = sqlite3.Row, lambda text: text.decode("utf-8", "replace")
     try:
-        db.row_factory, db.text_factory = sqlite3.Row, lambda text: text.decode("utf-8", "replace")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version > VERSION:
-            raise NewerVersion(f"{NAME} was written by a newer version of the reader")
-        db.execute("PRAGMA secure_delete = ON")
-        db.execute("PRAGMA synchronous = FULL")
-        with suppress(sqlite3.OperationalError):  # another program opens it, or the disk cannot: as it is, then
-            db.execute(f"PRAGMA journal_mode = {'DELETE' if on_network(Path(path)) else 'WAL'}")
-        if version == 0:
-            with db:
-                db.execute("BEGIN IMMEDIATE")
-                if db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                    for statement in SCHEMA:
-                        db.execute(statement)
+        if not read_only:
+            _prepare(db, network=on_network(Path(path)))
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _prepare(db: sqlite3.Connection, *, network: bool) -> None:
+    version = "PRAGMA user_version"
+    if (found := db.execute(version).fetchone()[0]) > VERSION:
+        raise NewerVersion(f"{NAME} was written by a newer version of the reader")
+    with suppress(sqlite3.OperationalError):  # another program opens it, or the disk cannot: as it is, then
+        db.execute(f"PRAGMA journal_mode = {'DELETE' if network else 'WAL'}")
+    db.execute("PRAGMA secure_delete = ON")
+    db.execute("PRAGMA synchronous = FULL")
+    if found == 0:
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            for statement in SCHEMA if db.execute(version).fetchone()[0] == 0 else ():
+                db.execute(statement)
 
 
 class Connection:
@@ -198,7 +203,7 @@ class Connection:
             self._close()
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600))  # its log and index get the same mode
             self._path.chmod(0o600)
-            self._db, self._file = _opened(self._path), _identity(self._path)
+            self._db, self._file = opened(self._path), _identity(self._path)
         return self._db
 
     def _close(self) -> None:

@@ -99,15 +99,13 @@ class ConversationFolder:
         self.notices.append(f"{told} could be read and stayed. Put a backup in its place to get the others.")
 
     def _take_over_rows(self, aside: Path) -> int:
-        saved = 0
-        with suppress(sqlite3.Error), closing(sqlite3.connect(f"{aside.as_uri()}?mode=ro", uri=True)) as db:
-            db.row_factory = sqlite3.Row
+        found = list[Dialogue]()
+        with suppress(sqlite3.Error), closing(database.opened(aside, read_only=True)) as db:
             for row in db.execute("SELECT id FROM conversations").fetchall():
                 with suppress(sqlite3.Error, Damaged):
-                    if (dialogue := database.read(db, row["id"])) is not None:
-                        self._writing.run(lambda new, dialogue=dialogue: database.write(new, dialogue))
-                        saved += 1
-        return saved
+                    found += filter(None, [database.read(db, row["id"])])
+        self._writing.run(lambda db: [database.write(db, dialogue) for dialogue in found])
+        return len(found)
 
     def _take_over_files(self) -> None:
         """Raises sqlite3.Error, OSError, NewerVersion."""

@@ -133,7 +133,7 @@ def _decoded(kind: Any, value: Any, bounds: tuple[int, int] = COUNT) -> Any:
     """
     origin, args = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
-        names = {name: hint for name, hint in _hints(kind).items() if name in value}
+        names = {name: hint for name, hint in _hints(cast(type, kind)).items() if name in value}
         return cast(Any, kind)(
             **{name: _decoded(hint, value[name], SEED if name == "seed" else COUNT) for name, hint in names.items()}
         )

@@ -49,7 +49,7 @@ def test_a_full_disk_costs_no_answer(keeping: EngineWorker, folder: Path, tmp_pa
     assert keeping.conversations.flush(SECONDS)
 
     refuse(keeping.conversations)
-    *_, end = keeping.answer(session_id, "On a full disk?" * 3000, PLAIN)
+    *_, end = keeping.answer(session_id, "On a full disk?" * 240, PLAIN)
     assert isinstance(end, Finished) and keeping.conversations.flush(SECONDS)
     listing = keeping.conversations.listing()
     (notice,) = listing.notices
@@ -61,7 +61,7 @@ def test_a_full_disk_costs_no_answer(keeping: EngineWorker, folder: Path, tmp_pa
     keeping.clear(session_id)
     list(keeping.answer(session_id, "With room again?", PLAIN))  # in another conversation: the first comes by itself
     assert keeping.conversations.flush(SECONDS) and keeping.conversations.listing().notices == ()
-    assert on_disk(folder) == ["Before?", "On a full disk?" * 3000, "With room again?"]
+    assert on_disk(folder) == ["Before?", "On a full disk?" * 240, "With room again?"]
 
 
 @pytest.mark.parametrize(
