@@ -131,25 +131,27 @@ def _decoded(kind: Any, value: Any, bounds: tuple[int, int] = COUNT) -> Any:
     Raises:
         Damaged, and what Python raises for a value of another shape.
     """
-    origin, args = get_origin(kind), get_args(kind)
+    if kind is str and isinstance(value, str):
+        return sendable(value)
+    if kind is int and type(value) is int and bounds[0] <= value <= bounds[1]:
+        return value
+    if kind is float and type(value) in (int, float) and -MOST_NUMBER <= value <= MOST_NUMBER:  # false for NaN, too
+        return float(value)
+    if kind in (bool, list) and isinstance(value, kind):
+        return value
     if is_dataclass(kind):
         names = {name: hint for name, hint in _hints(cast(type, kind)).items() if name in value}
         return cast(Any, kind)(
             **{name: _decoded(hint, value[name], SEED if name == "seed" else COUNT) for name, hint in names.items()}
         )
+    origin, args = get_origin(kind), get_args(kind)
     if type(None) in args:
         return None if value is None else _decoded(args[0], value, bounds)
     if origin in (tuple, frozenset) and isinstance(value, list):
         return origin(_decoded(args[0], one, TOKEN) for one in value)
     if origin is Mapping and isinstance(value, dict):
         return {_key(args[0], key): _decoded(args[1], one) for key, one in value.items()}
-    if kind is str and isinstance(value, str):
-        return sendable(value)
-    if kind is float and type(value) in (int, float) and -MOST_NUMBER <= value <= MOST_NUMBER:  # false for NaN, too
-        return float(value)
-    if kind is int and type(value) is int and bounds[0] <= value <= bounds[1]:
-        return value
-    if (kind in (bool, list) and isinstance(value, kind)) or (origin is Literal and value in args):
+    if origin is Literal and value in args:
         return value
     raise Damaged(f"no {kind}")
 
