@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from app.conversations import database
 from app.conversations import folder as module
 from app.conversations.database import NAME
 from app.conversations.export import as_json, as_markdown
@@ -347,3 +348,13 @@ def test_a_file_that_comes_again_brings_nothing_back_and_removes_nothing(
     assert len(titles(again)) == 4 and again.open(kept.id).nodes == kept.nodes
     with pytest.raises(ConversationGone):
         again.open(deleted.id)
+
+
+# -------------------- where the folder is
+
+
+def test_a_network_file_system_is_known_by_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = "/dev/a / ext4 rw 0 0\nserver:/x /home nfs4 rw 0 0\n/dev/b /home/here ext4 rw 0 0\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: mounts)
+    found = {name: database.on_network(Path(name) / NAME) for name in ("/data", "/home/me", "/home/here/me", "/homes")}
+    assert os.name == "nt" or found == {"/data": False, "/home/me": True, "/home/here/me": False, "/homes": False}
