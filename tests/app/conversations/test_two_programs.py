@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -391,6 +392,15 @@ def test_states_merge_in_any_order_as_their_definition_says(states: list[list[tu
         for number, node in enumerate(found.nodes):
             assert node.parent in {ROOT, *ids[:number]}, "a node without the one before it"
     assert not wanted or content(merged(found, found)) == wanted
+
+
+def test_what_comes_back_stands_behind_what_it_follows() -> None:
+    """Removed nodes that a database never had are in no order; then an older tab goes on from them."""
+    base = a_dialogue("One?")
+    above, below = (replace(base.nodes[0], id=name, parent=parent) for name, parent in (("b", base.head), ("a", "b")))
+    older, _ = said(replace(base, nodes=(*base.nodes, above, below)), "Further?", parent="a")
+    found = merged(replace(base, removed=frozenset("ab")), older)
+    assert found.nodes == older.nodes and found.removed == {"a", "b"}
 
 
 def test_a_clock_that_was_set_back_hides_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
