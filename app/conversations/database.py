@@ -54,7 +54,7 @@ SAVE_CONVERSATION = """
 SAVE_EXCHANGE = """
     INSERT INTO exchanges (conversation, id, parent, asked, answered, question, answer) VALUES (?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (conversation, id) DO UPDATE SET
-        
+        number = CASE WHEN question IS NULL THEN (SELECT max(number) + 1 FROM exchanges) ELSE number END,
         parent = excluded.parent, asked = excluded.asked, answered = excluded.answered,
         question = excluded.question, answer = excluded.answer"""
 REMOVE = """
