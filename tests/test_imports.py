@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     "app": [
         "cli", "server", "ui", "runtime", "conversations", "remote", "context", "documents", "document_formats",
-        "formats", "markdown",
+        "private_files", "formats", "markdown",
     ],
     "core": [
         "triforce", "engine", "engine_builder", "kv_store", "engine_api", "engine_info",

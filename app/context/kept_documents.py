@@ -4,11 +4,8 @@ A file for each text, named by its digest, readable by its owner alone; of a PDF
 pages. Nothing is written unasked.
 """
 
-import errno
 import json
 import os
-import secrets
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,12 +15,12 @@ from typing import Any, NamedTuple, get_args
 
 from app.context.context_documents import Book, digest_of
 from app.documents.document import Chapter, Document, Format, Page
+from app.private_files import DRAFT, replace_file
 from core.errors import CoreError
-from core.kv_store.durable import sync_folder
 
 FOLDER = "kept"  # in the data folder
 MOST_BYTES = 4 << 30  # of all files; those that were not opened for longest go
-DRAFT, OLD_SECONDS = ".part", 3600.0  # a draft that old was left by a program that was killed
+OLD_SECONDS = 3600.0  # a draft that old was left by a program that was killed
 TUPLES = ("warnings", "picture_pages", "recognised_pages", "authors")
 
 
@@ -62,9 +59,9 @@ class KeptDocuments:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if book.file is not None and book.file.is_file() and not self._copy(book.digest).is_file():
-                self._write(self._copy(book.digest), book.file)
+                replace_file(self._copy(book.digest), book.file)
             if not self.has(book.digest):
-                self._write(self._text(book.digest), json.dumps(asdict(book.document)))
+                replace_file(self._text(book.digest), json.dumps(asdict(book.document)).encode("ascii"))
         except OSError as error:
             raise CoreError(
                 f"{book.document.name} could not be kept ({error.strerror}).", hint="Make room in the data folder."
@@ -99,25 +96,6 @@ class KeptDocuments:
         """Delete everything."""
         for path in list(self._files()):
             path.unlink(missing_ok=True)
-
-    def _write(self, path: Path, content: str | Path) -> None:
-        """Write a file whole or not at all, through a power cut too. Raises OSError, also if a copy is not as long."""
-        draft = path.with_suffix(f".{secrets.token_hex(4)}{DRAFT}")
-        try:
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                if isinstance(content, str):
-                    out.write(content.encode("ascii"))
-                else:
-                    with content.open("rb") as source:
-                        shutil.copyfileobj(source, out)
-                        if out.tell() != os.fstat(source.fileno()).st_size:
-                            raise OSError(errno.EIO, "its copy has another size")
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(draft, path)
-            sync_folder(path.parent)
-        finally:
-            draft.unlink(missing_ok=True)
 
     def _make_room(self, newest: bytes) -> None:
         assert self.folder is not None, "nothing is kept"

@@ -24,23 +24,6 @@ LONGEST_WAIT_SECONDS = 10.0  # for another program, which sweeps
 IN_USE = ".in-use"  # beside it: locked by every program that uses the data folder
 
 
-def make_private(folder: Path) -> None:
-    """Make a folder that only its owner can open, or close an existing one to others.
-
-    Raises:
-        NotPossibleHere: it cannot be made or closed, or all users share it.
-    """
-    told = f"The data folder {folder} cannot be made and closed to others"
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.name == "posix":
-            if folder.stat().st_mode & stat.S_ISVTX:
-                raise NotPossibleHere(f"{told} (all users share it).", hint="Choose another with --data-dir.")
-            folder.chmod(0o700)
-    except OSError as error:
-        raise NotPossibleHere(f"{told} ({error.strerror}).", hint="Choose another with --data-dir.") from error
-
-
 @contextmanager
 def in_use(data: Path) -> Iterator[None]:
     """Mark a data folder as used. Deletes uploads left by earlier programs if no other program uses the folder now.

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from app.conversations import files
 from app.conversations.tree import Dialogue
 
 BEFORE, AFTER = 24, 60  # characters around a hit
@@ -55,24 +54,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The list, newest first, and notices about files that are not in it."""
+    """The list, newest first, and notices about what is not in it or not on disk."""
 
     summaries: tuple[Summary, ...]
     notices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The state of a file when it was read; it is read again only after a change."""
-
-    stamp: files.Stamp
-    summary: Summary | None  # None: written by a newer version
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A file that this program wrote or opened."""
-
-    stamp: files.Stamp | None  # None: memory does not have its content any more
-    time: int  # of that, nanoseconds since 1970
-    ids: frozenset[str]  # nodes on disk at that time or before

@@ -1,12 +1,10 @@
 """A conversation: a tree of questions and answers, of which one branch is shown.
 
 An edit, another answer or a branch never replaces anything: it is a further child of the same parent. Immutable; every
-change is another value. Knows nothing of files, of engines or of the page.
+change is another value. Knows nothing of the database, of engines or of the page.
 
-Several pages and programs may change one conversation, each with its own, perhaps old, state. Any two states can be
-joined, in any order, like replicas of a map with last-writer-wins and tombstones (M. Shapiro et al., "Conflict-free
-replicated data types", 2011): the latest change of an answer or of the title wins; the ids of removed nodes stay, so
-that no older state brings them back.
+Several pages and programs may hold states of one conversation. Times of answers and titles say which is newer; ids of
+removed nodes stay, so that no older state brings them back. `database.write` merges by them.
 """
 
 import hashlib
@@ -71,12 +69,6 @@ class Node:
     question: str
     exchange: Exchange | None = None
     answered: int = 0  # last change of the exchange: microseconds since 1970, see `later_than`
-
-    @property
-    def age(self) -> tuple[int, bool, str]:
-        """Sort key of two states of one node: the newer is greater; without times, the more complete one."""
-        text = self.exchange.finished.text if self.exchange is not None else ""
-        return self.answered, self.exchange is not None, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,34 +166,6 @@ class Dialogue:
         """Change the title; an empty one changes nothing."""
         cleaned = title_of(title)
         return replace(self, title=cleaned, titled=later_than(self.titled)) if cleaned else self
-
-    def joined(self, other: "Dialogue") -> "Dialogue":
-        """Join another state of the same conversation; the shown branch and the book stay those of `self`.
-
-        No answer is lost: a removed node stays as long as a node that was not removed follows it, with the newest
-        answer of the two states.
-        """
-        theirs, have = {node.id: node for node in other.nodes}, {node.id for node in self.nodes}
-        nodes = [max(node, theirs.get(node.id, node), key=lambda one: one.age) for node in self.nodes]
-        nodes += [node for node in other.nodes if node.id not in have]
-        removed = self.removed | other.removed
-        left: list[Node] = []
-        needed: set[str] = set()
-        for node in reversed(nodes):
-            if node.id not in removed or node.id in needed:
-                left.append(node)
-                needed.add(node.parent)
-        titled, title = max((self.titled, self.title), (other.titled, other.title))
-        joined = replace(
-            self,
-            title=title,
-            titled=titled,
-            changed=max(self.changed, other.changed),
-            nodes=tuple(reversed(left)),
-            removed=removed,
-        )
-        known = joined.head == ROOT or any(node.id == joined.head for node in left)
-        return joined if known else replace(joined, head=joined.newest_below(ROOT))
 
     def _with(self, node_id: str, change: Callable[[Node], Node]) -> "Dialogue":
         return self._changed(nodes=tuple(change(node) if node.id == node_id else node for node in self.nodes))

@@ -144,8 +144,10 @@ class Conversing:
         session, _, _ = self._settled(session_id, node_id)
         with session.lock:
             assert session.dialogue is not None
-            left = self._store.without(session.dialogue, node_id)
+            left = session.dialogue.remove(node_id)
             session.dialogue = left if left.nodes else None
+        if not session.incognito:
+            self._store.save(left)
 
     def edit(self, session_id: str, node_id: str) -> str:
         """Begin to change a question and return it; the next question asked replaces it. Raises as `switch`."""

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from app.context import upload_files
+from app.private_files import make_private
 from core.errors import NotPossibleHere
 
 SHELF = "shelf"  # the folder of saved books in it
@@ -22,7 +23,7 @@ def data_dir(chosen: Path | str | None) -> Path:
         folder = data_place(chosen)
         dropped = folder / upload_files.FOLDER
         for one in (folder, dropped):
-            upload_files.make_private(one)
+            make_private(one)
     except (RuntimeError, ValueError) as error:  # no home; a NUL in the name
         told = f"The data folder {chosen or '~/.triforce-reader'} cannot be made"
         raise NotPossibleHere(f"{told} ({error}).", hint=ANOTHER) from error

@@ -180,13 +180,12 @@ class Recording:
             self._record(self._so_far())
         elif self._is_new:
             with self._session.lock:
-                left = self._conversations.without(self._newest, self.node.id).show(self._head_before)
+                left = self._newest.remove(self.node.id).show(self._head_before)
                 left = replace(left, book=self._book_before)
                 if self._in_view:
                     self._session.dialogue = left if left.nodes else None
             self._dialogue = left
-            if left.nodes:
-                self._save()
+            self._save()
 
     @property
     def _in_view(self) -> bool:

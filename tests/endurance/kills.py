@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.conversations.schema import load
+from app.conversations.store import Conversations
 from assets.tools.bench.report import commit
 from core.kv_store.bookfile import BookReader
 from core.planning.hardware import this_machine
@@ -111,15 +111,14 @@ def one_kill(folder: Path, rng: random.Random, ledger: Ledger, found: Found) -> 
 def look(folder: Path, ledger: Ledger, killed: float, found: Found) -> None:
     """Read everything that is on disk."""
     asked: dict[str, set[tuple[str, str]]] = {}  # where each question stands: answers to it are of one parent
-    files = sorted(folder.glob("conversations/*.json"))
-    for file in files:
-        try:
-            dialogue = load(file.read_text(encoding="utf-8", errors="surrogatepass"), file.stem)
-            for node in dialogue.nodes:
-                if node.exchange is not None:
-                    asked.setdefault(node.question, set()).add((file.stem, node.parent))
-        except Exception as error:
-            found.damaged.append(f"{file.name}: {error!r}")
+    store = Conversations(folder / "conversations")
+    listing = store.listing()
+    found.damaged += listing.notices
+    for one in listing.summaries:
+        for node in store.open(one.id).nodes:
+            if node.exchange is not None:
+                asked.setdefault(node.question, set()).add((one.id, node.parent))
+    store.close()
     books = sorted(folder.glob("shelf/*.book"))
     for file in books:
         try:
@@ -134,7 +133,7 @@ def look(folder: Path, ledger: Ledger, killed: float, found: Found) -> None:
     missing = sure - asked.keys() - set(found.lost)
     found.doubled = [question for question, places in asked.items() if len(places) > 1]
     found.lost += sorted(missing)
-    found.conversations, found.books, found.answers = len(files), len(books), len(sure)
+    found.conversations, found.books, found.answers = len(listing.summaries), len(books), len(sure)
 
 
 def table(found: Found) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from app.conversations.database import NAME
 from app.conversations.store import Conversations
 from tests import long
 from tests.app.conversations.test_tree import a_dialogue
@@ -35,8 +36,7 @@ def test_an_answer_that_is_nowhere_is_lost(folder: Path) -> None:
 
 
 def test_damaged_files_are_found(folder: Path) -> None:
-    file = next((folder / "conversations").glob("*.json"))
-    file.write_bytes(file.read_bytes()[:-20])
+    (folder / "conversations" / NAME).write_bytes(b"no database" * 1000)
     (folder / "shelf").mkdir()
     (folder / "shelf" / "x.book").write_bytes(b"no book")
     assert len(seen(folder).damaged) == 2

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.conversations.export import as_json, as_markdown
-from app.conversations.schema import Damaged, NewerVersion, document, dump, load
+from app.conversations.schema import Damaged, NewerVersion, document, load
 from app.conversations.store import Conversations
 from app.conversations.tree import Dialogue
 from app.runtime.sessions import Session
@@ -55,7 +55,7 @@ def with_value(whole: Any, path: tuple[Any, ...], value: Any) -> Any:
     return changed
 
 
-WRITTEN = json.loads(dump(DIALOGUE))
+WRITTEN = json.loads(as_json(DIALOGUE))
 PLACES = list(places(WRITTEN))
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20)
 VALUES = st.sampled_from(ODD) | st.recursive(
@@ -69,7 +69,7 @@ def show_all_of_it(dialogue: Dialogue) -> None:
     said = [book_notice(session), editing_notice(session), exchanges(session), as_markdown(dialogue)]
     orjson.dumps(said)
     as_json(dialogue).encode()
-    assert load(dump(dialogue), dialogue.id) == dialogue
+    assert load(as_json(dialogue), dialogue.id) == dialogue
 
 
 def read_and_show(text: str) -> bool:
@@ -104,9 +104,9 @@ def test_no_fuzzed_conversation_raises(changes: list[tuple[tuple[Any, ...], Any]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.integers(0, len(dump(DIALOGUE)) - 1), st.binary(max_size=6), st.integers(0, 50))
+@given(st.integers(0, len(as_json(DIALOGUE)) - 1), st.binary(max_size=6), st.integers(0, 50))
 def test_no_file_with_changed_bytes_raises(at: int, new: bytes, gone: int) -> None:
-    whole = dump(DIALOGUE).encode("utf-8", "surrogatepass")
+    whole = as_json(DIALOGUE).encode("utf-8", "surrogatepass")
     try:
         text = (whole[:at] + new + whole[at + gone :]).decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
@@ -122,20 +122,20 @@ def odd_files() -> dict[str, bytes]:
         "deep nesting that ends": b'{"nodes":' * 50_000 + b"1" + b"}" * 50_000,
         "nothing": b"",
         "zeros": bytes(4096),
-        "half of it": dump(DIALOGUE).encode("utf-8", "surrogatepass")[:500],
+        "half of it": as_json(DIALOGUE).encode("utf-8", "surrogatepass")[:500],
         "no text": b"\xff\xfe\xff",
     }
 
 
-def test_damage_of_any_kind_is_one_damaged_file_and_the_others_are_listed(tmp_path: Path) -> None:
+def test_damage_of_any_kind_is_one_file_that_stays_and_the_others_are_listed(tmp_path: Path) -> None:
     good = a_dialogue("Good?")
-    (tmp_path / f"{good.id}.json").write_text(dump(good), encoding="utf-8")
+    (tmp_path / f"{good.id}.json").write_text(as_json(good), encoding="utf-8")
     for number, content in enumerate(odd_files().values()):
         (tmp_path / f"{number:032x}.json").write_bytes(content)
     store = Conversations(tmp_path)
     assert [one.title for one in store.listing().summaries] == ["Good?"]
-    assert len(list(tmp_path.glob("*.damaged"))) == len(odd_files())
-    assert f"{len(odd_files())} damaged conversations" in store.listing().notices[0]
+    assert len(list(tmp_path.glob("*.json"))) == len(odd_files())
+    assert f"{len(odd_files())} old conversations" in store.listing().notices[0]
     assert "Good?" in conversation_list(store.listing(), None, when=WHEN)
     assert store.open(good.id) == good
 

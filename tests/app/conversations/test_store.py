@@ -1,26 +1,34 @@
-"""Conversations on disk: whole or not at all, private, found again, never lost by someone else's mistake."""
+"""Conversations on disk: private, found again, never lost by someone else's mistake; files of earlier versions too."""
 
 import json
 import os
+import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from app.conversations import store as module
-from app.conversations.schema import VERSION, dump
+from app.conversations import database
+from app.conversations import folder as module
+from app.conversations.database import NAME
+from app.conversations.export import as_json, as_markdown
+from app.conversations.schema import VERSION
 from app.conversations.store import ConversationGone, Conversations
 from app.conversations.tree import Dialogue, sendable
 from core.errors import InvalidSetting
-from tests.app.conversations.test_tree import BOOK, EVIL, a_dialogue, said
+from tests.app.conversations.on_disk import text_of
+from tests.app.conversations.test_tree import EVIL, a_dialogue, said
 
 SECONDS = 10.0
+OLD = Path(__file__).parent / "old"  # files of the version before the database, and what it exported of them
 
 
 @pytest.fixture
@@ -56,10 +64,6 @@ def titles(store: Conversations, search: str = "") -> list[str]:
     return [one.title for one in store.listing(search).summaries]
 
 
-def files(folder: Path) -> list[str]:
-    return sorted(file.suffix for file in folder.iterdir())
-
-
 def test_after_a_restart_everything_is_there(store: Conversations, open_store: Callable[[], Conversations]) -> None:
     one, two = saved(store, a_dialogue("One?", "More?")), saved(store, a_dialogue(sendable(EVIL)))
     again = open_store()
@@ -68,55 +72,36 @@ def test_after_a_restart_everything_is_there(store: Conversations, open_store: C
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of posix")
-def test_only_the_owner_can_read(store: Conversations, folder: Path) -> None:
-    saved(store, a_dialogue("One?"))
+def test_only_the_owner_can_read(folder: Path, open_store: Callable[[], Conversations]) -> None:
+    folder.mkdir(mode=0o755)
+    (folder / NAME).touch(0o644)
+    saved(open_store(), a_dialogue("One?"))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert [stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()] == [0o600]
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+    assert modes == {NAME: 0o600, f"{NAME}-wal": 0o600, f"{NAME}-shm": 0o600}
 
 
-def test_file_names_are_of_no_text(store: Conversations, folder: Path) -> None:
+def test_ids_are_no_names_of_files(store: Conversations, folder: Path) -> None:
     dialogue = saved(store, a_dialogue("../../../etc/passwd"))
-    assert [file.name for file in folder.iterdir()] == [f"{dialogue.id}.json"]
     for name in ("../" + dialogue.id, dialogue.id.upper() + "/", "", "x" * 32):
         with pytest.raises(ConversationGone):
             store.open(name)
         store.delete(name)
+    assert titles(store) == [dialogue.title]
 
 
-@pytest.mark.parametrize("at", ["write", "fsync", "replace"])
-def test_a_write_that_fails_midway_leaves_the_old_state(
-    at: str, store: Conversations, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = saved(store, a_dialogue("One?"))
-
-    def fail(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as broken:
-        if at == "write":
-            broken.setattr(os, "fdopen", fail)
-        else:
-            broken.setattr(os, at, fail)
-        new, _ = said(old, "Two?")
-        saved(store, new)
-    assert Conversations(folder).open(old.id) == old and files(folder) == [".json"], "nothing half-written is left"
-    assert "No space left" in store.listing().notices[0] and store.open(old.id) == new, "memory has it"
-    saved(store, a_dialogue("Other?"))
-    assert store.flush(SECONDS) and Conversations(folder).open(old.id) == new, "it was tried again"
-    assert store.listing().notices == ()
-
-
-def test_a_killed_writer_leaves_a_whole_file(folder: Path) -> None:
-    """A process that rewrites one conversation is killed at random moments; what is there always loads."""
+def test_a_killed_writer_leaves_whole_conversations(folder: Path) -> None:
+    """A process that adds to one conversation is killed at random moments; what is there always loads."""
     program = (
         "import sys\nfrom pathlib import Path\nfrom app.conversations.store import Conversations\n"
         "store = Conversations(Path(sys.argv[1]))\ndialogue = store.open(sys.argv[2])\n"
         "answer = dialogue.nodes[0].exchange\nprint('ready', flush=True)\n"
         "while True:\n    dialogue, node = dialogue.ask(dialogue.tip, 'More?')\n"
-        "    dialogue = dialogue.answer(node.id, answer)\n    store.save(dialogue)\n"
+        "    dialogue = dialogue.answer(node.id, answer)\n    store.save(dialogue)\n    store.flush()\n"
     )
     name, root = saved(Conversations(folder), a_dialogue(*["One?"] * 40)).id, Path(__file__).resolve().parents[3]
-    for wait in (0.02, 0.17):
+    left = 40
+    for wait in (0.05, 0.17):
         with subprocess.Popen(
             [sys.executable, "-c", program, str(folder), name], cwd=root, stdout=subprocess.PIPE, text=True
         ) as process:
@@ -124,44 +109,85 @@ def test_a_killed_writer_leaves_a_whole_file(folder: Path) -> None:
             time.sleep(wait)
             process.kill()
         store = Conversations(folder)
-        assert len(store.open(name).nodes) >= 40 and store.listing().notices == ()
-    Conversations(folder)
-    assert list(folder.glob("*.part")) == [], "its drafts are swept away"
+        assert len(store.open(name).nodes) >= left and store.listing().notices == ()
+        left = len(store.open(name).nodes)
 
 
-def test_a_damaged_file_is_set_aside_and_named(store: Conversations, folder: Path) -> None:
-    good, bad = saved(store, a_dialogue("Good?")), "0" * 32
-    content = dump(a_dialogue("Bad?"))[:-20]
-    (folder / f"{bad}.json").write_text(content, encoding="utf-8")
-    assert titles(store) == [good.title]
-    (notice,) = store.listing().notices
+# -------------------- damage
+
+
+def spoil(file: Path, at: int, length: int) -> None:
+    with file.open("r+b") as out:
+        out.seek(at)
+        out.write(os.urandom(length))
+
+
+@pytest.mark.parametrize("at", ["header", "pages", "no database at all"])
+def test_a_damaged_database_is_set_aside_whole_and_the_app_goes_on(
+    at: str, folder: Path, open_store: Callable[[], Conversations]
+) -> None:
+    one = open_store()
+    first = saved(one, a_dialogue("One?"))
+    rest = [saved(one, a_dialogue(f"{number}?", "long " * 900)) for number in range(20)]
+    other = open_store()
+    one.close()
+    assert other._disk is not None
+    other._disk.close()
+    if at == "no database at all":
+        (folder / NAME).write_bytes(b"junk" * 9_000)
+    else:
+        num_pages = (folder / NAME).stat().st_size // 4096
+        for page in (0,) if at == "header" else range(num_pages // 2, num_pages, 3):
+            spoil(folder / NAME, page * 4096, 4096)
+    content = (folder / NAME).read_bytes()
+    again = open_store()
+    found = set(titles(again))
+    for dialogue in rest:
+        saved(again, dialogue.rename("Written again"))
+    assert len(titles(again)) >= 20, "and what pages still hold is written again"
+    assert titles(open_store()) == titles(again)
     (aside,) = folder.glob("*.damaged")
-    assert "1 damaged conversation was set aside" in notice and aside.name in notice and "\n" not in notice
-    assert aside.read_text(encoding="utf-8") == content, "never deleted"
+    assert aside.read_bytes() == content, "never changed"
+    (notice,) = [*again.listing().notices, *open_store().listing().notices]
+    assert "was damaged and set aside" in notice and aside.name in notice and "\n" not in notice
+    assert at != "pages" or found, "what can be read stays"
+    assert saved(other, first.rename("First")).id and "First" in titles(again), "the other program goes on, too"
+
+
+def test_a_row_that_cannot_be_read_is_named_and_stays(store: Conversations, folder: Path) -> None:
+    good, bad = saved(store, a_dialogue("Good?")), saved(store, a_dialogue("Bad?"))
+    with closing(sqlite3.connect(folder / NAME, isolation_level=None)) as db:
+        db.execute("UPDATE exchanges SET answer = '{' WHERE conversation = ?", (bad.id,))
+        db.execute("UPDATE conversations SET stamp = '' WHERE id = ?", (bad.id,))
+    assert titles(store) == [good.title]
+    assert "1 conversation on disk cannot be read" in store.listing().notices[0]
     with pytest.raises(ConversationGone):
-        store.open(bad)
+        store.open(bad.id)
+    assert "Bad?" in text_of(folder)
 
 
-def test_bytes_that_are_no_text_are_damage(store: Conversations, folder: Path) -> None:
-    (folder / f"{'0' * 32}.json").write_bytes(b"\xff\xfe\x00{")
-    assert titles(store) == [] and len(list(folder.glob("*.damaged"))) == 1
+def test_a_database_of_a_newer_version_is_left_alone_and_told(folder: Path, store: Conversations) -> None:
+    base = saved(store, a_dialogue("One?"))
+    store.close()
+    with closing(sqlite3.connect(folder / NAME)) as db:
+        db.execute(f"PRAGMA user_version = {VERSION + 1}")
+    content, newer = (folder / NAME).read_bytes(), Conversations(folder)
+    saved(newer, said(base, "Two?")[0])
+    assert any("newer version" in notice for notice in newer.listing().notices)
+    assert titles(newer) == [base.title] and len(newer.open(base.id).nodes) == 2, "memory has it"
+    newer.close()
+    assert (folder / NAME).read_bytes() == content
 
 
-def test_a_newer_version_is_left_alone_and_named(store: Conversations, folder: Path) -> None:
-    dialogue = a_dialogue("From the future?")
-    file = folder / f"{dialogue.id}.json"
-    text = json.dumps({**json.loads(dump(dialogue)), "version": VERSION + 1, "nodes": "of another kind"})
-    file.write_text(text, encoding="utf-8")
-    assert titles(store) == [] and "newer version" in store.listing().notices[0]
-    with pytest.raises(ConversationGone):
-        store.open(dialogue.id)
-    assert file.read_text(encoding="utf-8") == text
+def test_a_database_that_is_gone_is_made_anew(store: Conversations, folder: Path) -> None:
+    base = saved(store, a_dialogue("One?"))
+    for file in folder.iterdir():
+        file.unlink()
+    saved(store, said(base, "Two?")[0])
+    assert len(Conversations(folder).open(base.id).nodes) == 2
 
 
-def test_foreign_files_are_not_touched(store: Conversations, folder: Path) -> None:
-    (folder / "notes.json").write_text("mine", encoding="utf-8")
-    (folder / "sub").mkdir()
-    assert titles(store) == [] and store.listing().notices == () and (folder / "notes.json").exists()
+# -------------------- the list
 
 
 def test_search_finds_titles_questions_answers_and_books(store: Conversations) -> None:
@@ -181,78 +207,52 @@ def test_search_finds_titles_questions_answers_and_books(store: Conversations) -
         assert len(titles(store, search)) == found, search
 
 
-def test_a_deleted_conversation_does_not_come_back(store: Conversations, folder: Path) -> None:
-    dialogue = saved(store, a_dialogue("One?"))
+def test_a_deleted_conversation_does_not_come_back_and_is_gone_from_the_disk(
+    store: Conversations, folder: Path
+) -> None:
+    dialogue = saved(store, a_dialogue("A secret?"))
+    other = saved(store, a_dialogue("Kept?", "Another secret?"))
+    saved(store, other.remove(other.path[1].id))
     store.delete(dialogue.id)
     saved(store, said(dialogue, "An answer that was still being written")[0])
-    assert titles(store) == [] and list(folder.iterdir()) == [] and store.was_deleted(dialogue.id)
+    assert titles(store) == ["Kept?"] and store.was_deleted(dialogue.id)
+    assert not any(b"secret" in file.read_bytes() for file in folder.iterdir()), "with the log"
 
 
 def test_deleting_the_last_exchange_deletes_the_conversation(store: Conversations, folder: Path) -> None:
     dialogue = saved(store, a_dialogue("One?", "Two?"))
-    left = store.without(dialogue, dialogue.path[1].id)
-    assert store.flush(SECONDS) and len(Conversations(folder).open(dialogue.id).nodes) == 1
-    assert store.without(left, left.path[0].id).nodes == () and titles(store) == []
-    with pytest.raises(ConversationGone):
-        store.open(dialogue.id)
-    assert store.flush(SECONDS) and list(folder.iterdir()) == [] and titles(store) == []
-
-
-def test_two_pages_that_write_one_conversation_lose_nothing(store: Conversations, folder: Path) -> None:
-    base = saved(store, a_dialogue("One?"))
-    one, _ = said(base, "From the first page?")
-    two, _ = said(base, "From the second page?")
-    for state in (one, two):
-        saved(store, state)
-    questions = {node.question for node in Conversations(folder).open(base.id).nodes}
-    assert questions == {"One?", "From the first page?", "From the second page?"}
-
-
-def test_two_programs_write_beside_each_other(open_store: Callable[[], Conversations]) -> None:
-    one, two = open_store(), open_store()
-    here, there = saved(one, a_dialogue("Here?")), saved(two, a_dialogue("There?"))
-    assert set(titles(one)) == set(titles(two)) == {here.title, there.title}
-    saved(two, here.rename("Renamed there"))
-    assert "Renamed there" in titles(one) and one.open(here.id).title == "Renamed there", "the last writer wins"
+    left = saved(store, dialogue.remove(dialogue.path[1].id))
+    assert len(Conversations(folder).open(dialogue.id).nodes) == 1
+    store.save(left.remove(left.path[0].id))
+    for _ in range(2):
+        assert titles(store) == []
+        with pytest.raises(ConversationGone):
+            store.open(dialogue.id)
+        assert store.flush(SECONDS)
+    assert text_of(folder) == set()
 
 
 def test_saving_takes_no_time_of_the_engine(store: Conversations, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that calls `save` hands a value over; a disk that hangs is not its business."""
-    hangs, go_on, tries = threading.Event(), threading.Event(), []
+    hangs, go_on, written = threading.Event(), threading.Event(), list[int]()
+    write = module.database.write
 
-    def hang(_: int) -> None:
-        tries.append(threading.current_thread())
+    def hang(db: sqlite3.Connection, dialogue: Dialogue) -> bool:
+        written.append(len(dialogue.nodes))
         hangs.set()
         go_on.wait(SECONDS)
+        return write(db, dialogue)
 
-    monkeypatch.setattr(os, "fsync", hang)
+    monkeypatch.setattr(module.database, "write", hang)
     dialogue = a_dialogue(*["One?"] * 200)
     store.save(dialogue)
     assert hangs.wait(SECONDS)
     for _ in range(20):
-        store.save(dialogue)
-    assert len(tries) == 1 and tries[0] is not threading.current_thread(), "all that time the disk was hanging"
-    go_on.set()
-    assert store.flush(SECONDS)
-
-
-def test_only_the_newest_state_is_written(store: Conversations, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[int] = []
-    gate, replace = threading.Event(), os.replace
-
-    def slow(source: Path, target: Path) -> None:
-        gate.wait(SECONDS)
-        written.append(len(json.loads(source.read_text(encoding="utf-8"))["nodes"]))
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", slow)
-    dialogue = a_dialogue("One?")
-    for _ in range(9):
         dialogue, _ = said(dialogue, "More?")
         store.save(dialogue)
-    gate.set()
-    assert store.flush(SECONDS) and written[-1] == 10 and len(written) <= 2
-    assert store.open(dialogue.id) == dialogue, "and what is shown is as it was saved last"
+    go_on.set()
+    assert store.flush(SECONDS) and written == [200, 220], "only the newest state is written"
+    assert store.open(dialogue.id) == dialogue
 
 
 def test_without_a_folder_nothing_is_written() -> None:
@@ -260,6 +260,8 @@ def test_without_a_folder_nothing_is_written() -> None:
     dialogue = a_dialogue("One?")
     store.save(dialogue)
     assert store.open(dialogue.id) == dialogue and titles(store) == [dialogue.title]
+    store.delete(dialogue.id)
+    assert titles(store) == []
 
 
 def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
@@ -268,7 +270,91 @@ def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
         Conversations(tmp_path / "file" / "conversations")
 
 
-def test_a_huge_file_is_not_read(store: Conversations, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(store, a_dialogue("One?"))
-    monkeypatch.setattr(module.files, "MOST_BYTES", 10)
-    assert titles(Conversations(folder)) == [] and BOOK.title
+# -------------------- files of earlier versions
+
+
+def old_files(folder: Path) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    return [Path(shutil.copy(file, folder)) for file in sorted(OLD.glob("*.json"))]
+
+
+def test_files_of_earlier_versions_are_taken_over_once_and_export_as_before(
+    folder: Path, open_store: Callable[[], Conversations]
+) -> None:
+    files = old_files(folder)
+    contents = [file.read_bytes() for file in files]
+    for _ in range(2):
+        store = open_store()
+        assert store.listing().notices == () and len(titles(store)) == len(files) == 5
+        for file in files:
+            dialogue = store.open(file.stem)
+            assert as_json(dialogue) == (OLD / f"{file.stem}.export").read_text(encoding="utf-8")
+            assert as_markdown(dialogue) == (OLD / f"{file.stem}.md").read_text(encoding="utf-8")
+    assert [(folder / "imported" / file.name).read_bytes() for file in files] == contents
+    assert list(folder.glob("*.json")) == [] and stat.S_IMODE((folder / "imported").stat().st_mode) & 0o077 == 0
+
+
+def test_two_programs_that_start_at_once_take_everything_over_once(folder: Path) -> None:
+    files, root = old_files(folder), Path(__file__).resolve().parents[3]
+    for number in range(200):
+        dialogue = replace(a_dialogue(f"{number}?"), id=f"{number:032x}")
+        (folder / f"{dialogue.id}.json").write_text(as_json(dialogue), encoding="utf-8")
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom app.conversations.store import Conversations\n"
+        "store = Conversations(Path(sys.argv[1]))\nprint(len(store.listing().summaries), store.listing().notices)"
+    )
+    starts = [
+        subprocess.Popen([sys.executable, "-c", program, str(folder)], cwd=root, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert [start.communicate(timeout=60)[0] for start in starts] == [f"{200 + len(files)} ()\n"] * 3
+    assert len(list((folder / "imported").iterdir())) == 200 + len(files) and not list(folder.glob("*.json"))
+    assert len(Conversations(folder).open(f"{7:032x}").nodes) == 1
+
+
+def test_what_cannot_be_taken_over_is_named_and_stays(
+    folder: Path, open_store: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, *others = old_files(folder)
+    newer = json.loads(others[0].read_text(encoding="utf-8")) | {"version": VERSION + 1, "nodes": "of another kind"}
+    others[0].write_text(json.dumps(newer), encoding="utf-8")
+    others[1].write_bytes(b"\xff\xfe\x00{")
+    others[2].write_text("{", encoding="utf-8")
+    others[3].write_text(" " * 10_000, encoding="utf-8")
+    (folder / "notes.json").write_text("mine", encoding="utf-8")
+    (folder / "sub").mkdir()
+    monkeypatch.setattr(module, "MOST_BYTES", 9_999)
+    contents = {file: file.read_bytes() for file in others}
+    for _ in range(2):
+        (notice,) = open_store().listing().notices
+        assert notice.startswith("4 old conversations in ") and "newer version" in notice and "\n" not in notice
+    assert len(titles(open_store())) == 1 and good.stem
+    assert {file: file.read_bytes() for file in others} == contents and (folder / "notes.json").exists()
+
+
+def test_a_file_that_comes_again_brings_nothing_back_and_removes_nothing(
+    folder: Path, open_store: Callable[[], Conversations]
+) -> None:
+    """A start that was killed before it moved the files, or an earlier version that still runs."""
+    files, store = old_files(folder), open_store()
+    deleted, kept = (store.open(file.stem) for file in files[:2])
+    store.delete(deleted.id)
+    assert store.flush(SECONDS) and not (folder / "imported" / files[0].name).exists(), "deleted is deleted"
+    files[0].write_bytes((OLD / files[0].name).read_bytes())
+    data = json.loads((OLD / files[1].name).read_text(encoding="utf-8"))
+    data |= {"nodes": [], "removed": [node.id for node in kept.nodes], "head": ""}
+    files[1].write_text(json.dumps(data), encoding="utf-8")
+    again = open_store()
+    assert len(titles(again)) == 4 and again.open(kept.id).nodes == kept.nodes
+    with pytest.raises(ConversationGone):
+        again.open(deleted.id)
+
+
+# -------------------- where the folder is
+
+
+def test_a_network_file_system_is_known_by_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = "/dev/a / ext4 rw 0 0\nserver:/x /home nfs4 rw 0 0\n/dev/b /home/here ext4 rw 0 0\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: mounts)
+    found = {name: database.on_network(Path(name) / NAME) for name in ("/data", "/home/me", "/home/here/me", "/homes")}
+    assert os.name == "nt" or found == {"/data": False, "/home/me": True, "/home/here/me": False, "/homes": False}

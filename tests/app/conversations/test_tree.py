@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from app.conversations.exchange import Exchange
-from app.conversations.schema import MOST_MOMENT, VERSION, Damaged, NewerVersion, dump, load
+from app.conversations.export import as_json
+from app.conversations.schema import MOST_MOMENT, VERSION, Damaged, NewerVersion, load
 from app.conversations.tree import ROOT, BookRef, Dialogue, Node, title_of
 from core.config import SamplingParams
 from tests.app.fakes import finished
@@ -82,18 +83,6 @@ def test_an_unanswered_question_is_shown_and_not_followed() -> None:
     assert [one.question for one in dialogue.exchanges] == ["One?"]
 
 
-def test_two_states_of_one_conversation_are_joined_and_nothing_deleted_returns() -> None:
-    base = a_dialogue("One?")
-    here, mine = said(base, "Mine?")
-    there, theirs = said(base, "Theirs?")
-    there, below = said(there, "Below?")
-    joined = here.joined(there)
-    assert {node.question for node in joined.nodes} == {"One?", "Mine?", "Theirs?", "Below?"}
-    assert shown(joined) == ["One?", "Mine?"]
-    for kept in (joined.remove(theirs.id).joined(there), there.joined(joined.remove(theirs.id))):
-        assert {node.id for node in kept.nodes} == {base.head, mine.id} and below.id in kept.removed
-
-
 def test_ids_are_not_guessable() -> None:
     ids = {node.id for _ in range(20) for node in a_dialogue("One?").nodes}
     assert len(ids) == 20 and all(len(one) >= 12 for one in ids)
@@ -114,32 +103,31 @@ def test_a_conversation_survives_the_round_trip() -> None:
     dialogue = a_dialogue(EVIL, "Two?")
     dialogue, _ = said(dialogue, "Branch?", EVIL, parent=dialogue.path[0].id)
     dialogue, _ = dialogue.ask(dialogue.tip, "Unanswered")
-    read = load(dump(dialogue), dialogue.id)
+    read = load(as_json(dialogue), dialogue.id)
     lost = exchange(EVIL.replace("\ud800", "\ufffd"), EVIL.replace("\ud800", "\ufffd"))
     assert [node.question for node in read.nodes] == [lost.question, "Two?", "Branch?", "Unanswered"]
     assert read.nodes[2].exchange is not None and read.nodes[2].exchange.finished == lost.finished
-    assert load(dump(read), dialogue.id) == read, "but for halves of characters, which no page can show"
+    assert load(as_json(read), dialogue.id) == read, "but for halves of characters, which no page can show"
 
 
-def test_what_joins_two_states_is_written_and_files_without_it_are_read() -> None:
+def test_what_merges_two_states_is_written_and_files_without_it_are_read() -> None:
     dialogue = a_dialogue("One?", "Two?").rename("Another title").remove("unknown")
     dialogue = dialogue.remove(dialogue.path[1].id)
     assert dialogue.titled and dialogue.nodes[0].answered and len(dialogue.removed) == 1
-    assert load(dump(dialogue), dialogue.id) == dialogue
-    old = json.loads(dump(dialogue))
+    assert load(as_json(dialogue), dialogue.id) == dialogue
+    old = json.loads(as_json(dialogue))
     del old["titled"], old["removed"], old["nodes"][0]["answered"]
     read = load(json.dumps(old), dialogue.id)
     assert read.titled == 0 == read.nodes[0].answered and read.removed == frozenset()
-    assert load(dump(read.joined(dialogue)), dialogue.id) == dialogue
 
 
 def test_no_text_of_the_book_is_kept() -> None:
-    data = json.loads(dump(a_dialogue("One?")))
+    data = json.loads(as_json(a_dialogue("One?")))
     assert set(data["book"]) == {"names", "title", "digest", "num_tokens", "parts", "documents", "choices"}
 
 
 def changed(path: tuple[Any, ...], value: object) -> str:
-    data = json.loads(dump(DIALOGUE))
+    data = json.loads(as_json(DIALOGUE))
     place = data
     for key in path[:-1]:
         place = place[key]
@@ -162,7 +150,7 @@ ANSWER = ("nodes", 0, "answer")
         "null",
         "[]",
         "[" * 100_000,
-        dump(DIALOGUE)[:-40],
+        as_json(DIALOGUE)[:-40],
         changed(("format",), "something else"),
         changed(("version",), "1"),
         changed(("version",), True),
@@ -206,5 +194,5 @@ def test_a_newer_version_is_no_damage() -> None:
 
 
 def test_a_lost_head_shows_nothing_and_loses_nothing() -> None:
-    dialogue = load(dump(replace(DIALOGUE, head="gone")), DIALOGUE.id)
+    dialogue = load(as_json(replace(DIALOGUE, head="gone")), DIALOGUE.id)
     assert dialogue.path == () and dialogue.nodes == DIALOGUE.nodes

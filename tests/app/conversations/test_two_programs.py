@@ -1,24 +1,28 @@
 """Two programs on one folder of conversations, and writes that fail: nothing that was written is lost."""
 
 import gc
-import os
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
-from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.conversations import database
 from app.conversations import store as module
+from app.conversations.database import NAME
 from app.conversations.store import ConversationGone, Conversations
-from app.conversations.tree import ROOT, Dialogue
+from app.conversations.tree import ROOT, Dialogue, Node
 from core.generation.events import Finished
+from tests.app.conversations.on_disk import LIMIT, refuse, text_of
 from tests.app.conversations.test_tree import a_dialogue, exchange, said
 
 SECONDS = 30.0
@@ -43,11 +47,11 @@ store.close()
 """
 
 
-@pytest.fixture(autouse=True, params=[module.MOST_IN_MEMORY, 0], ids=["in memory", "on disk"])
-def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Each test is run once more by programs that keep in memory only what is not written yet."""
-    monkeypatch.setattr(module, "MOST_IN_MEMORY", request.param)
-    return int(request.param)
+@pytest.fixture(autouse=True, params=[False, True], ids=["wal", "network"])
+def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Each test is run once more as on a network file system, without a write-ahead log."""
+    monkeypatch.setattr(database, "on_network", lambda _: request.param)
+    return bool(request.param)
 
 
 @pytest.fixture
@@ -89,15 +93,14 @@ def test_a_thousand_exchanges_of_two_processes_are_all_there(
     assert [process.wait(SECONDS * 4) for process in both] == [0, 0]
     wanted = sorted(["One?", *(f"{own} {count}" for own in "ab" for count in range(500))])
     assert questions(program().open(name)) == wanted
-    assert [file.name for file in folder.iterdir()] == [f"{name}.json"]
 
 
 def test_what_the_other_program_removed_does_not_come_back(program: Callable[[], Conversations]) -> None:
     one, two = program(), program()
     base = saved(one, a_dialogue("One?", "Two?"))
     here, there = one.open(base.id), two.open(base.id)
-    two.without(there, there.path[1].id)
-    assert two.flush(SECONDS) and one.listing().summaries
+    saved(two, there.remove(there.path[1].id))
+    assert one.listing().summaries
     left, _ = said(here.show(here.path[0].id), "Instead of two?")
     saved(one, left)
     assert questions(program().open(base.id)) == ["Instead of two?", "One?"]
@@ -127,16 +130,7 @@ def test_a_conversation_that_the_other_program_deleted_stays_deleted(
     assert two.flush(SECONDS) and one.listing().summaries == ()
     saved(one, base.rename("Once more"))
     saved(three, opened.rename("And again"))
-    assert list(folder.glob("*.json")) == []
-
-
-def test_a_file_that_was_damaged_meanwhile_is_written_anew(folder: Path, program: Callable[[], Conversations]) -> None:
-    one = program()
-    base = saved(one, a_dialogue("One?"))
-    (folder / f"{base.id}.json").write_text("{", encoding="utf-8")
-    new, _ = said(base, "Two?")
-    saved(one, new)
-    assert questions(program().open(base.id)) == ["One?", "Two?"] and len(list(folder.glob("*.damaged"))) == 1
+    assert program().listing().summaries == () and text_of(folder).isdisjoint({"One?", "Once more"})
 
 
 def test_titles_of_the_other_program_are_kept(program: Callable[[], Conversations]) -> None:
@@ -173,7 +167,7 @@ def test_looking_does_not_undo_what_the_other_program_did(
     base = saved(one, a_dialogue("One?", "Two?").rename("Before"))
     there = two.open(base.id)
     if what == "remove":
-        two.without(there, there.path[1].id)
+        two.save(there.remove(there.path[1].id))
     else:
         two.save(there.rename("Theirs") if what == "rename" else continued(there, "Yes, and more."))
     assert two.flush(SECONDS)
@@ -191,12 +185,12 @@ def test_an_older_tab_undoes_nothing(what: str, folder: Path, program: Callable[
     for store in (program(), Conversations()):
         tab_a = tab_b = saved(store, a_dialogue("One?", "Two?").rename("Before"))
         if what == "remove":
-            tab_a = store.without(tab_a, tab_a.path[1].id)
+            tab_a = saved(store, tab_a.remove(tab_a.path[1].id))
         else:
             tab_a = saved(store, tab_a.rename("Later") if what == "rename" else continued(tab_a, "Yes, and more."))
         tab_b, _ = said(tab_b, "More?", parent=tab_b.path[0].id)
         saved(store, tab_b)
-        for reader in (store, program()) if store.folder else (store,):
+        for reader in (store, program()) if store._disk else (store,):
             after = reader.open(tab_b.id)
             assert questions(after) == ["More?", "One?", *(["Two?"] if what != "remove" else [])]
             assert after.title == ("Later" if what == "rename" else "Before")
@@ -211,45 +205,23 @@ def test_removing_all_that_one_program_knows_keeps_what_another_one_wrote(
     one, two = program(), program()
     base = saved(one, a_dialogue("One?"))
     saved(two, said(two.open(base.id), "Theirs?", parent=ROOT)[0])
-    one.without(base, base.path[0].id)
-    assert one.flush(SECONDS) and questions(program().open(base.id)) == ["Theirs?"]
-    two.without(two.open(base.id), two.open(base.id).nodes[-1].id)
-    assert two.flush(SECONDS) and list(folder.iterdir()) == []
+    saved(one, base.remove(base.path[0].id))
+    assert questions(program().open(base.id)) == ["Theirs?"]
+    saved(two, two.open(base.id).remove(two.open(base.id).nodes[-1].id))
+    assert one.listing().summaries == () and text_of(folder) == set()
 
 
-def test_what_another_tab_could_not_write_yet_outlives_a_removal(
-    program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_tab_could_not_write_yet_outlives_a_removal(program: Callable[[], Conversations]) -> None:
     store = program()
     base = saved(store, a_dialogue("One?", "Two?"))
-    monkeypatch.setattr(module, "TRY_AGAIN_SECONDS", ())
-    with monkeypatch.context() as broken:
-        broken.setattr(os, "replace", full)
-        saved(store, said(base, "Of the first tab?", parent=base.path[0].id)[0])
-        store.without(base, base.path[1].id)
-        assert store.flush(SECONDS) and "No space left" in store.listing().notices[0]
+    refuse(store)
+    saved(store, said(base, "Of the first tab?", "long " * 2000, parent=base.path[0].id)[0])
+    saved(store, base.remove(base.path[1].id))
+    assert "disk is full" in store.listing().notices[0]
+    assert questions(store.open(base.id)) == ["Of the first tab?", "One?"], "and it is shown meanwhile"
+    refuse(store, LIMIT)
     saved(store, a_dialogue("Other?"))
-    assert store.flush(SECONDS) and questions(program().open(base.id)) == ["Of the first tab?", "One?"]
-
-
-def full(*_: Any) -> None:
-    raise OSError(28, "No space left on device")
-
-
-def test_what_was_not_used_lately_is_on_disk_alone(
-    program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_IN_MEMORY", 3)
-    store = program()
-    made = [saved(store, a_dialogue("One?")) for _ in range(9)]
-    assert list(store._latest) == [one.id for one in made[-3:]]
-    store.open(made[-3].id)
-    saved(store, a_dialogue("One?"))
-    assert made[-3].id in store._latest and made[-2].id not in store._latest, "the least used one goes"
-    other = program()
-    saved(other, said(other.open(made[0].id), "There?")[0])
-    saved(store, said(made[0], "In an older tab?")[0])
-    assert questions(store.open(made[0].id)) == ["In an older tab?", "One?", "There?"]
+    assert questions(program().open(base.id)) == ["Of the first tab?", "One?"] and store.listing().notices == ()
 
 
 def test_the_list_keeps_no_answer_in_memory(program: Callable[[], Conversations]) -> None:
@@ -265,67 +237,27 @@ def test_the_list_keeps_no_answer_in_memory(program: Callable[[], Conversations]
     assert len(store.listing().summaries) == 5 and in_memory() == before
 
 
-def test_what_was_damaged_once_can_be_deleted_by_another_program(
-    folder: Path, program: Callable[[], Conversations]
-) -> None:
-    one, two = program(), program()
-    base = saved(one, a_dialogue("One?"))
-    (folder / f"{base.id}.json").write_text("{", encoding="utf-8")
-    longer = saved(one, said(base, "Two?")[0])
-    assert len(list(folder.glob("*.damaged"))) == 1
-    two.delete(base.id)
-    assert two.flush(SECONDS)
-    saved(one, longer.rename("Once more"))
-    assert list(folder.glob("*.json")) == []
-
-
-def test_what_another_program_set_aside_is_written_anew(folder: Path, program: Callable[[], Conversations]) -> None:
-    one, two = program(), program()
-    base = saved(one, a_dialogue("One?", "Other?"))
-    (folder / f"{base.id}.json").write_text("{", encoding="utf-8")
-    assert two.listing().summaries == ()
-    saved(one, said(base.show(base.path[0].id), "Two?")[0])
-    assert questions(program().open(base.id)) == ["One?", "Other?", "Two?"]
-
-
-def test_a_damaged_file_that_cannot_be_set_aside_stays(
-    folder: Path, program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = program()
-    base = saved(store, a_dialogue("One?"))
-    file = folder / f"{base.id}.json"
-    file.write_text("{", encoding="utf-8")
-    monkeypatch.setattr(module, "TRY_AGAIN_SECONDS", ())
-    move = os.replace
-    with monkeypatch.context() as broken:
-        broken.setattr(
-            os, "replace", lambda source, target: (full if target.suffix == ".damaged" else move)(source, target)
-        )
-        saved(store, base.rename("Once more"))
-        assert file.read_text(encoding="utf-8") == "{" and "No space left" in store.listing().notices[0]
-    store.close()
-    assert program().open(base.id).title == "Once more" and len(list(folder.glob("*.damaged"))) == 1
-
-
 # -------------------- deleting, and the end
 
 
 @pytest.fixture
-def busy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileLock]:
-    """What another program holds while it writes."""
-    monkeypatch.setattr(module, "TRY_AGAIN_SECONDS", ())
+def busy(
+    folder: Path, program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[sqlite3.Connection]:
+    """Another program in the middle of a write; `rollback` ends it."""
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
     monkeypatch.setattr(module, "LATER_SECONDS", 0.05)
-    lock = FileLock(folder.with_name(f"{folder.name}.lock"))
-    yield lock
-    lock.release()
+    program().close()
+    with closing(sqlite3.connect(folder / NAME, isolation_level=None, check_same_thread=False)) as other:
+        yield other
 
 
 def test_a_deletion_waits_for_no_other_program_and_nobody_waits_for_it(
-    busy: FileLock, folder: Path, program: Callable[[], Conversations]
+    busy: sqlite3.Connection, program: Callable[[], Conversations]
 ) -> None:
     store, done = program(), threading.Event()
     base = saved(store, a_dialogue("One?"))
-    busy.acquire()
+    busy.execute("BEGIN IMMEDIATE")
 
     def act() -> None:
         store.delete(base.id)
@@ -335,9 +267,12 @@ def test_a_deletion_waits_for_no_other_program_and_nobody_waits_for_it(
         done.set()
 
     threading.Thread(target=act, daemon=True).start()
-    assert done.wait(module.LOCK_SECONDS / 2) and (folder / f"{base.id}.json").exists(), "the other one still writes"
-    busy.release()
-    assert store.flush(SECONDS)
+    assert done.wait(SECONDS)
+    wait_for(lambda: "1 deleted conversation is still on the disk (database is locked)" in str(store.listing().notices))
+    with pytest.raises(ConversationGone):
+        store.open(base.id)
+    busy.rollback()
+    wait_for(lambda: store.listing().notices == ())
     assert [one.title for one in program().listing().summaries] == ["Other?"]
 
 
@@ -353,78 +288,38 @@ def test_what_was_deleted_here_stays_out_of_this_program(program: Callable[[], C
         one.open(base.id)
 
 
-def test_a_deletion_that_fails_is_told_and_tried_again(
-    folder: Path, program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch, busy: FileLock
-) -> None:
-    store = program()
-    base = saved(store, a_dialogue("One?"))
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(Path, "unlink", refused)
-        store.delete(base.id)
-        wait_for(lambda: store.listing().notices != ())
-        listing = store.listing()
-        assert listing.summaries == () and len(listing.notices) == 1
-        assert "1 deleted conversation is still on the disk (Permission denied)" in listing.notices[0]
-        with pytest.raises(ConversationGone):
-            store.open(base.id)
-    wait_for(lambda: list(folder.iterdir()) == [])
-    wait_for(lambda: store.listing().notices == ())
-
-
-def test_a_file_that_is_being_written_while_it_is_deleted_does_not_come_back(
-    folder: Path, program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, writing, go_on, replace = program(), threading.Event(), threading.Event(), os.replace
-
-    def slow(source: Any, target: Any) -> None:
-        writing.set()
-        assert go_on.wait(SECONDS)
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", slow)
-    monkeypatch.setattr(module, "MOST_WAIT_SECONDS", 0.01)
-    base = a_dialogue("One?")
-    store.save(base)
-    assert writing.wait(SECONDS)
-    store.delete(base.id)
-    go_on.set()
-    assert store.flush(SECONDS) and list(folder.iterdir()) == [] and store.listing().summaries == ()
-
-
 @pytest.mark.parametrize("what", ["saved", "deleted"])
 def test_the_end_tells_what_it_could_not_wait_for(
-    what: str,
-    busy: FileLock,
-    program: Callable[[], Conversations],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    what: str, busy: sqlite3.Connection, program: Callable[[], Conversations], caplog: pytest.LogCaptureFixture
 ) -> None:
     store = program()
     base = saved(store, a_dialogue("One?"))
-    monkeypatch.setattr(module, "MOST_WAIT_SECONDS", 0.1)
-    busy.acquire()
+    busy.execute("BEGIN IMMEDIATE")
     store.save(base.rename("Once more")) if what == "saved" else store.delete(base.id)
     store.close()
-    assert f"1 conversation could not be {what}" in caplog.text
+    assert f"1 conversation could not be {what} (database is locked)" in caplog.text
 
 
-def test_once_closed_nothing_is_tried_over_and_over(
-    program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("pragma", "reason"), [("max_page_count = 1", "disk is full"), ("query_only = 1", "readonly")])
+def test_what_failed_is_shown_and_written_by_itself_later_or_at_the_end(
+    pragma: str, reason: str, program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, tries = program(), []
-
-    def fails(*_: Any) -> None:
-        tries.append(1)
-        store._closed = True  # it ends while this is tried
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", fails)
-    saved(store, a_dialogue("One?"))
-    assert len(tries) <= 2, "and once more at the end"
+    monkeypatch.setattr(module, "LATER_SECONDS", 0.05)
+    store = program()
+    for ends in (False, True):
+        old = saved(store, a_dialogue("One?"))
+        refuse(store, pragma)
+        monkeypatch.setattr(module, "LATER_SECONDS", SECONDS if ends else 0.05)
+        new = saved(store, said(old, "Two? " * 2000)[0])
+        wait_for(lambda: len(store.listing().notices) == 1)
+        assert reason in store.listing().notices[0] and "Make room" in store.listing().notices[0]
+        assert store.open(old.id) == new and program().open(old.id) == old
+        refuse(store, LIMIT if "page" in pragma else "query_only = 0")
+        if ends:
+            store.close()
+        else:
+            wait_for(lambda: store.listing().notices == ())
+        assert program().open(old.id) == new
 
 
 # -------------------- any two states join
@@ -443,109 +338,77 @@ def walk(dialogue: Dialogue, steps: list[tuple[str, int]], who: str) -> Dialogue
             dialogue = dialogue.rename(f"{who} {number}")
         elif ids:
             at = ids[where % len(ids)]
-            longer = exchange("", f"{who} goes on {number}")
-            dialogue = dialogue.answer(at, longer) if step == "continue" else dialogue.remove(at)
+            longer = exchange(dialogue.nodes[where % len(ids)].question, f"{who} goes on {number}")
+            dialogue = (
+                dialogue.answer(at, longer) if step == "continue" else dialogue.remove(at if where % len(ids) else ROOT)
+            )
     return dialogue
 
 
+def merged(*states: Dialogue) -> Dialogue:
+    """What the database has of states that were written in this order."""
+    with database.in_memory() as db:
+        for state in states:
+            database.write(db, state)
+        return database.read(db, states[0].id) or Dialogue.begin(states[0].book, "")
+
+
 def content(dialogue: Dialogue) -> object:
-    """All but the order of nodes, and what is shown; of a removed node that is needed, the place alone."""
-    nodes = {node.id: node if node.id not in dialogue.removed else node.parent for node in dialogue.nodes}
-    return nodes, dialogue.title, dialogue.titled, dialogue.removed
+    """All but the order of nodes, and what is shown."""
+    return {node.id: node for node in dialogue.nodes}, dialogue.title, dialogue.titled, dialogue.removed
+
+
+def merged_slowly(*states: Dialogue) -> object:
+    """By definition: newest answers and title, and removed nodes as long as a node follows that was not."""
+    nodes: dict[str, Node] = {}
+    for state in states:
+        for node in state.nodes:
+            nodes[node.id] = max(node, nodes.get(node.id, node), key=lambda one: one.answered)
+    removed = frozenset[str]().union(*(state.removed for state in states))
+    needed = set[str]()
+    for node_id in nodes.keys() - removed:
+        while node_id:
+            needed.add(node_id)
+            node_id = nodes[node_id].parent
+    titled = max(states, key=lambda state: state.titled)
+    left = {node_id: node for node_id, node in nodes.items() if node_id in needed}
+    return (left, titled.title, titled.titled, removed) if left else None
 
 
 @settings(max_examples=100, deadline=None)
-@given(ours=Steps, theirs=Steps, others=Steps)
-def test_states_join_in_any_order_and_lose_no_new_answer(
-    ours: list[tuple[str, int]], theirs: list[tuple[str, int]], others: list[tuple[str, int]]
-) -> None:
-    base = a_dialogue("One?", "Two?", "Three?")
-    one, two, three = walk(base, ours, "we"), walk(base, theirs, "they"), walk(base, others, "others")
-    joined = one.joined(two)
-    assert content(joined) == content(two.joined(one)) == content(joined.joined(two)) == content(joined.joined(base))
-    assert content(joined.joined(three)) == content(one.joined(two.joined(three)))
-    assert one.joined(one) == one
-    ids = [node.id for node in joined.nodes]
-    assert len(ids) == len(set(ids)) and (joined.head == ROOT or joined.head in ids)
-    for number, node in enumerate(joined.nodes):
-        assert node.parent in {ROOT, *ids[:number]}, "a node without the one before it"
-    removed = one.removed | two.removed
-    for state in (one, two):
-        assert {node.id for node in state.nodes} - removed <= set(ids), "nothing is lost but what was removed"
-    needed = {above.id for node in joined.nodes if node.id not in removed for above in joined.path_to(node.id)}
-    assert not removed & set(ids) - needed
-    for node in joined.nodes:
-        assert node.answered == max(same.answered for same in (*one.nodes, *two.nodes) if same.id == node.id)
-    assert joined.titled == max(one.titled, two.titled) and joined.title in (one.title, two.title)
+@given(states=st.lists(Steps, min_size=2, max_size=3), again=st.integers(0, 2))
+def test_states_merge_in_any_order_as_their_definition_says(states: list[list[tuple[str, int]]], again: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:  # no two changes at one moment
+        patch.setattr(time, "time_ns", count(10**18, 1000).__next__)
+        base, one = said(a_dialogue("Never removed?"), "One?", parent=ROOT)
+        base, _ = said(said(base, "Two?", parent=one.id)[0], "Three?")
+        ours = [walk(base, steps, f"page {number}") for number, steps in enumerate(states)]
+    wanted = merged_slowly(base, *ours)
+    for order in ((base, *ours), (*reversed(ours), base), (base, *ours, ours[again % len(ours)])):
+        found = merged(*order)
+        assert (content(found) if found.nodes else None) == wanted
+        ids = [node.id for node in found.nodes]
+        assert found.head == ROOT or found.head in ids
+        for number, node in enumerate(found.nodes):
+            assert node.parent in {ROOT, *ids[:number]}, "a node without the one before it"
+    assert not wanted or content(merged(found, found)) == wanted
+
+
+def test_what_comes_back_stands_behind_what_it_follows() -> None:
+    """Removed nodes that a database never had are in no order; then an older tab goes on from them."""
+    base = a_dialogue("One?")
+    above, below = (replace(base.nodes[0], id=name, parent=parent) for name, parent in (("b", base.head), ("a", "b")))
+    older, _ = said(replace(base, nodes=(*base.nodes, above, below)), "Further?", parent="a")
+    found = merged(replace(base, removed=frozenset("ab")), older)
+    assert found.nodes == older.nodes and found.removed == {"a", "b"}
 
 
 def test_a_clock_that_was_set_back_hides_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
     early = a_dialogue("One?").rename("Before")
     monkeypatch.setattr(time, "time_ns", lambda: 1)
     late = continued(early.rename("After"), "Yes, and more.")
-    for joined in (late.joined(early), early.joined(late)):
+    for joined in (merged(late, early), merged(early, late)):
         assert joined.title == "After" and answers(joined)["One?"] == "Yes, and more."
-
-
-@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(28, "No space left")])
-def test_a_write_that_fails_once_is_tried_again_at_once(
-    error: OSError, program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, replace, failures = program(), os.replace, [error]
-
-    def fails_once(source: Any, target: Any) -> None:
-        if failures:
-            raise failures.pop()
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", fails_once)
-    base = saved(store, a_dialogue("One?"))
-    assert program().open(base.id) == base and store.listing().notices == ()
-
-
-def test_a_write_that_fails_for_long_comes_back_by_itself(
-    program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, tried, right = program(), threading.Event(), threading.Event()
-    write = Conversations._write
-
-    def fails(self: Conversations, dialogue_id: str) -> None:
-        if not right.is_set():
-            tried.set()
-            raise MemoryError
-        write(self, dialogue_id)
-
-    monkeypatch.setattr(module, "LATER_SECONDS", 0.05)
-    monkeypatch.setattr(Conversations, "_write", fails)
-    base = a_dialogue("One?")
-    store.save(base)
-    assert tried.wait(SECONDS) and store.flush(SECONDS)
-    assert "MemoryError" in store.listing().notices[0]
-    right.set()
-    wait_for(lambda: store.listing().notices == ())
-    assert program().open(base.id) == base
-
-
-@pytest.mark.parametrize("works", [True, False])
-def test_what_failed_is_tried_once_more_at_the_end_and_told(
-    works: bool,
-    program: Callable[[], Conversations],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    store, write = program(), Conversations._write
-
-    def fails(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(module, "TRY_AGAIN_SECONDS", ())
-    monkeypatch.setattr(Conversations, "_write", fails)
-    base = saved(store, a_dialogue("One?"))
-    if works:
-        monkeypatch.setattr(Conversations, "_write", write)
-    store.close()
-    assert ("1 conversation could not be saved (No space left on device)" in caplog.text) is not works
-    assert bool(program().listing().summaries) is works and base.nodes
 
 
 def wait_for(done: Callable[[], bool]) -> None:

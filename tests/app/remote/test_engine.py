@@ -333,11 +333,12 @@ def test_the_key_goes_to_the_server_and_nowhere_else(server: FakeServer) -> None
 
 def test_files_of_earlier_versions_with_pieces_for_tokens_are_read(tmp_path: Path) -> None:
     """Earlier versions wrote the pieces of a server's answers down, as numbers of up to 1025 bytes."""
-    from app.conversations.schema import dump, load
+    from app.conversations.export import as_json
+    from app.conversations.schema import load
     from tests.app.conversations.test_tree import a_dialogue
 
     whole = a_dialogue("One?")
-    old = json.loads(dump(whole))
+    old = json.loads(as_json(whole))
     finished = old["nodes"][0]["answer"]
     finished |= {"method": "remote-triforce", "token_ids": [int.from_bytes(b"\x01" + b"a" * 1024, "big")]}
     (node,) = load(json.dumps(old), whole.id).nodes

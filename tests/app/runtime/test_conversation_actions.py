@@ -1,14 +1,17 @@
 """Conversations as a reader has them: branches, edits, restarts, incognito; on a scripted engine and on a real one."""
 
 import json
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
 
 from app.context.context_documents import Library
+from app.conversations.database import NAME
 from app.conversations.store import ConversationGone, Conversations
 from app.conversations.tree import Dialogue, digest_of
 from app.documents import read_document
@@ -24,6 +27,7 @@ from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.generation.session import Conversation
+from tests.app.conversations.on_disk import text_of
 from tests.app.fakes import SECONDS, FakeEngine, finished, opened, round_done, worker_of, write_book
 from tests.app.ui.test_views import a_session
 from tests.core.toys import tiny_engine, with_words
@@ -213,11 +217,10 @@ def test_tokens_that_the_model_has_not_never_reach_it(wrong: list[int], start: S
     session_id = opened(worker, book)
     list(worker.answer(session_id, "One?", short))
     worker.close()
-    (file,) = (tmp_path / "conversations").glob("*.json")
-    written = json.loads(file.read_text(encoding="utf-8"))
-    answer = written["nodes"][0]["answer"]
-    answer["token_ids"], text = answer["token_ids"] + wrong, answer["text"]
-    file.write_text(json.dumps(written), encoding="utf-8")
+    with closing(sqlite3.connect(tmp_path / "conversations" / NAME)) as db, db:
+        answer = json.loads(db.execute("SELECT answer FROM exchanges").fetchone()[0])
+        answer["token_ids"], text = answer["token_ids"] + wrong, answer["text"]
+        db.execute("UPDATE exchanges SET answer = ?", (json.dumps(answer),))
 
     worker, conversing = start(with_words(tiny_engine(context=1024)))
     session = worker.sessions.enter(session_id)
@@ -293,12 +296,12 @@ def test_incognito_writes_nothing(reader: Opened, engine: FakeEngine, tmp_path: 
     conversing.branch(session.id, session.dialogue.path[0].id)
     conversing.remove(session.id, session.dialogue.nodes[1].id)
     assert shown(session) == ["A secret?"] and session.dialogue.title == "Secret title"
-    assert worker.conversations.flush(SECONDS) and list((tmp_path / "conversations").iterdir()) == []
+    assert worker.conversations.flush(SECONDS) and not text_of(tmp_path / "conversations")
     assert worker.conversations.listing().summaries == ()
     conversing.incognito(session.id)
     assert session.dialogue is None and not session.incognito
     ask(worker, engine, session.id, "Open?", "Yes.")
-    assert worker.conversations.flush(SECONDS) and len(list((tmp_path / "conversations").iterdir())) == 1
+    assert worker.conversations.flush(SECONDS) and text_of(tmp_path / "conversations") == {"Open?"}
 
 
 def test_open_rename_export_delete(reader: Opened, engine: FakeEngine) -> None:

@@ -30,19 +30,19 @@ def hold(file: Path) -> int:
 
 
 @pytest.mark.parametrize("existed", [False, True])
-def test_the_data_folder_and_its_locks_are_closed_to_others(tmp_path: Path, existed: bool) -> None:
+def test_the_data_folder_and_its_mark_are_closed_to_others(tmp_path: Path, existed: bool) -> None:
     folder = tmp_path / "new" / "data"
-    locks = folder / IN_USE, folder / "conversations.lock"
+    mark = folder / IN_USE
     if existed:
         (folder / "conversations").mkdir(parents=True)
-        for path in (folder, folder / "conversations", *locks):
+        for path in (folder, folder / "conversations", mark):
             path.touch()
             path.chmod(0o755)
     assert data_dir(folder) == folder
     with in_use(folder):
         Conversations(folder / "conversations").close()
     assert [mode(folder), mode(folder / "conversations"), mode(folder / "uploads")] == [0o700] * 3
-    assert [mode(file) for file in locks if file.exists()] == [0o600] * 2
+    assert mode(mark) == 0o600
 
 
 def test_a_folder_that_cannot_be_closed_is_refused_in_one_line(

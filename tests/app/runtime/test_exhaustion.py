@@ -1,7 +1,5 @@
 """No room on the disk, no memory, a clock that jumps: all is told, the conversation is kept, the service goes on."""
 
-import errno
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,9 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from app.conversations import store as module
 from app.conversations import tree as dialogue_module
-from app.conversations.schema import load
 from app.conversations.store import Conversations
 from app.runtime.conversation_actions import Conversing
 from app.runtime.worker import EngineWorker
@@ -20,6 +16,7 @@ from app.ui.reading.conversation_view import conversation_list
 from core.config import GenerationConfig
 from core.errors import CoreError
 from core.generation.events import Finished
+from tests.app.conversations.on_disk import LIMIT, refuse
 from tests.app.fakes import SECONDS, FakeEngine, opened, worker_of, write_book
 from tests.app.runtime.test_worker import PLAIN
 from tests.core.toys import tiny_engine, with_words
@@ -39,36 +36,31 @@ def keeping(engine: FakeEngine, folder: Path) -> Iterator[EngineWorker]:
 
 
 def on_disk(folder: Path) -> list[str]:
-    """All questions in all files."""
-    found = (load(file.read_text(encoding="utf-8"), file.stem) for file in folder.glob("*.json"))
+    """All questions that another program finds."""
+    store = Conversations(folder)
+    found = [store.open(one.id) for one in store.listing().summaries]
+    store.close()
     return sorted(node.question for dialogue in found for node in dialogue.nodes)
 
 
-def test_a_full_disk_costs_no_answer(
-    keeping: EngineWorker, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_costs_no_answer(keeping: EngineWorker, folder: Path, tmp_path: Path) -> None:
     session_id = opened(keeping, write_book(tmp_path))
     list(keeping.answer(session_id, "Before?", PLAIN))
     assert keeping.conversations.flush(SECONDS)
 
-    def full(_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "TRY_AGAIN_SECONDS", ())
-        patch.setattr(os, "fsync", full)
-        *_, end = keeping.answer(session_id, "On a full disk?", PLAIN)
-        assert isinstance(end, Finished) and keeping.conversations.flush(SECONDS)
-        listing = keeping.conversations.listing()
-        (notice,) = listing.notices
-        assert os.strerror(errno.ENOSPC) in notice and "Make room" in notice
-        assert notice in conversation_list(listing, keeping.sessions.get(session_id)), "the page says so"
-        assert on_disk(folder) == ["Before?"] and not list(folder.glob("*.part"))
-        assert len(keeping.sessions.get(session_id).exchanges) == 2
+    refuse(keeping.conversations)
+    *_, end = keeping.answer(session_id, "On a full disk?" * 230, PLAIN)
+    assert isinstance(end, Finished) and keeping.conversations.flush(SECONDS)
+    listing = keeping.conversations.listing()
+    (notice,) = listing.notices
+    assert "disk is full" in notice and "Make room" in notice
+    assert notice in conversation_list(listing, keeping.sessions.get(session_id)), "the page says so"
+    assert len(keeping.sessions.get(session_id).exchanges) == 2
+    refuse(keeping.conversations, LIMIT)
     keeping.clear(session_id)
     list(keeping.answer(session_id, "With room again?", PLAIN))  # in another conversation: the first comes by itself
     assert keeping.conversations.flush(SECONDS) and keeping.conversations.listing().notices == ()
-    assert on_disk(folder) == ["Before?", "On a full disk?", "With room again?"]
+    assert on_disk(folder) == ["Before?", "On a full disk?" * 230, "With room again?"]
 
 
 @pytest.mark.parametrize("fault", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory.")])

@@ -8,7 +8,8 @@ import pytest
 from app.context.kept_documents import KeptDocuments, KeptTextGone
 from app.context.page_ranges import understood
 from app.context.samples import FOLDER
-from app.conversations.schema import dump, load
+from app.conversations.export import as_json
+from app.conversations.schema import load
 from app.conversations.store import Conversations
 from app.runtime.reopening import forget_texts, keep_texts, keeping, missing
 from app.runtime.sessions import Session
@@ -42,7 +43,7 @@ def asked_and_left(worker: EngineWorker, *files: Path, choose: str = "") -> Sess
     assert dialogue is not None
     list(worker.arrange(session.id, lambda now: type(now)()))
     assert session.book is None
-    session.dialogue = load(dump(dialogue), dialogue.id)  # as after a restart
+    session.dialogue = load(as_json(dialogue), dialogue.id)  # as after a restart
     for file in files:
         if file.parent != FOLDER:
             file.unlink()

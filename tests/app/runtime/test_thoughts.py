@@ -11,7 +11,7 @@ import pytest
 from app.conversations.exchange import Exchange
 from app.conversations.export import as_json, as_markdown
 from app.conversations.figures import figures
-from app.conversations.schema import dump, load
+from app.conversations.schema import load
 from app.runtime.prompts import prompt_of
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
@@ -49,7 +49,7 @@ def test_a_thought_is_kept_and_left_out_of_the_next_prompt(
     assert not any(token >= THOUGHT_IDS for token in engine.prompts[-1])
     dialogue = session.dialogue
     assert dialogue is not None
-    kept = load(dump(dialogue), dialogue.id)
+    kept = load(as_json(dialogue), dialogue.id)
     assert kept == dialogue and kept.exchanges[0].finished.thought == end.thought
     assert "words of nobody" not in as_markdown(dialogue) and "of thought" in as_markdown(dialogue)
     assert "words of nobody" in as_json(dialogue)

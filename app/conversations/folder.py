@@ -1,0 +1,147 @@
+"""The folder with the database: opened by two connections, repaired by setting aside, filled from files once.
+
+Earlier versions kept a file of JSON for each conversation there. What can be read of them is taken over, and the file
+moves to a folder beside the database, until its conversation or an exchange of it is deleted.
+"""
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from app.conversations import database
+from app.conversations.database import Connection, Result
+from app.conversations.exchange import ID
+from app.conversations.schema import Damaged, NewerVersion, load
+from app.conversations.tree import Dialogue
+from app.formats import plural
+from app.private_files import SET_ASIDE, make_private
+
+log = logging.getLogger(__name__)
+
+OLD, IMPORTED = ".json", "imported"  # files of earlier versions, and the folder for those that were taken over
+MOST_BYTES = 256 << 20  # of one of them; no conversation is longer
+
+
+class ConversationFolder:
+    """Conversations on disk. Thread-safe.
+
+    Raises:
+        NotPossibleHere: the folder cannot be made, or closed to others.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        make_private(folder)
+        self.folder, self._path = folder, folder / database.NAME
+        self._reading, self._writing = Connection(self._path, "BEGIN"), Connection(self._path, "BEGIN IMMEDIATE")
+        self._repairing = threading.Lock()
+        self.notices: list[str] = []  # of what could not be read, and where it is
+        try:
+            self._take_over_files()
+        except (sqlite3.Error, OSError, NewerVersion) as error:
+            log.warning("conversations of an earlier version could not be taken over: %s", error)
+
+    def stamps(self) -> dict[str, str]:
+        """Ids of all conversations, each with what changes at every write. Raises as `read`."""
+        rows = self._run(self._reading, lambda db: db.execute("SELECT id, stamp FROM conversations").fetchall())
+        return {row["id"]: row["stamp"] for row in rows}
+
+    def read(self, dialogue_id: str) -> Dialogue | None:
+        """A conversation, or None. Raises sqlite3.Error, OSError, NewerVersion, Damaged."""
+        return self._run(self._reading, lambda db: database.read(db, dialogue_id))
+
+    def write(self, dialogue_id: str, dialogue: Dialogue | None) -> None:
+        """Merge a state, or delete the conversation, for good. Raises as `read`."""
+
+        def change(db: sqlite3.Connection) -> bool:
+            return database.delete(db, dialogue_id) if dialogue is None else database.write(db, dialogue)
+
+        if self._run(self._writing, change):
+            self._writing.shorten_log()
+        if dialogue is None or dialogue.removed:
+            (self.folder / IMPORTED / f"{dialogue_id}{OLD}").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._reading.close()
+        self._writing.close()
+
+    def _run(self, connection: Connection, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Do something in a transaction; where the file turns out to be broken, in the one that takes its place."""
+        try:
+            return connection.run(work)
+        except sqlite3.DatabaseError as error:
+            if not database.is_damage(error):
+                raise
+            self._set_aside(error)
+            return connection.run(work)
+
+    def _set_aside(self, error: sqlite3.DatabaseError) -> None:
+        """Rename a broken file, unless somebody else has, and take over what can be read of it. Raises OSError."""
+        with self._repairing:
+            self._reading.close()
+            self._writing.close()
+            with suppress(sqlite3.DatabaseError):
+                if self._writing.run(lambda db: db.execute("PRAGMA quick_check").fetchone()[0]) == "ok":
+                    return
+            self._writing.close()
+            aside = self.folder / f"{database.NAME}-{time.time_ns()}{SET_ASIDE}"
+            for end in ("-wal", "-shm", ""):  # the log first: it must not be taken for that of the next file
+                with suppress(FileNotFoundError):
+                    self._path.with_name(self._path.name + end).rename(aside.with_name(aside.name + end))
+            saved = self._take_over_rows(aside)
+        log.warning("the conversations are damaged (%s); the file was set aside as %s", error, aside.name)
+        told = f"The file of conversations was damaged and set aside as {aside}; {plural(saved, 'conversation')}"
+        self.notices.append(f"{told} could be read and stayed. Put a backup in its place to get the others.")
+
+    def _take_over_rows(self, aside: Path) -> int:
+        found = list[Dialogue]()
+        with suppress(sqlite3.Error), closing(database.opened(aside, read_only=True)) as db:
+            for row in db.execute("SELECT id FROM conversations").fetchall():
+                with suppress(sqlite3.Error, Damaged):
+                    found += filter(None, [database.read(db, row["id"])])
+        self._writing.run(lambda db: [database.write(db, dialogue) for dialogue in found])
+        return len(found)
+
+    def _take_over_files(self) -> None:
+        """Raises sqlite3.Error, OSError, NewerVersion."""
+        if not any(self._old_files()):
+            self._run(self._writing, lambda _: None)
+            return
+        done, left = self._run(self._writing, self._taken_over)
+        (self.folder / IMPORTED).mkdir(mode=0o700, exist_ok=True)
+        for file in done:
+            with suppress(FileNotFoundError):  # another program has moved it
+                file.replace(self.folder / IMPORTED / file.name)
+        if left:
+            which = f"{', '.join(left[:3])}{'…' if len(left) > 3 else ''}"
+            told = f"{plural(len(left), 'old conversation')} in {self.folder} could not be read and stayed there"
+            self.notices.append(f"{told}: {which}. Restore or remove them.")
+
+    def _taken_over(self, db: sqlite3.Connection) -> tuple[list[Path], list[str]]:
+        """The files that were taken over, and the names of those that cannot be read, with the reason."""
+        done, left = list[Path](), list[str]()
+        for file in self._old_files():
+            try:
+                if file.stat().st_size > MOST_BYTES:
+                    raise Damaged("too large")
+                dialogue = load(file.read_text(encoding="utf-8", errors="surrogatepass"), file.stem)
+            except FileNotFoundError:  # another program has taken it over
+                continue
+            except (OSError, UnicodeError, MemoryError, Damaged, NewerVersion) as error:
+                log.warning("%s cannot be taken over: %s", file.name, error)
+                left.append(f"{file.name} ({'not text' if isinstance(error, UnicodeError) else error})")
+                continue
+            known = db.execute("SELECT 1 FROM exchanges WHERE conversation = ?", (dialogue.id,)).fetchone()
+            database.write(
+                db, replace(dialogue, removed=frozenset()) if known else dialogue
+            )  # it adds, removes nothing
+            done.append(file)
+        return done, left
+
+    def _old_files(self) -> list[Path]:
+        return sorted(one for one in self.folder.glob(f"*{OLD}") if ID.fullmatch(one.stem) and one.is_file())

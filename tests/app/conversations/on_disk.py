@@ -1,0 +1,24 @@
+"""The database of conversations as the operating system, or another program, has it."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from app.conversations.database import NAME
+from app.conversations.store import Conversations
+
+LIMIT = "max_page_count = 1000000"
+
+
+def refuse(store: Conversations, pragma: str = "max_page_count = 1") -> None:
+    """Let the disk be full for the program's writer, or any other state of SQLite's."""
+    assert store._disk is not None
+    with store._disk._writing._lock:
+        store._disk._writing._now().execute(f"PRAGMA {pragma}")
+
+
+def text_of(folder: Path) -> set[str]:
+    """All questions and titles in the database."""
+    with closing(sqlite3.connect(folder / NAME)) as db:
+        rows = db.execute("SELECT question FROM exchanges UNION SELECT title FROM conversations").fetchall()
+    return {row[0] for row in rows} - {None}
