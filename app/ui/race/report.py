@@ -32,7 +32,7 @@ body, h1, h2, h3, p, ul, figure { margin: 0; padding: 0; }
   .part > h2 { margin: 26px 0 -12px; font-size: 19px; }
   .report > .facts { margin: 18px 0; }
   .report > .facts th { width: 190px; }
-  .lane-text.lane-text { display: block; height: auto; overflow: visible; }
+  .report .board .lane-text.lane-text { display: block; height: auto; overflow: visible; }
   .part { display: grid; gap: 14px; }
   .tile { cursor: default; }
   .tile .below { white-space: normal; }
