@@ -66,7 +66,7 @@ def test_a_pdf_with_a_user_password_is_refused(make_pdf: MakePdf, writer: PdfWri
 
 
 def add_image(writer: PdfWriter, page: int) -> None:
-    """Give a page an image of one grey pixel."""
+    """Draw an image of one grey pixel on a page."""
     image = DecodedStreamObject()
     image.set_data(b"\x80")
     names = {"/Type": "/XObject", "/Subtype": "/Image", "/ColorSpace": "/DeviceGray"}
@@ -77,6 +77,9 @@ def add_image(writer: PdfWriter, page: int) -> None:
     resources = writer.pages[page]["/Resources"]
     assert isinstance(resources, DictionaryObject)
     resources[NameObject("/XObject")] = objects
+    contents = writer.pages[page]["/Contents"].get_object()
+    assert isinstance(contents, DecodedStreamObject)
+    contents.set_data(contents.get_data() + b" q 100 0 0 100 0 0 cm /Im1 Do Q")
 
 
 def test_scanned_pages_are_named_as_what_they_are(make_pdf: MakePdf, writer: PdfWriter) -> None:
