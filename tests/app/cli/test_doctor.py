@@ -127,7 +127,7 @@ def test_what_this_system_leaves_open_to_parsers_is_told_in_a_line() -> None:
     ],
 )
 def test_a_mistake_is_told_in_one_line(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    situation = words.endswith(("do not fit", "does not", "no CUDA device"))
+    situation = words.endswith(("beside them need", "do not fit", "does not", "no CUDA device"))
     assert launcher.main(["doctor", *options, "--no-venv"]) == (1 if situation else 2)
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1
