@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from app.context.samples import load_samples
 from tests.app.ui.pages import MARK
@@ -41,6 +41,12 @@ class Person:
         self._numbers = itertools.count()
         folder.mkdir(parents=True, exist_ok=True)
         self.tab = Tab(address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.tab.close()
 
     # -------------------- acts
 

@@ -123,11 +123,11 @@ def fill(program: Program, ledger: Ledger, people: int, seed: int, place: Path, 
         for visit in range(visits):
             try:
                 person = Person(program.address, ledger, rng, place / f"files {number}", f"{number}.before {visit}")
-                for act in (person.open, person.ask, person.race, person.regenerate, person.look_around):
-                    act()
-                for act in (person.new_conversation, person.start_over, person.wrong_input):
-                    act()
-                person.tab.close()
+                with person:
+                    for act in (person.open, person.ask, person.race, person.regenerate, person.look_around):
+                        act()
+                    for act in (person.new_conversation, person.start_over, person.wrong_input):
+                        act()
             except Exception as error:
                 soak.crashes.append(f"person {number}, before: {error!r}")
 
@@ -153,11 +153,11 @@ def use(
         visits += 1
         try:
             person = Person(program.address, ledger, rng, place / f"files {number}", f"{number}.{visits}")
-            for _ in range(rng.randrange(5, 60)):
-                if stop.is_set():
-                    break
-                person.act()
-            person.tab.close()
+            with person:
+                for _ in range(rng.randrange(5, 60)):
+                    if stop.is_set():
+                        break
+                    person.act()
         except Exception as error:
             if program.alive:
                 soak.crashes.append(f"person {number}: {error!r}")

@@ -31,16 +31,21 @@ class Tab:
         self._shows, self._num_told, self._broken = "read", 0, ""
         self._told = threading.Condition()
         self._http = httpx.Client(base_url=address, timeout=HANG_SECONDS)
-        if auth:
-            self._http.post("login", data=dict(zip(("username", "password"), auth, strict=True))).raise_for_status()
         self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        self.until(lambda state: bool(state))
+        try:
+            if auth:
+                self._http.post("login", data=dict(zip(("username", "password"), auth, strict=True))).raise_for_status()
+            self._listener.start()
+            self.until(lambda state: bool(state))
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Go away without a word."""
         self._shows = ""
-        self._listener.join()
+        if self._listener.ident:
+            self._listener.join()
         self._http.close()
 
     def show(self, tab: str) -> None:
