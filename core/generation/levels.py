@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -272,6 +273,7 @@ class Levels:
     def _costs_about(self) -> str:
         """What the costs of passes depend on, besides their rows and the context's length."""
         models, plan, device = self._models, self._plan_now(), self.full.shape.device
+        kernel = models.backend.kernel
         on = (
             torch.cuda.get_device_properties(device).name
             if device.type == "cuda"
@@ -279,7 +281,7 @@ class Levels:
         )
         parts = [
             on,
-            self._models.backend.name,
+            models.backend.name if kernel is None else Path(kernel.library._name).name,  # of its code and compiler
             models.target.dims,
             models.draft and models.draft.dims,
             self.full.shape,
