@@ -208,7 +208,7 @@ def kv_type(loaded: LoadedModel, trial: Trial | None, backend: Backend = STOCK, 
         name = str(dtype).removeprefix("torch.")
         if asked or loss <= MOST_LOSS:
             reasons.append(f"{name} costs {loss:.1g} nats a token" if trial else "the model could not be tried")
-            because = f"{'asked for; ' * asked}{'; '.join(reasons)}; half the memory, sums in float32"
+            because = f"{'asked for; ' * asked}{'; '.join(reasons)}; half the memory"
             return KeptAs(dtype, because)
         reasons.append(f"{name} would cost {loss:.1g} nats a token")
     return KeptAs(None, "; ".join(reasons))

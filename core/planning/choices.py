@@ -117,7 +117,7 @@ def choose_kv(
     if config.kv_bits is None and (why := _why_wide(config, target, compiles=compiles)):
         return Choice(None, why)
     asked = "asked for; " if config.kv_bits is not None else ""
-    return Choice(torch.float16, f"{asked}half the memory, sums in float32; tried when the weights are loaded")
+    return Choice(torch.float16, f"{asked}half the memory; tried when the weights are loaded")
 
 
 def _why_wide(config: EngineConfig, target: ModelDims, *, compiles: bool) -> str:

@@ -166,7 +166,7 @@ def test_the_reasons_are_those_of_what_was_chosen() -> None:
         config = EngineConfig(**settings)  # type: ignore[arg-type]
         return choose_kv(config, target, "cpu", torch.float32, compiles=compiles).because
 
-    assert reason() == "half the memory, sums in float32; tried when the weights are loaded"
+    assert reason() == "half the memory; tried when the weights are loaded"
     assert reason(kv_bits=16).startswith("asked for; half") and reason(kv_bits=32) == "asked for"
     assert "under 8,192 tokens" in reason(context=4096) and "kernel" in reason(compiles=False)
     assert "windows" in reason(replace(target, plain=False)) and "processes" in reason(num_gpus=2)

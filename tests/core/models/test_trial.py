@@ -306,7 +306,7 @@ def test_float16_is_for_keys_that_fit_and_for_these_only() -> None:
     model = model_named("llama")
     kept = trial.kv_type(model, try_out(model, "toy", torch.float32), asked=False)
     assert kept.dtype == torch.float16 and "of any text are below" in kept.because
-    assert "half the memory, sums in float32" in kept.because
+    assert "half the memory" in kept.because
 
     for layer in cast(Any, model.module).model.layers:  # large values, which bfloat16 rounds as it does small ones
         for part, factor in (("v_proj", 1e5), ("o_proj", 1e-5), ("q_proj", 0.02)):
