@@ -243,6 +243,26 @@ def test_the_kernel_moves_what_stock_operations_move(monkeypatch: pytest.MonkeyP
         assert torch.equal(stock.v[layer][:, :, :rows], compiled.v[layer][:, :, :rows])
 
 
+def test_what_was_set_aside_is_put_back_with_its_own_text_behind_what_stayed() -> None:
+    """Another answer held chunks of the same numbers behind the prompt, with other tokens in them."""
+    full = filled(160)
+    cache = RetrievalCache(full, TopChunks(full, CONFIG))
+    cache.select()
+    aside = cache.set_aside()
+    for model in (full, cache):
+        model.truncate(20)
+    run_pass(full, 20, 140, salt=300)
+    cache.select()
+    assert (cache.held_chunks() == aside.held)[aside.held > 5].any(), "or this tests nothing"
+    full.truncate(20)
+    run_pass(full, 20, 140)
+    cache.put_back(aside, 20)
+    for layer, chunks in enumerate(cache.held_chunks()):
+        for head in range(2):
+            index = [c * 4 + i for c in chunks[head].tolist() for i in range(4)]
+            assert torch.equal(cache.k[layer][0, head, : len(index), 0], mark(0, 160, layer)[0, head, index, 0])
+
+
 def test_a_context_below_the_budget_is_held_whole() -> None:
     full = filled(40)
     cache = RetrievalCache(full, TopChunks(full, CONFIG))

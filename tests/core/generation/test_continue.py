@@ -3,11 +3,13 @@
 import threading
 
 import pytest
+import torch
 
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import EXACT_METHODS
 from core.decoding.stats import DecodeStats, LevelStats, joined
 from core.engine import Engine
+from core.generation.decode_loop import sampler_behind
 from core.generation.events import Finished, PrefillProgress, RoundDone
 from tests.core.test_engine import FIXED
 from tests.core.toys import random_prompt, tiny_engine
@@ -45,6 +47,19 @@ def test_a_continued_answer_by_plain_decoding_keeps_its_seed() -> None:
     assert rest.token_ids == whole.token_ids
     greedy, _, _ = write(engine, prompt, LONG, "autoregressive")
     assert rest.token_ids != greedy.token_ids, "the text is really sampled, or this tests nothing"
+
+
+def test_speculation_continues_with_draws_that_decided_nothing_before() -> None:
+    generator = torch.Generator().manual_seed(7)
+    used = set()
+    for _ in range(200):
+        torch.rand(1, generator=generator, dtype=torch.float64)
+        used.add(generator.get_state().numpy().tobytes())
+    for written in (1, 3, 17):
+        sampler_behind(generator, 7, written, speculative=True)
+        assert generator.get_state().numpy().tobytes() not in used
+        sampler_behind(generator, 7, written, speculative=False)
+        assert generator.get_state().numpy().tobytes() in used, "plain decoding goes on where it stopped"
 
 
 def test_what_was_stopped_goes_on() -> None:
