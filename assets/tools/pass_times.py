@@ -2,9 +2,9 @@
 """What passes of a model take on this processor, without an answer around them: `python assets/tools/pass_times.py
 MODEL... [--shapes NAMExLAYERS...] [--held 0,2048,8192,24576] [--rows 1,4,8] [--repeats 5] [--json OUT]`.
 
-Each row is the least of some passes over so many keys and values in 16 bits (zeros: their numbers cost nothing to make,
-and reading and multiplying them costs what others do), in one call of the compiled kernel. A shape is a model of the
-catalogue with random weights in 4-bit blocks (Q4_K), and with as many of its layers as its name ends in.
+Each row is the least of some passes over so many keys and values in 16 bits, in one call of the compiled kernel. They
+are all one number, which is written: what was never written is read from one page of zeros, out of a cache. A shape is
+a model of the catalogue with random weights in 4-bit blocks (Q4_K), and with as many of its layers as its name ends in.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from core.ops.stored_blocks import random_blocks
 def pass_seconds(short: ShortPass, held: int, rows: int, repeats: int) -> float:
     """The least of some passes of `rows` tokens behind `held`, in seconds."""
     layers, heads, dim, kernel = short.shape
-    k, v = ([torch.zeros(1, heads, held + rows, dim, dtype=torch.float16) for _ in range(layers)] for _ in "kv")
+    k, v = ([torch.full((1, heads, held + rows, dim), 0.01, dtype=torch.float16) for _ in range(layers)] for _ in "kv")
     kept, positions, taken = FixedRows(k, v, held, attend=kernel), torch.arange(held, held + rows), []
     for _ in range(repeats):
         began = time.perf_counter()

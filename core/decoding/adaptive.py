@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+# A pass of many rows that was so much slower than the least one says, beyond their earlier ratio, was disturbed: 9 rows
+# took 90 ms once where they take 47, and no later round of that answer was worth guesses
+DISTURBED = 1.5
 PRIOR_TESTS = 4.0  # weight of the prior acceptance, in tests
 FADE = 0.95  # weight of a round relative to the next one: a memory of about 20 rounds
 
@@ -74,11 +77,15 @@ class MeasuredCost:
         rows, earlier = num_guesses + 1, self.earlier.of(num_guesses)
         below = max((known for known in self.by_rows if known <= rows), default=None)
         above = min((known for known in self.by_rows if known >= rows), default=None)
-        scales = [self.by_rows[known] / self.earlier.of(known - 1) for known in (below, above) if known is not None]
+        usual = self._scale(min(self.by_rows)) if self.by_rows else 1.0
+        scales = [min(self._scale(known), DISTURBED * usual) for known in (below, above) if known is not None]
         if below and above and above > below:
             part = (rows - below) / (above - below)
             return earlier * ((1 - part) * scales[0] + part * scales[1]) + self.overhead
         return earlier * (scales[0] if scales else 1.0) + self.overhead
+
+    def _scale(self, rows: int) -> float:
+        return self.by_rows[rows] / self.earlier.of(rows - 1)
 
 
 def expected_tokens(acceptance: float, num_guesses: int) -> float:

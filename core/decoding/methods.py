@@ -201,6 +201,10 @@ class Decoder:
             self._feed_unseen(self.models[0], context)
 
     @property
+    def _retrieves(self) -> bool:
+        return any(isinstance(model.cache, RetrievalCache) for model in self.models[:-1])
+
+    @property
     def _adapts(self) -> bool:
         return self._speculation.adaptive and bool(self.levels)
 
@@ -208,18 +212,27 @@ class Decoder:
         """What passes take behind so many tokens. Caches keep their contents. Raises _Cancelled."""
         kind = "greedy" if self._sampling.greedy else f"sampled, {Filters.of(self._sampling, self.vocab)}"
         folder, about = self._parts.costs_folder, f"{self._parts.costs_about()}, {kind}"
-        if any(isinstance(model.cache, RetrievalCache) for model in self.models):  # first: it needs the newest votes
+        if self._retrieves:  # first: it needs the newest votes
             measure: Callable[[], Seconds] = partial(least_seconds, {1: self._time_selection}, MOST_SELECTING, cancel)
             self._overhead = kept_costs(folder, about, "selection", length, measure)[1]
         for sampled in self._sampled:
             measure = partial(self._measure, sampled, cancel)
-            self._costs[sampled.name] = TableCost(kept_costs(folder, about, sampled.name, length, measure))
+            name = f"{sampled.name}, counting" if self._retrieves else sampled.name
+            self._costs[sampled.name] = TableCost(kept_costs(folder, about, name, length, measure))
 
     def _measure(self, sampled: SampledModel, cancel: threading.Event | None) -> Seconds:
         rows: tuple[int, ...] = MEASURED_ROWS
         if sampled.model.graphs is not None:  # those that are recorded
             rows = (1, 1 + self.levels[-1].gamma) if sampled.model is self.verifier else (1,)
-        return least_seconds({count: partial(sampled.time, count) for count in rows}, MOST_MEASURING, cancel)
+
+        def timed(count: int) -> float:
+            self._parts.count_votes(self._retrieves and count > 1)  # as a round's verification does
+            return sampled.time(count)
+
+        try:
+            return least_seconds({count: partial(timed, count) for count in rows}, MOST_MEASURING, cancel)
+        finally:
+            self._parts.count_votes(False)
 
     def _time_selection(self) -> float:
         started = time.perf_counter()
@@ -312,7 +325,7 @@ class Decoder:
         top, began, passing, modelled = self.levels[-1], self._own_clock(), self._pass_seconds(), self._modelled()
         if self._adapts:
             self._choose_shape(context)
-        retrieves = top.gamma > 0 and any(isinstance(model.cache, RetrievalCache) for model in self.models[:-1])
+        retrieves = top.gamma > 0 and self._retrieves
         self._parts.count_votes(retrieves)
         if retrieves and self._adapts:
             self._catch_up(len(context) - 1)
@@ -452,6 +465,7 @@ class Decoder:
             self._trial.add(tokens, seconds, self._ledger.plain)
         elif self._trial.rested(tokens):
             self.levels[-1].recent.doubt()
+            self.verifier.meter.forget_costs()  # a single pass that was disturbed would be believed to the end
         self._ledger.add(tokens, seconds, guessed=guessed)
 
     def _look_again(self) -> None:

@@ -22,10 +22,11 @@ KEPT_AS = (torch.float32, torch.float16, torch.bfloat16)  # keys and values, by 
 # 65,536 keys in memory, one thread, matrix units / vectors ms, 1, 12 and 24 rows (Intel Xeon, 2026-11-24): bfloat16
 # 7.8, 8.7, 13.8 / ., ., .; float16 11.5, 13.1, 19.3 / 8.0, 19.7, 29.1; float32 20.9, 22.2, 28.4 / 18.0, 24.3, 35.0.
 FASTER_BY_MATRICES = (torch.float16, torch.bfloat16)
-# Integers in place of float16: passes of 1, 4 and 8 rows over 24,576 keys take 1.03, 0.8, 0.72 times as long where six
-# heads share a KV head (Qwen2.5-Coder 1.5B), but 1.18, 0.85, 0.79 times where three do (SmolLM2 135M): two cores of an
-# AMD EPYC (AVX-512 with VNNI and bf16), 2026-11-26, `python assets/tools/pass_times.py FILES --held 24576 --rows 1,4,8`
-LEAST_GROUP = 4
+# Integers in place of float16, medians of passes of 1, 4 and 8 rows over 32,768 keys, in turns, times those of vectors:
+# 1.03, 1.03, 0.79 with a head of 128 for each KV head (shape of Llama-2 7B), 1.08, 0.76, 0.74 with two (Qwen3 0.6B);
+# over 24,576 keys 1.03, 0.8, 0.72 with six of 128 (Qwen2.5-Coder 1.5B), but 1.18, 0.85, 0.79 with three of 64 (SmolLM2
+# 135M): two cores of an AMD EPYC (AVX-512 with VNNI and bf16), 2026-11-26, `assets/tools/pass_times.py`
+WIDE_HEAD, LEAST_GROUP = 96, 4
 MOST_ROWS = 64  # per KV head, whose keys several threads share
 MOST_TOGETHER = 192  # rows per KV head that a thread works on at a time
 MOST_TOKENS = 32  # of a pass whose rows come out as if alone, whatever the model; a round's verification has at most 25
@@ -133,7 +134,7 @@ class SmallRows:
         strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
         threads = self._threads.now()
         cuts = _cuts(kv_heads, rows, total, threads, whole=bool(chunk))
-        work = (KEYS_OF_A_SHARE, *cuts, threads, self._unit(k.dtype, heads // kv_heads), chunk, columns)
+        work = (KEYS_OF_A_SHARE, *cuts, threads, self._unit(k.dtype, dim, heads // kv_heads), chunk, columns)
         sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, *work)
         pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
         told = None if votes is None else votes.data_ptr()
@@ -145,14 +146,16 @@ class SmallRows:
         known = q.dtype == torch.float32 and k.dtype == v.dtype and k.dtype in KEPT_AS and q.device.type == "cpu"
         return known and q.shape[0] == 1 and q.shape[3] % 8 == 0 and q.shape[3] <= MOST_DIM
 
-    def _unit(self, kept: torch.dtype, group: int) -> int:
+    def _unit(self, kept: torch.dtype, dim: int, group: int) -> int:
         """What multiplies in attention: 0 vectors, 1 matrix units, 2 integers, where the processor has such.
 
         Args:
             kept: type of keys and values.
-            group: heads that share a KV head. The same for any number of rows, as their results have to be.
+            dim, group: of a head; heads that share a KV head. Not how many rows: each is the same beside any others.
         """
-        return 1 if kept in self.by_matrices else 2 if kept is torch.float16 and group >= LEAST_GROUP else 0
+        if kept in self.by_matrices:
+            return 1
+        return 2 if kept is torch.float16 and (dim >= WIDE_HEAD or group >= LEAST_GROUP) else 0
 
     def begun(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
         """What rows q [1, H, T, D] have of keys k, v [1, H_kv, S, D] that they all see; S: full shares.
@@ -181,7 +184,7 @@ class SmallRows:
         strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
         threads = self._threads.now()
         groups = min(rows, _cuts(kv_heads, max(rows, MOST_ROWS + 1), total, threads)[1])  # never cut by keys
-        work = (KEYS_OF_A_SHARE, 1, groups, threads, self._unit(k.dtype, heads // kv_heads), 0, 0)
+        work = (KEYS_OF_A_SHARE, 1, groups, threads, self._unit(k.dtype, dim, heads // kv_heads), 0, 0)
         sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, *work)
         pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), ctypes.byref(sizes))
         states = [None if state is None else state.data_ptr() for state in (before, after)]
@@ -208,7 +211,7 @@ class SmallRows:
         strides = (size * dim, dim) * 2
         chunk, brief = (size // masses.shares.shape[3], masses.shares.itemsize == 2) if masses else (0, False)
         share = -(-size // KEYS_OF_MASSES) * KEYS_OF_MASSES
-        work = (share, 1, -(-rows // MOST_TOGETHER), threads, self._unit(blocks.dtype, LEAST_GROUP), chunk, 0)
+        work = (share, 1, -(-rows // MOST_TOGETHER), threads, self._unit(blocks.dtype, dim, LEAST_GROUP), chunk, 0)
         sizes = Sizes(scaling, kv_heads, rows, 1, size, dim, *strides, *work, softcap or 0.0)
         pointers = (into.out.data_ptr(), into.lse.data_ptr(), ctypes.byref(sizes))
         told = (None, None) if masses is None else (masses.shares.data_ptr(), masses.lse.data_ptr())
@@ -301,7 +304,7 @@ class SmallRows:
         strides = (first.stride(1), first.stride(2), v[0].stride(1), v[0].stride(2))
         assert 0 < keep <= num_new and total <= first.shape[2], f"{num_new} rows behind {held} of {first.shape[2]}"
         cuts = _cuts(kv_heads, folded, total, threads)
-        work = (KEYS_OF_A_SHARE, *cuts, threads, self._unit(first.dtype, num_heads // kv_heads), 0, 0)
+        work = (KEYS_OF_A_SHARE, *cuts, threads, self._unit(first.dtype, dim, num_heads // kv_heads), 0, 0)
         sizes = Sizes(dim**-0.5, kv_heads, folded, num_new, total, dim, *strides, *work)
         out = torch.empty(keep, vocab, dtype=torch.float32)
         pointers = [(ctypes.c_void_p * len(kind))(*(layer.data_ptr() for layer in kind)) for kind in (k, v)]

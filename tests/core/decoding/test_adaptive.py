@@ -71,6 +71,7 @@ def test_what_passes_take_now_scales_what_they_took_before() -> None:
     assert MeasuredCost({}, table).of(2) == 5.0
     assert MeasuredCost({3: 10.0}, table, overhead=0.5).of(8) == 22.5, "twice as slow, all of them"
     assert MeasuredCost({3: 10.0, 9: 11.0}, table).of(2) == 10.0
+    assert MeasuredCost({3: 5.0, 9: 40.0}, table).of(8) == 1.5 * table.of(8), "one disturbed pass is not believed"
     assert MeasuredCost({3: 10.0, 9: 11.0}, table).of(5) == pytest.approx(8 * 1.5), "half way between twice and once"
 
 
