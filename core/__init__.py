@@ -31,7 +31,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# On Linux torch then asks for pages of 2 MiB: passes over keys and values in memory take 0.93 to 0.95 times as long over
+# On Linux torch then asks for pages of 2 MiB: passes over keys and values in memory take 0.93 to 0.95 times as long at
 # 24,576 keys (1 row; Qwen2.5-Coder 1.5B, SmolLM2 135M, the shape of Qwen3 0.6B), and memory does not grow (2.1 GB). Two
 # cores of an AMD EPYC, 2026-11-26. Read when torch first allocates.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")

@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
 """What passes of a model take on this processor, without an answer around them: `python assets/tools/pass_times.py
-MODEL... [--shapes NAMExLAYERS...] [--held 0,2048,8192,24576] [--rows 1,4,8] [--repeats 5] [--json OUT]`.
+MODEL... [--shapes NAMExLAYERS...] [--held 0,2048,8192,24576] [--rows 1,4,8] [--repeats 5]
+[--guesses 8] [--json OUT]`.
 
 Each row is the least of some passes over so many keys and values in 16 bits, in one call of the compiled kernel. They
 are all one number, which is written: what was never written is read from one page of zeros, out of a cache. A shape is
 a model of the catalogue with random weights in 4-bit blocks (Q4_K), and with as many of its layers as its name ends in.
+`--guesses` adds how many times faster than plain decoding a round of retrieval would be that had so many guesses, each
+from a pass over BUDGET keys and accepted with a given probability: the median of turns of a plain pass, the guesses'
+passes and the verifying pass; choosing chunks is left out.
 """
 
 import argparse
 import json
+import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +27,7 @@ from transformers import AutoModelForCausalLM
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from core.caches.base import FixedRows
+from core.decoding.adaptive import expected_tokens
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.shapes import find_shape
 from core.models.linear import stored_kinds
@@ -29,17 +36,29 @@ from core.models.short_pass import ShortPass, short_pass_of
 from core.ops.backend import Backend, choose_backend
 from core.ops.stored_blocks import random_blocks
 
+BUDGET, ACCEPTED = 1024, (0.85, 0.9, 0.95)  # keys of a guess's pass; how likely a guess is accepted
 
-def pass_seconds(short: ShortPass, held: int, rows: int, repeats: int) -> float:
-    """The least of some passes of `rows` tokens behind `held`, in seconds."""
+
+def timed(short: ShortPass, held: int, rows: int) -> Callable[[], float]:
+    """A pass of `rows` tokens behind `held` that says how many seconds it took."""
     layers, heads, dim, kernel = short.shape
     k, v = ([torch.full((1, heads, held + rows, dim), 0.01, dtype=torch.float16) for _ in range(layers)] for _ in "kv")
-    kept, positions, taken = FixedRows(k, v, held, attend=kernel), torch.arange(held, held + rows), []
-    for _ in range(repeats):
+    kept, positions = FixedRows(k, v, held, attend=kernel), torch.arange(held, held + rows)
+
+    def run() -> float:
         began = time.perf_counter()
         short(torch.arange(5, 5 + rows), positions, None, rows, kept)  # type: ignore[arg-type]  # no cache is asked
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        return time.perf_counter() - began
+
+    return run
+
+
+def speedups(short: ShortPass, held: int, guesses: int, repeats: int) -> dict[float, float]:
+    """How many times faster than plain passes behind `held` rounds with so many guesses are, by acceptance."""
+    plain, guess, verify = timed(short, held, 1), timed(short, BUDGET, 1), timed(short, held, guesses + 1)
+    turns = [(plain(), sum(guess() for _ in range(guesses)) + verify()) for _ in range(repeats)]
+    ratio = statistics.median(alone / together for alone, together in turns)
+    return {acceptance: round(ratio * expected_tokens(acceptance, guesses), 2) for acceptance in ACCEPTED}
 
 
 def random_model(name: str, backend: Backend) -> LoadedModel:
@@ -83,9 +102,14 @@ def rows_of(model: Path | str, args: argparse.Namespace) -> list[dict[str, Any]]
     print(f"{name}: {kinds}, {loaded.weight_bytes / 1e9:.2f} GB, loaded in {seconds:.1f} s", flush=True)
     found = []
     for held in args.held:
-        times = {rows: round(1000 * pass_seconds(short, held, rows, args.repeats), 1) for rows in args.rows}
-        found.append({"model": name.removesuffix(".gguf"), "weights": kinds, "held": held, "ms_by_rows": times})
+        passes = {rows: timed(short, held, rows) for rows in args.rows}
+        times = {rows: round(1000 * min(run() for _ in range(args.repeats)), 1) for rows, run in passes.items()}
+        row = {"model": name.removesuffix(".gguf"), "weights": kinds, "held": held, "ms_by_rows": times}
         print(f"{held:>8,} keys: " + ", ".join(f"{rows} rows {ms} ms" for rows, ms in times.items()), flush=True)
+        if args.guesses:
+            row["times_plain_by_acceptance"] = speedups(short, held, args.guesses, args.repeats)
+            print(f"{args.guesses:>8} guesses: {row['times_plain_by_acceptance']} times as fast as plain", flush=True)
+        found.append(row)
     return found
 
 
@@ -102,6 +126,7 @@ def main() -> None:
     parser.add_argument("--held", type=numbers, default=[0, 2048, 8192, 24576])
     parser.add_argument("--rows", type=numbers, default=[1, 4, 8])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--guesses", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     register()
