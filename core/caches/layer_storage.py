@@ -1,7 +1,6 @@
 """Where the keys and values of one layer lie: on the device, or in host memory with their newest rows on the device.
 
-A store holds rows [0, length) and scratch behind them; it knows nothing of other layers, landmarks or its callers.
-Layers are independent, so a cache may keep some resident and offload the rest.
+A store holds rows [0, length) and scratch behind them. Layers are independent, so a cache may offload only some.
 """
 
 from collections.abc import Sequence
@@ -101,7 +100,7 @@ class CountingStore(Protocol):
     def attend_counting(
         self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
     ) -> tuple[Tensor, Counted | None]:
-        """As `attend`, and what was attended to, by every row or only by the last VOTERS; None: that is not known."""
+        """As `attend`, and the votes of every row or only of the last VOTERS; None: not counted."""
 
 
 class ResidentLayer:
@@ -153,7 +152,7 @@ class ResidentLayer:
     def attend_counting(
         self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
     ) -> tuple[Tensor, Counted | None]:
-        """As `attend`, and what every row attended to, if the compiled kernel attends to few rows."""
+        """As `attend`, and the votes of every row, if the compiled kernel attends to few rows."""
         if (kernel := self._backend.kernel) is None or asked is not None:
             return self.attend(start, q, scaling, asked), None
         end = start + q.shape[2]
@@ -184,8 +183,8 @@ class OffloadedLayer:
     rows on the device. A block is written to the host once, beside computing, when enough rows stand behind it. Only
     complete blocks cross the link, so the traffic is [0, length), never the capacity.
 
-    All layers of a long pass, a piece of a prompt, do not fit on the device: each layer sends its blocks to the host as
-    soon as it has attended. There they are scratch, behind the valid blocks, until `commit`.
+    In a long pass (a piece of a prompt) each layer sends its blocks to the host as soon as it has attended, where they
+    are scratch until `commit`.
 
     In a short pass the host may attend to the oldest blocks in place; the pass brings the others.
 
@@ -261,7 +260,7 @@ class OffloadedLayer:
     def attend_counting(
         self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
     ) -> tuple[Tensor, Counted | None]:
-        """As `attend`, and what rows attended to: only the last VOTERS also of a long pass."""
+        """As `attend`, and the rows' votes; of a long pass only those of the last VOTERS."""
         voters = q if every and q.shape[2] <= SHORT_PASS else q[:, :, -VOTERS:]
         tally = Tally(voters, self._shape.num_kv_heads, scaling, chunk_size, asked.softcap if asked else None)
         out = self._attended(start, q, scaling, asked, tally)
@@ -312,7 +311,7 @@ class OffloadedLayer:
         """Send complete blocks of a long pass to the host; copy the remaining rows, so that the originals can go."""
         if self._new is None or self._unread > 0:
             return
-        self._ring.reclaim()  # the rows of the layer before
+        self._ring.reclaim()  # of the previous layer's rows
         old = (self._k[0, :, : self._at], self._v[0, :, : self._at])
         new = (self._new[0][0], self._new[1][0])
         stop = self._at + new[0].shape[1]
@@ -367,7 +366,7 @@ class OffloadedLayer:
         self._send([worked.rows(self._offloaded, stop)], ready - self._offloaded, stop - self._offloaded)
 
     def kept(self, worked: ResidentLayer, stop: int) -> None:
-        """All rows exist: take the remaining ones. Then another layer may use the workspace."""
+        """Take the remaining rows, which all exist now. Then another layer may use the workspace."""
         self.keep(worked, stop, stop)
         k, v = worked.rows(self._offloaded + self._sent, stop)
         self._left = k.clone(), v.clone()

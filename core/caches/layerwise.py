@@ -1,8 +1,7 @@
 """Reading many tokens layer by layer: within a layer chunk by chunk, while the layer's rows are on the device.
 
-A layer in host memory is copied to a workspace, where it gets the keys and values of all chunks; its new rows go back
-once. So the link traffic grows with the number of blocks, not of chunks. Attention sees plain rows, as in a resident
-layer, and gives the same numbers to the last bit. Nothing counts until `commit`. Knows nothing of models.
+A layer in host memory is copied to a workspace and its new rows go back once, so link traffic grows with the number of
+blocks, not of chunks. The numbers equal a resident layer's to the last bit.
 """
 
 from collections.abc import Sequence

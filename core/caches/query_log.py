@@ -22,8 +22,7 @@ class SavedQueries(NamedTuple):
 class QueryLog:
     """Queries after RoPE: the newest ones in a ring, and a sparse sample of all; none of windowed layers.
 
-    The ring holds the queries of tokens [first, length): queries behind the present last token have overwritten older
-    ones, and a rewind does not bring those back.
+    The ring holds the queries of tokens [first, length); a rewind does not bring overwritten ones back.
     """
 
     def __init__(self, shape: KVShape, capacity: int, *, samples: bool) -> None:

@@ -1,4 +1,4 @@
-"""Questions about one text: each gets caches of its own, which continue what the engine's full cache has read."""
+"""Questions about one text: each gets caches that continue the engine's full cache."""
 
 import threading
 from collections.abc import Generator, Sequence
@@ -18,15 +18,15 @@ from core.planning.choices import Choice
 from core.planning.plan import Plan
 from core.planning.sizes import RETRIEVAL, STREAMING
 
-MOST_TOGETHER = 8  # answers: each adds what it draws to the wait for the others' next words
+MOST_TOGETHER = 8  # answers: each makes the others wait for its draws
 
 
 class Branches:
-    """Opens questions beside each other.
+    """Opens several questions at once.
 
     Args:
         levels: of the engine, whose full cache reads.
-        room: tokens that each prompt and its answer may have together, at most.
+        room: most tokens of each prompt and its answer together.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Branches:
         """See `core.generation.together.Reader`."""
         prompt_ids, config, cancel, boundary = question
         trunk, read_by = self._trunk, self._levels.full
-        decoder = self._levels.decoder(config, trunk.text, prompt_ids)  # first: settings are refused before any reading
+        decoder = self._levels.decoder(config, trunk.text, prompt_ids)  # refuses settings before anything is read
         yield from trunk.read(prompt_ids, cancel, boundary=boundary, room=self._room)
         if question.cancelled:
-            trunk.rewind(min(self._shared, read_by.length))  # what other answers go on behind
+            trunk.rewind(min(self._shared, read_by.length))  # other answers continue there
             return started(decoder, trunk.answer(decoder, prompt_ids, config), cancel)
         most = min(own_tokens(question, self._shared), read_by.capacity - self._shared)
         full = BranchCache(read_by, self._shared, most)

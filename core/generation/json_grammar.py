@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # White space that may stand between the parts of a document. Without a bound a model may write it for ever.
 WHITE_SPACE = r"[ ]{1,2}|\n[ ]{0,20}"
-LONGEST_MARK = 16  # tokens behind which a template's closed thought is looked for
+LONGEST_MARK = 16  # tokens at a prompt's end among which a closed thought is looked for
 
 
 class JsonMatcher:

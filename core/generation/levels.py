@@ -52,7 +52,7 @@ class Levels:
     Args:
         plan: as it was made; `plan_now` returns the present one.
         offload: replaces the plan's placement. graphs: record passes.
-        full: a full cache that is there already.
+        full: an existing full cache.
     """
 
     def __init__(
@@ -152,14 +152,14 @@ class Levels:
         return GraphedPasses(name, model, cache, self._graphs, backend=self._models.backend)
 
     def try_graphs(self) -> None:
-        """Record a first pass of each model, so that failures are known before recordings are needed."""
+        """Record a first pass of each model, so that failures show at the start."""
         for model in filter(None, (self.parts.full, self.parts.retrieval, self.parts.draft)):
             if model.graphs is not None:
                 model.logits(Context([0]), 1)
                 model.cache.truncate(0)
 
     def likely_boundary(self, total: int) -> int:
-        """Where a book may end in a prompt: the running states there are kept, as they cannot go back. 0: no matter."""
+        """Where a book may end in a prompt, to keep running states there; 0: the model has none."""
         return max(0, total - LIKELY_QUESTION) if self.full.shape.recurrent else 0
 
     # -------------------- what the caches hold

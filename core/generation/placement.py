@@ -1,4 +1,4 @@
-"""Where the target's keys and values lie, and how the plan follows when that changes during work."""
+"""Where the target's keys and values lie; the plan is updated when that changes during work."""
 
 import logging
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class Placement:
         self._cpu_attention: Choice[float | None] | None = None
 
     def layers_moved(self) -> None:
-        """The device ran out of memory: fewer layers are resident than before."""
+        """The device ran out of memory, and fewer layers are resident."""
         self.plan = placed(self.plan, self._full.resident_layers, "the device ran out of memory, and the others went")
         self.update()
 

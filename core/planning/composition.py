@@ -1,10 +1,7 @@
-"""The plan for a machine: who guesses for the target, on one device, on several ranks, or on a machine described.
+"""The plan for a machine, with who guesses for the target: on one device, on several ranks, or on a described machine.
 
-Plain decoding and lookups need nothing beside the target. A draft is loaded where memory holds it, unless the full
-cache would lie on the device without it and not with it; a 4-bit copy of the target's weights where it is asked for,
-and where passes take as long as reading their weights, if it takes no context away.
-Whether guesses pay is measured while an answer is decoded. Level 2 verifies in every composition: the choice changes
-speed, never a text's distribution.
+A draft is loaded where it fits, unless it alone would move a part of the full cache away; a 4-bit copy where asked for
+or where it pays. Level 2 always verifies: the choice changes speed, never a text's distribution.
 """
 
 import sys
@@ -107,7 +104,7 @@ def _roomier(config: EngineConfig, found: Plan, plan_of: Planner) -> Plan:
 
 
 def _with_guesser(config: EngineConfig, plan_of: Planner, *, has_draft: bool) -> Plan:
-    """The plan with the draft unless that alone would move a part of the full cache away; it names the composition."""
+    """The plan with the draft, unless it alone would move a part of the full cache away. Names the composition."""
 
     def named(plan: Plan, because: str, *, drafts: bool = False) -> Plan:
         one = Composition(default_method(has_draft=drafts), drafts, config.self_draft_bits or 16)
@@ -243,8 +240,8 @@ def compose_rig(
 ) -> RigPlan:
     """The plan with which loading would begin on a machine, made from configurations alone, without weights.
 
-    The plan is that of one device, or of each of several ranks, with the draft on the first. What this version does
-    not run is marked so: any width of weights, quantised or self-draft weights for several GPUs.
+    Of one device, or of each of several ranks, with the draft on the first. `runs` says what this version does not
+    run, such as quantised or self-draft weights on several GPUs.
 
     Args:
         config: without the GPUs and their memory, which `rig` states. bits: of the weights; None: as usual.

@@ -12,7 +12,7 @@ from core.planning.choices import Choice
 from core.planning.hardware import Gpu, Machine, gpus_in_words
 
 PRODUCTS_SHARE = 0.5  # of the data sheet's rate that long prompts reach in practice: an assumption
-LIKE = "4090"  # a GPU given only by its memory, or with an unknown name, gets this one's nominal bandwidths
+LIKE = "4090"  # its nominal bandwidths serve for GPUs given by memory alone or with an unknown name
 HOST_BANDWIDTH = 12e9  # nominal, at which two server cores attend to rows in host memory, bytes per second
 HOST_BECAUSE = "nominal, as of two server cores"
 PROCESSOR_BANDWIDTH = 40e9  # nominal, of two channels of memory, bytes per second
@@ -23,7 +23,7 @@ OTHER_MAKERS = re.compile(r".*(?:\b(?:amd|intel|arc|radeon|instinct)\b|\brx ?\d{
 
 @dataclass(frozen=True, slots=True)
 class RowCosts:
-    """What the rows of a pass cost beside the reading of its bytes."""
+    """Costs of a pass's rows beside reading its bytes."""
 
     product: float  # of one more row: share of the time for which a product of one row reads its weights
     number: float = 0.0  # seconds for each number of keys and values, whatever the rows
@@ -42,7 +42,7 @@ class Bandwidths:
     link: Choice[float] | None  # from host memory to a GPU; None on the processor
     host: Choice[float] | None = None  # of host memory where the host attends; None: it does not
     rows: RowCosts = ON_GPU
-    products: Choice[float] | None = None  # operations per second in large products; None: not told, or measured apart
+    products: Choice[float] | None = None  # operations per second in large products; None: unknown, or measured apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class GpuKind:
     gib: float
     memory_gb_per_second: float
     link_gb_per_second: float
-    tflops: float | None = None  # of dense products in 16 bits, sums in 32; None: not told
-    pattern: str = ""  # of a driver's name for it, where the short name does not tell it apart
+    tflops: float | None = None  # of dense products in 16 bits, sums in 32; None: unknown
+    pattern: str = ""  # of the driver's name, where the short name is ambiguous
     described: bool = False  # by the user
 
     @property
@@ -196,7 +196,7 @@ def _described(assume: str) -> tuple[int, GpuKind]:
 
 
 def _check_maker(name: str) -> None:
-    """Raises InvalidSetting where the name is that of a GPU which is not used here, whatever its figures."""
+    """Raises InvalidSetting where the name is that of a GPU that cannot be used here."""
     if APPLE.fullmatch(name.strip().lower()):
         raise InvalidSetting(
             f"{name!r} is an Apple Mac: its GPU has no CUDA, shares the processor's memory and is not used here.",
@@ -213,7 +213,7 @@ def described_gpu(text: str) -> GpuKind:
     """A GPU by its figures: "name,GB,GB/s of its memory,GB/s of its link[,TFLOPS]", or a JSON file of a `GpuKind`.
 
     Raises:
-        InvalidSetting: it is neither, or a figure is none, or it is another maker's.
+        InvalidSetting: neither of these, a figure that is no number, or a GPU of another maker.
     """
     told: dict[str, Any]
     _check_maker(text.partition(",")[0] if "," in text else "")

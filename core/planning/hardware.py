@@ -61,8 +61,8 @@ class Machine:
     free_ram_bytes: int
     gpus: tuple[Gpu, ...]
     unused_gpu: UnusedGpu | None = None  # a GPU that torch cannot use, if there is no usable one
-    compiles: bool = False  # whether the processor's own kernel can be had, which widens 16 bits in registers
-    abilities: tuple[str, ...] = ()  # of the processor, for products of few bits; none: they are not known
+    compiles: bool = False  # whether the compiled kernel is available, which widens 16 bits in registers
+    abilities: tuple[str, ...] = ()  # of the processor, for products of few bits; empty: unknown
 
 
 def this_machine() -> Machine:
@@ -152,7 +152,7 @@ def cpu_name() -> str:
 
 
 def abilities(info: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
-    """What the processor has for products of few bits, as it is called; nothing where the system does not tell."""
+    """Names of the processor's instructions for products of few bits; empty where the system does not list them."""
     if not info.is_file():
         return ()
     lines = info.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,7 +1,6 @@
 """NVIDIA GPUs as their driver lists them, and which build of torch suits them.
 
-Standard library only: launch.py uses it before anything is installed, and `hardware` if torch finds no GPU. Nothing
-here uses the network, imports torch or takes memory of a GPU.
+Standard library only, because launch.py uses it before anything is installed. No network, no torch, no GPU memory.
 """
 
 import ast
@@ -246,7 +245,7 @@ def installed_torch() -> InstalledTorch | None:
 
 
 def cuda_of(told: Path) -> str | None:
-    """The version of CUDA that a build of torch is for, as its `version.py` tells."""
+    """The version of CUDA that a build of torch is for, from its `version.py`."""
     return _assigned(told).get("cuda")
 
 
@@ -298,7 +297,7 @@ def unused_gpu() -> UnusedGpu | None:
 
 
 def _surely_meets(installed: InstalledTorch) -> bool:
-    """Linux: the loaded driver states its version in a file, which is faster than nvidia-smi's up to some seconds."""
+    """Whether the driver is new enough, by Linux's file with its version: nvidia-smi may take seconds."""
     if installed.cuda is None or SYSTEM != "linux" or not DRIVER_MODULE.is_file():
         return False
     return version_of(DRIVER_MODULE.read_text(encoding="ascii", errors="replace")) >= installed.oldest_driver
