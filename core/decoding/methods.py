@@ -111,9 +111,7 @@ class Decoder:
                 lookup=lookup,
                 prior=priors[number],
             )
-            if (
-                sampling.greedy
-            ):  # sampled text depends on round shapes, which must not depend on other answers
+            if sampling.greedy:  # sampled text depends on round shapes, which must not depend on other answers
                 self._top.recent = parts.acceptance.setdefault((name, number), self._top.recent)
             self.levels.append(self._top)
         self._index = parts.index if method.lookup_at_least else None
