@@ -115,10 +115,10 @@ class KVShape(NamedTuple):
             )
         if self.narrow is None:
             return k, v
-        kept = k.to(self.narrow), v.to(self.narrow)
-        if not all(bool(torch.isfinite(numbers).all()) for numbers in kept):
+        rounded = k.to(self.narrow), v.to(self.narrow)
+        if not all(bool(torch.isfinite(numbers).all()) for numbers in rounded):
             raise too_large()
-        return kept
+        return rounded
 
     def allocate(self, num_rows: int, dtype: torch.dtype | None = None) -> Tensor:
         """Memory for one layer's keys or values, [1, H_kv, num_rows, D], uninitialised (untouched pages cost none).

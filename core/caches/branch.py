@@ -33,8 +33,8 @@ class BranchLayer:
 
     def laid(self, stop: int) -> ResidentLayer:
         """The trunk with this branch's rows [shared, stop) written behind the shared ones."""
-        for rows, own in zip(self._trunk.buffers, (self._k, self._v), strict=True):
-            rows[:, :, self._shared : stop] = own[:, :, : stop - self._shared]
+        for rows, branch_rows in zip(self._trunk.buffers, (self._k, self._v), strict=True):
+            rows[:, :, self._shared : stop] = branch_rows[:, :, : stop - self._shared]
         return self._trunk
 
     def open(self, help: CpuShare | None) -> None:
@@ -72,8 +72,8 @@ class BranchLayer:
 
     def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         if start >= self._shared:
-            own = slice(start - self._shared, stop - self._shared)
-            return self._k[0, :, own], self._v[0, :, own]
+            behind = slice(start - self._shared, stop - self._shared)
+            return self._k[0, :, behind], self._v[0, :, behind]
         return self.laid(max(stop, self._shared)).rows(start, stop)
 
     def chunks_away(self, chunk_size: int) -> int:
@@ -103,8 +103,8 @@ class BranchCache(FullCache):
         for layer, store in enumerate(self._layers):
             assert isinstance(store, BranchLayer)
             store.adopt(trunk.length)
-            own = slice(shared // self.chunk_size, trunk.length // self.chunk_size)
-            self._landmarks[layer][:, own] = trunk.landmarks(layer, own.stop)[:, own]
+            behind = slice(shared // self.chunk_size, trunk.length // self.chunk_size)
+            self._landmarks[layer][:, behind] = trunk.landmarks(layer, behind.stop)[:, behind]
         self._length, self._num_landmarks = trunk.length, trunk.length // self.chunk_size
         self._queries.restore(trunk.saved_queries())
 
@@ -115,10 +115,10 @@ class BranchCache(FullCache):
     def landmarks(self, layer: int, num_chunks: int) -> Tensor:
         """Mean keys of the first complete chunks, [H_kv, num_chunks, D]; valid until another branch asks."""
         assert num_chunks <= self._num_landmarks, f"{num_chunks} of {self._num_landmarks} landmarks"
-        own = slice(self._shared // self.chunk_size, num_chunks)
-        found = self._trunk._landmarks[layer]  # of a trunk, those behind complete chunks are scratch
-        found[:, own] = self._landmarks[layer][:, own]
-        return found[:, :num_chunks]
+        behind = slice(self._shared // self.chunk_size, num_chunks)
+        means = self._trunk._landmarks[layer]  # scratch behind its complete chunks
+        means[:, behind] = self._landmarks[layer][:, behind]
+        return means[:, :num_chunks]
 
     def same_trunk(self, other: object) -> bool:
         """Whether another cache continues the same tokens."""
@@ -141,13 +141,13 @@ class BranchCache(FullCache):
         if first == 0 or kernel is None or trunk.backend.attend is not kernel or not kernel.takes(q, k, v):
             return None
         begun = kernel.begun(q, k[:, :, :first], v[:, :, :first], scaling)
-        found = []
+        outs = []
         for branch, rows in branches:
-            own = q[:, :, rows]
-            branch._queries.write(layer, branch._length, own)
-            k, v = branch._laid(layer, branch._length + own.shape[2])
-            found.append(kernel.ended(own, k, v, scaling, begun[:, :, rows], first))
-        return torch.cat(found, 2)
+            queries = q[:, :, rows]
+            branch._queries.write(layer, branch._length, queries)
+            k, v = branch._laid(layer, branch._length + queries.shape[2])
+            outs.append(kernel.ended(queries, k, v, scaling, begun[:, :, rows], first))
+        return torch.cat(outs, 2)
 
     def _laid(self, layer: int, stop: int) -> tuple[Tensor, Tensor]:
         store = self._layers[layer]

@@ -353,8 +353,8 @@ class FullCache:
         """Take out what was seen from `start` on, so that another continuation can take its place; see `attach`."""
         rows = [self.rows(layer, start, self._length) for layer in self.shape.full_layers]
         windows = [store.saved(start) for _, _, store in self._windows()]
-        kept = [(k.clone(), v.clone()) for k, v in rows]
-        suffix = Suffix(start, self._length - start, kept, windows, self._queries.saved(), self.state.point)
+        copies = [(k.clone(), v.clone()) for k, v in rows]
+        suffix = Suffix(start, self._length - start, copies, windows, self._queries.saved(), self.state.point)
         self.truncate(start)
         return suffix
 
@@ -414,9 +414,9 @@ class FullCache:
 
     def samples_to_save(self, layer: int, length: int) -> Tensor:
         """Sampled queries before `length`, [H, N, D]; zeros if there are none."""
-        found = self._queries.views(layer, length)[1]
+        samples = self._queries.views(layer, length)[1]
         none = self.has_samples or self.shape.reach(layer) is not None
-        return found if none else found.new_zeros(len(found), -(-length // QUERY_SAMPLE_STRIDE), found.shape[2])
+        return samples if none else samples.new_zeros(len(samples), -(-length // QUERY_SAMPLE_STRIDE), samples.shape[2])
 
     def landmarks_to_save(self, layer: int, length: int) -> Tensor:
         """Landmarks of the first `length` tokens, [H_kv, C, D], also of a layer in host memory."""
@@ -425,7 +425,7 @@ class FullCache:
             return self._landmarks[layer][:, :chunks]
         spans = (range(at, min(at + step, chunks * self.chunk_size)) for at in range(0, chunks * self.chunk_size, step))
         keys = (self.rows(layer, span.start, span.stop)[0] for span in spans)
-        return torch.cat([self._means(own).cpu() for own in keys], 1)
+        return torch.cat([self._means(span_keys).cpu() for span_keys in keys], 1)
 
     def recent_queries(self, layer: int, num_queries: int) -> Tensor:
         """The newest known queries of committed tokens, [H, W, D], W <= num_queries."""
@@ -462,7 +462,7 @@ class FullCache:
         hosts = torch.split(wanted[1:, order], counts.flatten().tolist(), 1)[::2]
         if self._ring is not None and bool(counts[:, 0].any()):
             self._ring.settle()
-        for number, (own, host) in enumerate(zip(which, hosts, strict=True)):
-            if len(own):
-                k, v = self._layers[number].gather(head[own], chunk[own], host, self.chunk_size)
-                yield Gathered(number, own, k, v)
+        for number, (indices, host) in enumerate(zip(which, hosts, strict=True)):
+            if len(indices):
+                k, v = self._layers[number].gather(head[indices], chunk[indices], host, self.chunk_size)
+                yield Gathered(number, indices, k, v)

@@ -274,12 +274,12 @@ class OffloadedLayer:
             helper.ask(q, self._host[: self._helped], scaling, asked.softcap if asked else None, chunk_size)
         at, end, short = start - self._offloaded, start - self._offloaded + q.shape[2], q.shape[2] <= SHORT_PASS
         new_k, new_v = self._new or (self._k[:, :, at:end], self._v[:, :, at:end])
-        found = causal_partial(q, new_k, new_v, scaling)
-        found = Partial(found.out.float(), found.lse)
+        result = causal_partial(q, new_k, new_v, scaling)
+        result = Partial(result.out.float(), result.lse)
         if at:
-            found = add_part(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
-        parts, together = [found], MERGED_TOGETHER if short else 2
-        del found  # large in a long pass
+            result = add_part(result, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
+        parts, together = [result], MERGED_TOGETHER if short else 2
+        del result  # large in a long pass
         for _ in self.pieces():
             group = self._ring.take()
             for blocks in (
@@ -290,7 +290,7 @@ class OffloadedLayer:
                 parts.append(part)
                 if tally is not None:
                     tally.add(k, part.lse[:, :, -tally.tokens :])
-                if sum(len(own.lse) for own in parts) >= together:
+                if sum(len(merged.lse) for merged in parts) >= together:
                     parts = [union(parts)]
             self._ring.release()
         if helper is not None:
@@ -298,14 +298,14 @@ class OffloadedLayer:
             parts.append(part)
             if tally is not None and masses is not None:
                 tally.add_oldest(masses)
-        found = union(parts)
+        result = union(parts)
         if tally is not None:
-            tally.finish((self._k[0, :, :at], new_k[0]), found.lse[:, :, -tally.tokens :])
+            tally.finish((self._k[0, :, :at], new_k[0]), result.lse[:, :, -tally.tokens :])
         self._unread -= 1
         self._send_away()
         if asked is not None and asked.sinks is not None:
-            return with_sinks(found, asked.sinks).to(q.dtype)
-        return found.out.to(q.dtype)
+            return with_sinks(result, asked.sinks).to(q.dtype)
+        return result.out.to(q.dtype)
 
     def _send_away(self) -> None:
         """Send complete blocks of a long pass to the host; copy the remaining rows, so that the originals can go."""
@@ -387,9 +387,9 @@ class OffloadedLayer:
             have = length - self._offloaded
             self._send([(self._k[0, :, :have], self._v[0, :, :have])], self._block, have)
             behind = slice(self._block, have)
-            kept = [tail[:, :, behind].clone() for tail in (self._k, self._v)]  # both before either is written to
+            remaining = [tail[:, :, behind].clone() for tail in (self._k, self._v)]  # both before either is written to
             self._ring.reclaim()
-            for tail, moved in zip((self._k, self._v), kept, strict=True):
+            for tail, moved in zip((self._k, self._v), remaining, strict=True):
                 tail[:, :, : moved.shape[2]] = moved
             self._offloaded += self._block
             self._sent = 0
@@ -423,10 +423,10 @@ class OffloadedLayer:
         row = torch.arange(start, stop)
         kind_and_head = torch.arange(2 * self._shape.num_kv_heads)[:, None]
         numbers = (row // self._block * len(kind_and_head) + kind_and_head) * self._block + row % self._block
-        found = self._k.new_empty(2, self._shape.num_kv_heads, stop - start, self._shape.head_dim)
-        flat = found.view(-1, self._shape.head_dim)
+        rows = self._k.new_empty(2, self._shape.num_kv_heads, stop - start, self._shape.head_dim)
+        flat = rows.view(-1, self._shape.head_dim)
         self._ring.pick(self._host.view(-1, self._shape.head_dim), numbers.flatten(), flat)
-        return found
+        return rows
 
     def chunks_away(self, chunk_size: int) -> int:
         return self._offloaded // chunk_size
@@ -442,8 +442,8 @@ class OffloadedLayer:
             for kind, rows in enumerate((k, v)):
                 self._ring.pick(self._host.view(-1, width), keys + kind * kv_heads * per_block, rows[:count])
         if count < len(chunks):
-            heads, own = heads[count:], chunks[count:] - self.chunks_away(chunk_size)
-            k[count:], v[count:] = (by_chunk(tail[0], chunk_size)[heads, own] for tail in (self._k, self._v))
+            heads, here = heads[count:], chunks[count:] - self.chunks_away(chunk_size)
+            k[count:], v[count:] = (by_chunk(tail[0], chunk_size)[heads, here] for tail in (self._k, self._v))
         return k, v
 
 

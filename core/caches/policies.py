@@ -181,9 +181,9 @@ class ByVerification(TopChunks):
 
     def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
         """Attention mass of each chunk, or its landmark's share, [H_kv, num_eligible] float32."""
-        found = self.full.votes.newest(layer, self.full.length, num_eligible)
-        if found is not None:
-            return found.float()
+        votes = self.full.votes.newest(layer, self.full.length, num_eligible)
+        if votes is not None:
+            return votes.float()
         if self.full.has_landmarks(layer):
             return super().score(layer, num_eligible, scaling)
         age = torch.arange(num_eligible, device=self.full.shape.device) / max(1, num_eligible)

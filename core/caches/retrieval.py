@@ -68,7 +68,7 @@ class RetrievalCache:
             torch.OutOfMemoryError: the device has no room; nothing was allocated.
         """
         rows = [0 if self.shape.reach(layer) else self._rows for layer in range(self.shape.num_layers)]
-        k, v = ([self.shape.allocate(own) for own in rows] for _ in "kv")
+        k, v = ([self.shape.allocate(num_rows) for num_rows in rows] for _ in "kv")
         backend, capacity = self._full.backend, self._full.capacity
         windows = {
             layer: WindowLayer(self.shape.of(layer), capacity, reach, backend, SHORT)

@@ -48,8 +48,8 @@ class Point(NamedTuple):
 
     def first(self, length: int) -> "Point":
         """The point at an earlier length, from `start` on."""
-        kept = {layer: rows[:, : length - self.start] for layer, rows in self.inputs.items()}
-        return Point(self.start, self.states, kept if length > self.start else {}, length)
+        inputs = {layer: rows[:, : length - self.start] for layer, rows in self.inputs.items()}
+        return Point(self.start, self.states, inputs if length > self.start else {}, length)
 
     def to(self, device: torch.device) -> "Point":
         """The same point on a device."""
@@ -145,5 +145,5 @@ class RunningState:
 
 def running_state(cache: object) -> RunningState | None:
     """The running states of a cache, where its model has any."""
-    found = getattr(cache, "state", None)
-    return found if isinstance(found, RunningState) and found.slots else None
+    state = getattr(cache, "state", None)
+    return state if isinstance(state, RunningState) and state.slots else None

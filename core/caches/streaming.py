@@ -60,8 +60,8 @@ class StreamingCache:
     def put_back(self, window: HeldWindow) -> None:
         """Hold again what was set aside."""
         self._rows, self._length = window.k[0].shape[2], window.length
-        for rows, own in ((self.k, window.k), (self.v, window.v)):
-            for layer, copy in zip(rows, own, strict=True):
+        for rows, copies in ((self.k, window.k), (self.v, window.v)):
+            for layer, copy in zip(rows, copies, strict=True):
                 layer[:, :, : self._rows] = copy
 
     def unseen_spans(self, total: int) -> list[range]:

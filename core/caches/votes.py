@@ -54,7 +54,7 @@ class Votes:
     def restore(self, length: int, votes: dict[int, Tensor], device: torch.device) -> None:
         """Put back the result of `at` for this length."""
         self.open(length - 1, 1)
-        self._by_layer = {layer: Counted(length - 1, 1, own[:, None].to(device)) for layer, own in votes.items()}
+        self._by_layer = {layer: Counted(length - 1, 1, counts[:, None].to(device)) for layer, counts in votes.items()}
 
     def newest(self, layer: int, length: int, num_chunks: int | None = None) -> Tensor | None:
         """The attention of the last tokens before `length` to the first chunks, [H_kv, num_chunks]; or to all.

@@ -84,8 +84,8 @@ class WindowLayer:
         """Forget tokens before `first`."""
         moved = slice(first - self._first, max(first, self._end) - self._first)
         for rows in (self._k, self._v):
-            kept = rows[:, :, moved].clone()
-            rows[:, :, : kept.shape[2]] = kept
+            remaining = rows[:, :, moved].clone()
+            rows[:, :, : remaining.shape[2]] = remaining
         self._first = first
 
     def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:

@@ -502,8 +502,8 @@ def models_of(name: str, parts: Parts) -> list[CachedModel]:
     if not method.exact:
         return [parts.evicting(name)]
     by_name = {"draft": parts.draft, "retrieval": parts.retrieval, "full": parts.full}
-    found = [model for part in method.models if (model := by_name[part]) is not None]
-    if len(found) < len(method.models):
+    models = [model for part in method.models if (model := by_name[part]) is not None]
+    if len(models) < len(method.models):
         hint = f"Use --method {default_method(has_draft=False)} instead."
         raise UnsupportedModel(f"The method {name!r} needs a draft model.", hint=hint)
-    return found
+    return models

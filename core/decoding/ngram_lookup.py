@@ -116,9 +116,9 @@ class Lookup:
     def guess(self, context: Context) -> Guess | None:
         """Up to `at_most` tokens behind a match of at least `at_least`; None without a match that is worth it."""
         end, length = self._index.find(context.span(max(0, len(context) - LONGEST_MATCH), len(context)))
-        found = self._index.tokens[end : end + self._at_most] if length >= self._at_least else []
-        self._found = tuple(found)
-        if not found:
+        continuation = self._index.tokens[end : end + self._at_most] if length >= self._at_least else []
+        self._found = tuple(continuation)
+        if not continuation:
             return None
         self._by = self._trust[sum(length >= shortest for shortest in PRIORS) - 1]
         wanted = length if self._worth is None else self._worth(self._by.value)

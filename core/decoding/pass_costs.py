@@ -59,7 +59,7 @@ def _rising(seconds: Seconds) -> Seconds:
 def _read(file: Path) -> dict[str, Seconds]:
     try:
         held = json.loads(file.read_text(encoding="utf-8"))
-        return {str(key): {int(rows): float(took) for rows, took in own.items()} for key, own in held.items()}
+        return {str(key): {int(rows): float(took) for rows, took in by_rows.items()} for key, by_rows in held.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
 

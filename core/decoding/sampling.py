@@ -39,11 +39,11 @@ def _nucleus(probs: Tensor, top_p: float) -> Tensor:
         ordered = probs.sort(-1, descending=True).values
     inside = (ordered.cumsum(-1) - ordered < top_p).sum(-1, keepdim=True)  # the mass before them is below top_p
     least = ordered.gather(-1, inside - 1)
-    kept, tied = probs > least, probs == least
-    room = inside - kept.sum(-1, keepdim=True)
+    above, tied = probs > least, probs == least
+    room = inside - above.sum(-1, keepdim=True)
     if waits or bool((tied.sum(-1, keepdim=True) > room).any()):
         tied &= tied.cumsum(-1) <= room
-    probs = probs.masked_fill(~(kept | tied), 0.0)
+    probs = probs.masked_fill(~(above | tied), 0.0)
     return probs / probs.sum(-1, keepdim=True)
 
 
@@ -80,8 +80,8 @@ def to_probs_by_tensor(logits: Tensor, params: Tensor, filters: Filters) -> Tens
     if filters.top_p:
         ordered, index = probs.sort(dim=-1, descending=True, stable=True)
         outside = ordered.cumsum(-1) - ordered >= top_p
-        kept = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
-        probs = kept / kept.sum(-1, keepdim=True)
+        inside = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
+        probs = inside / inside.sum(-1, keepdim=True)
     return probs
 
 
@@ -109,6 +109,6 @@ class TokenSampler:
 
     def skip(self, num_tokens: int) -> None:
         """Skip the draws that plain decoding takes for this many tokens."""
-        one = torch.ones(1, device=self._rng.device)
+        certain = torch.ones(1, device=self._rng.device)
         for _ in range(num_tokens):
-            self.draw(one)
+            self.draw(certain)

@@ -47,9 +47,9 @@ class Branches:
         most = min(own_tokens(question, self._shared), read_by.capacity - self._shared)
         full = BranchCache(read_by, self._shared, most)
         trunk.rewind(self._shared)
-        own = Levels(trunk.config, trunk.plan, self._models, lambda: trunk.plan, None, None, full=full)
-        own.use_budget(config.budget)
-        decoder = own.decoder(config, trunk.text, prompt_ids)
+        levels = Levels(trunk.config, trunk.plan, self._models, lambda: trunk.plan, None, None, full=full)
+        levels.use_budget(config.budget)
+        decoder = levels.decoder(config, trunk.text, prompt_ids)
         return started(decoder, trunk.answer(decoder, prompt_ids, config), cancel)
 
 
@@ -92,8 +92,8 @@ def number_together(levels: Levels, models: LoadedModels, plan: Plan, questions:
         )
         return Choice(1, device)
     shared = shared_tokens([question.prompt_ids for question in questions])
-    own = max(own_tokens(question, shared) for question in questions)
-    each = BranchCache.own_bytes(shape, own, levels.full.chunk_size) + plan.bytes_of(RETRIEVAL)
+    most = max(own_tokens(question, shared) for question in questions)
+    each = BranchCache.own_bytes(shape, most, levels.full.chunk_size) + plan.bytes_of(RETRIEVAL)
     each += plan.bytes_of(STREAMING)
     room = max(0, plan.usable_bytes - plan.total_bytes) // each
     number = min(len(questions), MOST_TOGETHER, room)

@@ -157,8 +157,8 @@ class Answer:
             self._num_thought += part != "answer"
             said = text if part == "answer" else self._thought[-1]
             in_answer = bool(likely) and part == "answer" and not ended
-            own, top = likely[place] if in_answer else (None, ())
-            records.append(TokenRecord(token, said, origin, self._round, p, q, own, top))
+            logprob, top = likely[place] if in_answer else (None, ())
+            records.append(TokenRecord(token, said, origin, self._round, p, q, logprob, top))
             self.stop_reason = self._reason(ended)
             if self.stop_reason is not None:
                 break
@@ -171,11 +171,14 @@ class Answer:
             return []
         num = len(verdict.tokens)
         logs = self.decoder.logits[:num].float().log_softmax(-1)
-        own = logs[torch.arange(num), torch.tensor(verdict.tokens)].tolist()
+        chosen = logs[torch.arange(num), torch.tensor(verdict.tokens)].tolist()
         best = logs.topk(count, -1)
         return [
-            (mine, tuple(Likely(token, self._text.decode([token]), value) for token, value in zip(*place, strict=True)))
-            for mine, *place in zip(own, best.indices.tolist(), best.values.tolist(), strict=True)
+            (
+                logprob,
+                tuple(Likely(token, self._text.decode([token]), value) for token, value in zip(*place, strict=True)),
+            )
+            for logprob, *place in zip(chosen, best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
     def _reason(self, ended: bool) -> StopReason | None:

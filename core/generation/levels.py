@@ -198,16 +198,16 @@ class Levels:
 
     def held_chunks(self) -> torch.Tensor:
         """Chunk numbers in the retrieval cache, [L, H_kv, n] int64."""
-        own, ranks = self.retrieval.held_chunks(), self._models.ranks
-        return ranks.held_chunks(own) if ranks else own
+        held, ranks = self.retrieval.held_chunks(), self._models.ranks
+        return ranks.held_chunks(held) if ranks else held
 
     def chunk_weights(self) -> torch.Tensor:
         """See `core.caches.policies.chosen_weights`: [C] float32; empty: none was chosen."""
         held, ranks = self.retrieval.held_chunks(), self._models.ranks
         if held.shape[2] == 0:
             return torch.empty(0)
-        own = chosen_weights(held, self._chooser.scores)
-        return ranks.chunk_weights(own) if ranks else own
+        weights = chosen_weights(held, self._chooser.scores)
+        return ranks.chunk_weights(weights) if ranks else weights
 
     @property
     def holds_all_chunks(self) -> bool:

@@ -63,8 +63,8 @@ class Placement:
         self._changed()
 
     def _measured_link(self) -> Choice[float]:
-        own = partial(measure_link, self._full.shape.device)
-        return self._ranks.link(own) if self._ranks else own()
+        measure = partial(measure_link, self._full.shape.device)
+        return self._ranks.link(measure) if self._ranks else measure()
 
     def _choose_cpu_attention(self) -> Choice[float | None]:
         shape = self._full.shape
@@ -72,8 +72,8 @@ class Placement:
         if choice.value is not None:
             return choice
         piece = self._full.host_memory[0].rows.shape[1:]
-        own = partial(measure_sharing, piece, shape.num_heads, self._full.chunk_size, shape.dtype, shape.device)
+        measure = partial(measure_sharing, piece, shape.num_heads, self._full.chunk_size, shape.dtype, shape.device)
         try:
-            return share_of(self._ranks.sharing(own) if self._ranks else own())
+            return share_of(self._ranks.sharing(measure) if self._ranks else measure())
         except torch.OutOfMemoryError:
             return Choice(0.0, "the device had no room to measure it")

@@ -220,8 +220,8 @@ class ChatText:
             raise _unplaced(str(error)) from error
         pieces: list[str] = []
         for mark, role in zip(marks, roles, strict=True):
-            before, found, rendered = rendered.partition(mark)
-            if not found:
+            before, is_there, rendered = rendered.partition(mark)
+            if not is_there:
                 raise _unplaced(f"a message of the {role} is left out")
             pieces.append(before)
         pieces.append(rendered)
@@ -342,10 +342,10 @@ class StopWatcher:
         if self.stopped:
             return ""
         self._held += text
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if found:
+        places = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if places:
             self.stopped = True
-            shown, self._held = self._held[: min(found)], ""
+            shown, self._held = self._held[: min(places)], ""
             return shown
         keep = max((self._overlap(stop) for stop in self._stops), default=0)
         cut = len(self._held) - keep

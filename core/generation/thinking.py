@@ -124,7 +124,7 @@ def marks_of(tokenizer: PreTrainedTokenizerBase) -> Tags | Channels | None:
     known = tokenizer.get_added_vocab()
     if all(name in known for name in CHANNELS):
         return Channels(*(known[name] for name in CHANNELS))
-    pairs = (Tags(known[one], known[two]) for one, two in TAGS if one in known and two in known)
+    pairs = (Tags(known[opening], known[closing]) for opening, closing in TAGS if opening in known and closing in known)
     return next(pairs, None)
 
 

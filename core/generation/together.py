@@ -58,8 +58,8 @@ class _Seat:
     def give(self, logits: Tensor) -> RoundDone | None:
         """Continue with the logits of the pass, to the next pass (None) or the end of the round."""
         assert self._passes is not None, "no round has begun"
-        own = self._sampled.model.meter.seconds - self._own_before
-        self.answer.decoder.waited_seconds += time.perf_counter() - self._since - own
+        computing = self._sampled.model.meter.seconds - self._own_before
+        self.answer.decoder.waited_seconds += time.perf_counter() - self._since - computing
         try:
             self._ask(self._passes.send(self._sampled.probs_of(logits, self.wanted.context, self.wanted.keep)))
         except StopIteration as done:
@@ -207,8 +207,8 @@ def in_order(events: Iterable[LaneEvent], count: int) -> Iterator[tuple[int, Eve
     """The events of all questions with their numbers, one question after the other, as soon as they can come."""
     waiting: list[deque[Event]] = [deque() for _ in range(count)]
     now = 0
-    for one in events:
-        waiting[one.lane or 0].append(one.event)
+    for lane_event in events:
+        waiting[lane_event.lane or 0].append(lane_event.event)
         while now < count and waiting[now]:
             event = waiting[now].popleft()
             yield now, event

@@ -243,12 +243,12 @@ class MeasureSharing:
         """[2] float64: the numbers of `Sharing`; the host's is infinite where the device has no room to measure."""
         shape, piece = share.full.shape, share.full.host_memory[0].rows.shape[1:]
         try:
-            found = measure_sharing(
+            sharing = measure_sharing(
                 piece, shape.num_heads, share.full.chunk_size, shape.dtype, shape.device, self.size_bytes
             )
         except torch.OutOfMemoryError:
-            found = Sharing(0.0, math.inf)
-        return torch.tensor(found, dtype=torch.float64)
+            sharing = Sharing(0.0, math.inf)
+        return torch.tensor(sharing, dtype=torch.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,10 +207,10 @@ class RankPool:
     def _lost(self) -> WorkerLost:
         """Find out which rank was lost and why, and end the others."""
         until = time.monotonic() + LAST_WORDS_SECONDS
-        while (found := self._cause()) is None and time.monotonic() < until:
+        while (cause := self._cause()) is None and time.monotonic() < until:
             time.sleep(0.02)
         self.close()
-        rank, reason = found or next(
+        rank, reason = cause or next(
             ((rank, said.reason) for rank, said in self._reports.items()), (1, "does not answer")
         )
         return WorkerLost(rank, self.num_ranks, reason)

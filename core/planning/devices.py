@@ -99,8 +99,8 @@ KINDS = {  # the GPUs that a description can name, by their short name
 
 def kind_of(name: str) -> GpuKind | None:
     """The known data of a GPU with this name, the driver's or a data sheet's."""
-    found = (kind for key, kind in KINDS.items() if re.search(kind.pattern or rf"(?<!\w){key}(?!\d)", name.lower()))
-    return next(found, None)
+    kinds = (kind for key, kind in KINDS.items() if re.search(kind.pattern or rf"(?<!\w){key}(?!\d)", name.lower()))
+    return next(kinds, None)
 
 
 def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
@@ -113,9 +113,9 @@ def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
     if known or not gpu:
         return rates
     memory, link, products = (
-        Choice(one.value, f"{one.because}, as {gpu} is not known")
-        for one in (rates.memory, rates.link, rates.products)
-        if one
+        Choice(rate.value, f"{rate.because}, as {gpu} is not known")
+        for rate in (rates.memory, rates.link, rates.products)
+        if rate
     )
     return replace(rates, memory=memory, link=link, products=products)
 
@@ -151,8 +151,8 @@ def make_rig(
         count, kind = _described(assume) if assume is not None else (num_gpus or 1, gpu or KINDS[LIKE])
         gib = kind.gib if gpu_gib is None else gpu_gib
         name = kind.name if gpu_gib is None else f"{gib:g} GiB GPU"
-        one = Gpu(name, int(gib * GIB), int(gib * GIB))
-        machine = replace(machine, gpus=(one,) * count, unused_gpu=None)
+        device = Gpu(name, int(gib * GIB), int(gib * GIB))
+        machine = replace(machine, gpus=(device,) * count, unused_gpu=None)
         assumed.append(f"{count} x {name} with {gib:g} GiB" if gpu_gib is None else f"{count} x {name}")
     elif num_gpus is not None and num_gpus > len(here.gpus):
         if here.unused_gpu is not None:
@@ -186,13 +186,13 @@ def _check(assume: str | None, gpu_gib: float | None, num_gpus: int | None, host
 
 def _described(assume: str) -> tuple[int, GpuKind]:
     _check_maker(assume)
-    found = re.fullmatch(r"(?:(\d)x)?([\w-]+)", assume.strip().lower())
-    if found is None or found[2] not in KINDS or not 1 <= int(found[1] or 1) <= MOST_GPUS:
+    match = re.fullmatch(r"(?:(\d)x)?([\w-]+)", assume.strip().lower())
+    if match is None or match[2] not in KINDS or not 1 <= int(match[1] or 1) <= MOST_GPUS:
         names = ", ".join(f"1x{name}" for name in KINDS)
         raise InvalidSetting(
             f"The machine {assume!r} is unknown.", hint=f"Use cpu, {names}, 2x for two; or describe it: --gpu."
         )
-    return int(found[1] or 1), KINDS[found[2]]
+    return int(match[1] or 1), KINDS[match[2]]
 
 
 def _check_maker(name: str) -> None:
@@ -215,7 +215,7 @@ def described_gpu(text: str) -> GpuKind:
     Raises:
         InvalidSetting: neither of these, a figure that is no number, or a GPU of another maker.
     """
-    told: dict[str, Any]
+    description: dict[str, Any]
     _check_maker(text.partition(",")[0] if "," in text else "")
     try:
         if "," in text:
@@ -223,10 +223,10 @@ def described_gpu(text: str) -> GpuKind:
             fields = ("gib", "memory_gb_per_second", "link_gb_per_second", "tflops")
             if not 3 <= len(figures) <= 4:
                 raise ValueError(f"{len(figures)} figures")
-            told = {"name": name} | dict(zip(fields, map(float, figures), strict=False))
+            description = {"name": name} | dict(zip(fields, map(float, figures), strict=False))
         else:
-            told = json.loads(Path(text).expanduser().read_text(encoding="utf-8"))
-        kind = GpuKind(**{**told, "described": True})
+            description = json.loads(Path(text).expanduser().read_text(encoding="utf-8"))
+        kind = GpuKind(**{**description, "described": True})
         numbers = (kind.gib, kind.memory_gb_per_second, kind.link_gb_per_second, kind.tflops or 1.0)
         usable = isinstance(kind.name, str) and kind.name.isprintable() and 0 < len(kind.name) <= 80
         if not usable or not all(0 < float(number) < 1e6 for number in numbers):

@@ -173,9 +173,9 @@ class Basis:
     @property
     def copy_pays(self) -> bool:
         """Whether passes with a 4-bit copy would be much faster: of 16-bit weights larger than any cache."""
-        kept = self.target.disk_dtype.itemsize == 2 and self.bits.value not in FORMATS
+        in_16_bits = self.target.disk_dtype.itemsize == 2 and self.bits.value not in FORMATS
         large = self.size is not None and self.size.experts is None and self.size.num_parameters >= LEAST_COPIED
-        return self.packs and kept and large
+        return self.packs and in_16_bits and large
 
     def prefill_chunk(self, *, offloaded: bool) -> Choice[int]:
         """Tokens to read in one pass."""
@@ -193,7 +193,7 @@ class Basis:
         chunk, recorded = self.prefill_chunk(offloaded=offloaded).value, config.num_gpus
         widened = size is not None and not packs and bits in sizes.WIDENED_BITS[device]
         copied = self.drafts_apart and size is not None
-        found = {
+        bytes_by_name = {
             sizes.RUNTIME: 0 if self.on_gpu else sizes.RUNTIME_BYTES,
             sizes.TARGET_WEIGHTS: sizes.target_weight_bytes(target, size, dtype, bits, packs=packs),
             RETRIEVAL: sizes.retrieval_bytes(target, config, dtype),
@@ -205,7 +205,7 @@ class Basis:
             sizes.WIDENED: sizes.widened_bytes(size.dims, dtype, bits) if size and widened else 0,
             sizes.DRAFTING_WEIGHTS: sizes.self_draft_weight_bytes(size, packs=packs) if size and copied else 0,
         }
-        return tuple(PlanRow(name, size_bytes) for name, size_bytes in found.items() if size_bytes)
+        return tuple(PlanRow(name, size_bytes) for name, size_bytes in bytes_by_name.items() if size_bytes)
 
     def fixed_bytes(self, *, offloaded: bool) -> int:
         """Sum of `fixed_rows`."""

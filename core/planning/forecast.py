@@ -177,17 +177,17 @@ def planned_reads(plan: Plan, target: ModelSize, draft: ModelSize | None, config
     if plan.bytes_of(WIDENED):  # in each pass every matrix is written in the type of computation, and read
         weights += 2 * dtype.itemsize * target.layer_parameters
     guessing = copied + target.self_draft_pass_bytes - target.self_draft_bytes if copied else weights
-    kept = min(experts.parameters * dtype.itemsize if experts else 0, weights, guessing)
+    expert_bytes = min(experts.parameters * dtype.itemsize if experts else 0, weights, guessing)
     used, heads = experts.used if experts else 1.0, heads_of(shape)
-    of = partial(PassReads.of, dims.num_layers, windows=windows, experts=kept, used=used, heads=heads)
+    of = partial(PassReads.of, dims.num_layers, windows=windows, experts=expert_bytes, used=used, heads=heads)
     away = (plan.resident_layers, plan.cpu_attention.value or 0.0)
     full = of(weights, kv * context, *away, windowed=dims.num_layers - plan.num_layers)
     reads = Reads(full=full, retrieval=of(guessing, kv * min(context, config.retrieval.budget)))
     if draft is None:
         return reads
     small, window = int(plan.bytes_of(DRAFT_WEIGHTS) * draft.pass_share), streaming_bytes(draft.dims, config, dtype)
-    own = PassReads.of(draft.dims.num_layers, small, window, heads=heads_of(draft.dims.shape(dtype, META)))
-    return replace(reads, draft=own)
+    drafting = PassReads.of(draft.dims.num_layers, small, window, heads=heads_of(draft.dims.shape(dtype, META)))
+    return replace(reads, draft=drafting)
 
 
 # -------------------- decoding
@@ -260,8 +260,8 @@ def outline(plan: Plan, budget: int) -> float:
     row, share = sizes.layers * sizes.row_bytes, plan.cpu_attention.value or 0.0
     full = PassReads.of(sizes.layers, weights, row * context, plan.resident_layers, share)
     reads = Reads(full=full, retrieval=PassReads.of(sizes.layers, weights, row * min(context, budget)))
-    found = predict_reads(plan.device.value, context, reads, plan.nominal, published_at(budget))
-    return found.triforce_ms_per_token
+    prediction = predict_reads(plan.device.value, context, reads, plan.nominal, published_at(budget))
+    return prediction.triforce_ms_per_token
 
 
 def lengths_below(context: int) -> Sequence[int]:

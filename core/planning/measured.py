@@ -70,9 +70,9 @@ class Processor:
             kernel: SmallRows | None = small_rows()
         except NoKernel:
             kernel = None
-        heads, dim, kept = PROBED_KV_HEADS, PROBED_DIM, torch.float32 if kernel is None else torch.float16
-        self._number_bytes = kept.itemsize
-        k, v = torch.full((2, 1, heads, PROBED_NUMBERS // (2 * heads * dim), dim), 0.01, dtype=kept)
+        heads, dim, kv_type = PROBED_KV_HEADS, PROBED_DIM, torch.float32 if kernel is None else torch.float16
+        self._number_bytes = kv_type.itemsize
+        k, v = torch.full((2, 1, heads, PROBED_NUMBERS // (2 * heads * dim), dim), 0.01, dtype=kv_type)
         if kernel is None:
             weights = torch.full((PROBED_BYTES // 4 // PROBED_WIDTH, PROBED_WIDTH), 0.01)
             product, attention = partial(functional.linear, weight=weights), cast(Any, attend)

@@ -110,18 +110,18 @@ def _output(command: Sequence[str], seconds: float) -> tuple[int, str]:
 def _understood(out: str) -> DriverAnswer:
     gpus = []
     for row in csv.reader(out.splitlines(), skipinitialspace=True):
-        told = dict(zip(FIELDS, row, strict=False))
-        driver = version_of(told.get("driver_version", ""))
+        values = dict(zip(FIELDS, row, strict=False))
+        driver = version_of(values.get("driver_version", ""))
         if len(row) < len(FIELDS) - 1 or not driver:
             return DriverAnswer(failure=f"gives an answer that is not understood: {' '.join(row)[:80]!r}")
         gpus.append(
             DriverGpu(
-                name=told["name"],
+                name=values["name"],
                 driver=driver,
-                uuid=told["uuid"].removeprefix("GPU-"),
-                total_bytes=_mib(told["memory.total"]),
-                free_bytes=_mib(told["memory.free"]),
-                capability=version_of(told.get("compute_cap", "")) or None,
+                uuid=values["uuid"].removeprefix("GPU-"),
+                total_bytes=_mib(values["memory.total"]),
+                free_bytes=_mib(values["memory.free"]),
+                capability=version_of(values.get("compute_cap", "")) or None,
             )
         )
     return DriverAnswer(tuple(gpus))
@@ -230,13 +230,13 @@ class InstalledTorch:
 def installed_torch() -> InstalledTorch | None:
     """The installed torch, without importing it; None: there is none."""
     try:
-        found = metadata.distribution("torch")
+        distribution = metadata.distribution("torch")
     except metadata.PackageNotFoundError:
         return None
-    version, cuda = found.version, None
-    told = Path(str(found.locate_file("torch/version.py")))
-    if told.is_file():  # on the public index the version itself does not name the build
-        values = _assigned(told)
+    version, cuda = distribution.version, None
+    version_file = Path(str(distribution.locate_file("torch/version.py")))
+    if version_file.is_file():  # on the public index the version itself does not name the build
+        values = _assigned(version_file)
         version, cuda = values.get("__version__") or version, values.get("cuda")
     elif "+cu" in version:
         name = version.partition("+cu")[2]  # 130
