@@ -1,7 +1,6 @@
 """The engine: owns the weights, caches and random numbers of one conversation at a time, and emits events.
 
-The full cache keeps what it has read. If a prompt begins like the last one, only the tokens behind the common prefix
-are read, so a second question, an edit or a regenerate never reads the book again.
+Only tokens behind the common prefix with the last prompt are read, so a second question never reads the book again.
 """
 
 import threading
@@ -71,7 +70,7 @@ class Engine:
         self._layers = DecoderLayers.of(models.target.module) if models.ranks is None else None
         if self._layers is None and plan.prefill_block.value:
             plan = block_changed(plan, 0, "chunk by chunk, as the layers of this model are not called one by one")
-        self.context = plan.context.value  # tokens that book, conversation and answer may have together
+        self.context = plan.context.value  # most tokens of book, conversation and answer together
         first = begun(plan) if offload is None else plan
         self.info = engine_info(first, models, about, text)
         self._pace = self.info.pace
@@ -100,12 +99,12 @@ class Engine:
         self._placement.update()
 
     def make_room(self, prompt_ids: Sequence[int], room: int) -> None:
-        """Lay the caches out for a prompt, as the plan says; a changed layout holds nothing.
+        """Lay the caches out for a prompt, as the plan says; a changed layout is empty.
 
-        Decoders belong to a layout: ask before one is made. A prompt that is too long for the context changes nothing.
+        Call it before decoders are made, which belong to a layout. A prompt that is too long changes nothing.
 
         Args:
-            room: tokens that prompt and answer may have together.
+            room: most tokens of prompt and answer together.
         Raises:
             NotEnoughMemory: the device has no room for the caches, whatever the plan says.
         """
@@ -151,7 +150,7 @@ class Engine:
 
     @property
     def plan(self) -> Plan:
-        """The plan as it holds now."""
+        """The present plan."""
         return self._placement.plan
 
     def _tell(self) -> None:
@@ -169,11 +168,11 @@ class Engine:
         self._levels.full.truncate(0)
 
     def knows(self, token_ids: Sequence[int]) -> bool:
-        """Whether the model has all of these tokens."""
+        """Whether all of these tokens are in the model's vocabulary."""
         return all(0 <= token < self._levels.parts.vocab for token in token_ids)
 
     def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
-        """Number of leading tokens of this prompt that would not be read again."""
+        """Number of leading tokens of this prompt that need not be read again."""
         known = self._seen[: self._levels.full.length]
         return self._levels.full.rewindable(common_prefix(known, list(prompt_ids[: len(known)])))
 
@@ -189,7 +188,7 @@ class Engine:
 
     @property
     def full_cache(self) -> FullCache:
-        """What the target has read, for code that keeps it on disk."""
+        """The target's full cache, for code that saves it to disk."""
         return self._levels.full
 
     @property
@@ -198,10 +197,10 @@ class Engine:
         return self._seen[: self._levels.full.length]
 
     def family(self, known: Path | None = None) -> "Future[Family]":
-        """What the rows of the full cache depend on besides the text, when the weights have been read aside.
+        """What the full cache's rows depend on besides the text; done when a thread has read the weights.
 
         Args:
-            known: a file that keeps digests of weights.
+            known: a file with digests of weights.
         """
         target, config = self._models.target, self.config
         pieces = f"{self.plan.prefill_chunk.value} tokens a pass, {config.retrieval.chunk_size} a landmark"
@@ -210,7 +209,7 @@ class Engine:
 
     @contextmanager
     def refilled(self, token_ids: Sequence[int], *, logged: int) -> Iterator[FullCache]:
-        """The caller writes the rows of these tokens. All rows committed by then count, even if it ends early.
+        """Inside, the caller writes the rows of these tokens. Committed rows count, even if it ends early.
 
         Args:
             logged: the length at which the newest queries were saved.
@@ -267,7 +266,7 @@ class Engine:
 
         Args:
             room: as in `make_room`.
-            boundary: tokens of the book. If not read yet, a step ends there, and the cache remembers it from then on.
+            boundary: tokens of the book. If it is not read yet, a step ends there, and the cache marks that length.
         Raises:
             ContextTooSmall: the prompt leaves no room for an answer.
         """
@@ -278,7 +277,7 @@ class Engine:
         context, boundary = Context(list(prompt_ids)), min(boundary, total) or self._levels.likely_boundary(total)
         reused = self.rewind(min(self.cached_prefix(prompt_ids), total))
         self._levels.parts.count_votes(False)
-        voting = max(0, total - self._levels.chunks.query_window)  # queries from here on choose the chunks
+        voting = max(0, total - self._levels.chunks.query_window)  # queries from here on vote for chunks
         if reused > voting and not self._levels.full.can_choose(voting, total):  # computed again
             reused = self.rewind(voting)
         if reused and reused in (boundary, total):
@@ -301,7 +300,7 @@ class Engine:
                 done = end
 
     def rewind(self, length: int) -> int:
-        """Forget the conversation from `length` on, or from earlier on where windows are gone; the tokens left."""
+        """Forget the conversation from `length` on, or earlier where windows are gone; returns the tokens left."""
         self._levels.rewind(length)
         left = min(length, self._levels.full.length)
         del self._seen[left:]
@@ -321,8 +320,8 @@ class Engine:
         Closing the generator or setting `cancel` leaves the caches at a prefix of the committed tokens.
 
         Args:
-            written: tokens of the answer that exist already. The answer continues behind them; nothing that the cache
-                holds is read again. Finished has the whole answer; counts, times and token limit cover the new part.
+            written: tokens of the answer that exist already; the answer continues behind them. Finished has the whole
+                answer; counts, times and token limit cover the new part.
                 Greedy text equals that of one long answer; so does plain decoding's with a seed.
             boundary: see `read`.
         Raises:
@@ -378,9 +377,8 @@ class Engine:
     ) -> Generator[LaneEvent]:
         """Several methods answer the same prompt in fair turns: read once, then slices of a quarter of a second.
 
-        A lane's clock runs only while it computes, so the lanes advance side by side and none slows another. Between
-        slices a lane's own rows and the contents of its smaller caches lie aside; no clock counts moving them. Every
-        lane writes what it would write alone, with a seed too: the order of turns changes nothing.
+        A lane's clock runs only while it computes. Between slices its rows and the contents of its smaller caches are
+        set aside, which no clock counts. Every lane writes what it would write alone, with a seed too.
 
         Args:
             configs: all lanes have the retrieval budget of the first.
@@ -404,8 +402,8 @@ class Engine:
     def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:
         """Compare greedy texts (token ids) after one prompt: where they differ, and whether rounding explains it.
 
-        Rounding explains it if both tokens lie within `NEAR_TIE_GAP` of the best one. Behind that place the texts
-        answer different prompts, so nothing is compared there. A text that ends where the other goes on is a mismatch.
+        Rounding explains it if both tokens lie within `NEAR_TIE_GAP` of the best one. Nothing is compared behind the
+        first difference. A text that ends where the other goes on is a mismatch.
         """
         shared = common_prefix(list(plain), list(other))
         if shared in (len(plain), len(other)):
@@ -419,9 +417,9 @@ class Engine:
         return Equality("near_tie" if near else "mismatch", shared, gap)
 
     def answer_together(self, questions: Sequence[Question]) -> Generator[LaneEvent]:
-        """Answer questions about one text beside each other, in one pass where they need the same model.
+        """Answer questions about one text together, in one pass where they need the same model.
 
-        Each writes what it would write alone, with a seed too. The text is read once, and its rows are never copied.
+        Each answer is what it would be alone, with a seed too. The text is read once, and its rows are not copied.
         Lanes are numbers of questions; each has the events of `generate`.
 
         Raises:
@@ -448,7 +446,7 @@ class Engine:
         return started(decoder, self.answer(decoder, prompt_ids, config), cancel)
 
     def sibling(self, plan: Plan) -> "Engine":
-        """Another engine for the same models, with caches of its own, in memory that the caller has planned."""
+        """Another engine with other caches for the same models, in memory that the caller has planned."""
         return Engine(self.config, plan, self.text, self._models)
 
     def together(self, questions: Sequence[Question]) -> Choice[int]:

@@ -1,6 +1,6 @@
 """The format of a file by its content; names and extensions are only hints.
 
-To add a format: give it a signature here and a reader in `readers.py`.
+How to add a format: assets/docs/architecture.md.
 """
 
 import re

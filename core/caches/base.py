@@ -33,7 +33,7 @@ class KVShape(NamedTuple):
     reaches: tuple[Reach | None, ...] = ()  # of each layer; None: it attends to all tokens before. Empty: all layers do
     again: tuple[int, ...] = ()  # layers that later layers without keys of their own read, one for each, in order
     windowed_heads: tuple[int, int] | None = None  # H_kv and D of windowed layers, if others than those above
-    # Of a model with recurrent layers: the model's numbers of the layers that attend; no others are counted here
+    # Of a model with recurrent layers: which of its layers attend; all other fields are about these
     attending: tuple[int, ...] = ()
     narrow: torch.dtype | None = None  # of keys and values, where it is not `dtype`, that of queries and sums
 
@@ -99,7 +99,7 @@ class KVShape(NamedTuple):
         return rows * self.window_layer_bytes
 
     def check(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """k, v [1, H_kv, T, D] of a layer as they are kept: rounded before any row attends, so that all rows see alike.
+        """k, v [1, H_kv, T, D] of a layer in the type they are kept in: rounded before any row attends to them.
 
         Checks their shape: a copy would silently broadcast a single head over all.
 
@@ -115,10 +115,10 @@ class KVShape(NamedTuple):
             )
         if self.narrow is None:
             return k, v
-        kept = k.to(self.narrow), v.to(self.narrow)
-        if not all(bool(torch.isfinite(numbers).all()) for numbers in kept):
+        rounded = k.to(self.narrow), v.to(self.narrow)
+        if not all(bool(torch.isfinite(numbers).all()) for numbers in rounded):
             raise too_large()
-        return kept
+        return rounded
 
     def allocate(self, num_rows: int, dtype: torch.dtype | None = None) -> Tensor:
         """Memory for one layer's keys or values, [1, H_kv, num_rows, D], uninitialised (untouched pages cost none).
@@ -146,7 +146,7 @@ class FixedRows(NamedTuple):
     v: list[Tensor]
     held: int  # rows in use; the running pass writes behind them
     log: Callable[[int, Tensor, Tensor], None] | None = None  # takes layer, positions [T] int64 and q [1, H, T, D]
-    attend: Callable[..., Tensor] | None = None  # the function that attends to them; None: not told, ask the cache
+    attend: Callable[..., Tensor] | None = None  # the function that attends to them; None: `attend` of the cache
 
     @property
     def capacity(self) -> int:
@@ -155,17 +155,17 @@ class FixedRows(NamedTuple):
 
 
 class Moving:
-    """Callbacks for rows that leave their places: recorded passes keep references to the memory of their recording."""
+    """Callbacks before rows are freed or moved, because recorded passes refer to their memory."""
 
     def __init__(self) -> None:
         self._keepers: list[Callable[[], None]] = []
 
     def tell(self, keeper: Callable[[], None]) -> None:
-        """Call `keeper` each time before rows are freed, replaced or moved."""
+        """Register a callback for each time before rows are freed, replaced or moved."""
         self._keepers.append(keeper)
 
     def __call__(self) -> None:
-        """Call every keeper: rows are about to leave their places."""
+        """Call every callback: rows are about to be freed, replaced or moved."""
         for keeper in self._keepers:
             keeper()
 
@@ -216,7 +216,7 @@ class KVCache(RunningPass, Protocol):
         """The rows; None while they do not lie at fixed places."""
 
     def unseen_spans(self, total: int) -> list[range]:
-        """Which of the first `total` tokens to feed, in order, so that the cache has seen them all. May forget rows."""
+        """Which of the first `total` tokens to feed, in order, so that the cache has seen all. May forget rows."""
 
     def begin(self, start: int, num_new: int) -> Tensor:
         """Make room for tokens [start, start + num_new) and return their RoPE positions, [T] int64 in host memory.

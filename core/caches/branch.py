@@ -1,9 +1,7 @@
-"""A conversation that continues a text which another cache has read: the text's rows are read there, never copied.
+"""A conversation that continues a text in another cache, the trunk, without copying the text's rows.
 
-Several branches of one trunk take turns within a pass, layer by layer: before a branch attends, its few own rows are
-written behind the text's rows, where the trunk has room. So every branch attends to one piece of memory, as a cache of
-its own would, with the same sums to the last bit. Cost: a copy of its own rows in each layer of a pass, some hundred
-beside thousands that are read.
+Before a branch attends in a layer, its rows are copied behind the trunk's, so it attends to one piece of memory with
+the same sums to the last bit. Branches take turns, layer by layer.
 """
 
 from collections.abc import Sequence
@@ -22,21 +20,21 @@ from core.ops.reach import Asked
 
 
 class BranchLayer:
-    """One layer: rows [0, shared) are the trunk's, rows behind them are kept here."""
+    """One layer: rows [0, shared) are the trunk's, later rows are kept here."""
 
     def __init__(self, shape: KVShape, trunk: ResidentLayer, shared: int, most: int) -> None:
         self._trunk, self._shared = trunk, shared
-        self._k, self._v = shape.allocate(most), shape.allocate(most)  # own rows
-        self._staged = 0  # own rows written so far
+        self._k, self._v = shape.allocate(most), shape.allocate(most)  # rows behind `shared`
+        self._staged = 0  # of these, written so far
 
     def adopt(self, length: int) -> None:
         """Take the trunk's rows [shared, length)."""
         self.stage(self._shared, *(rows[None] for rows in self._trunk.rows(self._shared, length)))
 
     def laid(self, stop: int) -> ResidentLayer:
-        """The trunk with own rows [shared, stop) in their places."""
-        for rows, own in zip(self._trunk.buffers, (self._k, self._v), strict=True):
-            rows[:, :, self._shared : stop] = own[:, :, : stop - self._shared]
+        """The trunk with this branch's rows [shared, stop) written behind the shared ones."""
+        for rows, branch_rows in zip(self._trunk.buffers, (self._k, self._v), strict=True):
+            rows[:, :, self._shared : stop] = branch_rows[:, :, : stop - self._shared]
         return self._trunk
 
     def open(self, help: CpuShare | None) -> None:
@@ -74,8 +72,8 @@ class BranchLayer:
 
     def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         if start >= self._shared:
-            own = slice(start - self._shared, stop - self._shared)
-            return self._k[0, :, own], self._v[0, :, own]
+            behind = slice(start - self._shared, stop - self._shared)
+            return self._k[0, :, behind], self._v[0, :, behind]
         return self.laid(max(stop, self._shared)).rows(start, stop)
 
     def chunks_away(self, chunk_size: int) -> int:
@@ -88,8 +86,8 @@ class BranchLayer:
 class BranchCache(FullCache):
     """The full cache of a conversation that begins with the first `shared` tokens of a resident one, its trunk.
 
-    It takes what the trunk has seen behind these tokens. From then on the trunk's rows there are scratch: it must be
-    truncated to `shared` before anything else, and may read on only while no branch is in a pass.
+    It adopts the rows that the trunk has behind these tokens. Afterwards truncate the trunk to `shared` before anything
+    else; it may read on only while no branch is in a pass.
 
     Args:
         most: tokens behind the shared ones, at most.
@@ -105,8 +103,8 @@ class BranchCache(FullCache):
         for layer, store in enumerate(self._layers):
             assert isinstance(store, BranchLayer)
             store.adopt(trunk.length)
-            own = slice(shared // self.chunk_size, trunk.length // self.chunk_size)
-            self._landmarks[layer][:, own] = trunk.landmarks(layer, own.stop)[:, own]
+            behind = slice(shared // self.chunk_size, trunk.length // self.chunk_size)
+            self._landmarks[layer][:, behind] = trunk.landmarks(layer, behind.stop)[:, behind]
         self._length, self._num_landmarks = trunk.length, trunk.length // self.chunk_size
         self._queries.restore(trunk.saved_queries())
 
@@ -117,10 +115,10 @@ class BranchCache(FullCache):
     def landmarks(self, layer: int, num_chunks: int) -> Tensor:
         """Mean keys of the first complete chunks, [H_kv, num_chunks, D]; valid until another branch asks."""
         assert num_chunks <= self._num_landmarks, f"{num_chunks} of {self._num_landmarks} landmarks"
-        own = slice(self._shared // self.chunk_size, num_chunks)
-        found = self._trunk._landmarks[layer]  # of a trunk, those behind complete chunks are scratch
-        found[:, own] = self._landmarks[layer][:, own]
-        return found[:, :num_chunks]
+        behind = slice(self._shared // self.chunk_size, num_chunks)
+        means = self._trunk._landmarks[layer]  # scratch behind its complete chunks
+        means[:, behind] = self._landmarks[layer][:, behind]
+        return means[:, :num_chunks]
 
     def same_trunk(self, other: object) -> bool:
         """Whether another cache continues the same tokens."""
@@ -138,18 +136,18 @@ class BranchCache(FullCache):
         first = shared // KEYS_OF_A_SHARE * KEYS_OF_A_SHARE
         k, v = trunk.resident(layer).buffers
         kernel = trunk.backend.kernel
-        if any(branch.votes.wanted for branch, _ in branches):  # each counts what it attends to, chunk by chunk
+        if any(branch.votes.wanted for branch, _ in branches):  # votes are counted per branch
             return None
         if first == 0 or kernel is None or trunk.backend.attend is not kernel or not kernel.takes(q, k, v):
             return None
         begun = kernel.begun(q, k[:, :, :first], v[:, :, :first], scaling)
-        found = []
+        outs = []
         for branch, rows in branches:
-            own = q[:, :, rows]
-            branch._queries.write(layer, branch._length, own)
-            k, v = branch._laid(layer, branch._length + own.shape[2])
-            found.append(kernel.ended(own, k, v, scaling, begun[:, :, rows], first))
-        return torch.cat(found, 2)
+            queries = q[:, :, rows]
+            branch._queries.write(layer, branch._length, queries)
+            k, v = branch._laid(layer, branch._length + queries.shape[2])
+            outs.append(kernel.ended(queries, k, v, scaling, begun[:, :, rows], first))
+        return torch.cat(outs, 2)
 
     def _laid(self, layer: int, stop: int) -> tuple[Tensor, Tensor]:
         store = self._layers[layer]

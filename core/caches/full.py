@@ -1,8 +1,6 @@
 """The full cache: every key and value of the conversation, layer by layer on the device or in host memory.
 
-Beside the keys it keeps what selection needs, written as a by-product of each pass: landmarks of layers on the device
-(the mean key of each complete chunk), what the newest pass attended to, and a log of queries. It does not know how
-chunks are selected.
+Each pass also writes what selection needs: landmarks of layers on the device, votes of the newest pass, queries.
 """
 
 from collections.abc import Iterator, Sequence
@@ -206,7 +204,7 @@ class FullCache:
         if self.shape.reach(layer) is None:
             self._queries.write(layer, start, q)
         if isinstance(store, CountingStore) and (self.votes.wanted or not self.has_landmarks(layer)):
-            every = self.votes.wanted  # while a prompt is read its last tokens choose, however it was cut into passes
+            every = self.votes.wanted  # else the last tokens vote, so that the pieces of a prompt do not matter
             out, counted = store.attend_counting(start, q, scaling, self.chunk_size, asked, every=every)
             if counted is not None:
                 self.votes.put(layer, counted)
@@ -244,10 +242,9 @@ class FullCache:
         self._queries.restore(saved)
 
     def remember_queries(self, num_queries: int) -> None:
-        """Keep the newest queries, so that a later rewind to this length finds them again whatever was written since.
+        """Keep the newest queries, and of windowed layers the rows in reach, for a later rewind to this length.
 
-        Of windowed layers it keeps the rows in reach. Cost: these, and L x H x num_queries x D numbers, cross to host
-        memory once.
+        Cost: L x H x num_queries x D numbers and these rows cross to host memory once.
         """
         self._marks.pop(self._length, None)
         if len(self._marks) == (MOST_WINDOW_MARKS if self.shape.reaches else MOST_MARKS):
@@ -260,9 +257,9 @@ class FullCache:
         self.state.remember()
 
     def count_votes(self, wanted: bool) -> None:
-        """Whether layers with landmarks count too from now on, and every row of a short pass instead of the last ones.
+        """Whether layers with landmarks count votes too, and every row of a short pass instead of the last ones.
 
-        Without, what layers with landmarks have counted is forgotten: what a seed draws does not depend on it.
+        False also forgets the votes of layers with landmarks, so that a seed's draws do not depend on them.
         """
         self.votes.wanted = wanted
         if not wanted:
@@ -271,7 +268,7 @@ class FullCache:
     def can_choose(self, first: int, length: int) -> bool:
         """Whether chunks can be chosen behind `length` tokens by the queries from token `first` on.
 
-        Where there are no landmarks, by votes, which are known only if the newest pass ended there.
+        Layers without landmarks need votes, which exist only if the newest pass ended there.
         """
         counted = (self.votes.newest(n, length) for n in self.shape.full_layers if not self.has_landmarks(n))
         return self.queries_start() <= first and all(votes is not None for votes in counted)
@@ -279,7 +276,7 @@ class FullCache:
     def queries_start(self) -> int:
         """The first token whose query is known, as are all up to `length`; `recent_queries` returns no others.
 
-        0 if all layers have windows: nobody asks for their queries.
+        0 if all layers have windows, which need no queries.
         """
         if not self.shape.full_layers:
             return 0
@@ -322,7 +319,7 @@ class FullCache:
         self._num_landmarks = min(self._num_landmarks, self._length // self.chunk_size)
         self._queries.truncate(self._length)
         for mark in [mark for mark in self._marks if mark > self._length]:
-            del self._marks[mark]  # other tokens will stand there
+            del self._marks[mark]  # it belongs to forgotten tokens
         if known is not None and known.votes and not self.votes.at(length):
             self.votes.restore(length, known.votes, self.shape.device)
         if known is not None and self._queries.first > self._length - known.queries.shape[2]:
@@ -356,8 +353,8 @@ class FullCache:
         """Take out what was seen from `start` on, so that another continuation can take its place; see `attach`."""
         rows = [self.rows(layer, start, self._length) for layer in self.shape.full_layers]
         windows = [store.saved(start) for _, _, store in self._windows()]
-        kept = [(k.clone(), v.clone()) for k, v in rows]
-        suffix = Suffix(start, self._length - start, kept, windows, self._queries.saved(), self.state.point)
+        copies = [(k.clone(), v.clone()) for k, v in rows]
+        suffix = Suffix(start, self._length - start, copies, windows, self._queries.saved(), self.state.point)
         self.truncate(start)
         return suffix
 
@@ -417,9 +414,9 @@ class FullCache:
 
     def samples_to_save(self, layer: int, length: int) -> Tensor:
         """Sampled queries before `length`, [H, N, D]; zeros if there are none."""
-        found = self._queries.views(layer, length)[1]
+        samples = self._queries.views(layer, length)[1]
         none = self.has_samples or self.shape.reach(layer) is not None
-        return found if none else found.new_zeros(len(found), -(-length // QUERY_SAMPLE_STRIDE), found.shape[2])
+        return samples if none else samples.new_zeros(len(samples), -(-length // QUERY_SAMPLE_STRIDE), samples.shape[2])
 
     def landmarks_to_save(self, layer: int, length: int) -> Tensor:
         """Landmarks of the first `length` tokens, [H_kv, C, D], also of a layer in host memory."""
@@ -428,7 +425,7 @@ class FullCache:
             return self._landmarks[layer][:, :chunks]
         spans = (range(at, min(at + step, chunks * self.chunk_size)) for at in range(0, chunks * self.chunk_size, step))
         keys = (self.rows(layer, span.start, span.stop)[0] for span in spans)
-        return torch.cat([self._means(own).cpu() for own in keys], 1)
+        return torch.cat([self._means(span_keys).cpu() for span_keys in keys], 1)
 
     def recent_queries(self, layer: int, num_queries: int) -> Tensor:
         """The newest known queries of committed tokens, [H, W, D], W <= num_queries."""
@@ -465,7 +462,7 @@ class FullCache:
         hosts = torch.split(wanted[1:, order], counts.flatten().tolist(), 1)[::2]
         if self._ring is not None and bool(counts[:, 0].any()):
             self._ring.settle()
-        for number, (own, host) in enumerate(zip(which, hosts, strict=True)):
-            if len(own):
-                k, v = self._layers[number].gather(head[own], chunk[own], host, self.chunk_size)
-                yield Gathered(number, own, k, v)
+        for number, (indices, host) in enumerate(zip(which, hosts, strict=True)):
+            if len(indices):
+                k, v = self._layers[number].gather(head[indices], chunk[indices], host, self.chunk_size)
+                yield Gathered(number, indices, k, v)

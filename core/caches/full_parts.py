@@ -1,4 +1,4 @@
-"""What the full cache takes and hands out: where layers lie, chosen chunks, the end of a conversation, marks."""
+"""Arguments and results of the full cache: where layers lie, chosen chunks, the end of a conversation, marks."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -49,7 +49,7 @@ class Suffix(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What is remembered of a length, in host memory."""
+    """What a rewind to a length needs, in host memory."""
 
     queries: Tensor  # the newest ones [L, H, W, D] of the layers that attend to all tokens
     windows: list[WindowRows]  # what later tokens attend to, of each windowed layer

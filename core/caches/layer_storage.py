@@ -1,7 +1,6 @@
 """Where the keys and values of one layer lie: on the device, or in host memory with their newest rows on the device.
 
-A store holds rows [0, length) and scratch behind them; it knows nothing of other layers, landmarks or its callers.
-Layers are independent, so a cache may keep some resident and offload the rest.
+A store holds rows [0, length) and scratch behind them. Layers are independent, so a cache may offload only some.
 """
 
 from collections.abc import Sequence
@@ -101,7 +100,7 @@ class CountingStore(Protocol):
     def attend_counting(
         self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
     ) -> tuple[Tensor, Counted | None]:
-        """As `attend`, and what was attended to, by every row or only by the last VOTERS; None: that is not known."""
+        """As `attend`, and the votes of every row or only of the last VOTERS; None: not counted."""
 
 
 class ResidentLayer:
@@ -153,7 +152,7 @@ class ResidentLayer:
     def attend_counting(
         self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
     ) -> tuple[Tensor, Counted | None]:
-        """As `attend`, and what every row attended to, if the compiled kernel attends to few rows."""
+        """As `attend`, and the votes of every row, if the compiled kernel attends to few rows."""
         if (kernel := self._backend.kernel) is None or asked is not None:
             return self.attend(start, q, scaling, asked), None
         end = start + q.shape[2]
@@ -184,8 +183,8 @@ class OffloadedLayer:
     rows on the device. A block is written to the host once, beside computing, when enough rows stand behind it. Only
     complete blocks cross the link, so the traffic is [0, length), never the capacity.
 
-    All layers of a long pass, a piece of a prompt, do not fit on the device: each layer sends its blocks to the host as
-    soon as it has attended. There they are scratch, behind the valid blocks, until `commit`.
+    In a long pass (a piece of a prompt) each layer sends its blocks to the host as soon as it has attended, where they
+    are scratch until `commit`.
 
     In a short pass the host may attend to the oldest blocks in place; the pass brings the others.
 
@@ -261,7 +260,7 @@ class OffloadedLayer:
     def attend_counting(
         self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
     ) -> tuple[Tensor, Counted | None]:
-        """As `attend`, and what rows attended to: only the last VOTERS also of a long pass."""
+        """As `attend`, and the rows' votes; of a long pass only those of the last VOTERS."""
         voters = q if every and q.shape[2] <= SHORT_PASS else q[:, :, -VOTERS:]
         tally = Tally(voters, self._shape.num_kv_heads, scaling, chunk_size, asked.softcap if asked else None)
         out = self._attended(start, q, scaling, asked, tally)
@@ -275,12 +274,12 @@ class OffloadedLayer:
             helper.ask(q, self._host[: self._helped], scaling, asked.softcap if asked else None, chunk_size)
         at, end, short = start - self._offloaded, start - self._offloaded + q.shape[2], q.shape[2] <= SHORT_PASS
         new_k, new_v = self._new or (self._k[:, :, at:end], self._v[:, :, at:end])
-        found = causal_partial(q, new_k, new_v, scaling)
-        found = Partial(found.out.float(), found.lse)
+        result = causal_partial(q, new_k, new_v, scaling)
+        result = Partial(result.out.float(), result.lse)
         if at:
-            found = add_part(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
-        parts, together = [found], MERGED_TOGETHER if short else 2
-        del found  # large in a long pass
+            result = add_part(result, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
+        parts, together = [result], MERGED_TOGETHER if short else 2
+        del result  # large in a long pass
         for _ in self.pieces():
             group = self._ring.take()
             for blocks in (
@@ -291,7 +290,7 @@ class OffloadedLayer:
                 parts.append(part)
                 if tally is not None:
                     tally.add(k, part.lse[:, :, -tally.tokens :])
-                if sum(len(own.lse) for own in parts) >= together:
+                if sum(len(merged.lse) for merged in parts) >= together:
                     parts = [union(parts)]
             self._ring.release()
         if helper is not None:
@@ -299,20 +298,20 @@ class OffloadedLayer:
             parts.append(part)
             if tally is not None and masses is not None:
                 tally.add_oldest(masses)
-        found = union(parts)
+        result = union(parts)
         if tally is not None:
-            tally.finish((self._k[0, :, :at], new_k[0]), found.lse[:, :, -tally.tokens :])
+            tally.finish((self._k[0, :, :at], new_k[0]), result.lse[:, :, -tally.tokens :])
         self._unread -= 1
         self._send_away()
         if asked is not None and asked.sinks is not None:
-            return with_sinks(found, asked.sinks).to(q.dtype)
-        return found.out.to(q.dtype)
+            return with_sinks(result, asked.sinks).to(q.dtype)
+        return result.out.to(q.dtype)
 
     def _send_away(self) -> None:
         """Send complete blocks of a long pass to the host; copy the remaining rows, so that the originals can go."""
         if self._new is None or self._unread > 0:
             return
-        self._ring.reclaim()  # the rows of the layer before
+        self._ring.reclaim()  # of the previous layer's rows
         old = (self._k[0, :, : self._at], self._v[0, :, : self._at])
         new = (self._new[0][0], self._new[1][0])
         stop = self._at + new[0].shape[1]
@@ -367,7 +366,7 @@ class OffloadedLayer:
         self._send([worked.rows(self._offloaded, stop)], ready - self._offloaded, stop - self._offloaded)
 
     def kept(self, worked: ResidentLayer, stop: int) -> None:
-        """All rows exist: take the remaining ones. Then another layer may use the workspace."""
+        """Take the remaining rows, which all exist now. Then another layer may use the workspace."""
         self.keep(worked, stop, stop)
         k, v = worked.rows(self._offloaded + self._sent, stop)
         self._left = k.clone(), v.clone()
@@ -388,9 +387,9 @@ class OffloadedLayer:
             have = length - self._offloaded
             self._send([(self._k[0, :, :have], self._v[0, :, :have])], self._block, have)
             behind = slice(self._block, have)
-            kept = [tail[:, :, behind].clone() for tail in (self._k, self._v)]  # both before either is written to
+            remaining = [tail[:, :, behind].clone() for tail in (self._k, self._v)]  # both before either is written to
             self._ring.reclaim()
-            for tail, moved in zip((self._k, self._v), kept, strict=True):
+            for tail, moved in zip((self._k, self._v), remaining, strict=True):
                 tail[:, :, : moved.shape[2]] = moved
             self._offloaded += self._block
             self._sent = 0
@@ -424,10 +423,10 @@ class OffloadedLayer:
         row = torch.arange(start, stop)
         kind_and_head = torch.arange(2 * self._shape.num_kv_heads)[:, None]
         numbers = (row // self._block * len(kind_and_head) + kind_and_head) * self._block + row % self._block
-        found = self._k.new_empty(2, self._shape.num_kv_heads, stop - start, self._shape.head_dim)
-        flat = found.view(-1, self._shape.head_dim)
+        rows = self._k.new_empty(2, self._shape.num_kv_heads, stop - start, self._shape.head_dim)
+        flat = rows.view(-1, self._shape.head_dim)
         self._ring.pick(self._host.view(-1, self._shape.head_dim), numbers.flatten(), flat)
-        return found
+        return rows
 
     def chunks_away(self, chunk_size: int) -> int:
         return self._offloaded // chunk_size
@@ -443,8 +442,8 @@ class OffloadedLayer:
             for kind, rows in enumerate((k, v)):
                 self._ring.pick(self._host.view(-1, width), keys + kind * kv_heads * per_block, rows[:count])
         if count < len(chunks):
-            heads, own = heads[count:], chunks[count:] - self.chunks_away(chunk_size)
-            k[count:], v[count:] = (by_chunk(tail[0], chunk_size)[heads, own] for tail in (self._k, self._v))
+            heads, here = heads[count:], chunks[count:] - self.chunks_away(chunk_size)
+            k[count:], v[count:] = (by_chunk(tail[0], chunk_size)[heads, here] for tail in (self._k, self._v))
         return k, v
 
 

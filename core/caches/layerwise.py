@@ -1,8 +1,7 @@
 """Reading many tokens layer by layer: within a layer chunk by chunk, while the layer's rows are on the device.
 
-A layer in host memory is copied to a workspace, where it gets the keys and values of all chunks; its new rows go back
-once. So the link traffic grows with the number of blocks, not of chunks. Attention sees plain rows, as in a resident
-layer, and gives the same numbers to the last bit. Nothing counts until `commit`. Knows nothing of models.
+A layer in host memory is copied to a workspace and its new rows go back once, so link traffic grows with the number of
+blocks, not of chunks. The numbers equal a resident layer's to the last bit.
 """
 
 from collections.abc import Sequence
@@ -70,14 +69,14 @@ class LayerwisePass:
 
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Causal attention of q [1, H, T, D] to all tokens up to the chunk's own; also logs the queries."""
-        found = self._full.attend_in(self._place(layer), layer, self._at, q, scaling, asked)
+        out = self._full.attend_in(self._place(layer), layer, self._at, q, scaling, asked)
         store = self._stores[layer]
         if isinstance(store, OffloadedLayer):
             assert self._work is not None, f"layer {layer} lies in host memory and has no workspace"
             store.keep(self._work, self._at + q.shape[2], self._stop)  # beside the layer's further work
             if self._at + q.shape[2] == self._stop:
                 self._full.count_newest(layer, self._work.rows(0, self._stop)[0], q, scaling, asked)
-        return found
+        return out
 
     def _place(self, layer: int) -> LayerStore:
         store = self._stores[layer]

@@ -1,7 +1,6 @@
 """When a device runs out of memory during work, a layer of the full cache moves to the host and the work is repeated.
 
-The caller says how to undo what the failed work may have left; caches only promise that a failed pass leaves the full
-cache as it was. Knows nothing about the work itself.
+A failed pass leaves the full cache as it was; the caller says how to undo anything else.
 """
 
 import logging
@@ -88,7 +87,7 @@ class OomFallback:
         Args:
             again: undoes what failed work may have left, before it is repeated; None: it cannot be repeated.
         Raises:
-            NotEnoughMemory: no layer is left to move, the host has no room, or the work cannot be repeated.
+            NotEnoughMemory: no layer can move, the host has no room, or the work cannot be repeated.
         """
         broken = False
         while True:

@@ -1,8 +1,7 @@
-"""Which chunks of the full cache matter: scores and choices as pure functions, and the policies that combine them.
+"""Which chunks of the full cache are kept: scores and choices as pure functions, and the policies that combine them.
 
-Scores: landmarks (TriForce, arXiv 2404.11912; voting by a window of queries: SnapKV, arXiv 2404.14469), exact
-attention mass (as PillarAttn-style methods read it from a verification pass), accumulated attention (H2O,
-arXiv 2306.14048). Choices: top chunks, or only the sink (StreamingLLM, arXiv 2309.17453).
+Landmarks: TriForce, arXiv 2404.11912; votes of a window of queries: SnapKV, arXiv 2404.14469; accumulated attention:
+H2O, arXiv 2306.14048; sink only: StreamingLLM, arXiv 2309.17453.
 """
 
 from collections.abc import Callable
@@ -173,18 +172,18 @@ class ExactAttention(TopChunks):
 
 
 class ByVerification(TopChunks):
-    """The chunks that the newest pass attended to, where it counted; else those of the landmarks.
+    """The chunks with the most votes of the newest pass; without votes, those with the best landmarks.
 
-    Of a layer in host memory there are no landmarks: what no pass has counted yet goes by age, the newest first.
+    A layer in host memory has no landmarks: without votes its newest chunks are chosen.
 
     Tokens per full pass of a recitation at 32K, fixed rounds: 9.1 by landmarks, 11.1 by exact attention of 4 queries.
     """
 
     def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
         """Attention mass of each chunk, or its landmark's share, [H_kv, num_eligible] float32."""
-        found = self.full.votes.newest(layer, self.full.length, num_eligible)
-        if found is not None:
-            return found.float()
+        votes = self.full.votes.newest(layer, self.full.length, num_eligible)
+        if votes is not None:
+            return votes.float()
         if self.full.has_landmarks(layer):
             return super().score(layer, num_eligible, scaling)
         age = torch.arange(num_eligible, device=self.full.shape.device) / max(1, num_eligible)
@@ -240,7 +239,7 @@ LOSSY_POLICIES: dict[str, type[ChunkPolicy]] = {"streamingllm": SinkOnly, "h2o":
 
 
 def register_policy(name: str, policy: type[TopChunks]) -> None:
-    """Make a class of your own available as `RetrievalConfig(policy=name)`. Texts stay exact whatever it keeps.
+    """Make a class available as `RetrievalConfig(policy=name)`. Texts stay exact whatever it chooses.
 
     Raises:
         InvalidSetting: another class has this name.
@@ -250,7 +249,7 @@ def register_policy(name: str, policy: type[TopChunks]) -> None:
 
 
 def needs_landmarks(config: RetrievalConfig) -> bool:
-    """Whether its policy may read landmarks of layers in host memory, too: all do but those that go by attention."""
+    """Whether its policy may read landmarks of layers in host memory: all but those that use votes or attention."""
     return config.policy not in ("verification", "attention")
 
 

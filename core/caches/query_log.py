@@ -22,8 +22,7 @@ class SavedQueries(NamedTuple):
 class QueryLog:
     """Queries after RoPE: the newest ones in a ring, and a sparse sample of all; none of windowed layers.
 
-    The ring holds the queries of tokens [first, length): queries behind the present last token have overwritten older
-    ones, and a rewind does not bring those back.
+    The ring holds the queries of tokens [first, length); a rewind does not bring overwritten ones back.
     """
 
     def __init__(self, shape: KVShape, capacity: int, *, samples: bool) -> None:
@@ -52,10 +51,10 @@ class QueryLog:
 
     def put(self, start: int, queries: Tensor) -> None:
         """Store queries [L, H, W, D] of tokens [start, start + W), which are the newest; layers as in `full_layers`."""
-        for layer, own in zip(self._full_layers, queries, strict=True):
+        for layer, newest in zip(self._full_layers, queries, strict=True):
             ring = self._ring[layer]
-            at = torch.arange(start, start + own.shape[1], device=ring.device) % QUERY_LOG
-            ring[:, at] = own
+            at = torch.arange(start, start + newest.shape[1], device=ring.device) % QUERY_LOG
+            ring[:, at] = newest
         self.first = start
 
     def write(self, layer: int, start: int, q: Tensor) -> None:

@@ -1,9 +1,7 @@
-"""The retrieval cache: a contiguous copy of the full cache's chunks that matter now, and all recent tokens.
+"""The retrieval cache (TriForce, arXiv 2404.11912, sec. 4): rows [chosen chunks with the sink | recent tokens].
 
-Rows, per layer and KV head: [selected chunks including the sink | recent tokens]. Keys keep the RoPE phase of their
-true position, so the order of rows does not matter and a re-selection moves only chunks that changed. Windowed layers
-have no chunks: they hold their window, as the full cache does. With another
-policy the same cache is a lossy eviction method (StreamingLLM, H2O) for comparison. TriForce, arXiv 2404.11912, sec. 4.
+Keys keep the RoPE phase of their true position, so a new selection moves only chunks that changed. Windowed layers hold
+their window. With another policy this is a lossy eviction method (StreamingLLM, H2O).
 """
 
 from typing import NamedTuple
@@ -70,7 +68,7 @@ class RetrievalCache:
             torch.OutOfMemoryError: the device has no room; nothing was allocated.
         """
         rows = [0 if self.shape.reach(layer) else self._rows for layer in range(self.shape.num_layers)]
-        k, v = ([self.shape.allocate(own) for own in rows] for _ in "kv")
+        k, v = ([self.shape.allocate(num_rows) for num_rows in rows] for _ in "kv")
         backend, capacity = self._full.backend, self._full.capacity
         windows = {
             layer: WindowLayer(self.shape.of(layer), capacity, reach, backend, SHORT)
@@ -214,7 +212,7 @@ class RetrievalCache:
         return [range(self._length, total)]
 
     def _follow(self, total: int) -> None:
-        """Go on from the full cache's running states where it has seen as much: this cache's own are approximations."""
+        """Take over the full cache's running states where it has seen as much: this cache's are approximations."""
         seen = self._full.length
         if not self._length <= seen < total:
             return
@@ -227,7 +225,7 @@ class RetrievalCache:
         self.state.adopt(self._full.state.point)
 
     def begin(self, start: int, num_new: int) -> Tensor:
-        """Replace this cache's own rows by those that the full cache has computed meanwhile; make room by sliding."""
+        """Replace rows that this cache computed by those of the full cache, where it has them; slide to make room."""
         assert start == self._length, f"tokens from {start} do not follow a cache of length {self._length}"
         exact = min(self._full.length, self._length)
         if exact > self._synced:
@@ -287,7 +285,7 @@ class RetrievalCache:
         self._synced = min(self._synced, self._length)
         for window in self._windows.values():
             window.truncate(self._length)
-        self.state.truncate(self.state.rewindable(self._length))  # if that is less, `_follow` repairs it
+        self.state.truncate(self.state.rewindable(self._length))  # `_follow` takes over the full cache's
 
 
 def _membership(chunks: Tensor, num_chunks: int) -> Tensor:

@@ -1,11 +1,7 @@
 """The running states of a model's recurrent layers (linear attention, state spaces, short convolutions).
 
-A state is of one length of the text and cannot go back. So it is kept twice: before the newest pass and after it. The
-inputs that the layers had in that pass are kept, too: from the older state and the first n of them the layers compute
-the state after n tokens again ("replay", `core.models.recurrent`). Going back further needs a mark; without one the
-text is read again.
-
-States are never changed in place, so keeping one is a reference. Knows tensors, not models.
+A state cannot go back, so the states before and after the newest pass are kept with its inputs, from which
+`core.models.recurrent` replays the first n tokens. States are never changed in place. Going further needs a mark.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,8 +48,8 @@ class Point(NamedTuple):
 
     def first(self, length: int) -> "Point":
         """The point at an earlier length, from `start` on."""
-        kept = {layer: rows[:, : length - self.start] for layer, rows in self.inputs.items()}
-        return Point(self.start, self.states, kept if length > self.start else {}, length)
+        inputs = {layer: rows[:, : length - self.start] for layer, rows in self.inputs.items()}
+        return Point(self.start, self.states, inputs if length > self.start else {}, length)
 
     def to(self, device: torch.device) -> "Point":
         """The same point on a device."""
@@ -117,13 +113,13 @@ class RunningState:
         return newest.start == length or (newest.start < length <= newest.length and bool(newest.inputs))
 
     def truncate(self, length: int) -> None:
-        """Go back to a length that `rewindable` gave, or any later one than the present."""
+        """Go back to a length that `rewindable` returned; a length beyond the present one changes nothing."""
         self._passed = None
         if length < self.length:
             self._now = self._at(length)
             self._before = self._now
         for mark in [mark for mark in self._marks if mark > length]:
-            del self._marks[mark]  # other tokens will stand there
+            del self._marks[mark]  # it belongs to forgotten tokens
 
     def _at(self, length: int) -> Point:
         if self._replays(length):
@@ -138,7 +134,7 @@ class RunningState:
         self._marks.pop(self.length, None)
         self._marks[self.length] = self._now.to(torch.device("cpu"))
         if len(self._marks) > MOST_STATE_MARKS:
-            shortest = min(self._marks)  # the book's end, which every conversation about it begins behind
+            shortest = min(self._marks)  # the book's end, where every conversation about it begins
             del self._marks[next(mark for mark in self._marks if mark != shortest)]
 
     def adopt(self, point: Point) -> None:
@@ -149,5 +145,5 @@ class RunningState:
 
 def running_state(cache: object) -> RunningState | None:
     """The running states of a cache, where its model has any."""
-    found = getattr(cache, "state", None)
-    return found if isinstance(found, RunningState) and found.slots else None
+    state = getattr(cache, "state", None)
+    return state if isinstance(state, RunningState) and state.slots else None

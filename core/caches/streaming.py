@@ -1,8 +1,7 @@
 """The streaming cache of the draft: a few sink tokens and a recent window (StreamingLLM, arXiv 2309.17453).
 
-RoPE positions are slots in the window, so a draft trained on 2K tokens works behind a book of any length. When the
-window is full, its oldest quarter is dropped and the remaining keys are rotated back by as many positions: rotations
-compose, so nothing is computed again.
+RoPE positions are slots in the window, so a draft works behind a book of any length. When the window is full, its
+oldest quarter is dropped and the remaining keys are rotated back.
 """
 
 from collections.abc import Callable
@@ -61,8 +60,8 @@ class StreamingCache:
     def put_back(self, window: HeldWindow) -> None:
         """Hold again what was set aside."""
         self._rows, self._length = window.k[0].shape[2], window.length
-        for rows, own in ((self.k, window.k), (self.v, window.v)):
-            for layer, copy in zip(rows, own, strict=True):
+        for rows, copies in ((self.k, window.k), (self.v, window.v)):
+            for layer, copy in zip(rows, copies, strict=True):
                 layer[:, :, : self._rows] = copy
 
     def unseen_spans(self, total: int) -> list[range]:

@@ -1,7 +1,6 @@
 """A token sequence that changes only at its end: committed tokens and a short speculative tail.
 
-Nested speculation appends and drops a few tokens thousands of times; copying a book of 128K ids each time would cost
-more than a draft step.
+Nested speculation appends and drops a few tokens thousands of times, so the book's ids are not copied.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Which chunks the newest pass attended to: the kernel adds it up while it attends, so knowing costs next to nothing.
+"""Votes: how much attention each chunk got in the newest pass, added up while the pass attends.
 
-Verification computes the attention of the freshest queries to every key, exactly. Choosing chunks by it (as SpecAttn,
-arXiv 2602.07223, and SparseSpec, arXiv 2512.01278, do) needs neither a pass of its own nor landmarks.
+Chunks are chosen by them, without another pass or landmarks (as in SpecAttn, arXiv 2602.07223, and SparseSpec,
+arXiv 2512.01278).
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class Votes:
     """Attention to each begun chunk in the newest pass, summed over a few tokens at a time, by layer."""
 
     def __init__(self) -> None:
-        self.wanted = False  # whether layers on the device are to count: whoever chooses chunks by it says so
+        self.wanted = False  # whether layers on the device count, because chunks are chosen by their votes
         self._start = self._stop = 0
         self._by_layer: dict[int, Counted] = {}
 
@@ -37,12 +37,12 @@ class Votes:
         self._by_layer[layer] = counted
 
     def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on: without any of the pass's own there is nothing left."""
+        """Forget tokens from `length` on; if that is the whole pass, forget all."""
         if length <= self._start:
             self.forget()
 
     def forget(self, layers: Iterable[int] | None = None) -> None:
-        """Forget what these layers have counted; None: all, because the tokens behind are another text's."""
+        """Forget the votes of these layers; None: of all, because another text follows."""
         for layer in [*self._by_layer] if layers is None else layers:
             self._by_layer.pop(layer, None)
 
@@ -52,15 +52,15 @@ class Votes:
         return {layer: votes.cpu() for layer, votes in found.items() if votes is not None}
 
     def restore(self, length: int, votes: dict[int, Tensor], device: torch.device) -> None:
-        """Put back what `at` gave of this length."""
+        """Put back the result of `at` for this length."""
         self.open(length - 1, 1)
-        self._by_layer = {layer: Counted(length - 1, 1, own[:, None].to(device)) for layer, own in votes.items()}
+        self._by_layer = {layer: Counted(length - 1, 1, counts[:, None].to(device)) for layer, counts in votes.items()}
 
     def newest(self, layer: int, length: int, num_chunks: int | None = None) -> Tensor | None:
         """The attention of the last tokens before `length` to the first chunks, [H_kv, num_chunks]; or to all.
 
-        Of at least a group of tokens if the pass had as many; rejected ones of the same group may have voted, too.
-        None: the pass did not count, or ended before these tokens.
+        The votes of at least a group of tokens, if the pass had as many; rejected tokens of that group may be among
+        them. None: the pass did not count, or ended before these tokens.
         """
         counted, last = self._by_layer.get(layer), length - 1
         if counted is None or not counted.first <= last < self._stop or counted.votes.shape[2] < (num_chunks or 0):

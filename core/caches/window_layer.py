@@ -1,6 +1,6 @@
-"""The keys and values of one windowed layer: the newest rows, on the device. Older ones are out of later tokens' reach.
+"""The keys and values of one windowed layer: its newest rows, on the device.
 
-It keeps more than the window, so that rejected guesses and whole answers can be forgotten again.
+It keeps more than the window, so that rejected guesses and whole answers can be forgotten.
 """
 
 from collections.abc import Sequence
@@ -84,8 +84,8 @@ class WindowLayer:
         """Forget tokens before `first`."""
         moved = slice(first - self._first, max(first, self._end) - self._first)
         for rows in (self._k, self._v):
-            kept = rows[:, :, moved].clone()
-            rows[:, :, : kept.shape[2]] = kept
+            remaining = rows[:, :, moved].clone()
+            rows[:, :, : remaining.shape[2]] = remaining
         self._first = first
 
     def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
@@ -144,7 +144,7 @@ class WindowLayer:
         self.commit(rows.first + rows.k.shape[2])
 
     def adopt(self, other: "WindowLayer", length: int) -> None:
-        """Hold what another store of this layer holds of the first `length` tokens, as far as there is room."""
+        """Copy another store's rows of the first `length` tokens, as far as there is room."""
         first = max(other.first, self._reach.first(max(0, length - self._forgettable)))
         self._first, self._end, self._new = first, length, None
         self._write(first, *other._held(first, length))

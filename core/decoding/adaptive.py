@@ -1,8 +1,7 @@
 """How long a round should be: pure arithmetic on acceptance and cost.
 
-With acceptance a, a round of g guesses commits E(a, g) = (1 - a^(g+1)) / (1 - a) tokens (arXiv 2211.17192, eq. 1) and
-costs g proposals and one pass of the verifier. Any rule that depends only on the past leaves the output distribution
-unchanged.
+With acceptance a, a round of g guesses commits E(a, g) = (1 - a^(g+1)) / (1 - a) tokens (arXiv 2211.17192, eq. 1).
+A rule that depends only on the past leaves the output distribution unchanged.
 """
 
 from collections.abc import Mapping
@@ -28,8 +27,8 @@ class RoundCost(Protocol):
 class PassCost:
     """Modelled cost of a pass over 1 + g rows: base * (1 + slope * g) and its experts; `beside` if that is more.
 
-    Rows that choose their experts independently of each other need 1 - (1 - used)^(1 + g) of them together: in a
-    mixture a pass that verifies many guesses reads much more than one that decodes a token.
+    Rows that choose their experts independently need 1 - (1 - used)^(1 + g) of them together, so a pass of a mixture
+    reads much more for many guesses than for one token.
     """
 
     base: float
@@ -46,7 +45,7 @@ class PassCost:
 
 @dataclass(frozen=True, slots=True)
 class TableCost:
-    """Measured cost of passes by their rows: interpolated between them, beyond the last as steep as before."""
+    """Measured cost of passes by their rows: interpolated, and extrapolated beyond the last."""
 
     by_rows: Mapping[int, float]  # in rising order
 
@@ -63,7 +62,7 @@ class TableCost:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCost:
-    """Cost of passes as they are now, by their number of rows; the shape of an earlier measurement fills the gaps.
+    """Recent cost of passes by their rows; an earlier measurement, scaled, fills the gaps.
 
     `overhead` is what a round costs beside its passes.
     """
@@ -73,7 +72,7 @@ class MeasuredCost:
     overhead: float = 0.0
 
     def of(self, num_guesses: int) -> float:
-        """As the earlier measurement, scaled by what the measured neighbours cost now."""
+        """The earlier measurement, scaled by what neighbouring numbers of rows cost now."""
         rows, earlier = num_guesses + 1, self.earlier.of(num_guesses)
         below = max((known for known in self.by_rows if known <= rows), default=None)
         above = min((known for known in self.by_rows if known >= rows), default=None)
@@ -103,13 +102,13 @@ class RecentAcceptance:
         self._tested = self._accepted = 0.0
 
     def add(self, tested: int, accepted: int) -> None:
-        """Add a round; one without guesses teaches nothing."""
+        """Add a round; one without tested guesses changes nothing."""
         if tested:
             self._tested = FADE * self._tested + tested
             self._accepted = FADE * self._accepted + accepted
 
     def doubt(self) -> None:
-        """Give the prior more weight again: what was seen is of a passage that is over."""
+        """Give the prior more weight, because another passage begins."""
         self._tested, self._accepted = self._tested / 2, self._accepted / 2
 
     @property

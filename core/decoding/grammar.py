@@ -1,8 +1,7 @@
-"""Answers that follow a grammar: which tokens may come next, for every level of an answer alike.
+"""Answers that follow a grammar: the logits of all other tokens become -inf before `to_probs`, at every level.
 
-The logits of all other tokens become -inf before `to_probs`, in every model that guesses or decides. So each level
-draws from a distribution under the grammar and is verified with another one, and the text is distributed exactly as
-the target alone would have written it under the same grammar.
+So each level draws and verifies under the grammar, and the text is distributed as the target alone would have written
+it under the same grammar.
 """
 
 from collections.abc import Sequence
@@ -37,7 +36,7 @@ class Matcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A thought before the text that the grammar is about; nothing is asked of it."""
+    """A thought before the text that follows the grammar; its tokens are free."""
 
     opening: int
     closing: int
@@ -45,7 +44,7 @@ class Thought:
 
 
 class Grammar:
-    """The grammar of one answer. It remembers the newest path, so levels that follow one another ask nothing twice.
+    """The grammar of one answer. It caches the masks of the newest tokens, which every level asks for.
 
     Args:
         start: tokens of the prompt.
@@ -57,7 +56,7 @@ class Grammar:
         self, matcher: Matcher, start: int, eos_ids: frozenset[int], *, thought: Thought | None = None
     ) -> None:
         self._matcher, self._start, self._eos_ids, self._thought = matcher, start, eos_ids, thought
-        self._taken: list[int] = []  # by the matcher
+        self._taken: list[int] = []  # tokens that the matcher has accepted
         self._masks: dict[int, Tensor] = {}  # the forbidden tokens, after so many of `_taken`
 
     def masked(self, logits: Tensor, context: Context, keep: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""Whether guessing pays, by what rounds took: plain rounds set the price of a token, guessing is held to it.
+"""Whether guessing pays, measured against plain rounds.
 
-Every answer may lose MOST_LOSS against plain decoding in all, whatever is tried in it, and what guessing gains may be
-lost again. Times are those of the clock, or, where a seed must draw the same text again, those that a table gives.
+An answer may lose MOST_LOSS of plain decoding's time, plus what guessing has gained. Times are the clock's or, where a
+seed must give the same text again, a table's.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ class Ledger:
 
     Args:
         plain: what a plain round takes, by an earlier measurement.
-        timed: whether plain rounds are timed during the answer; else `plain` holds to its end.
+        timed: whether plain rounds are timed during the answer; else `plain` does not change.
     """
 
     def __init__(self, plain: float, *, timed: bool) -> None:
@@ -47,7 +47,7 @@ class Ledger:
         return self._timed and (len(self._plain) < LEAST_TIMED or self._tokens >= self._next_plain)
 
     def forget_times(self) -> None:
-        """Time plain rounds anew, because what they take has changed."""
+        """Time plain rounds anew, because their cost has changed."""
         self._plain.clear()
 
     def add(self, tokens: int, seconds: float, *, guessed: bool) -> None:
@@ -61,7 +61,7 @@ class Ledger:
 
 
 class Trial:
-    """Whether a proposer is asked: in trials of TRIED tokens, each after a rest if the one before has lost."""
+    """Whether a proposer is used: in trials of TRIED tokens, with a rest after a trial that lost."""
 
     def __init__(self) -> None:
         self._rest = self._lost_trials = 0  # tokens to wait; lost trials in a row
@@ -69,7 +69,7 @@ class Trial:
 
     @property
     def resting(self) -> bool:
-        """Whether it waits."""
+        """Whether the proposer rests."""
         return self._rest > 0
 
     def rested(self, tokens: int) -> bool:
@@ -90,6 +90,6 @@ class Trial:
             self._tokens, self._seconds, self._lost_trials = 0, 0.0, 0
 
     def rest(self, *, lost: bool = False) -> None:
-        """Wait: a trial has lost, or would by what is known now."""
+        """Begin a rest. `lost`: because a trial has lost."""
         self._rest = WAITS[min(self._lost_trials, len(WAITS) - 1)]
         self._tokens, self._seconds, self._lost_trials = 0, 0.0, self._lost_trials + lost

@@ -1,7 +1,6 @@
-"""How the methods of the registry are composed of the same few parts.
+"""How the methods of the registry are composed: each model proposes to the next, cheapest first.
 
-The registry names the models of each method, cheapest first. Each model proposes to the next, so TriForce is
-Speculative(Speculative(draft, target + retrieval), target + full), arXiv 2404.11912.
+TriForce (arXiv 2404.11912) is Speculative(Speculative(draft, target + retrieval), target + full).
 """
 
 import math
@@ -47,7 +46,7 @@ LOOKUP_AT_MOST = 12  # tokens proposed at once
 MEASURED_ROWS, TRIES, MOST_MEASURING = (1, 3, 9), 3, 0.5
 SLOW_PASS = 0.3  # seconds: of passes as slow as that, only the shortest and the longest are timed
 MOST_SELECTING = 0.1  # seconds after which choosing chunks is not timed again
-MOST_LAG = 2  # tokens that a smaller cache reads by itself: with more it takes over what the full cache has read
+MOST_LAG = 2  # tokens that a smaller cache reads by itself; further behind, it copies from the full cache
 LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it chunks are chosen again at once
 
 
@@ -66,7 +65,7 @@ class Parts:
     costs_folder: Path  # where they are kept
     most_guesses: Callable[[], int]  # of a round that the full cache verifies, if the settings do not say
     acceptance: dict[tuple[str, int], RecentAcceptance] = field(default_factory=dict)  # greedy, by method and level
-    # Takes whether passes over the full cache are to count what they attend to; if not, what was counted is forgotten
+    # Whether passes over the full cache count votes; False also forgets those that were counted
     count_votes: Callable[[bool], None] = lambda wanted: None
 
 
@@ -75,7 +74,7 @@ class _Cancelled(Exception):
 
 
 class Aside(NamedTuple):
-    """What the smaller caches held of an answer, by model."""
+    """The contents of an answer's smaller caches, by model."""
 
     parts: dict[str, HeldPart]
     windows: dict[str, HeldWindow]
@@ -112,13 +111,11 @@ class Decoder:
                 lookup=lookup,
                 prior=priors[number],
             )
-            if (
-                sampling.greedy
-            ):  # sampled text, which depends on the shapes of rounds, follows from its own answer alone
+            if sampling.greedy:  # sampled text depends on round shapes, which must not depend on other answers
                 self._top.recent = parts.acceptance.setdefault((name, number), self._top.recent)
             self.levels.append(self._top)
         self._index = parts.index if method.lookup_at_least else None
-        self._synced = False  # whether the n-gram index has the conversation
+        self._synced = False  # whether the n-gram index holds the conversation
         self._costs: dict[str, TableCost] = {}  # of passes by model, and of choosing chunks, as measured before
         self._ledger, self._trial = Ledger(math.inf, timed=False), Trial()
         self._best = math.inf  # seconds of a token by the best way without lookups
@@ -173,9 +170,9 @@ class Decoder:
     def start(self, context: Context, cancel: threading.Event | None = None) -> None:
         """Choose the contents of the smaller caches after the prompt was read into the full cache.
 
-        Their old contents are dropped: what a seed draws may depend on the prompt, not on earlier answers. The draft
-        reads its window here if it is worth asking, and passes are timed whose costs are not known: none of it is
-        decoding. `cancel` ends the timing early, between two passes; then no round may follow.
+        Their old contents are dropped, so that a seed's draws do not depend on earlier answers. The draft reads its
+        window if it will be used, and passes of unknown cost are timed. None of this counts as decoding. `cancel` ends
+        the timing between two passes; then no round may follow.
         """
         self._parts.count_votes(False)
         self.verifier.meter.forget_costs()  # costs depend on how much it has read
@@ -188,7 +185,7 @@ class Decoder:
         if not self._adapts:
             return
         for level in self.levels:
-            level.recent.doubt()  # greedy answers begin with what the last one has shown
+            level.recent.doubt()  # greedy answers begin with the acceptance of the last one
         with suppress(_Cancelled):
             self._begin_costs(context, cancel)
         self.reset_meters()
@@ -209,7 +206,7 @@ class Decoder:
         return self._speculation.adaptive and bool(self.levels)
 
     def _look_up_costs(self, length: int, cancel: threading.Event | None) -> None:
-        """What passes take behind so many tokens. Caches keep their contents. Raises _Cancelled."""
+        """Look up or measure what passes behind so many tokens cost. Caches keep their contents. Raises _Cancelled."""
         kind = "greedy" if self._sampling.greedy else f"sampled, {Filters.of(self._sampling, self.vocab)}"
         folder, about = self._parts.costs_folder, f"{self._parts.costs_about()}, {kind}"
         if self._retrieves:  # first: it needs the newest votes
@@ -222,7 +219,7 @@ class Decoder:
 
     def _measure(self, sampled: SampledModel, cancel: threading.Event | None) -> Seconds:
         rows: tuple[int, ...] = MEASURED_ROWS
-        if sampled.model.graphs is not None:  # those that are recorded
+        if sampled.model.graphs is not None:  # recorded passes
             rows = (1, 1 + self.levels[-1].gamma) if sampled.model is self.verifier else (1,)
 
         def timed(count: int) -> float:
@@ -315,7 +312,7 @@ class Decoder:
         return alone(self.passes(context, sampler))
 
     def passes(self, context: Context, sampler: TokenSampler) -> Passes[Verdict]:
-        """As `step`, for somebody who computes the passes."""
+        """As `step`; the caller computes the passes."""
         if not self.levels:
             self._parts.count_votes(False)
             return (yield from self._top.round(context, sampler))
@@ -338,7 +335,7 @@ class Decoder:
         return verdict
 
     def _follow(self, index: TokenIndex, context: Context) -> None:
-        """Let the n-gram index have the conversation."""
+        """Bring the n-gram index to the conversation."""
         if self._synced:
             index.extend(context.span(len(index.tokens), len(context)))
         else:
@@ -356,12 +353,12 @@ class Decoder:
         return sum(model.meter.seconds for model in self.models)
 
     def _modelled(self) -> float:
-        """What all passes so far took, by the costs as they were measured before the answer."""
+        """Seconds of all passes so far, by the costs measured before the answer."""
         counts = ((self._costs.get(model.name), model.meter.by_rows) for model in self.models)
         return sum(n * cost.of(rows - 1) for cost, by_rows in counts if cost for rows, n in by_rows.items())
 
     def _catch_up(self, length: int) -> None:
-        """Choose chunks anew where the retrieval cache lags behind what was written without it."""
+        """Choose chunks anew where the retrieval cache lags behind rounds that did not use it."""
         for model in self.models[:-1]:
             if isinstance(model.cache, RetrievalCache) and length - model.cache.length > MOST_LAG:
                 model.cache.select()
@@ -380,10 +377,10 @@ class Decoder:
     # -------------------- the shape of rounds
 
     def _choose_shape(self, context: Context) -> None:
-        """Set gammas by what passes take and how guesses fared; 0, a plain draw, where guessing would lose.
+        """Set gammas by the cost of passes and recent acceptance; 0, a plain draw, where guessing would lose.
 
-        Greedy text does not depend on round shapes, so there costs are those of the moment. Sampled text does depend on
-        them (not its distribution, but which sample a seed gives), so there costs are those measured once and kept.
+        Greedy text does not depend on round shapes, so its costs are the present ones. Which sample a seed gives does,
+        so costs of sampled text are those measured once and kept.
         """
         top, ledger = self.levels[-1], self._ledger
         if ledger.plain_is_due:
@@ -397,7 +394,7 @@ class Decoder:
                 self._trial.rest()
 
     def _lag(self, context: Context) -> float:
-        """Seconds that the draft needs to read what it has not seen."""
+        """Seconds that the draft needs to read the tokens it has not seen."""
         if self.models[0] is not self._parts.draft:
             return 0.0
         unseen = sum(map(len, self.models[0].cache.unseen_spans(len(context))))
@@ -414,14 +411,14 @@ class Decoder:
         for level, model in zip(self.levels, models, strict=True):
             top = level is self.levels[-1]
             cost = self._pass_cost(model, overhead=self._overhead if top else 0.0)
-            if guess is None:  # only lookups, which are free: the proposer is never asked
+            if guess is None:  # only lookups, which are free: there is no proposer
                 guess = cost.of(0)
                 continue
             most = self._speculation.max_gamma1
             if top:
-                if self._index is not None and self._sampling.greedy:  # lookups below: what a guess really takes
+                if self._index is not None and self._sampling.greedy:  # lookups below make guesses cheaper
                     guess = level.seconds_per_guess or guess
-                lag = lag if level is self.levels[0] or self.levels[0].gamma else 0.0  # else the draft is not asked
+                lag = lag if level is self.levels[0] or self.levels[0].gamma else 0.0  # else the draft is not used
                 most = self._affordable(guess, self._speculation.max_gamma2 or self._parts.most_guesses(), lag)
             level.gamma = best_gamma(level.recent.value, guess, cost, most)
             guess = cost_per_token(level.recent.value, guess, cost, level.gamma)
@@ -430,7 +427,7 @@ class Decoder:
 
     @property
     def _bar(self) -> float:
-        """Seconds of a token below which guessing is worth it: kept times, which no clock corrects, need more room."""
+        """Seconds of a token below which guessing is worth it; kept times are less certain and need a larger gain."""
         return (1 - LEAST_GAIN * (1 if self._sampling.greedy else 2)) * self._ledger.plain
 
     def _affordable(self, guess: float, most: int, lag: float = 0.0) -> int:
@@ -439,14 +436,14 @@ class Decoder:
         return next((gamma for gamma in range(most, 0, -1) if gamma * guess + cost.of(gamma) <= room), 0)
 
     def _worth(self, acceptance: float) -> int:
-        """How many tokens of a lookup the last verifier should see."""
+        """How many tokens of a lookup to propose to the last verifier."""
         cost = self._pass_cost(self.verifier)
         gamma = best_gamma(acceptance, 0.0, cost, self._affordable(0.0, LOOKUP_AT_MOST))
         seconds = cost_per_token(acceptance, 0.0, cost, gamma)
         return gamma if seconds < min(self._bar, self._best) else 0
 
     def _worth_below(self, model: CachedModel, acceptance: float) -> int:
-        """How many tokens of a lookup a verifier below should see."""
+        """How many tokens of a lookup to propose to a verifier below the last."""
         return best_gamma(acceptance, 0.0, self._pass_cost(model), LOOKUP_AT_MOST)
 
     def _pass_cost(self, model: CachedModel, overhead: float = 0.0) -> RoundCost:
@@ -454,7 +451,7 @@ class Decoder:
         return MeasuredCost(now, self._costs[model.name], overhead)
 
     def _account(self, verdict: Verdict, wall: float, overhead: float, modelled: float) -> None:
-        """Enter a round into the ledger and, if the proposer was asked, into its trial."""
+        """Enter a round into the ledger and, if the proposer was used, into its trial."""
         tokens, proposed = len(verdict.tokens), self.levels[-1].proposed
         guessed, seconds = len(verdict.q_of_guesses) > 0, wall
         if not self._sampling.greedy:
@@ -485,9 +482,9 @@ class Decoder:
 
 
 def least_seconds(timed: Mapping[int, Callable[[], float]], most: float, cancel: threading.Event | None) -> Seconds:
-    """The least of what each of some things takes, by their numbers, the quickest first.
+    """The least time of each function, by its number, the quickest first.
 
-    They are timed in turns, because other work disturbs all, until they have taken `most` seconds in all.
+    They are timed in turns, because other work disturbs all alike, for `most` seconds in all.
 
     Raises:
         _Cancelled: `cancel` was set.
@@ -519,8 +516,8 @@ def models_of(name: str, parts: Parts) -> list[CachedModel]:
     if not method.exact:
         return [parts.evicting(name)]
     by_name = {"draft": parts.draft, "retrieval": parts.retrieval, "full": parts.full}
-    found = [model for part in method.models if (model := by_name[part]) is not None]
-    if len(found) < len(method.models):
+    models = [model for part in method.models if (model := by_name[part]) is not None]
+    if len(models) < len(method.models):
         hint = f"Use --method {default_method(has_draft=False)} instead."
         raise UnsupportedModel(f"The method {name!r} needs a draft model.", hint=hint)
-    return found
+    return models

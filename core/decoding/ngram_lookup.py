@@ -1,8 +1,6 @@
-"""Free guesses: where the text repeats itself, propose what followed last time.
+"""Lookups: propose the tokens that followed the longest earlier match of the newest tokens, in book or conversation.
 
-Answers about a book quote it. An index of all n-grams of the conversation, including the book, finds the longest
-earlier match of the newest tokens; the tokens behind that match are the guess. Prompt lookup (Saxena 2023) and
-SuffixDecoding (arXiv 2411.04975) propose in this way; every guess is verified, so the output distribution is unchanged.
+As prompt lookup (Saxena 2023) and SuffixDecoding (arXiv 2411.04975) do. Every guess is verified.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +23,7 @@ PRIORS = {1: 0.25, 2: 0.4, 3: 0.55, 5: 0.7, 8: 0.8, 16: 0.93}
 
 
 class TokenIndex:
-    """Where each n-gram of a growing, rewindable token sequence ends. Linear in memory, constant time per token."""
+    """Where each n-gram of a token sequence ends. Linear in memory, constant time per token."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -78,7 +76,7 @@ class TokenIndex:
         return 0, 0
 
     def _longest(self, suffix: Sequence[int], ends: list[int], length: int) -> tuple[int, int]:
-        """Of places where `length` tokens agree, the first of those where the most do."""
+        """The first of the places with the longest match, among those where `length` tokens agree."""
         while length < min(len(suffix), LONGEST_MATCH):
             longer = [end for end in ends if end > length and self.tokens[end - 1 - length] == suffix[-1 - length]]
             if not longer:
@@ -90,8 +88,8 @@ class TokenIndex:
 class Lookup:
     """Proposes continuations found in the index. Its distribution gives each proposed token probability 1.
 
-    How far a continuation is trusted depends on the length of its match, and on what became of earlier ones: also of
-    those that were found and not proposed, so that trust costs nothing to earn.
+    Its acceptance is estimated by the length of the match, from earlier continuations, also those found and not
+    proposed.
 
     Args:
         worth: how many tokens to propose, given their acceptance; 0: none. Without it as many as the match has.
@@ -118,9 +116,9 @@ class Lookup:
     def guess(self, context: Context) -> Guess | None:
         """Up to `at_most` tokens behind a match of at least `at_least`; None without a match that is worth it."""
         end, length = self._index.find(context.span(max(0, len(context) - LONGEST_MATCH), len(context)))
-        found = self._index.tokens[end : end + self._at_most] if length >= self._at_least else []
-        self._found = tuple(found)
-        if not found:
+        continuation = self._index.tokens[end : end + self._at_most] if length >= self._at_least else []
+        self._found = tuple(continuation)
+        if not continuation:
             return None
         self._by = self._trust[sum(length >= shortest for shortest in PRIORS) - 1]
         wanted = length if self._worth is None else self._worth(self._by.value)
@@ -134,7 +132,7 @@ class Lookup:
         return Guess(tokens, probs, (Origin("lookup", "proposed"),) * len(tokens))
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """What was written instead of, or by, the last continuation found."""
+        """Compare the last continuation found with the tokens that were written."""
         if self._found:
             accepted = common_prefix(self._found, tokens)
             self._by.add(min(accepted + 1, len(tokens), len(self._found)), accepted)

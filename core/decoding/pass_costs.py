@@ -1,8 +1,6 @@
-"""What passes of a model take on this machine, measured once and kept: by what they depend on, and by context length.
+"""What passes of a model cost on this machine: measured once by context length and kept in the user's cache folder.
 
-Sampled text depends on the shapes of rounds, which depend on these times: a seed draws the same text again where they
-are the same. So they are measured once for a model on a processor with so many threads, and kept in the user's cache
-folder.
+A seed gives the same text again only with the same round shapes, which depend on these times.
 """
 
 import contextlib
@@ -61,13 +59,13 @@ def _rising(seconds: Seconds) -> Seconds:
 def _read(file: Path) -> dict[str, Seconds]:
     try:
         held = json.loads(file.read_text(encoding="utf-8"))
-        return {str(key): {int(rows): float(took) for rows, took in own.items()} for key, own in held.items()}
+        return {str(key): {int(rows): float(took) for rows, took in by_rows.items()} for key, by_rows in held.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
 
 
 def _write(file: Path, held: Mapping[str, Seconds]) -> None:
-    with contextlib.suppress(OSError):  # then they are known to this process alone
+    with contextlib.suppress(OSError):  # then only this process knows them
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle, part = tempfile.mkstemp(dir=file.parent, suffix=".part")
         with os.fdopen(handle, "w", encoding="utf-8") as out:

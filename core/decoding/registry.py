@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from core.errors import InvalidSetting
 
 PLAIN = "autoregressive"
-REMOTE = "remote"  # who wrote an answer that a server sent; none of METHODS
+REMOTE = "remote"  # the method of an answer from a server; not in METHODS
 COMPARED = (PLAIN, "triforce")  # the methods compared by default
-# Lookups cost nothing, and the draft is asked only while it pays (`Decoder`): the fastest exact method, or nearly
+# Lookups cost nothing, and the draft is used only while it pays (`Decoder`)
 FASTEST = "triforce-lookup"
 
 
@@ -131,12 +131,12 @@ def check_method(name: str) -> Method:
 
 
 def is_exact(name: str) -> bool:
-    """Whether a method's text follows the target's distribution; not known of one that is none of METHODS."""
+    """Whether a method's text follows the target's distribution; False for a name that is not in METHODS."""
     return name in EXACT_METHODS
 
 
 def method_label(name: str) -> str:
-    """The label of a method; the name of one that is none of METHODS, as of a server."""
+    """The label of a method; of a name that is not in METHODS (a server's), the name itself."""
     return METHODS[name].label if name in METHODS else name.capitalize()
 
 

@@ -33,17 +33,17 @@ def _nucleus(probs: Tensor, top_p: float) -> Tensor:
     Of equally likely tokens those with the least ids stay. A whole vocabulary is sorted only where MOST_SORTED tokens
     do not hold the mass.
     """
-    waits = probs.device.type != "cpu"  # to ask would: all of that is quick there
+    waits = probs.device.type != "cpu"  # a GPU sorts all, because a branch on its numbers would wait for it
     ordered = probs.topk(probs.shape[-1] if waits else min(MOST_SORTED, probs.shape[-1]), -1).values
     if ordered.shape[-1] < probs.shape[-1] and bool((ordered.sum(-1) < top_p).any()):
         ordered = probs.sort(-1, descending=True).values
-    inside = (ordered.cumsum(-1) - ordered < top_p).sum(-1, keepdim=True)  # the mass before them is not yet enough
+    inside = (ordered.cumsum(-1) - ordered < top_p).sum(-1, keepdim=True)  # the mass before them is below top_p
     least = ordered.gather(-1, inside - 1)
-    kept, tied = probs > least, probs == least
-    room = inside - kept.sum(-1, keepdim=True)
+    above, tied = probs > least, probs == least
+    room = inside - above.sum(-1, keepdim=True)
     if waits or bool((tied.sum(-1, keepdim=True) > room).any()):
         tied &= tied.cumsum(-1) <= room
-    probs = probs.masked_fill(~(kept | tied), 0.0)
+    probs = probs.masked_fill(~(above | tied), 0.0)
     return probs / probs.sum(-1, keepdim=True)
 
 
@@ -80,13 +80,13 @@ def to_probs_by_tensor(logits: Tensor, params: Tensor, filters: Filters) -> Tens
     if filters.top_p:
         ordered, index = probs.sort(dim=-1, descending=True, stable=True)
         outside = ordered.cumsum(-1) - ordered >= top_p
-        kept = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
-        probs = kept / kept.sum(-1, keepdim=True)
+        inside = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
+        probs = inside / inside.sum(-1, keepdim=True)
     return probs
 
 
 class TokenSampler:
-    """Every random decision of an answer: two kinds, so that a test can enumerate them and ranks can share them."""
+    """Every random decision of an answer, of two kinds, which a test can enumerate."""
 
     def __init__(self, rng: Generator) -> None:
         self._rng = rng
@@ -94,7 +94,7 @@ class TokenSampler:
     def draw(self, weights: Tensor) -> int:
         """One token from weights [V] >= 0, which need not sum to 1. Waits for the device.
 
-        By the inverse of their cumulative sums, in 64 bits: sums of 32 would lose what is unlikely.
+        By the inverse of their cumulative sums, in 64 bits: in 32 bits unlikely tokens would be lost.
         """
         sums = weights.cumsum(-1, dtype=torch.float64)
         least = torch.rand(1, generator=self._rng, dtype=torch.float64, device=sums.device) * sums[-1]
@@ -109,6 +109,6 @@ class TokenSampler:
 
     def skip(self, num_tokens: int) -> None:
         """Skip the draws that plain decoding takes for this many tokens."""
-        one = torch.ones(1, device=self._rng.device)
+        certain = torch.ones(1, device=self._rng.device)
         for _ in range(num_tokens):
-            self.draw(one)
+            self.draw(certain)

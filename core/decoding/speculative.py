@@ -1,8 +1,7 @@
 """One round of speculation, and the hierarchy as composition: a verifier that proposes to a better one.
 
-Nested once this is TriForce (arXiv 2404.11912): Speculative(Speculative(draft, retrieval), full). Rounds ask for passes
-instead of computing them: `alone` computes one after the other, `core.generation.together` those of several
-conversations at once.
+Nested once this is TriForce (arXiv 2404.11912): Speculative(Speculative(draft, retrieval), full). Rounds yield the
+passes they need: `alone` computes them, `core.generation.together` those of several conversations at once.
 """
 
 import time
@@ -48,18 +47,18 @@ class LanguageModel(Protocol):
 
 
 class Pass(NamedTuple):
-    """One pass of a model that is wanted: the arguments of `LanguageModel.probs`."""
+    """One pass of a model to compute: the arguments of `LanguageModel.probs`."""
 
     model: LanguageModel
     context: Context
     keep: int
 
 
-Passes = Generator[Pass, Tensor, T]  # asks for passes, is sent their distributions [keep, V], and returns T
+Passes = Generator[Pass, Tensor, T]  # yields passes, receives their distributions [keep, V], returns T
 
 
 def alone(passes: Passes[T]) -> T:
-    """Compute each pass when it is asked for: one conversation, which waits for nobody."""
+    """Compute each pass as it comes, for one conversation."""
     try:
         wanted = next(passes)
         while True:
@@ -117,7 +116,7 @@ class SampledModel:
         return graphs.prepare(key, partial(to_probs_by_tensor, filters=filters), logits, self._params)
 
     def time(self, rows: int) -> float:
-        """Seconds of a pass over so many tokens behind what the cache holds, which it forgets again."""
+        """Seconds of a pass over so many tokens; the cache is as before."""
         length, started = self.model.cache.length, time.perf_counter()
         try:
             self._distributions(self.model.feed_tokens([0] * rows, length, rows))[..., -1].tolist()  # waits for it
@@ -182,7 +181,7 @@ class Speculative:
         gamma: guesses a round, 0 to draw from the verifier alone; may be changed between rounds, based on earlier
             rounds.
         rule: how a guess is verified; only tests use another rule than `verify`.
-        lookup: asked before the proposer, which is skipped if the lookup has a guess.
+        lookup: comes before the proposer, which is skipped if the lookup has a guess.
         prior: acceptance of the proposer's guesses before any was tested.
     """
 
@@ -197,8 +196,8 @@ class Speculative:
     ) -> None:
         self._proposer, self._verifier, self.gamma, self._rule, self._lookup = proposer, verifier, gamma, rule, lookup
         self.counter = LevelCounter()  # counts all guesses
-        self.recent = RecentAcceptance(prior)  # of the proposer's own guesses
-        self.proposed = False  # whether the last round was the proposer's
+        self.recent = RecentAcceptance(prior)  # of the proposer's guesses, without lookups
+        self.proposed = False  # whether the last round used the proposer
         self.seconds_per_guess = 0.0  # recent mean of the proposer; 0 before the first guess
         self.clock = time.perf_counter  # of `seconds_per_guess`
 
@@ -222,7 +221,7 @@ class Speculative:
             self.recent.add(min(verdict.num_accepted + 1, len(tokens)), verdict.num_accepted)
         if self._lookup:
             self._lookup.learn(verdict.tokens)
-        self.truncate(len(context) + verdict.num_accepted)  # the verifier's own token stays unseen
+        self.truncate(len(context) + verdict.num_accepted)  # the bonus token stays unseen
         return verdict
 
     def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Passes[Guess]:

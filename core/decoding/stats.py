@@ -1,7 +1,4 @@
-"""Counts of decoding, each counted in one place and read as frozen snapshots.
-
-Knows nothing of models or caches: levels add to a `LevelCounter`, all other code sees a `LevelStats`.
-"""
+"""Counts of decoding: levels add to a `LevelCounter`, all other code reads frozen snapshots."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -86,7 +83,7 @@ class LevelCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStats:
-    """One answer so far. Times are seconds of the engine's own work, without waiting for readers of the events."""
+    """One answer so far. Times are seconds of the engine's work, without waiting for readers of the events."""
 
     new_tokens: int = 0
     decode_seconds: float = 0.0
@@ -102,7 +99,7 @@ class DecodeStats:
     link_calibration: float | None = None  # bytes per second of a plain copy; None where nothing crosses a link
     thought_tokens: int = 0  # of `new_tokens`, its marks included
     thought_seconds: float = 0.0  # of `decode_seconds`
-    recording_seconds: float = 0.0  # of recording passes between rounds, beside `decode_seconds`: by the clock, both
+    recording_seconds: float = 0.0  # of recording passes between rounds, not in `decode_seconds`
 
     @property
     def answer_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""Questions about one text: each gets caches of its own, which continue what the engine's full cache has read."""
+"""Questions about one text: each gets caches that continue the engine's full cache."""
 
 import threading
 from collections.abc import Generator, Sequence
@@ -18,15 +18,15 @@ from core.planning.choices import Choice
 from core.planning.plan import Plan
 from core.planning.sizes import RETRIEVAL, STREAMING
 
-MOST_TOGETHER = 8  # answers: each adds what it draws to the wait for the others' next words
+MOST_TOGETHER = 8  # answers: each makes the others wait for its draws
 
 
 class Branches:
-    """Opens questions beside each other.
+    """Opens several questions at once.
 
     Args:
         levels: of the engine, whose full cache reads.
-        room: tokens that each prompt and its answer may have together, at most.
+        room: most tokens of each prompt and its answer together.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class Branches:
         """See `core.generation.together.Reader`."""
         prompt_ids, config, cancel, boundary = question
         trunk, read_by = self._trunk, self._levels.full
-        decoder = self._levels.decoder(config, trunk.text, prompt_ids)  # first: settings are refused before any reading
+        decoder = self._levels.decoder(config, trunk.text, prompt_ids)  # refuses settings before anything is read
         yield from trunk.read(prompt_ids, cancel, boundary=boundary, room=self._room)
         if question.cancelled:
-            trunk.rewind(min(self._shared, read_by.length))  # what other answers go on behind
+            trunk.rewind(min(self._shared, read_by.length))  # other answers continue there
             return started(decoder, trunk.answer(decoder, prompt_ids, config), cancel)
         most = min(own_tokens(question, self._shared), read_by.capacity - self._shared)
         full = BranchCache(read_by, self._shared, most)
         trunk.rewind(self._shared)
-        own = Levels(trunk.config, trunk.plan, self._models, lambda: trunk.plan, None, None, full=full)
-        own.use_budget(config.budget)
-        decoder = own.decoder(config, trunk.text, prompt_ids)
+        levels = Levels(trunk.config, trunk.plan, self._models, lambda: trunk.plan, None, None, full=full)
+        levels.use_budget(config.budget)
+        decoder = levels.decoder(config, trunk.text, prompt_ids)
         return started(decoder, trunk.answer(decoder, prompt_ids, config), cancel)
 
 
@@ -92,8 +92,8 @@ def number_together(levels: Levels, models: LoadedModels, plan: Plan, questions:
         )
         return Choice(1, device)
     shared = shared_tokens([question.prompt_ids for question in questions])
-    own = max(own_tokens(question, shared) for question in questions)
-    each = BranchCache.own_bytes(shape, own, levels.full.chunk_size) + plan.bytes_of(RETRIEVAL)
+    most = max(own_tokens(question, shared) for question in questions)
+    each = BranchCache.own_bytes(shape, most, levels.full.chunk_size) + plan.bytes_of(RETRIEVAL)
     each += plan.bytes_of(STREAMING)
     room = max(0, plan.usable_bytes - plan.total_bytes) // each
     number = min(len(questions), MOST_TOGETHER, room)

@@ -21,16 +21,15 @@ from core.generation.thinking import Part
 
 # Most rows that a round needs beyond the committed tokens: every guess and its bonus. Kept free at the context's end.
 LONGEST_ROUND = 64
-# What a greedy text ends in if it has come into a loop: a piece of up to so many tokens, so often, of so many in all
+# A greedy text is in a loop if it ends in a piece of up to so many tokens, so many times, of so many tokens in all
 LONGEST_LOOP, LOOP_TIMES, LOOP_TOKENS = 128, 5, 80
 
 
 def sampler_behind(rng: Generator, seed: int, num_written: int, *, speculative: bool) -> TokenSampler:
     """The sampler of an answer with this seed that has `num_written` tokens already.
 
-    Draws that decided what was written must not decide what follows. Plain decoding draws once a token, so it skips as
-    many draws and continues as if it had never stopped. The number of draws in speculation is unknown, because rejected
-    guesses took some; so every pair of seed and length starts at its own, unused place.
+    Used random numbers must not be used again. Plain decoding draws once a token, so it skips as many draws.
+    Speculation draws an unknown number, so every pair of seed and length has other random numbers.
     """
     if not speculative:
         sampler = TokenSampler(rng.manual_seed(seed))
@@ -57,7 +56,7 @@ class Answer:
 
     Args:
         written: the answer's tokens so far, if it continues an earlier one; all counts are of the new part.
-        context: tokens that prompt and answer may have together.
+        context: most tokens of prompt and answer together.
         oom_fallback: repeats rounds that ran out of device memory.
         link_calibration: bytes per second of a plain copy from host memory, where keys and values come from there.
         kv_bytes_per_token: of the target, to compute what plain decoding would have read.
@@ -113,7 +112,7 @@ class Answer:
         return self._after(verdict, *began)
 
     def passes(self) -> Passes[RoundDone]:
-        """As `round`, for somebody who computes the passes; its time counts waiting for others. Is not repeated."""
+        """As `round`; the caller computes the passes. Time includes waiting for others. Never repeated."""
         began = self._now()
         verdict = yield from self.decoder.passes(Context(self.tokens), self._dice)
         return self._after(verdict, *began)
@@ -136,7 +135,7 @@ class Answer:
         return RoundDone(text=shown, tokens=tuple(records), stats=self.stats(), thought=thought)
 
     def _read(self, token: int) -> tuple[Part, str]:
-        """What a token belongs to, and the text that it adds there."""
+        """Whether a token belongs to thought or answer, and the text that it adds there."""
         part: Part = "answer" if self._reader is None or token in self._text.eos_ids else self._reader.push(token)
         if part == "answer":
             return part, self._stream.push(token)
@@ -158,8 +157,8 @@ class Answer:
             self._num_thought += part != "answer"
             said = text if part == "answer" else self._thought[-1]
             in_answer = bool(likely) and part == "answer" and not ended
-            own, top = likely[place] if in_answer else (None, ())
-            records.append(TokenRecord(token, said, origin, self._round, p, q, own, top))
+            logprob, top = likely[place] if in_answer else (None, ())
+            records.append(TokenRecord(token, said, origin, self._round, p, q, logprob, top))
             self.stop_reason = self._reason(ended)
             if self.stop_reason is not None:
                 break
@@ -172,11 +171,14 @@ class Answer:
             return []
         num = len(verdict.tokens)
         logs = self.decoder.logits[:num].float().log_softmax(-1)
-        own = logs[torch.arange(num), torch.tensor(verdict.tokens)].tolist()
+        chosen = logs[torch.arange(num), torch.tensor(verdict.tokens)].tolist()
         best = logs.topk(count, -1)
         return [
-            (mine, tuple(Likely(token, self._text.decode([token]), value) for token, value in zip(*place, strict=True)))
-            for mine, *place in zip(own, best.indices.tolist(), best.values.tolist(), strict=True)
+            (
+                logprob,
+                tuple(Likely(token, self._text.decode([token]), value) for token, value in zip(*place, strict=True)),
+            )
+            for logprob, *place in zip(chosen, best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
     def _reason(self, ended: bool) -> StopReason | None:
@@ -193,14 +195,14 @@ class Answer:
         return None
 
     def finish(self) -> str:
-        """The whole text, including what was still held back."""
+        """The whole text, including any that was held back."""
         self._thought.append(self._inner.flush())
         if not self._watcher.stopped:
             self._shown.append(self._watcher.push(self._stream.flush()) + self._watcher.flush())
         return "".join(self._shown)
 
     def finished(self, *, reused_tokens: int, prefill_seconds: float) -> Finished:
-        """The last event of the answer, which has ended."""
+        """The last event of an answer that has ended."""
         assert self.stop_reason is not None, "the answer goes on"
         return Finished(
             text=self.finish(),

@@ -12,7 +12,7 @@ StopReason = Literal[
 
 
 class Likely(NamedTuple):
-    """A token that could have been written, and the model's log-probability of it before any sampling option."""
+    """A possible token, and its log-probability before any sampling option."""
 
     token_id: int
     text: str

@@ -19,7 +19,7 @@ SLICE_SECONDS = 0.25  # of computing, before the next lane's turn
 
 
 class Lane:
-    """An answer whose own rows of the full cache, behind the prompt that all lanes share, can be set aside."""
+    """An answer whose rows behind the lanes' common prompt can be set aside."""
 
     def __init__(self, answer: Answer, full: FullCache) -> None:
         self.answer, self._full = answer, full
@@ -61,12 +61,12 @@ class Lane:
         else:
             decoder.reset_meters()
             for model in decoder.models[:-1]:
-                model.cache.truncate(self._base)  # rows behind it may be another lane's
+                model.cache.truncate(self._base)  # later rows may be another lane's
             retry(lambda: decoder.start(Context(self.answer.tokens), cancel), decoder.forget)
         self._inside = True
 
     def leave(self) -> None:
-        """Set aside this lane's own rows of the full cache and the contents of its smaller caches."""
+        """Set aside this lane's rows of the full cache and the contents of its smaller caches."""
         retry = self.answer.oom_fallback.retry
         self._held = retry(self.answer.decoder.set_aside, lambda: None)
         self._suffix = retry(lambda: self._full.detach(self._base), lambda: None)
@@ -104,7 +104,7 @@ def raced(
         reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
         yield LaneEvent(None, progress)
     answers = [trunk.answer(d, prompt_ids, c) for d, c in zip(decoders, configs, strict=True)]
-    if cancel and cancel.is_set():  # perhaps while reading: no lane may begin on a half-read text
+    if cancel and cancel.is_set():  # perhaps while reading, and no lane may begin on a half-read text
         for answer in answers:
             answer.stop_reason = "cancelled"
     lanes = [Lane(answer, levels.full) for answer in answers]
@@ -112,7 +112,7 @@ def raced(
         yield from interleaved(lanes, cancel, seconds, reused, prefill_seconds)
     finally:
         with ExitStack() as ending:  # in reverse order; all are called, even if one fails
-            ending.callback(trunk.settle, list(prompt_ids))  # those that were read
+            ending.callback(trunk.settle, list(prompt_ids))
             for lane in lanes:
                 ending.callback(lane.end)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # White space that may stand between the parts of a document. Without a bound a model may write it for ever.
 WHITE_SPACE = r"[ ]{1,2}|\n[ ]{0,20}"
-LONGEST_MARK = 16  # tokens behind which a template's closed thought is looked for
+LONGEST_MARK = 16  # tokens at a prompt's end among which a closed thought is looked for
 
 
 class JsonMatcher:
@@ -39,8 +39,8 @@ class JsonMatcher:
         bits = (packed[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
         mask = bits.flatten()[: self._vocab].bool()
         if self._matcher.is_error() or not mask.any():
-            told = self._matcher.get_error().strip().partition("\n")[0] or "no token may come next"
-            raise BadGrammar(f"The JSON schema cannot be followed further ({told}).", hint="Use a simpler one.")
+            reason = self._matcher.get_error().strip().partition("\n")[0] or "no token may come next"
+            raise BadGrammar(f"The JSON schema cannot be followed further ({reason}).", hint="Use a simpler one.")
         return mask
 
 
@@ -72,11 +72,11 @@ class JsonGrammars:
         tokens = self._tokens_of(vocab)
         try:
             grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITE_SPACE})
-            failed, told = LLMatcher.validate_grammar_with_warnings(grammar, tokens)
+            failed, warnings = LLMatcher.validate_grammar_with_warnings(grammar, tokens)
         except ValueError as error:
-            failed, told = True, [str(error)]
+            failed, warnings = True, [str(error)]
         if failed:
-            why = " ".join(told[0].split())[:200].rstrip(".")
+            why = " ".join(warnings[0].split())[:200].rstrip(".")
             raise BadGrammar(f"The JSON schema cannot be followed: {why}.", hint="Leave that out of it.")
         return JsonMatcher(LLMatcher(tokens, grammar, log_level=0), vocab)
 

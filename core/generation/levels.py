@@ -52,7 +52,7 @@ class Levels:
     Args:
         plan: as it was made; `plan_now` returns the present one.
         offload: replaces the plan's placement. graphs: record passes.
-        full: a full cache that is there already.
+        full: an existing full cache.
     """
 
     def __init__(
@@ -152,14 +152,14 @@ class Levels:
         return GraphedPasses(name, model, cache, self._graphs, backend=self._models.backend)
 
     def try_graphs(self) -> None:
-        """Record a first pass of each model, so that failures are known before recordings are needed."""
+        """Record a first pass of each model, so that failures show at the start."""
         for model in filter(None, (self.parts.full, self.parts.retrieval, self.parts.draft)):
             if model.graphs is not None:
                 model.logits(Context([0]), 1)
                 model.cache.truncate(0)
 
     def likely_boundary(self, total: int) -> int:
-        """Where a book may end in a prompt: the running states there are kept, as they cannot go back. 0: no matter."""
+        """Where a book may end in a prompt, to keep running states there; 0: the model has none."""
         return max(0, total - LIKELY_QUESTION) if self.full.shape.recurrent else 0
 
     # -------------------- what the caches hold
@@ -198,16 +198,16 @@ class Levels:
 
     def held_chunks(self) -> torch.Tensor:
         """Chunk numbers in the retrieval cache, [L, H_kv, n] int64."""
-        own, ranks = self.retrieval.held_chunks(), self._models.ranks
-        return ranks.held_chunks(own) if ranks else own
+        held, ranks = self.retrieval.held_chunks(), self._models.ranks
+        return ranks.held_chunks(held) if ranks else held
 
     def chunk_weights(self) -> torch.Tensor:
         """See `core.caches.policies.chosen_weights`: [C] float32; empty: none was chosen."""
         held, ranks = self.retrieval.held_chunks(), self._models.ranks
         if held.shape[2] == 0:
             return torch.empty(0)
-        own = chosen_weights(held, self._chooser.scores)
-        return ranks.chunk_weights(own) if ranks else own
+        weights = chosen_weights(held, self._chooser.scores)
+        return ranks.chunk_weights(weights) if ranks else weights
 
     @property
     def holds_all_chunks(self) -> bool:

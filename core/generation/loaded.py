@@ -11,7 +11,7 @@ from core.parallel.rank_pool import RankPool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModels:
-    """A target and what speculates for it."""
+    """A target and the models that guess for it."""
 
     target: LoadedModel
     draft: LoadedModel | None = None
@@ -21,5 +21,5 @@ class LoadedModels:
 
     @property
     def looking(self) -> nn.Module:
-        """The model for passes over the retrieval cache, never over the full one."""
+        """The model for passes over the retrieval cache."""
         return self.target.module if self.self_draft is None else self.self_draft

@@ -1,4 +1,4 @@
-"""Where the target's keys and values lie, and how the plan follows when that changes during work."""
+"""Where the target's keys and values lie; the plan is updated when that changes during work."""
 
 import logging
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class Placement:
         self._cpu_attention: Choice[float | None] | None = None
 
     def layers_moved(self) -> None:
-        """The device ran out of memory: fewer layers are resident than before."""
+        """The device ran out of memory, and fewer layers are resident."""
         self.plan = placed(self.plan, self._full.resident_layers, "the device ran out of memory, and the others went")
         self.update()
 
@@ -63,8 +63,8 @@ class Placement:
         self._changed()
 
     def _measured_link(self) -> Choice[float]:
-        own = partial(measure_link, self._full.shape.device)
-        return self._ranks.link(own) if self._ranks else own()
+        measure = partial(measure_link, self._full.shape.device)
+        return self._ranks.link(measure) if self._ranks else measure()
 
     def _choose_cpu_attention(self) -> Choice[float | None]:
         shape = self._full.shape
@@ -72,8 +72,8 @@ class Placement:
         if choice.value is not None:
             return choice
         piece = self._full.host_memory[0].rows.shape[1:]
-        own = partial(measure_sharing, piece, shape.num_heads, self._full.chunk_size, shape.dtype, shape.device)
+        measure = partial(measure_sharing, piece, shape.num_heads, self._full.chunk_size, shape.dtype, shape.device)
         try:
-            return share_of(self._ranks.sharing(own) if self._ranks else own())
+            return share_of(self._ranks.sharing(measure) if self._ranks else measure())
         except torch.OutOfMemoryError:
             return Choice(0.0, "the device had no room to measure it")

@@ -1,8 +1,7 @@
 """Brings the full cache to a prompt: chunk by chunk through all layers, or in large blocks layer by layer.
 
-Chunk by chunk, every chunk needs all earlier keys and values of the layers in host memory, so link traffic grows with
-the square of the prompt; layer by layer they come once a block. Both write the same rows, landmarks and queries.
-Knows nothing of conversations or callers.
+Chunk by chunk, every chunk brings all earlier rows of layers in host memory over the link; layer by layer they come
+once a block. Both write the same rows, landmarks and queries.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -27,7 +26,7 @@ class Prefill:
         layers: of the target, if they can be called one by one; None: chunk by chunk only.
         chunk: tokens of a pass.
         block: tokens that go through a layer before the next one begins; at most one chunk: chunk by chunk.
-        lent: a context around reading by layers, in which other parts free memory.
+        lent: a context around reading by layers in which other caches free their memory.
         shrunk: called with the new `block` after the device ran out of memory.
     """
 

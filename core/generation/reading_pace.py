@@ -1,16 +1,16 @@
-"""How long the rest of a reading takes: attention makes late tokens slower than early ones, by how much is learned."""
+"""How long the rest of a reading takes. Attention makes late tokens slower than early ones; chunks show by how much."""
 
 import time
 from typing import NamedTuple
 
 from core.generation.events import PrefillProgress
 
-# A token at this position costs twice what the first one costs: 8192 on the bundled model. Other models and machines
-# are somewhere between a quarter of it and many times as far; the first chunks that they read tell.
+# A token at this position costs twice as much as the first one, on the bundled model. On others it is a quarter of this
+# up to many times as much, which the first chunks show.
 USUAL_DOUBLING = 8192.0
 LEAST_DOUBLING, MOST_DOUBLING = USUAL_DOUBLING / 8, USUAL_DOUBLING * 64
-LEAST_READ = 1024  # tokens of a reading that tells what others take: a question alone costs mostly its passes
-PRIOR_CHUNKS = 0.1  # how many chunks the usual value weighs: it may be wrong by a factor, a chunk by a third
+LEAST_READ = 1024  # tokens of a reading that predicts others: the time of a question is mostly its passes' fixed cost
+PRIOR_CHUNKS = 0.1  # weight of the usual value, in chunks: it may be wrong by a factor, a chunk by a third
 
 
 class Work(NamedTuple):
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 class ReadingPace:
     """What the chunks of one engine have cost: a least-squares fit of seconds to tokens and pairs.
 
-    The usual relation of the two counts as PRIOR_CHUNKS chunks, so that one slow chunk decides nothing.
+    The usual relation of the two weighs PRIOR_CHUNKS chunks, so that one slow chunk changes little.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class ReadingPace:
         self._unit_of_texts: float | None = None  # the same, in the newest reading of a text
 
     def learn(self, before: Work, after: Work, seconds: float) -> None:
-        """A chunk took this long."""
+        """Add a chunk that took this long."""
         tokens, pairs = after.tokens - before.tokens, after.pairs - before.pairs
         self._tt += tokens * tokens
         self._tp += tokens * pairs
@@ -60,7 +60,7 @@ class ReadingPace:
         """The position at which a token costs twice what the first one costs."""
         prior = PRIOR_CHUNKS * self._largest**2
         a, b, d = self._tt + prior, self._tp - prior * USUAL_DOUBLING, self._pp + prior * USUAL_DOUBLING**2
-        per_token, per_pair = d * self._ts - b * self._ps, a * self._ps - b * self._ts  # times the determinant
+        per_token, per_pair = d * self._ts - b * self._ps, a * self._ps - b * self._ts  # each times the determinant
         if per_token <= 0 or per_pair <= 0:
             return USUAL_DOUBLING
         return min(max(per_token / per_pair, LEAST_DOUBLING), MOST_DOUBLING)

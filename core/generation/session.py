@@ -1,7 +1,6 @@
-"""A conversation about a book: questions and answers, as text and as the token ids that were really written.
+"""A conversation about a book: questions as text, answers as the token ids that were written.
 
-Immutable; an edit, a regenerate or a branch is another conversation with a common prefix, and the engine reads only
-the tokens behind that prefix.
+Immutable: an edit, a regenerate or a branch is another conversation with a common prefix.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ class Conversation:
         return replace(self, turns=(*self.turns[:-1], replace(self.turns[-1], answer_ids=token_ids)))
 
     def until(self, turn: int) -> "Conversation":
-        """The first `turn` turns only, from which an edited or regenerated question continues."""
+        """The first `turn` turns, behind which an edited or regenerated question continues."""
         return replace(self, turns=self.turns[:turn])
 
     def prompt_ids(self, text: PromptText, thinking: str | None = None) -> list[int]:

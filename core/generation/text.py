@@ -1,8 +1,7 @@
 """Text to tokens and back: the chat template cut into segments, and a detokenizer for streams.
 
-A prompt is joined from separately tokenised segments. Template pieces may contain special tokens; books and
-questions never do, whatever they contain. Because a segment's tokens do not depend on its neighbours, the tokens of a
-book stay the same for every question, and answers keep the ids they were written with.
+A prompt is joined from separately tokenised segments, so a book has the same tokens for every question and answers keep
+their ids. Only template pieces contain special tokens.
 """
 
 import hashlib
@@ -28,11 +27,11 @@ PLAIN_TEMPLATE = (
 )
 ROLES = ("user", "assistant")  # the roles of a turn's messages
 REPLACEMENT = "\ufffd"
-# Most bytes of a UTF-8 character, and so most byte tokens that a detokenizer may have to wait for.
+# Most bytes of a UTF-8 character, so most byte tokens that a detokenizer waits for.
 LONGEST_CHARACTER = 4
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-# The date for chat templates that print today's, Llama's own default: it stands before the book, whose saved keys and
-# values hold for the tokens before it. It comes as a macro, because transformers hands templates plain data only.
+# The date for chat templates that print today's, which stands before the book: saved books need the same one every day.
+# This is Llama's default. A macro, because transformers passes only plain data to templates.
 TODAY = datetime(2024, 7, 26)
 DATED = "{{% macro strftime_now(format) %}}{{{{ format{} }}}}{{% endmacro %}}\n".format(
     "".join(
@@ -85,14 +84,14 @@ class PromptText(Protocol):
         """Template text before, between and behind messages of these roles. Raises CoreError if there is none.
 
         Args:
-            thinking: a wish that the template knows (`core.generation.thinking`); None: as the model is set up.
+            thinking: a wish that the template supports (`core.generation.thinking`); None: the model's default.
         """
 
     def without_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """The tokens of an answer that begins with a thought, without it: what later prompts have."""
+        """The tokens of an answer without its thought, for later prompts."""
 
     def thought_over(self, prompt_ids: list[int], written: Sequence[int]) -> list[int]:
-        """A prompt before an answer whose text has begun: it leaves no thought open that `written` does not end."""
+        """The prompt of an answer whose text has begun, without an open thought that `written` does not end."""
 
 
 class ChatText:
@@ -100,7 +99,7 @@ class ChatText:
 
     marks: Tags | Channels | None = None
     switches: Mapping[str, Mapping[str, Any]] = NOTHING  # by wish; of an instance: see `switches_of`
-    thinks: str = ""  # the wish that the model is set up with, of `switches`; "": another, or there are none
+    thinks: str = ""  # the default wish, of `switches`; "": another, or there are none
     _grammars: JsonGrammars | None = None  # made at the first use
     _open_ends: Sequence[Sequence[int]] = ()  # the ends of prompts that leave a thought open
 
@@ -119,14 +118,14 @@ class ChatText:
         self._find_switches()
 
     def _find_switches(self) -> None:
-        """What the template says of thoughts. One that always opens them is on, and cannot be off."""
+        """Find the template's switches for thoughts. One that always opens a thought cannot be switched off."""
 
         def shown(options: Mapping[str, Any]) -> str:
             return self._rendered([{"role": "user", "content": "?"}], self._options | dict(options))
 
         try:
             usual = shown({})
-        except TemplateError:  # as odd as it is, `pieces` will say so
+        except TemplateError:  # `pieces` reports it
             return
         switches = switches_of(shown)
         self.switches = switches
@@ -134,7 +133,7 @@ class ChatText:
             return
         try:
             ends = [self.pieces(ROLES[:1], wish)[-1] for wish in (None, *switches)]
-        except InvalidSetting:  # the first prompt will say so
+        except InvalidSetting:  # the first prompt reports it
             return
         self._open_ends = [end for end in ends if self.marks.ends_open(end)]
         if not switches and self._open_ends:
@@ -221,8 +220,8 @@ class ChatText:
             raise _unplaced(str(error)) from error
         pieces: list[str] = []
         for mark, role in zip(marks, roles, strict=True):
-            before, found, rendered = rendered.partition(mark)
-            if not found:
+            before, is_there, rendered = rendered.partition(mark)
+            if not is_there:
                 raise _unplaced(f"a message of the {role} is left out")
             pieces.append(before)
         pieces.append(rendered)
@@ -303,8 +302,7 @@ def _unplaced(reason: str) -> InvalidSetting:
 class StreamDecoder:
     """Turns tokens into text one by one, never emitting half a character.
 
-    Decoding the end of the answer is enough: a token's text depends at most on the token before it (leading spaces),
-    so the last word boundary is kept as context.
+    A token's text depends at most on the token before it (leading spaces), so only the end of the answer is decoded.
     """
 
     def __init__(self, text: ChatText) -> None:
@@ -344,10 +342,10 @@ class StopWatcher:
         if self.stopped:
             return ""
         self._held += text
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if found:
+        places = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if places:
             self.stopped = True
-            shown, self._held = self._held[: min(found)], ""
+            shown, self._held = self._held[: min(places)], ""
             return shown
         keep = max((self._overlap(stop) for stop in self._stops), default=0)
         cut = len(self._held) - keep

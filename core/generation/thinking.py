@@ -1,7 +1,6 @@
-"""Thoughts: what a model writes before its answer, told apart by the ids of the tokens that mark them.
+"""Thoughts: text before the answer, recognised by the ids of the tokens that mark them.
 
-Marks count only as single tokens of the tokenizer, so no text that merely looks like one begins or ends a thought.
-Knows nothing of engines.
+Marks are single tokens, so no text that looks like one begins or ends a thought.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +17,10 @@ TAGS = (("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", 
 # The response format of gpt-oss ("harmony"): <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final
 CHANNELS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
 FINAL = "final"
-LONGEST_HEADER = 16  # tokens between <|start|> and <|message|>; a longer one is none
+LONGEST_HEADER = 16  # tokens between <|start|> and <|message|>; anything longer is no header
 SWITCHES = ("enable_thinking", "thinking")  # variables of chat templates that turn the thought on and off
 EFFORTS = ("low", "medium", "high")  # of `reasoning_effort`
-WISHES = ("on", "off", *EFFORTS)  # what a chat template may be told about thoughts
+WISHES = ("on", "off", *EFFORTS)  # settings for thoughts that a chat template may support
 
 
 class ThoughtReader(Protocol):
@@ -30,7 +29,7 @@ class ThoughtReader(Protocol):
     thinking: bool  # whether a thought is open
 
     def push(self, token_id: int) -> Part:
-        """What the next token belongs to. Marks, and white space between thought and answer, belong to neither."""
+        """Whether the next token belongs to thought or answer; marks and white space between them to neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Tags:
         return next((token == self.opening for token in reversed(ids) if token in (self.opening, self.closing)), False)
 
     def opened_before(self, ids: Sequence[int]) -> bool:
-        """Whether an answer that has a thought began inside it."""
+        """Whether an answer with a thought began inside it."""
         return next((token == self.closing for token in ids if token in (self.opening, self.closing)), False)
 
     def reader(self, *, inside: bool, blank: Blank, final: Callable[[Sequence[int]], bool]) -> ThoughtReader:
@@ -77,7 +76,7 @@ class TagReader:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Messages with headers; every one but the final one is thought."""
+    """Messages with headers; all but the final one are thought."""
 
     start: int
     channel: int
@@ -125,7 +124,7 @@ def marks_of(tokenizer: PreTrainedTokenizerBase) -> Tags | Channels | None:
     known = tokenizer.get_added_vocab()
     if all(name in known for name in CHANNELS):
         return Channels(*(known[name] for name in CHANNELS))
-    pairs = (Tags(known[one], known[two]) for one, two in TAGS if one in known and two in known)
+    pairs = (Tags(known[opening], known[closing]) for opening, closing in TAGS if opening in known and closing in known)
     return next(pairs, None)
 
 
@@ -139,7 +138,7 @@ def switches_of(render: Callable[[Mapping[str, Any]], str]) -> dict[str, dict[st
     def texts(name: str, values: Sequence[object]) -> set[str]:
         try:
             return {render({name: value}) for value in values}
-        except (TemplateError, TypeError, ValueError):  # it expects another kind of value
+        except (TemplateError, TypeError, ValueError):  # the template expects another kind of value
             return set()
 
     for name in SWITCHES:

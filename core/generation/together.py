@@ -1,8 +1,7 @@
-"""Answers that are decoded together: rounds ask for passes, and passes that one model computes become one.
+"""Answers that are decoded together: rounds yield the passes they need, and passes of one model are joined.
 
-The cheapest model's passes come first, so that all answers arrive at the full cache before it is read: then one pass
-verifies the guesses of all. Nothing an answer draws depends on the others. When one ends, the next question is read and
-takes its place.
+The cheapest model's passes come first, so that one pass over the full cache verifies the guesses of all answers. No
+answer's draws depend on the others.
 """
 
 import threading
@@ -30,7 +29,7 @@ class Question(NamedTuple):
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was."""
+        """Whether the question was cancelled."""
         return self.cancel is not None and self.cancel.is_set()
 
 
@@ -57,10 +56,10 @@ class _Seat:
         self._since, self._own_before = time.perf_counter(), model.meter.seconds
 
     def give(self, logits: Tensor) -> RoundDone | None:
-        """Go on with the logits that were wanted, to the next pass (None) or to the end of the round."""
+        """Continue with the logits of the pass, to the next pass (None) or the end of the round."""
         assert self._passes is not None, "no round has begun"
-        own = self._sampled.model.meter.seconds - self._own_before
-        self.answer.decoder.waited_seconds += time.perf_counter() - self._since - own
+        computing = self._sampled.model.meter.seconds - self._own_before
+        self.answer.decoder.waited_seconds += time.perf_counter() - self._since - computing
         try:
             self._ask(self._passes.send(self._sampled.probs_of(logits, self.wanted.context, self.wanted.keep)))
         except StopIteration as done:
@@ -75,7 +74,7 @@ class _Seat:
 
 
 class Together:
-    """The answers that are being decoded, by number. Each has caches of its own."""
+    """The answers that are being decoded, by number, each with its caches."""
 
     def __init__(self) -> None:
         self._seats: dict[int, _Seat] = {}
@@ -84,11 +83,11 @@ class Together:
         return len(self._seats)
 
     def join(self, number: int, answer: Answer) -> None:
-        """Let an answer take part from the next step on."""
+        """Add an answer, from the next step on."""
         self._seats[number] = _Seat(answer)
 
     def leave(self, number: int) -> None:
-        """End an answer in the middle of its round: what was committed stays."""
+        """End an answer in the middle of its round; committed tokens stay."""
         self._seats.pop(number).close()
 
     def close(self) -> None:
@@ -97,9 +96,9 @@ class Together:
             self.leave(number)
 
     def step(self) -> list[tuple[int, RoundDone]]:
-        """One pass of one model for all answers that need it now; returns the rounds that it has ended.
+        """One pass of one model for all answers that need it now; returns the rounds that it has completed.
 
-        An answer that has ended, by its `stop_reason`, has left.
+        Answers with a `stop_reason` are removed.
         """
         for seat in self._seats.values():
             seat.start()
@@ -120,10 +119,10 @@ class Together:
 
 
 class Reader(Protocol):
-    """Brings prompts into caches of their own; `core.generation.branches` is one."""
+    """Reads prompts into separate caches; `core.generation.branches` is one."""
 
     def opened(self, question: Question) -> Generator[PrefillProgress, None, Answer]:
-        """Read a prompt, and return its answer, ready for the first round; cancelled if reading was."""
+        """Read a prompt and return its answer, ready for the first round; cancelled if reading was cancelled."""
 
 
 def answered_together(reader: Reader, questions: Sequence[Question], most: int) -> Generator[LaneEvent]:
@@ -153,7 +152,7 @@ def answered_together(reader: Reader, questions: Sequence[Question], most: int) 
                 yield LaneEvent(number, done)
                 if answers[number].stop_reason is not None:
                     yield ends.pop(number)()
-                    del answers[number]  # and its caches
+                    del answers[number]  # frees its caches
     finally:
         together.close()
 
@@ -161,7 +160,7 @@ def answered_together(reader: Reader, questions: Sequence[Question], most: int) 
 def _opened(
     reader: Reader, number: int, question: Question
 ) -> Generator[LaneEvent, None, tuple[Answer, Callable[[], LaneEvent]]]:
-    """Read a prompt; its answer, and what makes the last event."""
+    """Read a prompt; returns its answer, and a function that makes the last event."""
     steps = reader.opened(question)
     started, reused = time.perf_counter(), 0
     while True:
@@ -208,12 +207,12 @@ def in_order(events: Iterable[LaneEvent], count: int) -> Iterator[tuple[int, Eve
     """The events of all questions with their numbers, one question after the other, as soon as they can come."""
     waiting: list[deque[Event]] = [deque() for _ in range(count)]
     now = 0
-    for one in events:
-        waiting[one.lane or 0].append(one.event)
+    for lane_event in events:
+        waiting[lane_event.lane or 0].append(lane_event.event)
         while now < count and waiting[now]:
             event = waiting[now].popleft()
             yield now, event
             now += isinstance(event, Finished)
-    for number in range(now, count):  # behind one that was cancelled before its turn, and so never finished
+    for number in range(now, count):  # after one that was cancelled before its turn and has no last event
         for event in waiting[number]:
             yield number, event

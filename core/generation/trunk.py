@@ -1,4 +1,4 @@
-"""What parts of the engine need of the engine itself."""
+"""The engine as `core.generation` sees it."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,14 +13,14 @@ from core.planning.plan import Plan
 
 
 class Trunk(Protocol):
-    """What is needed of an engine."""
+    """An engine that reads prompts and makes answers."""
 
     config: EngineConfig
     text: ChatText
 
     @property
     def plan(self) -> Plan:
-        """As it holds now."""
+        """The present plan."""
 
     def use_budget(self, budget: int | None) -> int:
         """Set the budget of the retrieval cache."""
@@ -31,7 +31,7 @@ class Trunk(Protocol):
         """Bring the full cache to a prompt."""
 
     def rewind(self, length: int) -> int:
-        """Forget what was read from a length on."""
+        """Forget the conversation from a length on."""
 
     def settle(self, tokens: list[int]) -> None:
         """Set the committed tokens."""

@@ -1,6 +1,6 @@
-"""Rank 0's orders to the others: everything that changes the target's caches, in the order rank 0 does it itself.
+"""Rank 0's orders to the others: every change of the target's caches, in rank 0's order.
 
-Every order is a plain value that can be sent; `carry_out` does on a rank's share what rank 0 did on its own.
+An order is a plain value that can be sent; `carry_out` does on a rank's share what rank 0 did on its share.
 """
 
 import math
@@ -109,7 +109,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A retrieval cache chooses its chunks again: each rank for its own heads, by its own queries."""
+    """A retrieval cache chooses its chunks again: each rank for its heads, by its queries."""
 
     model: str
 
@@ -119,7 +119,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Store under a number what a retrieval cache holds."""
+    """Set the contents of a retrieval cache aside under a number."""
 
     model: str
     number: int
@@ -130,7 +130,7 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """Hold again what was stored under a number."""
+    """Put contents back that were set aside under a number."""
 
     model: str
     number: int
@@ -142,7 +142,7 @@ class PutBack:
 
 @dataclass(frozen=True, slots=True)
 class ForgetPart:
-    """Free what was stored under a number."""
+    """Free contents that were set aside under a number."""
 
     model: str
     number: int
@@ -153,7 +153,7 @@ class ForgetPart:
 
 @dataclass(frozen=True, slots=True)
 class CountVotes:
-    """The full cache counts what every row attends to, or what the last ones do."""
+    """The full cache counts the votes of every row, or of the last ones."""
 
     wanted: bool
 
@@ -243,12 +243,12 @@ class MeasureSharing:
         """[2] float64: the numbers of `Sharing`; the host's is infinite where the device has no room to measure."""
         shape, piece = share.full.shape, share.full.host_memory[0].rows.shape[1:]
         try:
-            found = measure_sharing(
+            sharing = measure_sharing(
                 piece, shape.num_heads, share.full.chunk_size, shape.dtype, shape.device, self.size_bytes
             )
         except torch.OutOfMemoryError:
-            found = Sharing(0.0, math.inf)
-        return torch.tensor(found, dtype=torch.float64)
+            sharing = Sharing(0.0, math.inf)
+        return torch.tensor(sharing, dtype=torch.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Rank 0's caches: the ordinary ones, which also send every change outside a pass to the other ranks."""
+"""Rank 0's caches, which also send every change outside a pass to the other ranks."""
 
 from collections.abc import Callable
 from itertools import count
@@ -83,12 +83,12 @@ class LedRetrievalCache(RetrievalCache):
         self._aside: dict[int, int] = {}  # numbers of the parts set aside, by identity
 
     def select(self) -> None:
-        """Choose chunks again on every rank at the same time, each for its own heads."""
+        """Choose chunks again on every rank at the same time, each for its heads."""
         self._tell(Select(self._name))
         super().select()
 
     def set_aside(self) -> HeldPart:
-        """What is held now, on every rank: each holds other chunks for its heads."""
+        """Set the present contents aside on every rank: each holds other chunks for its heads."""
         number = next(self._numbers)
         self._tell(SetAside(self._name, number))
         part = super().set_aside()

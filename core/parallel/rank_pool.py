@@ -99,7 +99,7 @@ class RankPool:
     # -------------------- telling
 
     def tell(self, order: Order) -> None:
-        """Send every rank what rank 0 does outside of a pass. A lost rank is noticed in the next pass."""
+        """Send an order to every rank, outside of a pass. A lost rank shows in the next pass."""
         if self._failure is not None or not self._end.alive:
             return
         try:
@@ -171,7 +171,7 @@ class RankPool:
         return Sharing(link, host)
 
     def _measured(self, order: Order, own: Callable[[], Found]) -> tuple[Found, list[list[float]]]:
-        """What rank 0 and the others found at the same time; nobody's answer is left over if `own` raises."""
+        """Measurements of rank 0 and of the others, taken at the same time; all are received even if `own` raises."""
         self.tell(order)
         self._check()
         try:
@@ -207,10 +207,10 @@ class RankPool:
     def _lost(self) -> WorkerLost:
         """Find out which rank was lost and why, and end the others."""
         until = time.monotonic() + LAST_WORDS_SECONDS
-        while (found := self._cause()) is None and time.monotonic() < until:
+        while (cause := self._cause()) is None and time.monotonic() < until:
             time.sleep(0.02)
         self.close()
-        rank, reason = found or next(
+        rank, reason = cause or next(
             ((rank, said.reason) for rank, said in self._reports.items()), (1, "does not answer")
         )
         return WorkerLost(rank, self.num_ranks, reason)
@@ -253,7 +253,7 @@ def slowest_link(own: Choice[float], others: Sequence[float], which: str) -> Cho
 
 
 class PassClock:
-    """How long rank 0's pass has been running; one thread runs passes, another reads the clock."""
+    """How long rank 0's pass has been running, for another thread than the one that runs passes."""
 
     def __init__(self) -> None:
         self._begun: float | None = None

@@ -1,4 +1,4 @@
-"""A rank other than 0: a process that loads its share of the target and carries out rank 0's orders until it ends."""
+"""A rank other than 0: a process that loads its share of the target and carries out rank 0's orders."""
 
 import os
 import signal

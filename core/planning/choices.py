@@ -12,9 +12,8 @@ from core.models.loader import ModelDims
 from core.models.quantised import FORMATS
 from core.planning.hardware import Machine
 
-# Attention of T rows to a cached token takes 4 T H D operations, bringing it from the host 4 H_kv D bytes: at 100
-# TFLOP/s and 25 GB/s both take equally long at T = 4000 H_kv / H, here in whole 64s. Longer chunks of a prompt are not
-# read faster.
+# Attention of T rows to a cached token takes 4 T H D operations, bringing it from the host 4 H_kv D bytes: equally long
+# at 100 TFLOP/s, 25 GB/s and T = 4000 H_kv / H, here in whole 64s. Longer chunks are not read faster.
 LINK_BOUND_ROWS = 3968
 
 T = TypeVar("T")
@@ -95,9 +94,8 @@ def choose_kv(
 ) -> Choice[torch.dtype | None]:
     """The type that the target's keys and values are kept in; None: the type of computation.
 
-    On a processor they are kept in float16: half the memory, and half of what plain decoding reads. Whether they fit is
-    seen when the weights are there (`core.models.trial.kv_type`). Where a context is short they are few, and without
-    the compiled kernel it would cost time: then only if asked for.
+    Float16 on a processor: half the memory, and half of what plain decoding reads; loading checks that they fit
+    (`core.models.trial.kv_type`). Only on request where the context is short or there is no compiled kernel.
 
     Args:
         compiles: whether the compiled kernel can be had.
@@ -134,7 +132,7 @@ def _why_wide(config: EngineConfig, target: ModelDims, *, compiles: bool) -> str
 # Operations a second of a core that reads: a model of 1.5e9 parameters, 10,519 tokens at 87 a second (2 cores of an AMD
 # EPYC with AVX-512, 2026-11-25).
 READING_FLOPS = 1.3e11
-PIECE_SECONDS = 1.5  # that progress and Stop wait for
+PIECE_SECONDS = 1.5  # between two looks at progress and Stop
 LEAST_PIECE = 64
 
 
@@ -143,8 +141,7 @@ def choose_prefill_chunk(
 ) -> Choice[int]:
     """Tokens to read in one pass: a power of two on a processor, by the parameters and the cores.
 
-    The last bit of a row may depend on the pieces of a long pass, so a clock chooses nothing here: a model reads in the
-    same pieces on a machine every time, and saved books name them.
+    A row's last bit may depend on the pieces, so they are the same on a machine every time, and saved books name them.
     """
     bound = LINK_BOUND_ROWS * target.num_kv_heads // target.num_heads
     if device == "cuda" and offloaded and bound > config.prefill_chunk:

@@ -1,10 +1,7 @@
-"""The plan for a machine: who guesses for the target, on one device, on several ranks, or on a machine described.
+"""The plan for a machine, with who guesses for the target: on one device, on several ranks, or on a described machine.
 
-Plain decoding and lookups need nothing beside the target. A draft is loaded where memory holds it, unless the full
-cache would lie on the device without it and not with it; a 4-bit copy of the target's weights where it is asked for,
-and where passes take as long as reading their weights, if it takes no context away.
-Whether guesses pay is measured while an answer is decoded. Level 2 verifies in every composition: the choice changes
-speed, never a text's distribution.
+A draft is loaded where it fits, unless it alone would move a part of the full cache away; a 4-bit copy where asked for
+or where it pays. Level 2 always verifies: the choice changes speed, never a text's distribution.
 """
 
 import sys
@@ -56,16 +53,16 @@ def compose(config: EngineConfig, plan_of: Planner, *, has_draft: bool) -> Plan:
     Raises:
         CoreError: as `plan_of`.
     """
-    found = _with_budget(config, plan_of, has_draft=has_draft)
-    if config.self_draft_bits is not None or not found.copy_pays:
-        return found
-    copied = replace(config, self_draft_bits=DRAFTING_BITS, context=found.context.value)
+    planned = _with_budget(config, plan_of, has_draft=has_draft)
+    if config.self_draft_bits is not None or not planned.copy_pays:
+        return planned
+    copied = replace(config, self_draft_bits=DRAFTING_BITS, context=planned.context.value)
     try:
         more = _with_budget(copied, plan_of, has_draft=has_draft)
     except (NotEnoughMemory, ContextTooSmall):
-        return found
-    alike = (more.resident_layers, more.budget) == (found.resident_layers, found.budget)
-    return replace(more, context=found.context, most_context=found.most_context) if alike else found
+        return planned
+    alike = (more.resident_layers, more.budget) == (planned.resident_layers, planned.budget)
+    return replace(more, context=planned.context, most_context=planned.most_context) if alike else planned
 
 
 def _with_budget(config: EngineConfig, plan_of: Planner, *, has_draft: bool) -> Plan:
@@ -73,41 +70,41 @@ def _with_budget(config: EngineConfig, plan_of: Planner, *, has_draft: bool) -> 
     if not config.retrieval.grows:
         return _with_guesser(config, plan_of, has_draft=has_draft)
     try:
-        found = _with_guesser(config, plan_of, has_draft=has_draft)
+        planned = _with_guesser(config, plan_of, has_draft=has_draft)
     except NotEnoughMemory:
         with suppress(CoreError):
             fewer = _with_guesser(_budgeted(config, usual // 2), plan_of, has_draft=has_draft)
             return replace(fewer, budget=Choice(usual // 2, f"there is no room for the usual {usual:,} tokens"))
         raise
-    return _roomier(config, replace(found, budget=Choice(usual, "as usual for the model")), plan_of)
+    return _roomier(config, replace(planned, budget=Choice(usual, "as usual for the model")), plan_of)
 
 
 def _budgeted(config: EngineConfig, budget: int) -> EngineConfig:
     return replace(config, retrieval=replace(config.retrieval, budget=budget))
 
 
-def _roomier(config: EngineConfig, found: Plan, plan_of: Planner) -> Plan:
+def _roomier(config: EngineConfig, planned: Plan, plan_of: Planner) -> Plan:
     """The plan with the larger budget that is forecast to decode fastest, where a GPU's passes wait for the link."""
-    if found.device.value != "cuda" or not found.layers_away or found.composition is None:
-        return found
-    usual, has_draft = config.retrieval.budget, found.composition.value.has_draft
-    alone, best = outline(found, usual), found
+    if planned.device.value != "cuda" or not planned.layers_away or planned.composition is None:
+        return planned
+    usual, has_draft = config.retrieval.budget, planned.composition.value.has_draft
+    alone, best = outline(planned, usual), planned
     least = alone
     for budget in (times * usual for times in LARGER):
         try:
-            plan = plan_of(replace(_budgeted(config, budget), context=found.context.value), has_draft)
+            plan = plan_of(replace(_budgeted(config, budget), context=planned.context.value), has_draft)
         except (NotEnoughMemory, ContextTooSmall):
             break
         if (ms := outline(plan, budget)) < least:
             because = "more guesses are right, and passes over the full cache wait for the link: forecast "
             because += f"{ms:.0f} ms a token instead of {alone:.0f} with {usual:,}"
             chosen = Choice(budget, because)
-            least, best = ms, replace(plan, budget=chosen, context=found.context, composition=found.composition)
+            least, best = ms, replace(plan, budget=chosen, context=planned.context, composition=planned.composition)
     return best
 
 
 def _with_guesser(config: EngineConfig, plan_of: Planner, *, has_draft: bool) -> Plan:
-    """The plan with the draft unless that alone would move a part of the full cache away; it names the composition."""
+    """The plan with the draft, unless it alone would move a part of the full cache away. Names the composition."""
 
     def named(plan: Plan, because: str, *, drafts: bool = False) -> Plan:
         one = Composition(default_method(has_draft=drafts), drafts, config.self_draft_bits or 16)
@@ -121,15 +118,16 @@ def _with_guesser(config: EngineConfig, plan_of: Planner, *, has_draft: bool) ->
     if methods:
         return named(plan_of(config, False), "no method that was asked for needs the draft")
     try:
-        found = plan_of(config, True)
+        drafting = plan_of(config, True)
     except (NotEnoughMemory, ContextTooSmall) as error:
         return named(plan_of(config, False), f"with the draft: {error.problem}")
-    if (away := found.layers_away) > 0:
-        alone = plan_of(replace(config, context=found.context.value), False)
+    if (away := drafting.layers_away) > 0:
+        alone = plan_of(replace(config, context=drafting.context.value), False)
         if not alone.layers_away:
-            beside = f"beside the draft {away} of {found.num_layers} layers of the full cache would wait in host memory"
+            layers = f"{away} of {drafting.num_layers} layers"
+            beside = f"beside the draft {layers} of the full cache would wait in host memory"
             return named(alone, beside)
-    return named(found, "the draft fits, too; whether guesses pay is measured in each answer", drafts=True)
+    return named(drafting, "the draft fits, too; whether guesses pay is measured in each answer", drafts=True)
 
 
 def compose_here(
@@ -141,8 +139,8 @@ def compose_here(
         InvalidSetting, NotEnoughMemory, ContextTooSmall: as `make_plan`.
     """
 
-    def plan(one: EngineConfig, has_draft: bool) -> Plan:
-        return make_plan(target, draft if has_draft else None, one, machine, size)
+    def plan(settings: EngineConfig, has_draft: bool) -> Plan:
+        return make_plan(target, draft if has_draft else None, settings, machine, size)
 
     return compose(config, plan, has_draft=draft is not None)
 
@@ -243,8 +241,8 @@ def compose_rig(
 ) -> RigPlan:
     """The plan with which loading would begin on a machine, made from configurations alone, without weights.
 
-    The plan is that of one device, or of each of several ranks, with the draft on the first. What this version does
-    not run is marked so: any width of weights, quantised or self-draft weights for several GPUs.
+    Of one device, or of each of several ranks, with the draft on the first. `runs` says what this version does not
+    run, such as quantised or self-draft weights on several GPUs.
 
     Args:
         config: without the GPUs and their memory, which `rig` states. bits: of the weights; None: as usual.
@@ -254,8 +252,8 @@ def compose_rig(
         InvalidSetting: an impossible number of bits or of GPUs.
     """
 
-    def plan(one: EngineConfig, has_draft: bool) -> Plan:
-        return plan_rig(target, draft if has_draft else None, one, rig, bits)
+    def plan(settings: EngineConfig, has_draft: bool) -> Plan:
+        return plan_rig(target, draft if has_draft else None, settings, rig, bits)
 
     return told_of(compose(config, plan, has_draft=draft is not None), target, config, rig)
 

@@ -12,7 +12,7 @@ from core.planning.choices import Choice
 from core.planning.hardware import Gpu, Machine, gpus_in_words
 
 PRODUCTS_SHARE = 0.5  # of the data sheet's rate that long prompts reach in practice: an assumption
-LIKE = "4090"  # a GPU given only by its memory, or with an unknown name, gets this one's nominal bandwidths
+LIKE = "4090"  # its nominal bandwidths serve for GPUs given by memory alone or with an unknown name
 HOST_BANDWIDTH = 12e9  # nominal, at which two server cores attend to rows in host memory, bytes per second
 HOST_BECAUSE = "nominal, as of two server cores"
 PROCESSOR_BANDWIDTH = 40e9  # nominal, of two channels of memory, bytes per second
@@ -23,7 +23,7 @@ OTHER_MAKERS = re.compile(r".*(?:\b(?:amd|intel|arc|radeon|instinct)\b|\brx ?\d{
 
 @dataclass(frozen=True, slots=True)
 class RowCosts:
-    """What the rows of a pass cost beside the reading of its bytes."""
+    """Costs of a pass's rows beside reading its bytes."""
 
     product: float  # of one more row: share of the time for which a product of one row reads its weights
     number: float = 0.0  # seconds for each number of keys and values, whatever the rows
@@ -42,7 +42,7 @@ class Bandwidths:
     link: Choice[float] | None  # from host memory to a GPU; None on the processor
     host: Choice[float] | None = None  # of host memory where the host attends; None: it does not
     rows: RowCosts = ON_GPU
-    products: Choice[float] | None = None  # operations per second in large products; None: not told, or measured apart
+    products: Choice[float] | None = None  # operations per second in large products; None: unknown, or measured apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class GpuKind:
     gib: float
     memory_gb_per_second: float
     link_gb_per_second: float
-    tflops: float | None = None  # of dense products in 16 bits, sums in 32; None: not told
-    pattern: str = ""  # of a driver's name for it, where the short name does not tell it apart
+    tflops: float | None = None  # of dense products in 16 bits, sums in 32; None: unknown
+    pattern: str = ""  # of the driver's name, where the short name is ambiguous
     described: bool = False  # by the user
 
     @property
@@ -99,8 +99,8 @@ KINDS = {  # the GPUs that a description can name, by their short name
 
 def kind_of(name: str) -> GpuKind | None:
     """The known data of a GPU with this name, the driver's or a data sheet's."""
-    found = (kind for key, kind in KINDS.items() if re.search(kind.pattern or rf"(?<!\w){key}(?!\d)", name.lower()))
-    return next(found, None)
+    kinds = (kind for key, kind in KINDS.items() if re.search(kind.pattern or rf"(?<!\w){key}(?!\d)", name.lower()))
+    return next(kinds, None)
 
 
 def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
@@ -113,9 +113,9 @@ def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
     if known or not gpu:
         return rates
     memory, link, products = (
-        Choice(one.value, f"{one.because}, as {gpu} is not known")
-        for one in (rates.memory, rates.link, rates.products)
-        if one
+        Choice(rate.value, f"{rate.because}, as {gpu} is not known")
+        for rate in (rates.memory, rates.link, rates.products)
+        if rate
     )
     return replace(rates, memory=memory, link=link, products=products)
 
@@ -151,8 +151,8 @@ def make_rig(
         count, kind = _described(assume) if assume is not None else (num_gpus or 1, gpu or KINDS[LIKE])
         gib = kind.gib if gpu_gib is None else gpu_gib
         name = kind.name if gpu_gib is None else f"{gib:g} GiB GPU"
-        one = Gpu(name, int(gib * GIB), int(gib * GIB))
-        machine = replace(machine, gpus=(one,) * count, unused_gpu=None)
+        device = Gpu(name, int(gib * GIB), int(gib * GIB))
+        machine = replace(machine, gpus=(device,) * count, unused_gpu=None)
         assumed.append(f"{count} x {name} with {gib:g} GiB" if gpu_gib is None else f"{count} x {name}")
     elif num_gpus is not None and num_gpus > len(here.gpus):
         if here.unused_gpu is not None:
@@ -186,17 +186,17 @@ def _check(assume: str | None, gpu_gib: float | None, num_gpus: int | None, host
 
 def _described(assume: str) -> tuple[int, GpuKind]:
     _check_maker(assume)
-    found = re.fullmatch(r"(?:(\d)x)?([\w-]+)", assume.strip().lower())
-    if found is None or found[2] not in KINDS or not 1 <= int(found[1] or 1) <= MOST_GPUS:
+    match = re.fullmatch(r"(?:(\d)x)?([\w-]+)", assume.strip().lower())
+    if match is None or match[2] not in KINDS or not 1 <= int(match[1] or 1) <= MOST_GPUS:
         names = ", ".join(f"1x{name}" for name in KINDS)
         raise InvalidSetting(
             f"The machine {assume!r} is unknown.", hint=f"Use cpu, {names}, 2x for two; or describe it: --gpu."
         )
-    return int(found[1] or 1), KINDS[found[2]]
+    return int(match[1] or 1), KINDS[match[2]]
 
 
 def _check_maker(name: str) -> None:
-    """Raises InvalidSetting where the name is that of a GPU which is not used here, whatever its figures."""
+    """Raises InvalidSetting where the name is that of a GPU that cannot be used here."""
     if APPLE.fullmatch(name.strip().lower()):
         raise InvalidSetting(
             f"{name!r} is an Apple Mac: its GPU has no CUDA, shares the processor's memory and is not used here.",
@@ -213,9 +213,9 @@ def described_gpu(text: str) -> GpuKind:
     """A GPU by its figures: "name,GB,GB/s of its memory,GB/s of its link[,TFLOPS]", or a JSON file of a `GpuKind`.
 
     Raises:
-        InvalidSetting: it is neither, or a figure is none, or it is another maker's.
+        InvalidSetting: neither of these, a figure that is no number, or a GPU of another maker.
     """
-    told: dict[str, Any]
+    description: dict[str, Any]
     _check_maker(text.partition(",")[0] if "," in text else "")
     try:
         if "," in text:
@@ -223,10 +223,10 @@ def described_gpu(text: str) -> GpuKind:
             fields = ("gib", "memory_gb_per_second", "link_gb_per_second", "tflops")
             if not 3 <= len(figures) <= 4:
                 raise ValueError(f"{len(figures)} figures")
-            told = {"name": name} | dict(zip(fields, map(float, figures), strict=False))
+            description = {"name": name} | dict(zip(fields, map(float, figures), strict=False))
         else:
-            told = json.loads(Path(text).expanduser().read_text(encoding="utf-8"))
-        kind = GpuKind(**{**told, "described": True})
+            description = json.loads(Path(text).expanduser().read_text(encoding="utf-8"))
+        kind = GpuKind(**{**description, "described": True})
         numbers = (kind.gib, kind.memory_gb_per_second, kind.link_gb_per_second, kind.tflops or 1.0)
         usable = isinstance(kind.name, str) and kind.name.isprintable() and 0 < len(kind.name) <= 80
         if not usable or not all(0 < float(number) < 1e6 for number in numbers):

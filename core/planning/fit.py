@@ -1,7 +1,6 @@
-"""What fits at each context: the memory of one device, or of one of several ranks, and how many layers stay on it.
+"""What fits at each context: as many of the first layers of the full cache as possible beside the weights.
 
-The full cache lies beside the weights if it fits there; else as many of its first layers as possible, with the others
-in host memory. On a processor both are the same RAM, and only a limit (`--gpu-memory`) divides it in two.
+The other layers wait in host memory. On a processor both are the same RAM, which only `--gpu-memory` divides.
 """
 
 from collections.abc import Callable
@@ -23,8 +22,8 @@ from core.planning.sizes import GIB, RETRIEVAL, CacheSizes, PlanRow, total, usab
 
 MOST_CONTEXT = 131_072
 STEP = 64  # tokens: contexts limited by memory are multiples of it
-LEAST_COPIED = 4e8  # parameters: 0.5 billion gain a third by a 4-bit copy, fewer were not tried
-LEAST_BEGUN = 8192  # tokens: with fewer an engine does not begin with all layers resident
+LEAST_COPIED = 4e8  # parameters: 0.5 billion decode a third faster with a 4-bit copy; fewer were not tried
+LEAST_BEGUN = 8192  # tokens: with room for fewer an engine does not begin with all layers resident
 # Reading layer by layer in n blocks brings a text (n - 1) / 2 times over the link; chunk by chunk the same holds with n
 # chunks. A block has at least an eighth of the context's tokens; free memory may make it longer.
 MOST_PREFILL_BLOCKS = 8
@@ -173,10 +172,10 @@ class Basis:
 
     @property
     def copy_pays(self) -> bool:
-        """Whether passes with a 4-bit copy would take a fraction of the time: of 16-bit weights beyond any cache."""
-        kept = self.target.disk_dtype.itemsize == 2 and self.bits.value not in FORMATS
+        """Whether passes with a 4-bit copy would be much faster: of 16-bit weights larger than any cache."""
+        in_16_bits = self.target.disk_dtype.itemsize == 2 and self.bits.value not in FORMATS
         large = self.size is not None and self.size.experts is None and self.size.num_parameters >= LEAST_COPIED
-        return self.packs and kept and large
+        return self.packs and in_16_bits and large
 
     def prefill_chunk(self, *, offloaded: bool) -> Choice[int]:
         """Tokens to read in one pass."""
@@ -194,7 +193,7 @@ class Basis:
         chunk, recorded = self.prefill_chunk(offloaded=offloaded).value, config.num_gpus
         widened = size is not None and not packs and bits in sizes.WIDENED_BITS[device]
         copied = self.drafts_apart and size is not None
-        found = {
+        bytes_by_name = {
             sizes.RUNTIME: 0 if self.on_gpu else sizes.RUNTIME_BYTES,
             sizes.TARGET_WEIGHTS: sizes.target_weight_bytes(target, size, dtype, bits, packs=packs),
             RETRIEVAL: sizes.retrieval_bytes(target, config, dtype),
@@ -206,7 +205,7 @@ class Basis:
             sizes.WIDENED: sizes.widened_bytes(size.dims, dtype, bits) if size and widened else 0,
             sizes.DRAFTING_WEIGHTS: sizes.self_draft_weight_bytes(size, packs=packs) if size and copied else 0,
         }
-        return tuple(PlanRow(name, size_bytes) for name, size_bytes in found.items() if size_bytes)
+        return tuple(PlanRow(name, size_bytes) for name, size_bytes in bytes_by_name.items() if size_bytes)
 
     def fixed_bytes(self, *, offloaded: bool) -> int:
         """Sum of `fixed_rows`."""
@@ -235,7 +234,7 @@ class Basis:
 
     @property
     def possible(self) -> int:
-        """The longest context, without regard to memory: the model's own where it is asked for, else MOST_CONTEXT."""
+        """The longest context regardless of memory: the model's where it is asked for, else at most MOST_CONTEXT."""
         asked = self.config.context or 0
         return self.target.max_context if asked > MOST_CONTEXT else min(self.target.max_context, MOST_CONTEXT)
 
@@ -249,11 +248,11 @@ class Basis:
         return largest_context(self.possible, lambda context: self.fit(context) is not None)
 
     def most_within(self, room: int, possible: int) -> int:
-        """The longest context of which all layers lie in so many bytes of the device; below STEP: none."""
+        """The longest context whose layers all fit in so many bytes of the device; below STEP: none."""
         return largest_context(possible, lambda length: self.cache.device_bytes(length, self.cache.layers) <= room)
 
     def most_begun(self, context: int) -> int:
-        """Tokens for which all layers are resident in an engine that may become one for `context`; 0: too few."""
+        """Tokens with which an engine for `context` begins, all layers resident; 0: too few."""
         if self.config.placement != "auto" or self.config.num_gpus > 1:
             return 0
         most = self.most_within(self.rooms.offloaded, context)

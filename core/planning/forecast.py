@@ -1,10 +1,7 @@
 """How fast a planned machine should decode, from bytes, rates and rows. Predictions, never results.
 
-A pass reads its weights and its keys and values once, computes for each row, and pays a fixed overhead per layer. It
-takes as long as the slowest of three that run in parallel: the device reading its own memory and computing, the link
-carrying the offloaded layers, the host reading what it attends to. TriForce's round is modelled as in arXiv 2211.17192
-with the best round shape. Every number has its source: measured here, nominal, published, or seen. Only the retrieval
-budget of a plan is chosen by it (`outline`): what decodes fastest is measured while it decodes.
+A pass takes a fixed time a layer and the slowest of device, link and host, which run in parallel. Rounds follow arXiv
+2211.17192 with the best shape. Of a plan it chooses the retrieval budget alone (`outline`).
 """
 
 from collections.abc import Sequence
@@ -33,7 +30,7 @@ LAYER_OVERHEAD = {"cpu": 2e-4, "cuda": 2.5e-4}
 # are not there yet, which the host gathers. They give 0.087 and 0.144 s for budgets of 4,096 and 8,192 of Llama2-7B's
 # shape, where a choice took 0.073 and 0.139 (NVIDIA H200, 2026-11-26).
 CHOOSING_SECONDS, NEW_SHARE, GATHERED = 0.03, 0.2, 7.3e9
-TOLD_LENGTHS = (2_000, 8_000, 32_000)  # tokens of text
+TOLD_LENGTHS = (2_000, 8_000, 32_000)  # tokens of text for which speeds are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +67,12 @@ OF_ANOTHER = "measured with another model, not with this one"
 
 
 def usual_acceptance(measured: tuple[float, float] | None) -> Acceptance:
-    """The acceptance measured with a pair, else the published one, which is another pair's."""
+    """The acceptance measured with this pair, else the published one of another pair."""
     return PUBLISHED if measured is None else Acceptance(*measured, "measured with this pair on generated books")
 
 
 def of_another(acceptance: Acceptance, name: str) -> Acceptance:
-    """An acceptance, marked where another model was measured."""
+    """An acceptance marked as another model's."""
     if not acceptance.because.startswith("published") or name == PUBLISHED_WITH:
         return acceptance
     return replace(acceptance, because=f"{acceptance.because}; {OF_ANOTHER}")
@@ -140,9 +137,8 @@ def fixed_seconds(device: str, num_layers: int) -> float:
 def pass_cost(device: str, reads: PassReads, rates: Bandwidths) -> PassCost:
     """Fixed cost, plus the slowest of three that run in parallel: device, link and host.
 
-    Further rows make the device's part longer: products by a share of their weights, attention by the work of their
-    query heads. The link carries the same bytes for one row and for many. Without a link (a processor has only one
-    memory) everything is read here.
+    Further rows make the device's part longer: products by a share of their weights, attention by their query heads.
+    The link carries the same bytes whatever the rows. A processor has no link and reads everything itself.
     """
     fixed, weights = fixed_seconds(device, reads.layers), reads.weights / rates.memory.value
     kv = reads.kv + (0 if rates.link else reads.link) + (0 if rates.host else reads.host)
@@ -181,17 +177,17 @@ def planned_reads(plan: Plan, target: ModelSize, draft: ModelSize | None, config
     if plan.bytes_of(WIDENED):  # in each pass every matrix is written in the type of computation, and read
         weights += 2 * dtype.itemsize * target.layer_parameters
     guessing = copied + target.self_draft_pass_bytes - target.self_draft_bytes if copied else weights
-    kept = min(experts.parameters * dtype.itemsize if experts else 0, weights, guessing)
+    expert_bytes = min(experts.parameters * dtype.itemsize if experts else 0, weights, guessing)
     used, heads = experts.used if experts else 1.0, heads_of(shape)
-    of = partial(PassReads.of, dims.num_layers, windows=windows, experts=kept, used=used, heads=heads)
+    of = partial(PassReads.of, dims.num_layers, windows=windows, experts=expert_bytes, used=used, heads=heads)
     away = (plan.resident_layers, plan.cpu_attention.value or 0.0)
     full = of(weights, kv * context, *away, windowed=dims.num_layers - plan.num_layers)
     reads = Reads(full=full, retrieval=of(guessing, kv * min(context, config.retrieval.budget)))
     if draft is None:
         return reads
     small, window = int(plan.bytes_of(DRAFT_WEIGHTS) * draft.pass_share), streaming_bytes(draft.dims, config, dtype)
-    own = PassReads.of(draft.dims.num_layers, small, window, heads=heads_of(draft.dims.shape(dtype, META)))
-    return replace(reads, draft=own)
+    drafting = PassReads.of(draft.dims.num_layers, small, window, heads=heads_of(draft.dims.shape(dtype, META)))
+    return replace(reads, draft=drafting)
 
 
 # -------------------- decoding
@@ -259,17 +255,17 @@ def predict(
 
 
 def outline(plan: Plan, budget: int) -> float:
-    """Milliseconds of a token behind the full context, by what a plan alone tells: to compare plans of one model."""
+    """Milliseconds of a token behind the full context, from the plan alone: to compare plans of one model."""
     sizes, weights, context = plan.cache_sizes, plan.bytes_of(TARGET_WEIGHTS), plan.context.value
     row, share = sizes.layers * sizes.row_bytes, plan.cpu_attention.value or 0.0
     full = PassReads.of(sizes.layers, weights, row * context, plan.resident_layers, share)
     reads = Reads(full=full, retrieval=PassReads.of(sizes.layers, weights, row * min(context, budget)))
-    found = predict_reads(plan.device.value, context, reads, plan.nominal, published_at(budget))
-    return found.triforce_ms_per_token
+    prediction = predict_reads(plan.device.value, context, reads, plan.nominal, published_at(budget))
+    return prediction.triforce_ms_per_token
 
 
 def lengths_below(context: int) -> Sequence[int]:
-    """Lengths of text for which speeds are told beside the planned context."""
+    """Lengths of text for which speeds are shown beside the planned context."""
     return [length for length in TOLD_LENGTHS if length < context]
 
 

@@ -61,8 +61,8 @@ class Machine:
     free_ram_bytes: int
     gpus: tuple[Gpu, ...]
     unused_gpu: UnusedGpu | None = None  # a GPU that torch cannot use, if there is no usable one
-    compiles: bool = False  # whether the processor's own kernel can be had, which widens 16 bits in registers
-    abilities: tuple[str, ...] = ()  # of the processor, for products of few bits; none: they are not known
+    compiles: bool = False  # whether the compiled kernel is available, which widens 16 bits in registers
+    abilities: tuple[str, ...] = ()  # of the processor, for products of few bits; empty: unknown
 
 
 def this_machine() -> Machine:
@@ -87,10 +87,10 @@ def _gpus() -> tuple[tuple[Gpu, ...], UnusedGpu | None]:
         properties = torch.cuda.get_device_properties(index)
         if not has_kernels((properties.major, properties.minor), torch.cuda.get_arch_list()):
             break
-        told = free.get(str(properties.uuid)) if index != torch.cuda.current_device() else None
-        if told is None:  # asking CUDA itself would take CONTEXT_BYTES for as long as this process lives
-            told, _ = torch.cuda.mem_get_info(index)
-        gpus.append(Gpu(properties.name, properties.total_memory, told))
+        free_bytes = free.get(str(properties.uuid)) if index != torch.cuda.current_device() else None
+        if free_bytes is None:  # asking CUDA itself would take CONTEXT_BYTES for as long as this process lives
+            free_bytes, _ = torch.cuda.mem_get_info(index)
+        gpus.append(Gpu(properties.name, properties.total_memory, free_bytes))
     return tuple(gpus), None if gpus else _unused(found=count > 0)
 
 
@@ -101,11 +101,11 @@ def has_kernels(capability: tuple[int, int], compiled_for: Sequence[str]) -> boo
         compiled_for: `torch.cuda.get_arch_list()`: sm_86 runs on 8.6 to 8.9, compute_90 on 9.0 and all newer ones.
     """
     for name in compiled_for:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", name)
-        if found is None:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", name)
+        if match is None:
             continue
-        built = (int(found[2]), int(found[3]))
-        if built <= capability and (found[1] == "compute" or built[0] == capability[0]):
+        built = (int(match[2]), int(match[3]))
+        if built <= capability and (match[1] == "compute" or built[0] == capability[0]):
             return True
     return not compiled_for
 
@@ -152,7 +152,7 @@ def cpu_name() -> str:
 
 
 def abilities(info: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
-    """What the processor has for products of few bits, as it is called; nothing where the system does not tell."""
+    """Names of the processor's instructions for products of few bits; empty where the system does not list them."""
     if not info.is_file():
         return ()
     lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -179,7 +179,7 @@ def _group_limits() -> list[tuple[int, int]]:
     """
     if not OWN_CGROUPS.is_file():
         return []
-    found = []
+    limits = []
     for line in OWN_CGROUPS.read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":  # version 2
@@ -188,15 +188,15 @@ def _group_limits() -> list[tuple[int, int]]:
             mount, names = CGROUPS / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        own = mount / path.lstrip("/")
-        for group in (own, *own.parents):
+        folder = mount / path.lstrip("/")
+        for group in (folder, *folder.parents):
             if not group.is_relative_to(mount):
                 break
             limit = _group_figure(group / names[0])
             if limit is not None:
                 used = (_group_figure(group / names[1]) or 0) - _reclaimable(group / "memory.stat", names[2])
-                found.append((limit, max(0, used)))
-    return found
+                limits.append((limit, max(0, used)))
+    return limits
 
 
 def _group_figure(file: Path) -> int | None:

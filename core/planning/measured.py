@@ -1,6 +1,6 @@
-"""What this machine reaches, measured: its processor, and the link beside the host's attention.
+"""Measured rates of this machine: its processor, and its link beside the host's attention.
 
-Forecasts rest on these rates where the machine is this one; the host's share of the attention follows from them.
+Forecasts for this machine, and the host's share of the attention, rest on them.
 """
 
 import math
@@ -38,9 +38,9 @@ SHARE_STEP = 0.05  # shares are multiples of it, so that most starts on one mach
 
 
 class Processor:
-    """What products and attention of passes reach on this processor, measured as passes compute them.
+    """Rates of products and attention on this processor, measured with the code that passes use.
 
-    Of each measurement the least time counts that was ever seen, because other work only makes it longer.
+    The least time ever seen counts, because other work only makes it longer.
     """
 
     def __init__(self) -> None:
@@ -70,9 +70,9 @@ class Processor:
             kernel: SmallRows | None = small_rows()
         except NoKernel:
             kernel = None
-        heads, dim, kept = PROBED_KV_HEADS, PROBED_DIM, torch.float32 if kernel is None else torch.float16
-        self._number_bytes = kept.itemsize
-        k, v = torch.full((2, 1, heads, PROBED_NUMBERS // (2 * heads * dim), dim), 0.01, dtype=kept)
+        heads, dim, kv_type = PROBED_KV_HEADS, PROBED_DIM, torch.float32 if kernel is None else torch.float16
+        self._number_bytes = kv_type.itemsize
+        k, v = torch.full((2, 1, heads, PROBED_NUMBERS // (2 * heads * dim), dim), 0.01, dtype=kv_type)
         if kernel is None:
             weights = torch.full((PROBED_BYTES // 4 // PROBED_WIDTH, PROBED_WIDTH), 0.01)
             product, attention = partial(functional.linear, weight=weights), cast(Any, attend)
@@ -180,8 +180,7 @@ def measure_sharing(
 ) -> Sharing:
     """Time a link that carries blocks while the host attends to others of the same shape with a round's queries.
 
-    As in a pass: each gets as many blocks as let both end together, by the measurement before, so that host memory
-    serves both all the time.
+    As in a pass, each gets as many blocks as let both end together by the last measurement, so host memory serves both.
 
     Args:
         piece: shape of a block, [2, H_kv, R, D].

@@ -1,7 +1,6 @@
 """NVIDIA GPUs as their driver lists them, and which build of torch suits them.
 
-Standard library only: launch.py uses it before anything is installed, and `hardware` if torch finds no GPU. Nothing
-here uses the network, imports torch or takes memory of a GPU.
+Standard library only, because launch.py uses it before anything is installed. No network, no torch, no GPU memory.
 """
 
 import ast
@@ -111,18 +110,18 @@ def _output(command: Sequence[str], seconds: float) -> tuple[int, str]:
 def _understood(out: str) -> DriverAnswer:
     gpus = []
     for row in csv.reader(out.splitlines(), skipinitialspace=True):
-        told = dict(zip(FIELDS, row, strict=False))
-        driver = version_of(told.get("driver_version", ""))
+        values = dict(zip(FIELDS, row, strict=False))
+        driver = version_of(values.get("driver_version", ""))
         if len(row) < len(FIELDS) - 1 or not driver:
             return DriverAnswer(failure=f"gives an answer that is not understood: {' '.join(row)[:80]!r}")
         gpus.append(
             DriverGpu(
-                name=told["name"],
+                name=values["name"],
                 driver=driver,
-                uuid=told["uuid"].removeprefix("GPU-"),
-                total_bytes=_mib(told["memory.total"]),
-                free_bytes=_mib(told["memory.free"]),
-                capability=version_of(told.get("compute_cap", "")) or None,
+                uuid=values["uuid"].removeprefix("GPU-"),
+                total_bytes=_mib(values["memory.total"]),
+                free_bytes=_mib(values["memory.free"]),
+                capability=version_of(values.get("compute_cap", "")) or None,
             )
         )
     return DriverAnswer(tuple(gpus))
@@ -231,13 +230,13 @@ class InstalledTorch:
 def installed_torch() -> InstalledTorch | None:
     """The installed torch, without importing it; None: there is none."""
     try:
-        found = metadata.distribution("torch")
+        distribution = metadata.distribution("torch")
     except metadata.PackageNotFoundError:
         return None
-    version, cuda = found.version, None
-    told = Path(str(found.locate_file("torch/version.py")))
-    if told.is_file():  # on the public index the version itself does not name the build
-        values = _assigned(told)
+    version, cuda = distribution.version, None
+    version_file = Path(str(distribution.locate_file("torch/version.py")))
+    if version_file.is_file():  # on the public index the version itself does not name the build
+        values = _assigned(version_file)
         version, cuda = values.get("__version__") or version, values.get("cuda")
     elif "+cu" in version:
         name = version.partition("+cu")[2]  # 130
@@ -246,7 +245,7 @@ def installed_torch() -> InstalledTorch | None:
 
 
 def cuda_of(told: Path) -> str | None:
-    """The version of CUDA that a build of torch is for, as its `version.py` tells."""
+    """The version of CUDA that a build of torch is for, from its `version.py`."""
     return _assigned(told).get("cuda")
 
 
@@ -298,7 +297,7 @@ def unused_gpu() -> UnusedGpu | None:
 
 
 def _surely_meets(installed: InstalledTorch) -> bool:
-    """Linux: the loaded driver states its version in a file, which is faster than nvidia-smi's up to some seconds."""
+    """Whether the driver is new enough, by Linux's file with its version: nvidia-smi may take seconds."""
     if installed.cuda is None or SYSTEM != "linux" or not DRIVER_MODULE.is_file():
         return False
     return version_of(DRIVER_MODULE.read_text(encoding="ascii", errors="replace")) >= installed.oldest_driver

@@ -1,7 +1,4 @@
-"""The plan: where everything lies, how much it takes, and why. Every choice comes with its reason.
-
-Engines are loaded with it; `doctor` and the page show it (`core.planning.composition`).
-"""
+"""The plan: where everything lies, how much it takes, and why. Loading uses it; `doctor` and the page show it."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -64,7 +61,7 @@ class Plan:
     resident_layers: int
     budget: Choice[int] | None = None  # of the retrieval cache; None: as it was set
     copy_pays: bool = False  # whether a 4-bit copy of the weights would guess in a fraction of the time
-    composition: Choice[Composition] | None = None  # who guesses; None: nobody compared (`core.planning.composition`)
+    composition: Choice[Composition] | None = None  # who guesses; None: not chosen (`core.planning.composition`)
     nominal: Bandwidths = NOMINAL_CPU  # for forecasts where nothing is measured
     most_resident: int = 0  # tokens up to which all layers would be resident, where they are not at `context`; 0: none
     longer: "Plan | None" = None  # of an engine that begins with `most_resident` tokens: the plan beyond them
@@ -88,7 +85,7 @@ class Plan:
 
     @property
     def precision(self) -> str:
-        """float32, for example; and what keys and values are kept in, where it is something else."""
+        """Such as "float32", and the type of keys and values where it differs."""
         dtype, kv = (str(kind).removeprefix("torch.") for kind in (self.dtype.value, self.kv.value))
         return dtype if self.kv.value is None else f"{dtype}, {kv} cache"
 
@@ -135,7 +132,7 @@ class Plan:
 
     @property
     def usable_bytes(self) -> int:
-        """What rows on the device may take: the rest is for what no plan counts."""
+        """Most bytes of rows on the device; the rest is for memory that no plan counts."""
         return usable_bytes(self.device.value, self.available_bytes)
 
     @property
@@ -149,7 +146,7 @@ def _of(rows: tuple[PlanRow, ...], name: str) -> int:
 
 
 def begun(plan: Plan) -> Plan:
-    """The plan while all layers can be resident, because a prompt is short; the same, if that is never or always."""
+    """The plan with which an engine begins, all layers resident; `plan` itself if that is never or always so."""
     if plan.longer or not (most := plan.most_resident):
         return plan
     because = f"up to {most:,} tokens; behind more {plan.layers_away} of {plan.num_layers} layers wait in host memory"

@@ -1,4 +1,4 @@
-"""What each thing weighs: the size in bytes of everything that a plan counts."""
+"""The size in bytes of everything that a plan counts."""
 
 from dataclasses import dataclass, replace
 
@@ -24,8 +24,8 @@ from core.ops.stored_blocks import LAYOUTS
 from core.planning.choices import choose_prefill_chunk
 
 GIB = 1 << 30
-# torch, transformers and Python themselves in a process's RAM: 0.55 GB measured. What CUDA tells as a GPU's free memory
-# is left beside the context of this process: no runtime is counted there.
+# torch, transformers and Python in a process's RAM: 0.55 GB measured. On a GPU no runtime is counted: its free
+# memory is what CUDA's context leaves.
 RUNTIME_BYTES = 600 << 20
 # Part of free RAM that a plan may use: the rest is for the system and unforeseen needs.
 USABLE_SHARE = 0.9
@@ -161,9 +161,9 @@ def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) 
 
 
 def grown_window(config: DraftConfig, draft: ModelDims, dtype: torch.dtype) -> DraftConfig:
-    """The draft's window, as large as its passes hardly notice: keys and values of WINDOW_SHARE of its weights.
+    """The draft's window, as large as slows its passes little: keys and values of WINDOW_SHARE of its weights.
 
-    On a processor, which computes in 32 bits, it stays: reading a longer one for every answer takes more than it saves.
+    On a processor, which computes in 32 bits, it does not grow: reading a longer one for every answer would not pay.
     """
     if dtype.itemsize == torch.float32.itemsize:
         return config

@@ -58,7 +58,7 @@ REMOVALS = (
     removed(
         "rows of one layer are kept with the next one's",
         STORES,
-        "self._ring.reclaim()  # the rows of the layer before",
+        "self._ring.reclaim()  # of the previous layer's rows",
     ),
     removed(
         "a workspace is used again too soon",

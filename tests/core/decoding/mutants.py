@@ -302,7 +302,7 @@ MUTANTS = (
     Mutant(
         "remembered queries outlive their tokens",
         FULL,
-        "            del self._marks[mark]  # other tokens will stand there\n",
+        "            del self._marks[mark]  # it belongs to forgotten tokens\n",
         "            pass\n",
     ),
     Mutant(
@@ -360,7 +360,7 @@ MUTANTS = (
     Mutant(
         "a lane begins with the other lane's draft",
         RACE,
-        "                model.cache.truncate(self._base)  # rows behind it may be another lane's\n",
+        "                model.cache.truncate(self._base)  # later rows may be another lane's\n",
         "                pass\n",
     ),
     Mutant(

@@ -11,7 +11,7 @@ import argparse
 import datetime
 import logging
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -202,18 +202,16 @@ def table(found: Sequence[Found], *, markdown: bool) -> Iterator[str]:
     counts = Counter(one.verdict for one in found)
     summary = f"{len(found)} families: {counts['same']} same, {counts['refused']} refused, {counts['WRONG']} wrong."
     about = f"transformers {transformers.__version__}, torch {torch.__version__}, {datetime.date.today()}"
-    if markdown:
-        yield f"{summary} ({about})\n"
-        yield "| family | verdict | served as, or why not |\n|---|---|---|"
-    for one in found:
-        about_it = one.about.replace("|", "\\|")
-        yield (
-            f"| {one.family} | {one.verdict} | {about_it} |"
-            if markdown
-            else f"{one.family:28}{one.verdict:9}{one.about}"
-        )
     if not markdown:
+        yield from (f"{one.family:28}{one.verdict:9}{one.about}" for one in found)
         yield f"{summary} {about}"
+        return
+    groups = defaultdict[tuple[str, str], list[str]](list)
+    for one in found:
+        groups[one.verdict, one.about.replace(one.family, "...").replace("|", "\\|")].append(one.family)
+    yield f"{summary} ({about})\n"
+    yield "| verdict | served as, or why not | families |\n|---|---|---|"
+    yield from (f"| {verdict} | {why} | {', '.join(names)} |" for (verdict, why), names in groups.items())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
