@@ -234,15 +234,16 @@ class BookStore:
         """The tensors of a book of so many tokens, in the order of the file."""
         cache, shape = self.engine.full_cache, self.engine.full_cache.shape
         parts = {TOKENS: Part(torch.int32, (num_tokens,))}
-        rows = ((shape.num_kv_heads, num_tokens // cache.chunk_size), (shape.num_heads, QUERY_LOG))
-        rows = (*rows, (shape.num_heads, -(-num_tokens // QUERY_SAMPLE_STRIDE)))
+        beside = (
+            Part(shape.dtype, (shape.num_kv_heads, num_tokens // cache.chunk_size, shape.head_dim)),
+            Part(shape.dtype, (shape.num_heads, QUERY_LOG, shape.head_dim)),
+            Part(shape.dtype, (shape.num_heads, -(-num_tokens // QUERY_SAMPLE_STRIDE), shape.head_dim)),
+        )
         for layer in range(shape.num_layers):
-            for name, own in zip(beside_names(layer), rows, strict=True):
-                parts[name] = Part(shape.dtype, (*own, shape.head_dim))
+            parts |= zip(beside_names(layer), beside, strict=True)
         for span in spans_of(self._block_rows, num_tokens):
-            for layer in range(shape.num_layers):
-                own = (2, shape.num_kv_heads, len(span), shape.head_dim)
-                parts[rows_name(span, layer)] = Part(shape.kv_dtype, own)
+            rows = Part(shape.kv_dtype, (2, shape.num_kv_heads, len(span), shape.head_dim))
+            parts |= {rows_name(span, layer): rows for layer in range(shape.num_layers)}
         return parts
 
     @property
