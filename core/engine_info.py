@@ -1,7 +1,7 @@
 """Facts about an engine and its texts, for display. Frozen values."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
@@ -25,42 +25,44 @@ EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
 NEAR_TIE_GAP = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 NO_GRAPHS = Choice(False, "a processor has no launches to save, or they are switched off (--no-graphs)")
 
+NO_PLAN = cast(Plan, None)  # of a model elsewhere
+
 GRAPHS_ON = f"passes of up to {MOST_ROWS} new tokens are recorded once and then replayed in one launch"
 DRAFT_GRAPHS = f"{GRAPHS_ON}, the draft's alone: several processes share the target, and would have to record its sums"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What the engine runs, for display."""
+    """What the engine runs, for display. Where `elsewhere` is set only the fields without a default say anything."""
 
     model: str
     description: str
-    limits: str  # what the model cannot do, for display; empty for full models
-    has_draft: bool
-    draft_because: str  # why this draft, or why none; empty: not known
-    plan: Plan  # where several ranks share the target, one rank's plan; all sizes here are one rank's
-    weights: str  # type of the target's weights: one that is computed with, or a quantised format (int8, nf4, int4)
-    quantised: bool
-    attention: str  # the code that computes attention
-    attention_because: str
     most_context: int  # the most the model supports
-    kv_bytes_per_token: int
-    target_weight_bytes: int
-    draft_weight_bytes: int
-    pass_bytes: tuple[int, int]  # of the target's and the draft's weights, what a pass of each reads
-    target_layers: int
-    draft_layers: int  # 0: there is no draft
-    host_memory: Choice[str] | None  # "pinned" or "pageable"; None: the whole full cache is resident
-    link: Choice[float] | None  # bytes per second of a plain copy from host memory; of several GPUs the slowest
+    thinking: tuple[str, ...]  # the WISHES that the chat template can be told; empty: none
+    elsewhere: str = ""  # where its text is sent and what it lacks there, in a line; "": it runs on this machine
+    thinks: str = ""  # which of `thinking` it does unless told; "": not known
+    limits: str = ""  # what the model cannot do, for display; empty for full models
+    plan: Plan = NO_PLAN  # where several ranks share the target, one's plan, and all sizes here are one rank's
+    has_draft: bool = False
+    draft_because: str = ""  # why this draft, or why none; empty: not known
+    weights: str = ""  # type of the target's weights: one computed with, or a quantised format (int8, nf4, int4)
+    quantised: bool = False
+    attention: str = ""  # the code that computes attention
+    attention_because: str = ""
+    kv_bytes_per_token: int = 0
+    target_weight_bytes: int = 0
+    draft_weight_bytes: int = 0
+    pass_bytes: tuple[int, int] = (0, 0)  # of the target's and the draft's weights, what a pass of each reads
+    target_layers: int = 0
+    draft_layers: int = 0  # 0: there is no draft
+    host_memory: Choice[str] | None = None  # "pinned" or "pageable"; None: the whole full cache is resident
+    link: Choice[float] | None = None  # bytes per second of a plain copy from host memory; of several GPUs the slowest
     self_draft_weight_bytes: int = 0  # the target's second linear weights, in 4 bits, for its retrieval passes; 0: none
     experts: Experts | None = None  # of a target that is a mixture
     num_ranks: int = 1  # processes of this machine that share the target
     graphs: Choice[bool] = NO_GRAPHS  # whether passes are recorded and replayed
-    thinking: tuple[str, ...] = ()  # the WISHES that the chat template can be told; empty: none
-    thinks: str = ""  # which of these it does unless told; "": not known
-    elsewhere: str = ""  # where its text is sent and what it lacks there, in a line; "": it runs on this machine
     path: str = ""  # where the target's files are; not for readers of the page
-    target_dims: ModelDims | None = None  # None: not known, as of a server elsewhere
+    target_dims: ModelDims | None = None  # None: not known
     pace: ReadingPace = field(default_factory=ReadingPace, compare=False)  # the engine adds what readings cost
 
     @property

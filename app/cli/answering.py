@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from app.cli.reading import ProgressLine
 from app.cli.report import summary_line
+from core.engine_api import local
 from core.generation.events import Event, Finished, PrefillProgress
 
 if TYPE_CHECKING:
@@ -66,11 +67,13 @@ def answer_in_order(
     Returns:
         The answers to the first questions: to all that had begun when the engine was stopped.
     """
-    from core.generation.together import in_order  # already imported with the engine
+    from core.generation.together import in_order, one_by_one  # already imported with the engine
 
+    remote = engine.info.elsewhere
+    events = one_by_one(engine.generate, questions) if remote else local(engine).answer_together(questions)
     answers: list[Finished] = []
     view: Shown | None = None  # of the first answer that is not in `answers`
-    for number, event in in_order(engine.answer_together(questions), len(questions)):
+    for number, event in in_order(events, len(questions)):
         if view is None and shown and headings[number]:
             print(f"\n> {headings[number]}\n", flush=True)
         view = view or Shown(shown=shown)

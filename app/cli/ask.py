@@ -25,6 +25,7 @@ from app.cli.reading import (
 from app.runtime.answer_json import answer_report, engine_report, prefill_report
 from core.config import GenerationConfig
 from core.decoding.registry import default_method
+from core.engine_api import local
 from core.errors import CoreError, EmptyQuestion
 from core.generation.events import Finished
 
@@ -83,8 +84,8 @@ def answer_all(
     shown, many = not args.json, len(questions) > 1
     prompts = [conversation.ask(question).prompt_ids(engine.text, config.thinking) for question in questions]
     asked = [Question(prompt, replace(config, seed=args.seed + at), stop) for at, prompt in enumerate(prompts)]
-    if many:
-        tell_together(engine.together(asked))
+    if many and not engine.info.elsewhere:
+        tell_together(local(engine).together(asked))
     answers = answer_in_order(
         engine,
         asked,

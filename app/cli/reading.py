@@ -37,7 +37,7 @@ LONG_TEXT = 2048  # tokens whose reading is shown
 def usual_method(info: "EngineInfo") -> str:
     """The method of the plan's composition; without a draft model, n-gram lookup and the retrieval cache draft."""
     method = info.usual_method
-    if not info.has_draft:
+    if not (info.has_draft or info.elsewhere):
         print(f"No draft model ({info.draft_because}): decoding with {method}.", file=sys.stderr)
     return method
 

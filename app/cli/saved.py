@@ -49,7 +49,7 @@ def act(folder: BookFolder, action: str, name: str | None) -> list[SavedBook]:
     if action in ("list", "clear") and name is not None:
         raise InvalidSetting(f"'saved {action}' takes no name.", hint=f"Leave out {name!r}.")
     if action == "clear":
-        return folder.evict(0)
+        return folder.clear()
     if action == "remove":
         if name is None:
             raise InvalidSetting("Which book should be removed?", hint="Name one of: python launch.py saved list")

@@ -18,7 +18,7 @@ from app.cli.reading import ProgressLine, usable_folder
 from app.formats import duration
 from app.runtime.data_folder import SHELF, data_place
 from core.config import GenerationConfig
-from core.engine_api import TextEngine
+from core.engine_api import TextEngine, local
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Finished, PrefillProgress
 from core.generation.session import Conversation
@@ -77,7 +77,7 @@ def open_text(
     """
     thinking = configs[0].thinking
     prompt = conversation.ask(question).prompt_ids(engine.text, thinking)
-    with closing(engine.race(prompt, configs)) as trial:
+    with closing(local(engine).race(prompt, configs)) as trial:
         next(trial)  # raises now if text or settings are wrong
     opening = conversation.opening_ids(engine.text, thinking)
     ids = prompt[: len(opening) + 1]  # prefill leaves the last token out

@@ -5,7 +5,7 @@ import os
 import sys
 
 from app.cli.reading import ProgressLine, print_json
-from app.remote.addresses import is_loopback
+from app.remote.server import is_loopback
 from app.runtime.data_folder import SHELF, data_dir, data_place
 from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.options import engine_config

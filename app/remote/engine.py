@@ -1,43 +1,30 @@
-"""A model on a server as the app's engine: it reads and answers; what it lacks, `lacking` says in one place.
+"""A model on a server as a `TextEngine`: it reads a book and answers. What it lacks, `lacking` says.
 
-Prompts are lists of numbers elsewhere in the app, so a piece of text stands for a token here. Nothing keeps these
-numbers: what is recorded is the text, and the server's own counts.
+Prompts are lists of numbers elsewhere in the app, so a number stands for a few characters here; nothing keeps them.
 """
 
 import threading
 import time
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NoReturn, cast
+from typing import Any
 
-import torch
-
-from app.remote.server import Piece, RemoteError, Server, is_count
+from app.remote.server import RemoteError, Server, is_count
 from core.caches.tokens import common_prefix
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.registry import REMOTE
 from core.decoding.stats import DecodeStats
-from core.engine_info import EngineInfo, Equality
+from core.engine_info import EngineInfo
 from core.errors import ContextBeyondModel, ContextTooSmall, InvalidSetting, UnknownModel
 from core.generation.decode_loop import LONGEST_ROUND
-from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, StopReason
+from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 from core.generation.text import Turn
-from core.generation.together import Question, one_by_one
-from core.planning.choices import Choice
-from core.planning.plan import Placement, Plan
-from core.planning.sizes import CacheSizes
 
-USER, ASSISTANT = 2, 3  # begin a message; pieces of text have other numbers
+USER, ASSISTANT = 2, 3  # begin a message; characters have larger numbers
 ROLES = {USER: "user", ASSISTANT: "assistant"}
 BYTES_PER_TOKEN = 4.0  # of text that the server does not count
-LEAST_COUNTED = 8192  # characters; shorter texts are estimated from the last longer one
+LEAST_COUNTED = 8192  # bytes of the first text that the server is asked to count
 FIRST_WORDS = "?"  # a question in its place when a book is read before any question
-MOST_SENT = 32  # prompts that the server may have in its cache
-ENDINGS: dict[str | None, StopReason] = {"length": "max_new_tokens"}
-SWITCHED = ("on", "off")
-UNSEEN = "the server's own, which cannot be seen from here"
 
 
 def lacking(base: str) -> str:
@@ -49,36 +36,36 @@ def lacking(base: str) -> str:
 
 
 class RemoteText:
-    """Texts as pieces that stand for tokens, as many as the server counts or about as many as it would.
+    """Texts as groups of characters, about as many as the server has tokens.
 
     Args:
-        count: tokens of a text, counted by the server; None: it does not count.
+        server: counts the first long text, if it can; all others are estimated from that.
     """
 
     eos_ids: frozenset[int] = frozenset()
     beginning: Sequence[int] = ()
     knows_offsets = True
 
-    def __init__(self, count: Any = None) -> None:
-        self._count = lru_cache(maxsize=64)(count or (lambda _: None))
-        self._bytes_per_token = BYTES_PER_TOKEN
+    def __init__(self, server: Server, model: str) -> None:
+        self._server, self._model = server, model
+        self._bytes_per_token = 0.0  # 0: nothing was counted
 
     def offsets(self, text: str) -> list[int]:
-        """Index of the first character of each piece of `encode(text)`."""
+        """Index of the first character of each group of `encode(text)`."""
         size = len(text.encode("utf-8", "surrogatepass"))
-        number = self._count(text) if len(text) >= LEAST_COUNTED else None
-        if number:
-            self._bytes_per_token = size / number
-        number = min(number or -int(-size // self._bytes_per_token), len(text))
+        if not self._bytes_per_token and size >= LEAST_COUNTED:
+            count = self._server.count(self._model, text)
+            self._bytes_per_token = size / count if count else BYTES_PER_TOKEN
+        number = min(-int(-size // (self._bytes_per_token or BYTES_PER_TOKEN)), len(text))
         return [len(text) * at // number for at in range(number)]
 
     def encode(self, text: str) -> list[int]:
-        """The pieces of a text."""
+        """A number for each group."""
         return [number_of(text[start:end]) for start, end in pairwise([*self.offsets(text), len(text)])]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of pieces."""
-        return "".join(map(piece_of, token_ids))
+        """The text of numbers."""
+        return "".join(map(characters_of, token_ids))
 
     def opening(self, book_ids: Sequence[int], thinking: str | None = None) -> list[int]:
         """Everything before the first question."""
@@ -105,27 +92,29 @@ class RemoteText:
         """All: a server sends its thought beside the answer."""
         return tuple(token_ids)
 
-    def thought_over(self, prompt_ids: list[int], _written: Sequence[int]) -> list[int]:
+    def thought_over(self, prompt_ids: list[int], written: Sequence[int]) -> list[int]:
         """The same prompt."""
         return prompt_ids
 
-    def pieces(self, _roles: Sequence[str], _thinking: str | None = None) -> list[list[int]]:
+    def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
         """Raises RemoteError: the server applies its template itself."""
-        _not_here("A server's chat format cannot be seen from here.")
+        raise RemoteError("A server's chat format cannot be seen from here.", hint="Start without --remote.")
 
 
 class RemoteEngine:
-    """One model on one server; a `TextEngine` as far as `lacking` says."""
-
-    holds_all_chunks = False
+    """One model on one server."""
 
     def __init__(self, server: Server, model: str, context: int) -> None:
         self._server, self._model, self.context = server, model, context
-        self._sent: deque[list[int]] = deque(maxlen=MOST_SENT)
-        self.config = EngineConfig(context=context)
-        counts = server.count(model, FIRST_WORDS) is not None
-        self.text = RemoteText((lambda text: server.count(model, text)) if counts else None)
-        self.info = _info(server, model, context, estimates=not counts)
+        self._sent: Sequence[int] = ()  # the newest prompt, which the server has in its prefix cache
+        self.config, self.text = EngineConfig(context=context), RemoteText(server, model)
+        self.info = EngineInfo(
+            model=f"{model} @ {server.name}",
+            description=f"On the server {server.base}. Numbers of tokens are estimates before it has answered.",
+            most_context=context,
+            thinking=("on", "off"),
+            elsewhere=lacking(server.base),
+        )
 
     @classmethod
     def connect(cls, server: Server, model: str | None, context: int | None) -> "RemoteEngine":
@@ -152,13 +141,13 @@ class RemoteEngine:
     def close(self) -> None:
         """Nothing is open between two answers."""
 
-    def knows(self, _token_ids: Sequence[int]) -> bool:
+    def knows(self, token_ids: Sequence[int]) -> bool:
         """No: earlier answers are encoded anew from their texts."""
         return False
 
     def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
         """What was sent before; whether the server still has it in its cache is not visible."""
-        return max((common_prefix(sent, prompt_ids) for sent in self._sent), default=0)
+        return common_prefix(self._sent, prompt_ids)
 
     def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
         """Let the server read a prompt ahead of a question, so that its prefix cache has it.
@@ -166,16 +155,16 @@ class RemoteEngine:
         Raises:
             ContextTooSmall, RemoteError.
         """
-        started, total = time.perf_counter(), len(prompt_ids) - 1
+        started = time.perf_counter()
         yield (first := self._begin(prompt_ids))
-        if first.done_tokens == total:
+        if first.done_tokens == first.total_tokens:
             return
         messages = self.text.messages([*prompt_ids, *self.text.encode(f"\n\n{FIRST_WORDS}")])
         for _ in self._server.answer(self._body(messages, 1), cancel):
             pass
         if not (cancel and cancel.is_set()):
-            self._sent.append(list(prompt_ids))
-            yield _progress(total, total, first.reused_tokens, time.perf_counter() - started)
+            self._sent = list(prompt_ids)
+            yield _progress(first.total_tokens, first.total_tokens, first.reused_tokens, time.perf_counter() - started)
 
     def generate(
         self,
@@ -188,11 +177,14 @@ class RemoteEngine:
     ) -> Generator[Event]:
         """Send a prompt and yield the answer: PrefillProgress, RoundDone*, Finished.
 
+        Times are measured here: network and the server's queue are in them. Tokens are the server's count, and events
+        before it has told it.
+
         Raises:
             ContextTooSmall, RemoteError.
         """
         if written:
-            _not_here("A server does not go on with an answer.", "Regenerate it with more new tokens.")
+            raise RemoteError("A server does not go on with an answer.", hint="Regenerate it with more new tokens.")
         yield (progress := self._begin(prompt_ids))
         sampling, most = config.sampling, min(config.max_new_tokens, self.context - len(prompt_ids))
         body = self._body(self.text.messages(prompt_ids), most) | {"temperature": sampling.temperature}
@@ -202,25 +194,42 @@ class RemoteEngine:
             body |= {"top_k": sampling.top_k} if sampling.top_k else {}
         if config.thinking:
             body["chat_template_kwargs"] = {"enable_thinking": config.thinking == "on"}
-        answer = _Answer()
+        text, thought, reason, usage = "", "", None, dict[str, Any]()
+        started = last = time.perf_counter()
+        first, stats = 0.0, DecodeStats()
         for piece in self._server.answer(body, cancel):
-            answer.add(piece)
+            text, thought, reason = text + piece.text, thought + piece.thought, piece.reason or reason
+            usage |= piece.usage
             if piece.text or piece.thought:
-                yield RoundDone(text=piece.text, tokens=(), stats=answer.stats, thought=piece.thought)
+                last = time.perf_counter()
+                first = first or last
+                stats = DecodeStats(
+                    new_tokens=stats.new_tokens + 1,
+                    decode_seconds=last - (first if stats.new_tokens else started),
+                    thought_tokens=stats.thought_tokens + bool(piece.thought),
+                )
+                yield RoundDone(text=piece.text, tokens=(), stats=stats, thought=piece.thought)
+        if first:
+            self._sent = list(prompt_ids)
+        new = _counted(usage, "completion_tokens", stats.new_tokens)
         cancelled = bool(cancel and cancel.is_set())
-        if answer.reason is None and not cancelled:
-            raise self._server.broken_off()
-        if answer.first is not None:
-            self._sent.append(list(prompt_ids))
-        yield answer.finished(len(prompt_ids), progress.reused_tokens, cancelled=cancelled)
-
-    def answer_together(self, questions: Sequence[Question]) -> Generator[LaneEvent]:
-        """One answer after the other."""
-        yield from one_by_one(self.generate, questions)
-
-    def together(self, _questions: Sequence[Question]) -> Choice[int]:
-        """One: a server has its own order."""
-        return Choice(1, "a server has its own order")
+        yield Finished(
+            text=text,
+            token_ids=(),
+            stop_reason="cancelled" if cancelled else "max_new_tokens" if reason == "length" else "end_of_text",
+            stats=DecodeStats(
+                new_tokens=new,
+                decode_seconds=stats.decode_seconds,
+                thought_tokens=min(new, stats.thought_tokens),
+            ),
+            prompt_tokens=_counted(usage, "prompt_tokens", len(prompt_ids)),
+            reused_tokens=_counted(usage.get("prompt_tokens_details"), "cached_tokens", progress.reused_tokens),
+            prefill_seconds=(first or last) - started,
+            method=REMOTE,
+            exact=False,
+            thought=thought.strip(),
+            in_thought=bool(thought and not text),
+        )
 
     def _begin(self, prompt_ids: Sequence[int]) -> PrefillProgress:
         needed, total = len(prompt_ids) + LONGEST_ROUND, len(prompt_ids) - 1
@@ -232,100 +241,13 @@ class RemoteEngine:
     def _body(self, messages: list[dict[str, str]], most: int) -> dict[str, Any]:
         return {"model": self._model, "messages": messages, "max_tokens": most, "temperature": 0.0, "stream": True}
 
-    # -------------------- what only an engine of this process has
 
-    def use_budget(self, _budget: int | None) -> int:
-        return 0
-
-    def retrieves(self, _method: str) -> bool:
-        return False
-
-    def chunk_weights(self) -> torch.Tensor:
-        return torch.empty(0)
-
-    def weights_after(self, _prompt_ids: Sequence[int], _cancel: threading.Event | None = None) -> None:
-        return
-
-    def race(
-        self,
-        _prompt_ids: Sequence[int],
-        _configs: Sequence[GenerationConfig],
-        _cancel: threading.Event | None = None,
-        *,
-        seconds: float | None = None,
-        boundary: int = 0,
-    ) -> Generator[LaneEvent]:
-        _not_here("A race needs its methods in one engine.")
-
-    def compare(self, _prompt_ids: Sequence[int], _plain: Sequence[int], _other: Sequence[int]) -> Equality:
-        _not_here("A server's logits cannot be seen from here.")
+def number_of(characters: str) -> int:
+    """A few characters as a number."""
+    return int.from_bytes(b"\x01" + characters.encode("utf-8", "surrogatepass"), "big")
 
 
-class _Answer:
-    """One answer as its pieces arrive. Times are measured here: network and the server's queue are in them."""
-
-    def __init__(self) -> None:
-        self.started = self._last = time.perf_counter()
-        self.first: float | None = None
-        self.reason: str | None = None
-        self._said: list[str] = []
-        self._thought: list[str] = []
-        self._usage: dict[str, Any] = {}
-
-    def add(self, piece: Piece) -> None:
-        self.reason = piece.reason or self.reason
-        self._usage |= piece.usage
-        self._said += [piece.text] if piece.text else []
-        self._thought += [piece.thought] if piece.thought else []
-        if piece.text or piece.thought:
-            self._last = time.perf_counter()
-            self.first = self.first or self._last
-
-    @property
-    def stats(self) -> DecodeStats:
-        """Tokens by the server's count, until it tells by pieces.
-
-        The first piece comes when reading ends, so the time since then is scaled up from the others to all; one piece
-        alone has the whole time, so that no speed is overstated.
-        """
-        parts, thoughts = len(self._said) + len(self._thought), len(self._thought)
-        new = self._used("completion_tokens", parts)
-        since = self._last - (self.first or self._last)
-        return DecodeStats(
-            new_tokens=new,
-            decode_seconds=since * parts / (parts - 1) if parts > 1 else self._last - self.started,
-            thought_tokens=min(new, self._used("completion_tokens_details", thoughts, "reasoning_tokens")),
-        )
-
-    def finished(self, num_prompt: int, num_reused: int, *, cancelled: bool) -> Finished:
-        """The end, with the server's counts; those of the prompt are estimates where it tells none."""
-        said = "".join(self._said)
-        return Finished(
-            text=said,
-            token_ids=(),
-            stop_reason="cancelled" if cancelled else ENDINGS.get(self.reason, "end_of_text"),
-            stats=self.stats,
-            prompt_tokens=self._used("prompt_tokens", num_prompt),
-            reused_tokens=self._used("prompt_tokens_details", num_reused, "cached_tokens"),
-            prefill_seconds=(self.first or self._last) - self.started,
-            method=REMOTE,
-            exact=False,
-            thought="".join(self._thought).strip(),
-            in_thought=bool(self._thought and not said),
-        )
-
-    def _used(self, name: str, otherwise: int, detail: str = "") -> int:
-        found = self._usage.get(name)
-        found = found.get(detail) if detail and isinstance(found, dict) else found
-        return found if is_count(found) else otherwise
-
-
-def number_of(piece: str) -> int:
-    """A piece of text as a number."""
-    return int.from_bytes(b"\x01" + piece.encode("utf-8", "surrogatepass"), "big")
-
-
-def piece_of(number: int) -> str:
+def characters_of(number: int) -> str:
     """The text of a number that `number_of` made."""
     return number.to_bytes((number.bit_length() + 7) // 8, "big")[1:].decode("utf-8", "surrogatepass")
 
@@ -336,46 +258,6 @@ def _progress(done: int, total: int, reused: int, elapsed: float = 0.0) -> Prefi
     )
 
 
-def _not_here(problem: str, hint: str = "Use a model of this machine for it: start without --remote.") -> NoReturn:
-    raise RemoteError(problem, hint=hint)
-
-
-def _info(server: Server, model: str, context: int, *, estimates: bool) -> EngineInfo:
-    """For display: the plan's fields say that they cannot be seen."""
-    counted = " Numbers of tokens are estimates: it does not count them." if estimates else ""
-    plan = Plan(
-        device=Choice(REMOTE, server.base),
-        dtype=Choice(cast(torch.dtype, REMOTE), UNSEEN),
-        placement=Choice(cast(Placement, REMOTE), UNSEEN),
-        context=Choice(context, "as --context or the server says"),
-        most_context=context,
-        available_bytes=0,
-        bits=Choice(0, UNSEEN),
-        prefill_chunk=Choice(0, UNSEEN),
-        cache_sizes=CacheSizes(layers=0, row_bytes=0, side_bytes=0, chunk_size=1),
-        resident_layers=0,
-    )
-    return EngineInfo(
-        model=f"{model} @ {server.name}",
-        description=f"On the server {server.base}.{counted}",
-        limits="",
-        has_draft=True,
-        draft_because=UNSEEN,
-        plan=plan,
-        weights=REMOTE,
-        quantised=False,
-        attention=REMOTE,
-        attention_because=UNSEEN,
-        most_context=context,
-        kv_bytes_per_token=0,
-        target_weight_bytes=0,
-        draft_weight_bytes=0,
-        pass_bytes=(0, 0),
-        target_layers=0,
-        draft_layers=0,
-        host_memory=None,
-        link=None,
-        num_ranks=0,
-        thinking=SWITCHED,
-        elsewhere=lacking(server.base),
-    )
+def _counted(usage: Any, name: str, otherwise: int) -> int:
+    count = usage.get(name) if isinstance(usage, dict) else None
+    return count if is_count(count) else otherwise

@@ -4,33 +4,30 @@ No error contains the key or text of a document.
 """
 
 import asyncio
+import ipaddress
 import json
 import threading
-import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeGuard
 from urllib.parse import urlsplit
 
 import httpx
 
-from app.remote.addresses import is_loopback
 from core.errors import CoreError, InvalidSetting
 
 CONNECT_SECONDS, SHORT_SECONDS = 10.0, 30.0  # to connect; for the answer to a short request
-FIRST_SECONDS, BETWEEN_SECONDS = 900.0, 120.0  # to the first piece of an answer: it may read a book; between two
-POLL_SECONDS = 0.05  # between two looks whether an answer was stopped
+SILENT_SECONDS = 900.0  # without a word from the server, which may be reading a book
+POLL_SECONDS = 0.01  # between two looks whether something came or the answer was stopped
 MOST_REASON = 200  # characters of a server's own words
-KEY_HINT = "Give its key with --remote-key or TRIFORCE_REMOTE_KEY."
-ADDRESS_HINT = "See that --remote has its address, usually ending in /v1"
-LATER_HINT = "Wait until it has less to do, then try again."
-HINTS = {
-    400: "If the text is too long choose fewer pages, else change what the server names.",
-    401: KEY_HINT,
-    403: KEY_HINT,
-    404: f"{ADDRESS_HINT}, and --model a name that it knows.",
-    429: LATER_HINT,
-    503: LATER_HINT,
-}
+ADDRESS_HINT = "See that it runs and that --remote has its address, usually ending in /v1."
+KEY_HINT, LATER_HINT = (
+    "Give its key with --remote-key or TRIFORCE_REMOTE_KEY.",
+    "Wait until it has less to do, then try again.",
+)
+HINTS = {400: "Choose fewer pages, or change what the server names.", 404: ADDRESS_HINT}
+HINTS |= {401: KEY_HINT, 403: KEY_HINT, 429: LATER_HINT, 503: LATER_HINT}
 
 
 class RemoteError(CoreError):
@@ -46,6 +43,19 @@ class Piece(NamedTuple):
     usage: Mapping[str, Any]
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether a field of a server's JSON is a count."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
 def base_of(url: str) -> str:
     """The complete address from the value of --remote; without a scheme it is http, as such servers speak.
 
@@ -57,13 +67,10 @@ def base_of(url: str) -> str:
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         parts, usable = urlsplit(""), False
-    if not usable or parts.query or parts.fragment:
+    if not usable or parts.query or parts.fragment or "@" in parts.netloc:
         raise InvalidSetting(
-            "--remote needs the address of a server.", hint="Write for example --remote http://127.0.0.1:8000/v1."
-        )
-    if "@" in parts.netloc:
-        raise InvalidSetting(
-            "--remote holds a name or a password.", hint="Give the server's key with TRIFORCE_REMOTE_KEY instead."
+            "--remote needs the address of a server, without a password.",
+            hint=f"Write for example --remote http://127.0.0.1:8000/v1. {KEY_HINT}",
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
 
@@ -85,21 +92,18 @@ class Server:
 
     def models(self) -> dict[str, int | None]:
         """Its models, and the tokens each reads; None: it does not say. Raises RemoteError."""
-        found = self._ask(f"{self.base}/models")
-        try:
-            lengths = {str(row["id"]): row.get("max_model_len") for row in found["data"]}
-        except (AttributeError, LookupError, TypeError) as error:
-            raise self._explained(error) from None
+        with self._explained():
+            lengths = {str(row["id"]): row.get("max_model_len") for row in self._ask(f"{self.base}/models")["data"]}
         return {name: length if is_count(length) else None for name, length in lengths.items()}
 
     def count(self, model: str, text: str) -> int | None:
         """The tokens of a text, as vLLM and SGLang tell; None: this server does not."""
         body = {"model": model, "prompt": text, "add_special_tokens": False}
         try:
-            found = self._ask(f"{self.base.removesuffix('/v1')}/tokenize", body)
+            with self._explained():
+                length = self._ask(f"{self.base.removesuffix('/v1')}/tokenize", body)["count"]
         except RemoteError:
             return None
-        length = found.get("count") if isinstance(found, dict) else None
         return length if is_count(length) else None
 
     def answer(self, body: Mapping[str, Any], cancel: threading.Event | None = None) -> Iterator[Piece]:
@@ -108,96 +112,76 @@ class Server:
         Raises:
             RemoteError.
         """
-        loop, pieces, seconds = asyncio.new_event_loop(), self._pieces(body), FIRST_SECONDS
+        loop, pieces = asyncio.new_event_loop(), deque[Piece]()
+        receiving = loop.create_task(self._receive(body, pieces.append))
         try:
-            while piece := loop.run_until_complete(_next(pieces, cancel, seconds)):
-                yield piece
-                seconds = BETWEEN_SECONDS
-        except Exception as error:
-            raise self._explained(error, seconds) from None
+            with self._explained():
+                while not receiving.done() and not (cancel and cancel.is_set()):
+                    loop.run_until_complete(asyncio.wait([receiving], timeout=POLL_SECONDS))
+                    while pieces:
+                        yield pieces.popleft()
+                if receiving.done():
+                    receiving.result()
         finally:
-            loop.run_until_complete(pieces.aclose())
+            receiving.cancel()
+            loop.run_until_complete(asyncio.wait([receiving]))
+            _ = receiving.cancelled() or receiving.exception()  # else asyncio complains that nobody looked
             loop.close()
 
-    async def _pieces(self, body: Mapping[str, Any]) -> AsyncGenerator[Piece]:
-        limits, url, empty = httpx.Timeout(None, connect=CONNECT_SECONDS), f"{self.base}/chat/completions", True
+    async def _receive(self, body: Mapping[str, Any], receiver: Callable[[Piece], None]) -> None:
+        timeout, url = httpx.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS), f"{self.base}/chat/completions"
         async with (
-            httpx.AsyncClient(timeout=limits, **self._options) as client,
+            httpx.AsyncClient(timeout=timeout, **self._options) as client,
             client.stream("POST", url, json=body) as reply,
         ):
             if reply.status_code != 200:
                 raise self._refused(reply.status_code, await reply.aread())
-            held = b""
+            held, is_stream, is_whole = b"", False, False
             async for part in reply.aiter_bytes():  # not aiter_lines, which also cuts at characters of the text
                 *lines, held = (held + part).split(b"\n")
                 for text in (line[5:].strip() for line in lines if line.startswith(b"data:")):
                     if text == b"[DONE]":
-                        return
+                        is_stream = is_whole = True
+                        continue
                     event = json.loads(text)
                     if event.get("error"):
                         raise self._refused(500, text)
-                    yield _piece(event)
-                    empty = False
-        if empty:
-            raise ValueError("no events")
+                    receiver(piece := _piece(event))
+                    is_stream, is_whole = True, is_whole or piece.reason is not None
+        if not is_whole:
+            raise httpx.ReadError("") if is_stream else ValueError("no events")
 
     def _ask(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON that answers a short request. Raises RemoteError."""
-        try:
-            method = "GET" if body is None else "POST"
-            reply = httpx.request(method, url, json=body, timeout=SHORT_SECONDS, **self._options)
-            if reply.status_code != 200:
-                raise self._refused(reply.status_code, reply.content)
-            return reply.json()
-        except Exception as error:
-            raise self._explained(error, SHORT_SECONDS) from None
+        """The JSON that answers a short request."""
+        method = "GET" if body is None else "POST"
+        reply = httpx.request(method, url, json=body, timeout=SHORT_SECONDS, **self._options)
+        if reply.status_code != 200:
+            raise self._refused(reply.status_code, reply.content)
+        return reply.json()
 
     def _refused(self, status: int, body: bytes) -> RemoteError:
         reason = _line(_reason(body)).rstrip(".")
         hint = HINTS.get(status, "See what its log says, then try again.")
         return RemoteError(f"The server at {self.name} refuses ({status}){reason and f': {reason}'}.", hint=hint)
 
-    def _explained(self, error: Exception, seconds: float = 0.0) -> Exception:
-        """The error for the user; one that is no server's doing stays. Raise it from None, or it is its own cause."""
-        match error:
-            case CoreError():
-                return error
-            case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.ProxyError() | httpx.InvalidURL():
-                problem = f"cannot be reached ({_line(str(error)) or type(error).__name__})"
-                hint = "See that it runs and that --remote has its address, then try again."
-            case httpx.TimeoutException() | TimeoutError():
-                problem, hint = f"has sent nothing for {seconds:,.0f} s", "See whether it is busy, then try again."
-            case httpx.TransportError():
-                problem = "ended the connection during the answer"
-                hint = "Ask again; if it happens again, read the server's log."
-            case ValueError() | RecursionError() | LookupError() | TypeError() | AttributeError() | httpx.HTTPError():
-                problem, hint = "does not answer like an OpenAI-compatible one", f"{ADDRESS_HINT}."
-            case _:
-                return error
-        return RemoteError(f"The server at {self.name} {problem}.", hint=hint)
-
-    def broken_off(self) -> Exception:
-        """The error for an answer without an end."""
-        return self._explained(httpx.ReadError(""))
-
-
-def is_count(value: object) -> TypeGuard[int]:
-    """Whether a field of a server's JSON is a count."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
-
-
-async def _next(pieces: AsyncGenerator[Piece], cancel: threading.Event | None, seconds: float) -> Piece | None:
-    """The next piece; None: the end, or `cancel` was set. Raises TimeoutError."""
-    step, deadline = asyncio.ensure_future(anext(pieces, None)), time.monotonic() + seconds
-    while not step.done() and not (cancel and cancel.is_set()) and time.monotonic() < deadline:
-        await asyncio.wait([step], timeout=POLL_SECONDS)
-    if step.done():
-        return step.result()
-    step.cancel()
-    await asyncio.wait([step])
-    if cancel and cancel.is_set():
-        return None
-    raise TimeoutError
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Errors of HTTP and of JSON as a RemoteError, from None: their own words may hold text or the key."""
+        try:
+            yield
+        except CoreError:
+            raise
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.InvalidURL) as error:
+            problem, hint = f"cannot be reached ({_line(str(error)) or type(error).__name__})", ADDRESS_HINT
+        except httpx.TimeoutException:
+            problem, hint = "sends nothing", "See whether it is busy, then try again."
+        except httpx.TransportError:
+            problem, hint = "ended the connection during the answer", "Ask again, or read the server's log."
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError, httpx.HTTPError):
+            problem, hint = "does not answer like an OpenAI-compatible one", ADDRESS_HINT
+        else:
+            return
+        raise RemoteError(f"The server at {self.name} {problem}.", hint=hint) from None
 
 
 def _piece(event: Mapping[str, Any]) -> Piece:

@@ -16,6 +16,7 @@ from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
 from app.runtime.trace import Trace
 from core.config import GenerationConfig
+from core.engine_api import local
 from core.generation.events import Event, Finished, PrefillProgress
 
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
@@ -81,7 +82,7 @@ class AnswerJob:
         config = replace(self.config, method=info.usual_method if info.elsewhere else self.config.method, thinking=wish)
         if self.seed is not None:
             config = replace(config, seed=self.seed + session.num_drawn)
-        session.budget = engine.use_budget(config.budget)
+        session.budget = 0 if info.elsewhere else local(engine).use_budget(config.budget)
         recording = Recording(session, self.conversations, self.place, config, model=info.model, weights=info.weights)
         if before is not None and before.seed is not None and self.seed is not None:
             recording.config = replace(config, seed=before.seed)  # plain decoding then draws as if uncut

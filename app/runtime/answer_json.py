@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from core.decoding.registry import REMOTE
 from core.decoding.stats import DecodeStats, LevelStats
 from core.generation.events import Finished
 
@@ -60,7 +61,9 @@ def link_report(stats: DecodeStats) -> dict[str, Any]:
 
 
 def engine_report(info: "EngineInfo") -> dict[str, Any]:
-    """The model, device and settings of the run."""
+    """The model, device and settings of the run; of a model on a server they cannot be seen."""
+    if info.elsewhere:
+        return {"model": info.model, "device": REMOTE, "dtype": None, "placement": None, "context": info.most_context}
     return {
         "model": info.model,
         "device": info.plan.device.value,

@@ -12,10 +12,11 @@ from app.runtime.sessions import NoBook, Session
 from app.runtime.trace import Judgement, Race, Trace
 from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, EXACT_METHODS, METHODS, PLAIN, default_method
+from core.engine_api import local
 from core.generation.events import PrefillProgress
 
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
-    from core.engine_api import TextEngine
+    from core.engine_api import LocalEngine, TextEngine
     from core.engine_info import EngineInfo
 
 CUT_SHORT = {"time_up", "cancelled"}
@@ -43,7 +44,12 @@ def run_race(
     engine: "TextEngine",
     cancel: threading.Event,
 ) -> Iterator[WorkerEvent]:
-    """Run the lanes, then compare the exact ones with plain decoding."""
+    """Run the lanes, then compare the exact ones with plain decoding.
+
+    Raises:
+        NotPossibleHere: the model runs on a server. CoreError.
+    """
+    engine = local(engine)
     for _ in recount(session, engine, cancel):
         yield Pause()
     book, conversation = session.book, session.conversation
@@ -81,7 +87,7 @@ def run_race(
     yield RaceEnded()
 
 
-def judgements(race: Race, prompt: list[int], engine: "TextEngine") -> dict[str, Judgement]:
+def judgements(race: Race, prompt: list[int], engine: "LocalEngine") -> dict[str, Judgement]:
     """Compare every exact lane with plain decoding; where a lane was cut short, over the tokens both wrote."""
     plain, found = race.plain, {}
     assert plain is not None and plain.finished is not None, "nothing to compare with"

@@ -24,6 +24,7 @@ from app.runtime.jobs import JobQueue
 from app.runtime.reopening import bring, keep_texts, sources
 from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import Session
+from core.engine_api import local
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
 
@@ -237,14 +238,15 @@ def survey(
 ) -> Iterator[WorkerEvent]:
     """Measure the baseline with fixed questions; stop as soon as a job waits, and measure the rest afterwards."""
     book, conversation = session.book, session.conversation
-    if book is None or conversation is None:
+    if book is None or conversation is None or engine.info.elsewhere:
         return
-    baseline, budget = array("d"), engine.use_budget(session.budget)
+    own = local(engine)
+    baseline, budget = array("d"), own.use_budget(session.budget)
     for number, question in enumerate(BASELINE_QUESTIONS):
         prompt = conversation.until(0).ask(question).prompt_ids(engine.text)
         if somebody_waits() or engine.cached_prefix(prompt) < book.num_opening - 1:
             return  # or the cache holds another page's book, and this is not worth a new prefill
-        weights = engine.weights_after(prompt, cancel)
+        weights = own.weights_after(prompt, cancel)
         if weights is None:
             return
         baseline = mean(baseline, number, weights.tolist())

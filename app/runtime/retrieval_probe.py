@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from app.context.retrieval_map import Loaded
 from app.runtime.sessions import Session
+from core.engine_api import local
 from core.generation.events import Event, Finished, RoundDone
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ class RetrievalProbe:
     def __init__(self, session: Session, exchange_id: str, question: str, method: str, engine: "TextEngine") -> None:
         self._session, self._id, self._engine = session, exchange_id, engine
         self._looked = -LOOK_SECONDS
-        known, retrieves = session.loads.get(exchange_id), engine.retrieves(method)
+        known = session.loads.get(exchange_id)
+        retrieves = not engine.info.elsewhere and local(engine).retrieves(method)
         budget = session.budget or 0
         same = known is not None and (known.retrieves, known.budget) == (retrieves, budget)
         self.loaded = known if known is not None and same else Loaded(question, method, retrieves, budget=budget)
@@ -37,7 +39,8 @@ class RetrievalProbe:
             return None
         self._looked = time.monotonic()
         if self.loaded.retrieves:
-            weights, all_held = self._engine.chunk_weights().tolist(), self._engine.holds_all_chunks
+            engine = local(self._engine)
+            weights, all_held = engine.chunk_weights().tolist(), engine.holds_all_chunks
             self.loaded = self.loaded.seen(weights, all_held=all_held)
         self._session.loads.put(self._id, self.loaded)
         return self.loaded

@@ -109,7 +109,7 @@ class PageRoutes:
 
     def _is_crowded(self) -> bool:
         state = self._site.worker.state
-        if not isinstance(state, Ready) or state.info.plan.device.value != "cpu":
+        if not isinstance(state, Ready) or state.info.elsewhere or state.info.plan.device.value != "cpu":
             return False
         from core.ops.threads import most_threads  # imports torch, as the engine has
 

@@ -19,7 +19,7 @@ from app.conversations.store import Conversations
 from app.document_formats import DROPPED
 from app.documents.bundle import sweep_unpacked
 from app.documents.recognised import FOLDER, RecognisedPages
-from app.remote.addresses import is_loopback
+from app.remote.server import is_loopback
 from app.runtime.data_folder import SHELF, data_dir, data_place
 from app.runtime.downloads import Downloads
 from app.runtime.model_folders import NAME, ModelFolders

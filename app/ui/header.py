@@ -63,7 +63,7 @@ def notice(state: ModelState) -> str:
     if not isinstance(state, Ready):
         return ""
     unused = state.machine.unused_gpu
-    if unused is None or state.info.plan.device.because != unused.because:  # the user chose the CPU, or a server
+    if unused is None or state.info.elsewhere or state.info.plan.device.because != unused.because:  # the CPU was chosen
         return ""
     return render.advice(unused.because, unused.hint)
 
@@ -85,7 +85,7 @@ def _remote(ready: Ready) -> str:
         render.chip(info.model, tone="model", title=info.description)
         + render.chip("remote server", title=info.elsewhere)
         + render.chip(
-            f"{ready.context:,} tokens of context", title=f"Largest text at once: {info.plan.context.because}."
+            f"{ready.context:,} tokens of context", title="Largest text at once, as --context or the server says"
         )
     )
 

@@ -1,94 +1,94 @@
-"""One saved book as one file: blocks of bytes with a checksum each, and a header that describes them.
+"""One saved book as one safetensors file, written piece by piece and read a few tensors at a time.
 
-    preamble | token ids | beside layer 0 .. L-1 | rows [0, R) of layer 0 .. L-1 | rows [R, 2R) of ... | header
-
-The preamble is written last, over zeros, so a truncated file is never valid. Blocks are read, not mapped: reading a
-bad sector raises an error that can be handled, touching a mapped page would end the process. Knows nothing of caches
-or folders.
+The header's metadata has the label. The last tensor, `checksums`, has the CRC-32 of the header and of every tensor
+before it. Tensors are read, not mapped: a bad sector is then an error that can be handled, where touching a mapped page
+would end the process. Knows nothing of caches or folders.
 """
 
 import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from io import RawIOBase
+from math import prod
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from torch import Tensor
 
-MAGIC = b"TFRSHELF"
-FORMAT = 1  # of the file and of what the blocks mean; a book of another format is read again from its text
-PREAMBLE = struct.Struct("<8sIIQQ")  # magic, format, checksum of the header, its offset and size in bytes
+FORMAT = 2  # of the file and of what the tensors mean; a book of another format is read again from its text
+SUFFIX, EARLIER = ".book.safetensors", ".book"  # of format 1
+LENGTH = struct.Struct("<Q")  # of the header behind it, in bytes
 MOST_HEADER_BYTES = 64 << 20
 READERS = 4  # threads that read and check ahead; both release Python's lock
+TOKENS, CHECKSUMS = "tokens", "checksums"
+DTYPES = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-class NotABook(Exception):
-    """The file was not written by this program."""
-
-
-class OtherFormat(NotABook):
+class OtherFormat(Exception):
     """The file was written by another version of the reader."""
 
 
 class DamagedBook(Exception):
-    """The file is ours, but some of its content differs from what was written."""
+    """Some of the file's content differs from what was written."""
 
 
-class Block(NamedTuple):
-    """A block's place, size and checksum."""
+class Part(NamedTuple):
+    """A tensor of the file."""
 
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.dtype.itemsize * prod(self.shape)
+
+
+class Placed(NamedTuple):
+    """A tensor in the file: its first byte, and its checksum."""
+
+    part: Part
     offset: int
-    size: int
     checksum: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What the file says about a book besides its blocks."""
+    """What the file says about a book besides its tensors."""
 
     family: str  # digest of everything besides the text that keys and values depend on; see core.kv_store.identity
     identity: dict[str, str]  # the parts of that digest
     names: tuple[str, ...]  # of the documents, for display
     model: str
     num_tokens: int
-    num_layers: int
-    block_rows: int  # tokens in a block of rows
+    block_rows: int  # tokens whose keys and values are one tensor of each layer
     read_seconds: float  # how long reading the text took
 
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """Everything known about a file without reading its blocks."""
-
-    label: Label
-    blocks: tuple[Block, ...]
-
-    @property
-    def token_block(self) -> Block:
-        """The book's token ids, int32."""
-        return self.blocks[0]
-
-    @property
-    def side_blocks(self) -> tuple[Block, ...]:
-        """The data beside the rows of each layer."""
-        return self.blocks[1 : 1 + self.label.num_layers]
-
-    def row_blocks(self, num_tokens: int) -> tuple[Block, ...]:
-        """The blocks with the first `num_tokens` rows: range by range, in each of them layer by layer."""
-        first, ranges = 1 + self.label.num_layers, -(-num_tokens // self.label.block_rows)
-        return self.blocks[first : first + ranges * self.label.num_layers]
-
-    def spans(self, num_tokens: int) -> list[range]:
-        """The ranges of rows, in the order of `row_blocks`."""
-        step, total = self.label.block_rows, self.label.num_tokens
-        return [range(start, min(start + step, total)) for start in range(0, num_tokens, step)]
+    def __post_init__(self) -> None:
+        """Raises TypeError: a value is not what the field says."""
+        texts = (self.family, self.model, *self.names, *self.identity, *self.identity.values())
+        numbers = (self.num_tokens, self.block_rows)
+        if not (
+            all(isinstance(text, str) for text in texts)
+            and all(type(number) is int and 0 < number < 1 << 62 for number in numbers)
+            and isinstance(self.read_seconds, int | float)
+            and 0 <= self.read_seconds < 1e15
+        ):
+            raise TypeError("not a label")
 
 
 def as_bytes(tensor: Tensor) -> memoryview:
@@ -96,43 +96,47 @@ def as_bytes(tensor: Tensor) -> memoryview:
     return tensor.view(-1).view(torch.uint8).numpy().data
 
 
-def checksum(content: memoryview | bytes | bytearray) -> int:
-    """CRC-32: finds errors of disks and interrupted copies; no defence against intentional changes."""
-    return zlib.crc32(content)
+def header_of(label: Label, parts: Mapping[str, Part]) -> bytes:
+    """The file's beginning, up to the first tensor."""
+    metadata = {"format": str(FORMAT), "label": json.dumps(asdict(label))}
+    entries: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, part in parts.items():
+        start, end = end, end + part.size
+        entries[name] = {"dtype": NAMES[part.dtype], "shape": part.shape, "data_offsets": (start, end)}
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % LENGTH.size)
+    return LENGTH.pack(len(header)) + header
 
 
 class BookWriter:
-    """Writes a new file block by block. The file is invalid before `finish`."""
+    """Writes a new file, tensor by tensor in the order of `parts`. The file is invalid before `finish`."""
 
-    def __init__(self, file: BinaryIO, label: Label) -> None:
-        self._file, self._label = file, label
-        self._blocks: list[Block] = []
-        file.write(bytes(PREAMBLE.size))
+    def __init__(self, file: BinaryIO, label: Label, parts: Mapping[str, Part]) -> None:
+        self._file, self._left = file, deque(parts.values())
+        header = header_of(label, {**parts, CHECKSUMS: Part(torch.uint32, (1 + len(parts),))})
+        self._checksums = [zlib.crc32(header)]
+        file.write(header)
 
-    def add(self, *parts: Tensor) -> None:
-        """One block of one or more tensors, on any device.
+    def add(self, *rows: Tensor) -> None:
+        """The next tensor, on any device; several are the rows of one along its first dimension.
 
         Raises:
             OSError: the disk is full or fails.
         """
-        offset, total = self._file.tell(), 0
-        crc = 0
-        for part in parts:
-            content = as_bytes(part.detach().cpu().contiguous())
-            crc = zlib.crc32(content, crc)
+        part, size, crc = self._left.popleft(), 0, 0
+        for row in rows:
+            assert row.dtype == part.dtype, f"{row.dtype} is written as {part.dtype}"
+            content = as_bytes(row.detach().cpu().contiguous())
+            crc, size = zlib.crc32(content, crc), size + len(content)
             self._file.write(content)
-            total += len(content)
-        self._blocks.append(Block(offset, total, crc))
+        assert size == part.size, f"{size:,} bytes are no {part}"
+        self._checksums.append(crc)
 
     def finish(self) -> None:
-        """Write header and preamble, and sync all of it to disk."""
-        offset = self._file.tell()
-        header = json.dumps({"label": asdict(self._label), "blocks": self._blocks}).encode()
-        self._file.write(header)
-        self._file.flush()
-        os.fsync(self._file.fileno())  # before the preamble makes them valid
-        self._file.seek(0)
-        self._file.write(PREAMBLE.pack(MAGIC, FORMAT, checksum(header), offset, len(header)))
+        """Write the checksums, and sync all to disk."""
+        assert not self._left, "a tensor is missing"
+        self._file.write(as_bytes(torch.tensor(self._checksums, dtype=torch.uint32)))
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -142,33 +146,41 @@ class BookReader:
 
     Raises:
         OSError: it cannot be opened or read.
-        NotABook, OtherFormat, DamagedBook: depending on its preamble and header.
+        OtherFormat, DamagedBook: depending on its header.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self._file, self._lock = path.open("rb", buffering=0), Lock()
         try:
-            self.header = self._header()
+            self.label, self._placed = self._opened()
         except BaseException:
             self._file.close()
             raise
 
-    def _header(self) -> Header:
-        start = self._file.read(PREAMBLE.size)
-        if len(start) < PREAMBLE.size or not start.startswith(MAGIC):
-            raise NotABook(f"{self.path.name} does not begin like a book")
-        _, number, expected, offset, size = PREAMBLE.unpack(start)
-        if number != FORMAT:
-            raise OtherFormat(f"{self.path.name} has format {number}, this is {FORMAT}")
-        length = self.file_bytes
-        if size > MOST_HEADER_BYTES or offset + size != length:
-            raise DamagedBook(f"{length:,} bytes are there, {offset + size:,} were written")
-        content = bytearray(size)
-        read_exactly(self._file, offset, memoryview(content))
-        if checksum(content) != expected:
-            raise DamagedBook("its header is not what was written")
-        return parsed(content)
+    def _opened(self) -> tuple[Label, dict[str, Placed]]:
+        try:
+            (length,) = LENGTH.unpack(self._bytes(0, LENGTH.size))
+            if length > MOST_HEADER_BYTES:
+                raise DamagedBook("its header is too long")
+            header = self._bytes(0, LENGTH.size + length)
+            entries = json.loads(header[LENGTH.size :])
+            metadata, checksums = entries.pop("__metadata__"), entries[CHECKSUMS]["data_offsets"]
+            if len(header) + checksums[1] != self.file_bytes:
+                raise DamagedBook(f"{self.file_bytes:,} bytes are there, {len(header) + checksums[1]:,} were written")
+            (number,) = entries.pop(CHECKSUMS)["shape"]
+            crc, *others = struct.unpack(f"<{number}I", self._bytes(len(header) + checksums[0], 4 * number))
+            if crc != zlib.crc32(header):
+                raise DamagedBook("its header is not what was written")
+            if metadata["format"] != str(FORMAT):
+                raise OtherFormat(f"it has format {metadata['format']}, this is {FORMAT}")
+            label = json.loads(metadata["label"])
+            placed = {
+                name: Placed(Part(DTYPES[row["dtype"]], tuple(row["shape"])), len(header) + row["data_offsets"][0], own)
+                for (name, row), own in zip(entries.items(), others, strict=True)
+            }
+            return Label(**{**label, "names": tuple(label["names"])}), placed
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error) as error:
+            raise DamagedBook("its header cannot be understood") from error
 
     @property
     def file_bytes(self) -> int:
@@ -188,96 +200,57 @@ class BookReader:
         Raises:
             OSError, DamagedBook: they cannot be read.
         """
-        content = torch.empty(self.header.token_block.size, dtype=torch.uint8)
-        self._read(self.header.token_block, content)
-        return content.view(torch.int32)
+        return next(self.read([TOKENS])).clone()
 
-    def read(self, blocks: Sequence[Block]) -> Iterator[Tensor]:
-        """The contents of blocks, in order, each a [size] uint8 tensor that is valid until the next one is requested.
-
-        Threads read and check ahead.
+    def read(self, names: Sequence[str] | None = None) -> Iterator[Tensor]:
+        """Tensors, in order, each valid until the next one is requested; None: all. Threads read and check ahead.
 
         Raises:
-            OSError, DamagedBook: at the block that cannot be read or differs from what was written.
+            OSError, DamagedBook: at the tensor that cannot be read or differs from what was written.
         """
-        largest = max((block.size for block in blocks), default=0)
-        buffers = [torch.empty(largest, dtype=torch.uint8) for _ in range(READERS + 1)]
+        try:
+            placed = [self._placed[name] for name in (self._placed if names is None else names)]
+        except KeyError as error:
+            raise DamagedBook(f"it has no {error}") from error
+        largest = max((one.part.size for one in placed), default=0)
+        buffers = [torch.empty(largest, dtype=torch.uint8) for _ in range(min(len(placed), READERS) + 1)]
 
         def fetch(number: int) -> Tensor:
-            block = blocks[number]
-            content = buffers[number % len(buffers)][: block.size]
-            self._read(block, content)
-            return content
+            (dtype, shape), offset, checksum = placed[number]
+            content = buffers[number % len(buffers)][: placed[number].part.size]
+            with self._lock:  # all threads share one file position: they read in turns and check in parallel
+                self._fill(offset, as_bytes(content))
+            if zlib.crc32(as_bytes(content)) != checksum:
+                raise DamagedBook(f"the {len(content):,} bytes from {offset:,} on are not what was written")
+            return content.view(dtype).view(shape)
 
         with ThreadPoolExecutor(READERS, "shelf") as pool:
-            ahead: list[Future[Tensor]] = []
+            ahead: deque[Future[Tensor]] = deque()
             try:
-                for number in range(len(blocks) + READERS):
-                    if number < len(blocks):
+                for number in range(len(placed) + READERS):
+                    if number < len(placed):
                         ahead.append(pool.submit(fetch, number))
                     if number >= READERS:
-                        yield ahead.pop(0).result()
+                        yield ahead.popleft().result()
             finally:
                 for future in ahead:
                     future.cancel()
 
-    def _read(self, block: Block, into: Tensor) -> None:
-        with self._lock:  # all threads share one file position: they read in turns and check in parallel
-            read_exactly(self._file, block.offset, as_bytes(into))
-        if checksum(as_bytes(into)) != block.checksum:
-            raise DamagedBook(f"the {block.size:,} bytes from {block.offset:,} on are not what was written")
+    def _bytes(self, offset: int, size: int) -> bytearray:
+        content = bytearray(size if offset + size <= self.file_bytes else 0)
+        if not content:
+            raise DamagedBook("its end is missing")
+        self._fill(offset, memoryview(content))
+        return content
+
+    def _fill(self, offset: int, into: memoryview) -> None:
+        self._file.seek(offset)
+        while into:
+            count = self._file.readinto(into)
+            if not count:
+                raise DamagedBook(f"{len(into):,} bytes are missing")
+            into = into[count:]
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def read_exactly(file: RawIOBase, offset: int, into: memoryview) -> None:
-    """Fill `into` from `offset` on.
-
-    Raises:
-        DamagedBook: the file ends before. OSError.
-    """
-    file.seek(offset)
-    while into:
-        count = file.readinto(into)
-        if not count:
-            raise DamagedBook(f"{len(into):,} bytes are missing")
-        into = into[count:]
-
-
-def is_plausible(header: Header) -> bool:
-    """Whether all values of a header have the right types, and all numbers a possible size."""
-    label = header.label
-    texts = (label.family, label.model, *label.names, *label.identity) if isinstance(label.identity, dict) else (None,)
-    wholes = (label.num_tokens, label.num_layers, label.block_rows, *(n for block in header.blocks for n in block))
-    return (
-        all(isinstance(text, str) for text in texts)
-        and all(type(whole) is int and 0 <= whole < 1 << 62 for whole in wholes)
-        and isinstance(label.read_seconds, int | float)
-        and 0 <= label.read_seconds < 1e15
-    )
-
-
-def parsed(content: bytes | bytearray) -> Header:
-    """Parse a header.
-
-    Raises:
-        DamagedBook: the content is not a header.
-    """
-    try:
-        written = json.loads(content)
-        label = Label(**{**written["label"], "names": tuple(written["label"]["names"])})
-        blocks = tuple(Block(*block) for block in written["blocks"])
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise DamagedBook("its header cannot be understood") from error
-    header = Header(label, blocks)
-    if not is_plausible(header):
-        raise DamagedBook("its header says what no header says")
-    if (
-        label.block_rows < 1
-        or label.num_layers < 1
-        or len(blocks) != 1 + label.num_layers + len(header.row_blocks(label.num_tokens))
-    ):
-        raise DamagedBook("its header does not fit its blocks")
-    return header

@@ -23,7 +23,7 @@ from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
 from core.engine_api import TextEngine
 from core.errors import InvalidSetting
 from core.generation.decode_loop import LONGEST_ROUND
-from core.kv_store.bookfile import BookReader, BookWriter, Label
+from core.kv_store.bookfile import TOKENS, BookReader, BookWriter, Label, Part
 from core.kv_store.folder import DIGESTS, BookFolder, Found, SavedBook, book_id
 from core.kv_store.identity import Family
 from core.ops.graphs import MOST_ROWS
@@ -184,22 +184,26 @@ class BookStore:
     def _fill(
         self, reader: BookReader, token_ids: Sequence[int], total: int, cancel: threading.Event | None
     ) -> Iterator[Moving]:
-        header, usable = reader.header, len(token_ids)
-        rows = header.row_blocks(usable)
+        label, usable = reader.label, len(token_ids)
+        layers, spans = range(self.engine.full_cache.shape.num_layers), spans_of(label.block_rows, label.num_tokens)
+        spans = [span for span in spans if span.start < usable]
+        names = [name for layer in layers for name in beside_names(layer)]
+        names += [rows_name(span, layer) for span in spans for layer in layers]
         with (
-            closing(cast("Generator[Tensor]", reader.read([*header.side_blocks, *rows]))) as contents,
-            self.engine.refilled(token_ids, logged=header.label.num_tokens) as cache,
+            closing(cast("Generator[Tensor]", reader.read(names))) as contents,
+            self.engine.refilled(token_ids, logged=label.num_tokens) as cache,
         ):
             try:
-                for layer in range(cache.shape.num_layers):
-                    fill_beside(cache, layer, next(contents), header.label.num_tokens, usable)
-                for span in header.spans(usable):
+                for layer in layers:
+                    for part in cache.beside(layer, usable):
+                        part.copy_(next(contents)[:, : part.shape[1]])
+                for span in spans:
                     if cancel and cancel.is_set():
                         break
                     size = min(span.stop, usable) - span.start
-                    for layer in range(cache.shape.num_layers):
-                        k, v = rows_of(cache, next(contents), len(span))
-                        cache.stage(layer, k[:, :, :size], v[:, :, :size])
+                    for layer in layers:
+                        k, v = next(contents)[:, None, :, :size]
+                        cache.stage(layer, k, v)
                     cache.commit(size)
                     yield Moving(cache.length, usable)
             finally:
@@ -224,11 +228,27 @@ class BookStore:
 
     def size_bytes(self, num_tokens: int) -> int:
         """Size on disk of so many tokens, without the header."""
-        cache = self.engine.full_cache
-        shape, one = cache.shape, cache.shape.head_dim * cache.shape.dtype.itemsize
-        landmarks = num_tokens // cache.chunk_size * shape.num_kv_heads
-        queries = (QUERY_LOG - (-num_tokens // QUERY_SAMPLE_STRIDE)) * shape.num_heads
-        return num_tokens * (shape.bytes_per_token + 4) + shape.num_layers * (landmarks + queries) * one
+        return sum(part.size for part in self._parts(num_tokens).values())
+
+    def _parts(self, num_tokens: int) -> dict[str, Part]:
+        """The tensors of a book of so many tokens, in the order of the file."""
+        cache, shape = self.engine.full_cache, self.engine.full_cache.shape
+        parts = {TOKENS: Part(torch.int32, (num_tokens,))}
+        beside = (
+            Part(shape.dtype, (shape.num_kv_heads, num_tokens // cache.chunk_size, shape.head_dim)),
+            Part(shape.dtype, (shape.num_heads, QUERY_LOG, shape.head_dim)),
+            Part(shape.dtype, (shape.num_heads, -(-num_tokens // QUERY_SAMPLE_STRIDE), shape.head_dim)),
+        )
+        for layer in range(shape.num_layers):
+            parts |= zip(beside_names(layer), beside, strict=True)
+        for span in spans_of(self._block_rows, num_tokens):
+            rows = Part(shape.kv_dtype, (2, shape.num_kv_heads, len(span), shape.head_dim))
+            parts |= {rows_name(span, layer): rows for layer in range(shape.num_layers)}
+        return parts
+
+    @property
+    def _block_rows(self) -> int:
+        return self.engine.plan.prefill_chunk.value
 
     def is_saved(self, token_ids: Sequence[int]) -> bool:
         """Whether this text is among the saved books, or one that begins with it and ends a few tokens later."""
@@ -262,21 +282,20 @@ class BookStore:
             names=book.names,
             model=self.engine.info.model,
             num_tokens=total,
-            num_layers=shape.num_layers,
-            block_rows=self.engine.plan.prefill_chunk.value,
+            block_rows=self._block_rows,
             read_seconds=book.read_seconds,
         )
         with self.folder.writing(label.family, tokens) as file:
-            writer = BookWriter(file, label)
+            writer = BookWriter(file, label, self._parts(total))
             writer.add(tokens)
             for layer in range(shape.num_layers):
-                landmarks, sampled = cache.landmarks_to_save(layer, total), cache.samples_to_save(layer, total)
-                writer.add(landmarks, book.queries[layer], sampled)
-            for start in range(0, total, label.block_rows):
-                stop = min(start + label.block_rows, total)
+                writer.add(cache.landmarks_to_save(layer, total))
+                writer.add(book.queries[layer])
+                writer.add(cache.samples_to_save(layer, total))
+            for span in spans_of(label.block_rows, total):
                 for layer in range(shape.num_layers):
-                    writer.add(*cache.rows(layer, start, stop))
-                yield Moving(stop, total)
+                    writer.add(*cache.rows(layer, span.start, span.stop))
+                yield Moving(span.stop, total)
             writer.finish()
         self._drop_beginnings(tokens)
         yield Kept(book_id(label.family, tokens), book.size_bytes, perf_counter() - started)
@@ -291,18 +310,16 @@ class BookStore:
                         self.folder.remove(book)
 
 
-def fill_beside(cache: FullCache, layer: int, content: Tensor, written: int, wanted: int) -> None:
-    """Landmarks and queries of a layer's first rows from a block [size] uint8 of a book of `written` tokens."""
-    stored, at = content.view(cache.shape.dtype), 0
-    lengths = (written // cache.chunk_size, QUERY_LOG, -(-written // QUERY_SAMPLE_STRIDE))
-    for part, length in zip(cache.beside(layer, wanted), lengths, strict=True):
-        heads, own, dim = part.shape
-        part.copy_(stored[at : at + heads * length * dim].view(heads, length, dim)[:, :own])
-        at += heads * length * dim
+def beside_names(layer: int) -> tuple[str, str, str]:
+    """The tensors beside a layer's keys and values: landmarks [H_kv, C, D], newest and sampled queries [H, N, D]."""
+    return f"landmarks.{layer}", f"queries.{layer}", f"samples.{layer}"
 
 
-def rows_of(cache: FullCache, content: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Keys and values of a layer from a block [size] uint8, each [1, H_kv, num_rows, D]."""
-    shape = cache.shape
-    k, v = content.view(shape.kv_dtype).view(2, 1, shape.num_kv_heads, num_rows, shape.head_dim)
-    return k, v
+def rows_name(span: range, layer: int) -> str:
+    """The keys and values of a layer and a range of rows, [2, H_kv, rows, D]."""
+    return f"rows.{span.start}.{layer}"
+
+
+def spans_of(step: int, num_tokens: int) -> list[range]:
+    """The ranges of rows that are a tensor of each layer."""
+    return [range(start, min(start + step, num_tokens)) for start in range(0, num_tokens, step)]

@@ -2,7 +2,7 @@
 
 Several processes may use it at once without locks: a book appears by one rename and disappears by one removal, and a
 process that has it open can go on reading. A file being written is locked by its writer, so that the rest of a killed
-process is recognised and removed. Damaged files are removed, foreign files are set aside; `notices` lists both.
+process is recognised and removed. Damaged files are removed; `notices` lists them.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from core.errors import BookFolderFull, InvalidSetting, NotPossibleHere, UnknownBook
-from core.kv_store.bookfile import BookReader, DamagedBook, Label, NotABook, OtherFormat
+from core.kv_store.bookfile import EARLIER, SUFFIX, BookReader, DamagedBook, Label, OtherFormat
 from core.kv_store.durable import sync_folder
 from core.kv_store.identity import digest_of
 
 log = logging.getLogger(__name__)
 
 SavingMode = Literal["ask", "always", "never"]
-BOOK, DRAFT, ASIDE = ".book", ".part", ".foreign"
+DRAFT = ".part"
 SETTINGS, DIGESTS = "settings.json", "weights.json"
 SPARE_BYTES = 1 << 30  # of the disk that stay free
 DEFAULT_CAP_BYTES = 40 << 30
@@ -67,7 +67,7 @@ class SavedBook:
     @property
     def id(self) -> str:
         """Its name in commands."""
-        return self.path.name.removesuffix(BOOK)
+        return self.path.name.removesuffix(SUFFIX)
 
     @property
     def name(self) -> str:
@@ -93,7 +93,7 @@ class BookFolder:
             InvalidSetting: it cannot be made.
         """
         self.path = path
-        self.notices: list[str] = []  # damaged or foreign files found since the start
+        self.notices: list[str] = []  # about damaged files, and those of an earlier version
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             if os.name == "posix":
@@ -104,6 +104,15 @@ class BookFolder:
                 hint="Choose another place with --data-dir.",
             ) from error
         self.sweep()
+        if earlier := self._earlier():
+            size = amount(sum(file.stat().st_size for file in earlier))
+            self.notices.append(
+                f"Books saved by an earlier version take {size} and are read again from their texts. "
+                "Remove these files with: python launch.py saved clear"
+            )
+
+    def _earlier(self) -> list[Path]:
+        return [*self.path.glob(f"*{EARLIER}")]
 
     # -------------------- settings
 
@@ -133,9 +142,9 @@ class BookFolder:
     # -------------------- who is there
 
     def books(self) -> list[SavedBook]:
-        """All readable books, the last used first. Damaged and foreign files are removed from the list for good."""
+        """All readable books, the last used first. Damaged files are removed."""
         found = []
-        for path in self.path.glob(f"*{BOOK}"):
+        for path in self.path.glob(f"*{SUFFIX}"):
             book = self._look(path)
             if book is not None:
                 found.append(book)
@@ -143,24 +152,21 @@ class BookFolder:
 
     def _look(self, path: Path) -> SavedBook | None:
         with contextlib.suppress(OSError), self.opened(path) as reader:
-            return SavedBook(path, reader.header.label, reader.file_bytes, path.stat().st_mtime)
+            return SavedBook(path, reader.label, reader.file_bytes, path.stat().st_mtime)
         return None
 
     @contextlib.contextmanager
     def opened(self, path: Path) -> Iterator[BookReader]:
-        """Open a book for reading; a damaged or foreign file is moved out of the way.
+        """Open a book for reading; a damaged file is removed.
 
         Raises:
-            FileNotFoundError: it does not exist, or no longer, or was removed just now. OSError.
+            FileNotFoundError: it does not exist, or no longer, is of another version, or was removed just now. OSError.
         """
         reader = None
         try:
             reader = BookReader(path)
             yield reader
         except OtherFormat as error:
-            raise FileNotFoundError(errno.ENOENT, str(error)) from error
-        except NotABook as error:
-            self._set_aside(path)
             raise FileNotFoundError(errno.ENOENT, str(error)) from error
         except DamagedBook as error:
             self._remove_damaged(path, reader, error)
@@ -169,22 +175,14 @@ class BookFolder:
             if reader is not None:
                 reader.close()
 
-    def _set_aside(self, path: Path) -> None:
-        aside = path.with_name(f"{path.name}.{secrets.token_hex(2)}{ASIDE}")
-        with contextlib.suppress(OSError):
-            os.replace(path, aside)
-            self._notice(f"{path.name} among the saved books is no book of ours; it was set aside as {aside.name}.")
-
     def _remove_damaged(self, path: Path, reader: BookReader | None, error: DamagedBook) -> None:
         if reader is not None and not reader.is_at(path):
             return  # another process has rewritten it
         with contextlib.suppress(OSError):
             path.unlink()
-            self._notice(f"A saved book was damaged ({error}); it was removed and the text is read again.")
-
-    def _notice(self, text: str) -> None:
-        log.warning("%s", text)
-        self.notices.append(text)
+            notice = f"A saved book was damaged ({error}); it was removed and the text is read again."
+            log.warning("%s", notice)
+            self.notices.append(notice)
 
     def find(self, family: str, token_ids: Tensor) -> Found | None:
         """The book of a family with the longest common prefix with a text, [n] int32; None if there is none."""
@@ -249,6 +247,13 @@ class BookFolder:
                 total -= book.size_bytes
         return gone
 
+    def clear(self) -> list[SavedBook]:
+        """Remove all books, those of an earlier version included; returns the others."""
+        for file in self._earlier():
+            file.unlink(missing_ok=True)
+        self.notices.clear()
+        return self.evict(0)
+
     def remove(self, book: SavedBook) -> bool:
         """Remove a book from the disk. A process that has it open can go on reading."""
         try:
@@ -267,7 +272,7 @@ class BookFolder:
         Raises:
             BookFolderFull: the disk is full or fails; no temporary file is left.
         """
-        path = self.path / f"{book_id(family, token_ids)}{BOOK}"
+        path = self.path / f"{book_id(family, token_ids)}{SUFFIX}"
         draft, file = self._draft(path)
         try:
             with file:
@@ -296,7 +301,7 @@ class BookFolder:
 
     def sweep(self) -> None:
         """Remove temporary files whose writers are gone."""
-        for draft in self.path.glob(f"*{BOOK}.*{DRAFT}"):
+        for draft in self.path.glob(f"*{SUFFIX}.*{DRAFT}"):
             with contextlib.suppress(OSError), draft.open("rb") as file:
                 if lock(file.fileno()):
                     if os.name != "posix":

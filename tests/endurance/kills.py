@@ -21,7 +21,7 @@ from typing import Any
 
 from app.conversations.store import Conversations
 from assets.tools.bench.report import commit
-from core.kv_store.bookfile import BookReader
+from core.kv_store.bookfile import SUFFIX, BookReader
 from core.planning.hardware import this_machine
 from tests.endurance.person import Ledger, Person
 from tests.endurance.program import START_SECONDS, Program
@@ -119,11 +119,11 @@ def look(folder: Path, ledger: Ledger, killed: float, found: Found) -> None:
             if node.exchange is not None:
                 asked.setdefault(node.question, set()).add((one.id, node.parent))
     store.close()
-    books = sorted(folder.glob("shelf/*.book"))
+    books = sorted(folder.glob(f"shelf/*{SUFFIX}"))
     for file in books:
         try:
             reader = BookReader(file)
-            for _ in reader.read(reader.header.blocks):
+            for _ in reader.read():
                 pass
             reader.close()
         except Exception as error:

@@ -38,7 +38,7 @@ def test_an_answer_that_is_nowhere_is_lost(folder: Path) -> None:
 def test_damaged_files_are_found(folder: Path) -> None:
     (folder / "conversations" / NAME).write_bytes(b"no database" * 1000)
     (folder / "shelf").mkdir()
-    (folder / "shelf" / "x.book").write_bytes(b"no book")
+    (folder / "shelf" / "x.book.safetensors").write_bytes(b"no book")
     assert len(seen(folder).damaged) == 2
 
 

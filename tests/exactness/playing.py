@@ -18,6 +18,7 @@ from core.errors import ContextTooSmall
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, LaneEvent, PrefillProgress, RoundDone
 from core.generation.session import Conversation
+from core.kv_store.bookfile import SUFFIX
 from core.kv_store.engine_store import BookStore
 from core.kv_store.folder import BookFolder
 from tests.exactness.cases import (
@@ -234,7 +235,7 @@ class _Playing:
                 pass
         if action.damaged is not None:
             self.shelf_is_whole = False  # what is cancelled before it gets there leaves the damage for the next time
-            for file in shelf.path.glob("*.book"):
+            for file in shelf.path.glob(f"*{SUFFIX}"):
                 content = bytearray(file.read_bytes())
                 content[int(action.damaged * (len(content) - 1))] ^= 16
                 file.write_bytes(content)

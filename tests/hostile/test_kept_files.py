@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import patch
 
 import orjson
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +23,8 @@ from app.conversations.tree import Dialogue
 from app.runtime.sessions import Session
 from app.ui.reading.chat_view import exchanges
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
-from core.kv_store.bookfile import DamagedBook, Header, parsed
+from core.kv_store import bookfile
+from core.kv_store.bookfile import SUFFIX, BookWriter, Label, Part
 from core.kv_store.folder import SETTINGS, BookFolder, BookFolderSettings
 from tests.app.conversations.test_tree import EVIL, a_dialogue
 
@@ -196,29 +199,31 @@ def test_settings_that_are_no_json_are_the_usual_ones(tmp_path: Path) -> None:
         assert folder.settings == BookFolderSettings()
 
 
-HEADER = {
-    "label": {
-        "family": "f", "identity": {"a": "b"}, "names": ["a.txt"], "model": "m", "num_tokens": 3, "num_layers": 1,
-        "block_rows": 4, "read_seconds": 1.0,
-    },
-    "blocks": [[0, 12, 1], [12, 8, 2], [20, 8, 3]],
+LABEL = {
+    "family": "f", "identity": {"a": "b"}, "names": ["a.txt"], "model": "m", "num_tokens": 3,
+    "block_rows": 4, "read_seconds": 1.0,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", list(places(HEADER)), ids=str)
-def test_every_odd_value_in_a_book_s_header_is_damage_or_harmless(path: tuple[Any, ...]) -> None:
-    assert isinstance(parsed(json.dumps(HEADER).encode()), Header)
-    for value in ODD:
-        try:
-            header = parsed(json.dumps(with_value(HEADER, path, value)).encode())
-        except DamagedBook as error:
-            assert "\n" not in str(error) and len(str(error)) < 200
-            continue
-        label = header.label
-        shown = f"{', '.join(label.names)} {label.model} {label.num_tokens:,} {label.read_seconds:.1f} {label.identity}"
-        assert shown and all(block.offset >= 0 for block in header.blocks)
+@pytest.mark.parametrize("path", list(places(LABEL)), ids=str)
+def test_every_odd_value_in_a_book_s_label_is_damage_or_harmless(path: tuple[Any, ...], tmp_path: Path) -> None:
+    for value in [["a.txt"] if path == ("names",) else "x", *ODD]:
+        changed = with_value(LABEL, path, value)
+        file = tmp_path / f"x{SUFFIX}"
+        with file.open("wb") as out, patch.object(bookfile, "asdict", lambda _, changed=changed: changed):
+            writer = BookWriter(out, cast(Label, None), {"tokens": Part(torch.int32, (3,))})
+            writer.add(torch.zeros(3, dtype=torch.int32))
+            writer.finish()
+        folder = BookFolder(tmp_path)
+        for book in folder.books():
+            label = book.label
+            shown = f"{book.name} {label.model} {label.num_tokens:,} {label.read_seconds:.1f} {label.identity}"
+            assert shown and label.block_rows > 0
+        assert file.exists() == bool(folder.books()) and all(len(notice) < 300 for notice in folder.notices)
 
 
-def test_a_header_of_nothing_but_brackets_is_damage() -> None:
-    with pytest.raises(DamagedBook):
-        parsed(b"[" * 200_000)
+@pytest.mark.parametrize("content", [b"", b"[" * 200_000, (99).to_bytes(8, "little") + b"[" * 99, b"\xff" * 99])
+def test_what_is_no_book_is_damage(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / f"x{SUFFIX}").write_bytes(content)
+    folder = BookFolder(tmp_path)
+    assert folder.books() == [] and len(folder.notices) == 1 and list(tmp_path.iterdir()) == []

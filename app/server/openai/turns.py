@@ -20,6 +20,7 @@ from app.runtime.worker import EngineWorker
 from app.server.openai.errors import RequestError, overloaded, request_error
 from app.server.openai.prompts import Prompt, Prompts
 from app.server.openai.request import ChatRequest
+from core.engine_api import local
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 
@@ -195,7 +196,7 @@ def answers(engine: "TextEngine", prompt: Prompt, request: ChatRequest, cancel: 
 
     configs = [replace(request.config, seed=request.config.seed + number) for number in range(request.count)]
     asked = [Question(prompt.ids, config, cancel, prompt.boundary) for config in configs]
-    for _, event in in_order(engine.answer_together(asked), len(asked)):
+    for _, event in in_order(local(engine).answer_together(asked), len(asked)):
         yield event
 
 

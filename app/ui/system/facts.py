@@ -114,8 +114,8 @@ def model_facts(ready: Ready) -> list[Fact]:
     if info.elsewhere:
         return [
             Fact("Model", info.model, info.description),
-            Fact("Server", plan.device.because, info.elsewhere),
-            Fact("Context", f"{ready.context:,} tokens", plan.context.because),
+            Fact("Runs", "on a server", info.elsewhere),
+            Fact("Context", f"{ready.context:,} tokens", "as --context or the server says"),
         ]
     guesses = "guesses for level 1" if info.has_draft else "the retrieval cache guesses instead"
     draft = formats.amount(info.draft_weight_bytes) + " of weights" if info.has_draft else "none"
@@ -191,9 +191,9 @@ def exactness(shot: Snapshot) -> list[Fact]:
         verdicts = [Fact("Last race", title, text) for _, title, text in found] or verdicts
     if not isinstance(shot.state, Ready):
         return [Fact("Exact for", formats.NONE_YET, "known when the model is loaded"), *verdicts]
-    dtype = shot.state.info.plan.precision
     if shot.state.info.elsewhere:
-        return [Fact("Exact for", "not seen", shot.state.info.plan.dtype.because)]
+        return [Fact("Exact for", "not seen", "how a server computes cannot be seen from here")]
+    dtype = shot.state.info.plan.precision
     greedy = Fact(
         "Greedy text",
         "equal to plain decoding’s, token for token",
@@ -328,13 +328,13 @@ def data_facts(shot: Snapshot) -> list[Fact]:
     chosen = "chosen with --data-dir" if shot.folder_chosen else "the default; --data-dir chooses another"
     compiled = isinstance(shot.state, Ready) and shot.state.info.attention == "compiled"
     kernel = "; the compiled kernel lies in the user’s cache folder" if compiled else ""
-    sent = f"nothing is sent anywhere{kernel}"
+    elsewhere = Fact("Elsewhere", "no book, no question, no answer", f"nothing is sent anywhere{kernel}")
     if isinstance(shot.state, Ready) and shot.state.info.elsewhere:
-        sent = f"but books, questions and answers are sent to {shot.state.info.plan.device.because}"
+        elsewhere = Fact("Elsewhere", "books, questions and answers", shot.state.info.elsewhere)
     return [
         Fact("Data folder", formats.with_tilde(str(shot.folder), shot.home), chosen),
         *(Fact(kept.name, amount_of(kept)) for kept in shot.kept),
-        Fact("Elsewhere", "no book, no question, no answer", sent),
+        elsewhere,
     ]
 
 

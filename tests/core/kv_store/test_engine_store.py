@@ -13,6 +13,7 @@ from core.engine import Engine
 from core.errors import BookFolderFull
 from core.generation.events import Finished
 from core.kv_store import identity
+from core.kv_store.bookfile import SUFFIX
 from core.kv_store.engine_store import BookStore, Fetched, Kept, Moving, ReadBook
 from core.kv_store.folder import BookFolder, BookFolderSettings
 from tests.core.toys import random_prompt, tiny_engine
@@ -158,7 +159,7 @@ def test_nothing_is_fetched_where_it_would_not_help(folder: BookFolder) -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.97])
 def test_a_flipped_bit_is_noticed_and_the_rest_is_read_again(share: float, folder: BookFolder) -> None:
     kept = keep(tiny_engine(), folder)
-    path = folder.path / f"{kept.id}.book"
+    path = folder.path / f"{kept.id}{SUFFIX}"
     content = bytearray(path.read_bytes())
     content[int(kept.size_bytes * share)] ^= 4
     path.write_bytes(content)
