@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +19,10 @@ from app.ui.pane import pane, tab_heading
 from app.ui.shown import shown_of
 from app.ui.site import Part, Site
 from app.ui.state import Is
-from app.ui.system.facts import Kept, Snapshot, Usage, accepted, written
-from app.ui.system.report import report
-from app.ui.system.view import system
-from core.decoding.stats import DecodeStats
+from app.ui.system.facts import Kept, Snapshot, Usage
+from app.ui.system.view import report, system
 
 if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that while the page is already served
-    from core.planning.forecast import Prediction
     from core.planning.hardware import Machine
 
 DEFAULT_FOLDER = ".triforce-reader"
@@ -56,7 +53,6 @@ def snapshot(site: Site, session: Session) -> Snapshot:
         folder_chosen=folder != home / DEFAULT_FOLDER,
         kept=kept_in(folder),
         home=home,
-        expected=expected_of(state, written(session.exchanges, session.race)),
         exchanges=session.exchanges,
         race=session.race,
     )
@@ -105,15 +101,6 @@ def usage_of(state: ModelState) -> Usage | None:
 
     device = resolve_device(state.info.plan.device.value)
     return Usage(used_bytes=used_memory_bytes(device), peak_bytes=peak_memory_bytes(device))
-
-
-def expected_of(state: ModelState, answers: Sequence[tuple[str, DecodeStats]]) -> "Prediction | None":
-    """The expected speed of the loaded model; None before it is loaded."""
-    if not isinstance(state, Ready) or state.info.elsewhere:
-        return None
-    from app.ui.system.expected_speed import expect
-
-    return expect(state, answers, accepted(answers))
 
 
 # -------------------- the models

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from app.ui.system.report import report
 
 import launch
 from app.cli import ask
@@ -23,7 +24,6 @@ from app.ui.page import build_page
 from app.ui.reading.answer_footer import answer_footer
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.site import Site
-from app.ui.system.report import report
 from app.ui.system.tab import snapshot
 from app.ui.system.view import system
 from assets.tools.commands import TOOLS
