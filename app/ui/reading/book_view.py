@@ -17,23 +17,10 @@ from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.saved_view import how_read, keep_line, on_disk
 from app.ui.reading.budget_view import budget, fit_of, num_pages, page_tokens, pages_of_books
+from app.ui.reading.live_strip import LEAST_SECONDS, page_reached, until, waiting_line
 from app.ui.reading.recognition_view import offer_for_book, offer_for_upload, progress_of, stop_button
-from app.ui.reading.waiting import LEAST_SECONDS, page_reached, until
 from core.errors import ContextTooSmall, CoreError
 
-WAITING = {
-    "loading": "Waits until the model is loaded",
-    "another page": "Waits: another page is using the model",
-    "opening": "Waits until the book is open",
-}
-OWN_JOBS = {
-    "answer": "Waits until the answer is written",
-    "race": "Waits until the race has ended",
-    "reading": "Waits for the reading to pause",
-    "counting": "Waits until other texts are counted",
-    "survey": "Waits",
-    "saving": "Waits until the book is on disk",
-}
 MOST_TITLES = 6  # in the card; the tab "Library" shows all
 
 
@@ -180,7 +167,7 @@ def _doing(session: Session) -> str:
     doing = session.doing
     assert doing is not None
     if isinstance(doing, Waiting):
-        return _running(OWN_JOBS[doing.own] if doing.reason == "own job" else WAITING[doing.reason], "", None)
+        return _running(waiting_line(doing), "", None)
     step = " · ".join(filter(None, ("Reading", page_reached(session.book, doing.done_tokens))))
     bar = render.bar(doing.done_tokens / max(doing.total_tokens, 1), step)
     notify = render.link("Tell me when it is read", also="data-notify")

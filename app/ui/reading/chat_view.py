@@ -71,7 +71,7 @@ def live(session: Session) -> dict[str, Any] | None:
         return None
     waits = not writing.text.strip()
     thinks = waits and bool(writing.thought)
-    told = {"wait": writing.wait.html() or PENDING} if waits and not thinks else {}
+    told = {"wait": writing.strip.bubble(session) or PENDING} if waits and not thinks else {}
     title = {"thought": thought_title(writing.stats, thinks=thinks)} if writing.thought else {}
     return {"question": writing.question, **title, **told}
 

@@ -15,9 +15,8 @@ from app.ui.reading.book_view import BookView
 from app.ui.reading.chat_view import chat, exchanges, exchanges_key, live, live_texts, writing_of
 from app.ui.reading.checklist_view import checklist
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
-from app.ui.reading.live_strip import LiveStrip
+from app.ui.reading.live_strip import LiveStrip, waits_for
 from app.ui.reading.settings import choices
-from app.ui.reading.waiting import waits_for
 from app.ui.retrieval_map.view import where
 from app.ui.shown import shown_of
 from app.ui.site import Part, Site
@@ -33,11 +32,10 @@ def strip(session: Session) -> str:
     writing = writing_of(session)
     if writing is not None:
         return writing.strip.html()
-    view = LiveStrip()
-    if session.exchanges and session.book:
-        last = session.exchanges[-1]
-        view.recall(last.finished, session.book.num_tokens, last.num_reread)
-    return view.html()
+    if not session.exchanges or session.book is None:
+        return LiveStrip().html()
+    last = session.exchanges[-1]
+    return LiveStrip().apply([last.finished]).html(session.book.num_tokens, last.num_reread)
 
 
 def reading_buttons(session: Session) -> str:
@@ -161,7 +159,7 @@ def _model(site: Site, _session: Session) -> object:
 def waiting(session: Session) -> dict[str, Any] | None:
     """What the reader waits for, for the title of the browser's tab; `long`: its end is worth a notice."""
     writing, doing = writing_of(session), session.doing
-    progress = writing.wait.progress if writing is not None and not writing.text else None
+    progress = writing.strip.progress if writing is not None and not writing.text else None
     progress = progress or (doing if isinstance(doing, PrefillProgress) and BookView(session).reading else None)
     return waits_for(progress) if progress is not None else None
 

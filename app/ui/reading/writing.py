@@ -7,7 +7,6 @@ from app.runtime.events import WorkerEvent
 from app.runtime.recording import streamed_text
 from app.runtime.sessions import Session
 from app.ui.reading.live_strip import LiveStrip
-from app.ui.reading.waiting import AnswerWait
 from core.decoding.stats import DecodeStats, joined
 from core.generation.events import Finished, RoundDone
 
@@ -34,7 +33,7 @@ class Writing:
         editing: str | None = None,
     ) -> None:
         self.question, self.past, self.left, self.editing = question, tuple(past), left, editing
-        self.strip, self.wait = LiveStrip(method), AnswerWait(session)
+        self.strip = LiveStrip(method)
         self.text = streamed_text(before) if before else ""
         self.thought = before.finished.thought if before else ""
         self.stats = self._before = before.finished.stats if before else DecodeStats()
@@ -47,7 +46,6 @@ class Writing:
     def apply(self, event: WorkerEvent) -> None:
         """Apply one event."""
         self.strip.apply([event])
-        self.wait.apply([event])
         if isinstance(event, RoundDone):
             self.text += event.text
             self.thought += event.thought

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from app.ui.system.report import report
 
 import launch
 from app.cli import ask
@@ -25,7 +24,7 @@ from app.ui.reading.answer_footer import answer_footer
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.site import Site
 from app.ui.system.tab import snapshot
-from app.ui.system.view import system
+from app.ui.system.view import report, system
 from assets.tools.commands import TOOLS
 from core.config import EngineConfig, GenerationConfig
 from core.errors import CoreError, InvalidSetting
