@@ -7,7 +7,7 @@ from app import formats
 from app.runtime.trace import Trace
 from app.ui import render
 from app.ui.charts import Bar, Column, Segment, bars, columns
-from app.ui.race.view import LANE_ENDINGS
+from app.ui.reading.live_strip import ENDINGS
 from core.decoding.registry import PLAIN, method_label
 from core.decoding.stats import LevelStats
 from core.generation.events import TokenRecord
@@ -55,13 +55,13 @@ def inside(trace: Trace, others: Sequence[Trace] = (), *, tables: bool = True) -
 
 
 def _head(trace: Trace) -> str:
-    exact = render.chip("exact", tone="exact") if trace.exact else render.chip("not exact", tone="bad")
-    state = LANE_ENDINGS[trace.finished.stop_reason] if trace.finished else "Writing"
+    state = ENDINGS[trace.finished.stop_reason] if trace.finished else "Writing"
     written = f"{state} · {formats.plural(trace.stats.new_tokens, 'token')}"
     alive = "" if trace.finished else " running"
+    badges = render.chip(method_label(trace.method), tone="method") + render.exactness(trace.exact)
     return (
         f'<div class="strip-head{alive}"><span class="dot"></span><span class="status">{written}</span>'
-        f'<span class="badges">{render.chip(method_label(trace.method), tone="method")}{exact}</span></div>'
+        f'<span class="badges">{badges}</span></div>'
         f'<p class="question">{render.escape(trace.question)}</p>'
     )
 
@@ -73,35 +73,29 @@ def tiles(trace: Trace) -> str:
     """The big numbers."""
     stats = trace.stats
     passes = f"{stats.new_tokens:,} tokens in {formats.plural(stats.full_passes, 'pass', 'passes')}"
+    judges = (("1", "the retrieval cache", stats.level1), ("2", "the full cache", stats.level2))
     shown = [
-        *_level("level1", "Accepted, level 1", "the retrieval cache", stats.level1),
-        *_level("level2", "Accepted, level 2", "the full cache", stats.level2),
-        _tile("passes", "Tokens per full pass", formats.figure(stats.tokens_per_full_pass), passes),
-        _tile("speed", "Speed", formats.figure(stats.tokens_per_second), "tokens/s of decoding alone"),
+        render.tile(
+            f"level{number}",
+            f"Accepted, level {number}",
+            formats.percent(level.acceptance),
+            f"{level.accepted:,} of {level.tested:,} tested by {judge}",
+            share=level.acceptance,
+        )
+        for number, judge, level in judges
+        if level is not None
+    ]
+    shown += [
+        render.tile("passes", "Tokens per full pass", formats.figure(stats.tokens_per_full_pass), passes),
+        render.tile("speed", "Speed", formats.figure(stats.tokens_per_second), "tokens/s of decoding alone"),
     ]
     if stats.level2 is not None:
         levels = [level for level in (stats.level1, stats.level2) if level is not None]
         lengths = " / ".join(f"{level.gamma_mean or 0:.1f}" for level in levels)
         which = "level 1 / level 2; " if len(levels) == 2 else ""
         anew = f"{which}chunks chosen anew {formats.plural(stats.reselections, 'time')}"
-        shown.append(_tile("gamma", "Guesses a round", lengths, anew))
+        shown.append(render.tile("gamma", "Guesses a round", lengths, anew))
     return f'<div class="tiles count-{len(shown)}">{"".join(shown)}</div>'
-
-
-def _level(key: str, label: str, judge: str, level: LevelStats | None) -> list[str]:
-    if level is None:
-        return []
-    share = level.acceptance
-    counts = f"{level.accepted:,} of {level.tested:,} tested by {judge}"
-    return [_tile(key, label, formats.percent(share), counts, share)]
-
-
-def _tile(key: str, label: str, value: str, below: str, share: float | None = None) -> str:
-    meter = "" if share is None else render.bar(share, label, tone=key)
-    return (
-        f'<div class="tile {key}"><span class="label">{label}</span><span class="value">{value}</span>'
-        f'<span class="below" title="{render.escape(below)}">{render.escape(below)}</span>{meter}</div>'
-    )
 
 
 # -------------------- charts

@@ -271,7 +271,9 @@ def test_the_board_follows_a_race(worker: EngineWorker, engine: FakeEngine, sess
         shown.append(view.apply([event]).html())
         if "data-live>1</b> tokens" in shown[-1]:
             engine.writing.set()
-    assert any("Reading the question" in html for html in shown)
+    lanes = tuple(Trace("How?", one.method) for one in PAIR)
+    begun = Race("How?", lanes, tuple(PAIR), None, book="A book", num_book=9, num_read_before=9)
+    assert "Reading the question" in RaceView(begun).html()
     assert any("Racing, in fair turns" in html and "at the end, token by token" in html for html in shown)
     last = text_of(shown[-1])
     assert "Finished · the book was read once for all lanes" in last
