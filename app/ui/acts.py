@@ -84,7 +84,7 @@ def follow(
     session: Session,
     events: Iterable[WorkerEvent],
     apply: Callable[[WorkerEvent], object] = lambda _: None,
-    failed: Callable[[CoreError], None] | None = None,
+    failed: Callable[[CoreError], object] | None = None,
     ended: Callable[[], None] = lambda: None,
 ) -> None:
     """Go through a stream of events in a thread of its own, and let the page show what they change.

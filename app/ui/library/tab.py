@@ -2,25 +2,19 @@
 
 import gradio as gr
 
-from app.runtime.sessions import Session
 from app.ui.library.find_view import FIELD
 from app.ui.library.page_viewer import NO_PAGE
 from app.ui.library.saved import saved_books
-from app.ui.library.view import EMPTY, incoming, listing, listing_state
+from app.ui.library.view import EMPTY, incoming, listing
 from app.ui.pane import pane, tab_heading
 from app.ui.reading.tab import build_drop
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site
-
-
-def _listing_key(_site: Site, session: Session) -> object:
-    return listing_state(session)
-
+from app.ui.site import Part, standing
 
 PARTS = (
     Part("found", lambda _, session: shown_of(session).found, tab="library"),
     Part("incoming", lambda _, session: incoming(session), tab="library"),
-    Part("library", lambda _, session: listing(session), _listing_key, tab="library"),
+    Part("library", lambda _, session: listing(session), standing, tab="library"),
     Part("preview", lambda _, session: shown_of(session).leaves.get("library", NO_PAGE), tab="library"),
     Part("saved", saved_books, tab="library", rest=1.0),
 )

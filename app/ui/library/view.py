@@ -7,7 +7,6 @@ from app.document_formats import EACH, SHORT
 from app.documents.document import Document
 from app.documents.language import language_name
 from app.documents.metadata import byline
-from app.documents.ocr import is_installed
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
@@ -15,7 +14,6 @@ from app.ui.library.page_viewer import tool
 from app.ui.reading.book_view import extent, failure, offer_button, progress, undo
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.reading.recognition_view import offer_for_book
-from app.ui.state import Is
 
 MOST_SHOWN = 60  # offers of one book; more can be typed
 EMPTY = f"""<section class="card empty-library"><h3>Nothing in the library yet</h3>
@@ -36,14 +34,6 @@ def incoming(session: Session) -> str:
     if fit := fit_of(session):
         parts.append(budget(fit, uploads.library))
     return f'<section class="card incoming">{"".join(parts)}</section>' if parts else ""
-
-
-def listing_state(session: Session) -> tuple[object, ...]:
-    """Changes with everything that `listing` draws."""
-    uploads, fit = session.uploads, session.uploads.fit
-    opened = session.book.parts if session.book else ()
-    busy = uploads.extracting, uploads.recognising, is_installed()
-    return (Is(uploads.library), uploads.behind, Is(fit), opened, session.is_read, session.displaced, busy)
 
 
 def listing(session: Session) -> str:

@@ -24,7 +24,6 @@ from app.ui import render
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
 from app.ui.shown import shown_of
-from app.ui.state import Is
 from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
 
@@ -41,20 +40,20 @@ class ModelOffer:
 
     def __init__(self, worker: EngineWorker, source: ModelSource | None, downloads: Downloads) -> None:
         self._worker, self._source, self._downloads = worker, source, downloads
-        self._wanted = ""  # the model whose download, loading or failure the card shows
+        self.wanted = ""  # the model whose download, loading or failure the card shows
 
     def html(self, session: Session) -> str:
         """The card; empty if nothing is to be offered."""
         state, source = self._worker.state, self._source
         if source is None or source.unavailable:
             return _card(_warning(session))
-        if isinstance(state, Loading) and state.model and state.model == self._wanted:
+        if isinstance(state, Loading) and state.model and state.model == self.wanted:
             return _card(view.loading(state))
         if not isinstance(state, Ready) or not (state.info.limits or _is_small(state)):
             return ""
         now = self._downloads.now
-        refused = view.not_loaded(state.refused) if state.refused and self._wanted else ""
-        if now is not None and now.name == self._wanted and now.stage != "done":
+        refused = view.not_loaded(state.refused) if state.refused and self.wanted else ""
+        if now is not None and now.name == self.wanted and now.stage != "done":
             if now.stage != "failed":
                 return _card(view.download(now))
             refused = view.download(now)  # above the offer: another model may be had
@@ -76,7 +75,7 @@ class ModelOffer:
     def get(self, session: Session, name: str) -> None:
         """Download a model, and change to it when it is here. Raises CoreError."""
         self._downloads.start(name)
-        self._wanted = name
+        self.wanted = name
         threading.Thread(target=self._use_later, args=(session, name), name="offer", daemon=True).start()
 
     def _use_later(self, session: Session, name: str) -> None:
@@ -100,17 +99,13 @@ class ModelOffer:
         row = next((row for row in rows if row.name == name and row.is_here), None)
         if row is None:
             raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
-        self._wanted = name
+        self.wanted = name
         if not row.in_use:
             self._worker.switch(self._source.load(config_of(row, self._source)), name)
 
     def dismiss(self) -> None:
         """The reader has seen how it ended."""
-        self._wanted = ""
-
-    def key(self, session: Session) -> object:
-        """Changes with everything that `html` draws."""
-        return (Is(self._worker.state), self._downloads.now, self._wanted, Is(session.book), session.declined_offer)
+        self.wanted = ""
 
 
 def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:

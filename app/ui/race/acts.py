@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from app.runtime.events import WorkerEvent
 from app.runtime.sessions import Session
 from app.ui.acts import Act, Values, follow
 from app.ui.race.view import RaceView
@@ -27,14 +26,6 @@ class RaceForm(BaseModel):
     limit: float | None = None
     temperature: float | None = 0
 
-    def configs(self) -> list[GenerationConfig]:
-        """The settings of every lane.
-
-        Raises:
-            InvalidSetting: fewer than two lanes; a field is empty or out of range.
-        """
-        return race_configs(self.lanes, self.seconds, self.limit, self.temperature)
-
 
 def race_configs(
     lanes: Sequence[str], seconds: float | None, limit: float | None, temperature: float | None
@@ -56,28 +47,18 @@ def race(site: Site, session: Session, _detail: str, values: Values) -> None:
         return  # pressed twice
     shown.race = view
     try:
-        events = site.worker.race(session.id, form.question, form.configs(), form.seconds or None)
+        configs = race_configs(form.lanes, form.seconds, form.limit, form.temperature)
+        events = site.worker.race(session.id, form.question, configs, form.seconds or None)
     except CoreError as error:
         view.fail(error, session.book)
         return
-
-    def apply(event: WorkerEvent) -> None:
-        view.apply([event])
-
-    def failed(error: CoreError) -> None:
-        view.fail(error, session.book)
 
     def ended() -> None:
         view.end()
         if shown.race is view and not view.failed:
             shown.race = None  # from now on the race itself is shown
 
-    follow(session, events, apply, failed, ended)
+    follow(session, events, lambda event: view.apply([event]), lambda error: view.fail(error, session.book), ended)
 
 
-def stop_race(site: Site, session: Session, _detail: str, _values: Values) -> None:
-    """End the race after the current rounds, or before its turn."""
-    site.worker.stop_race(session.id)
-
-
-ACTS: dict[str, Act] = {"race": race, "stop-race": stop_race}
+ACTS: dict[str, Act] = {"race": race, "stop-race": lambda site, session, *_: site.worker.stop_race(session.id)}

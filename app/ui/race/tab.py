@@ -13,7 +13,7 @@ from app.ui.pane import pane, tab_heading
 from app.ui.race.stage import opening
 from app.ui.race.view import AT_FIRST, RaceView
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site
+from app.ui.site import Part, Site, standing
 from app.ui.state import Is
 from core.config import GenerationConfig
 from core.decoding.registry import METHODS
@@ -92,31 +92,13 @@ def saves(session: Session) -> str:
     return SAVES if view_of(session).finished else ""
 
 
-def _board_key(_site: Site, session: Session) -> object:
-    view = view_of(session)
-    return (
-        object()
-        if view.running
-        else (
-            *(Is(session.book), Is(session.race), session.race and session.race.ended),
-            Is(shown_of(session).race),
-        )
-    )
-
-
-def _setup_key(site: Site, session: Session) -> object:
-    return (
-        Is(site.worker.state),
-        Is(session.book),
-        len(session.exchanges),
-        Is(session.race),
-        session.race and session.race.ended,
-    )
+def _board_key(site: Site, session: Session) -> object:
+    return object() if view_of(session).running else (standing(site, session), Is(shown_of(session).race))
 
 
 PARTS = (
-    Part("race-setup", setup, _setup_key, tab="race"),
-    Part("race-opening", lambda _, session: opening(session.book), lambda _, session: Is(session.book), tab="race"),
+    Part("race-setup", setup, standing, tab="race"),
+    Part("race-opening", lambda _, session: opening(session.book), standing, tab="race"),
     Part("race", lambda _, session: view_of(session).html(), _board_key, tab="race", rest=0.1),
     Part("lane:", lambda _, session: lanes(session), tab="race"),
     Part("race-save", lambda _, session: saves(session), tab="race"),

@@ -12,7 +12,6 @@ from app.ui.reading.evidence_chips import chips, own_key
 from app.ui.reading.welcome import welcome
 from app.ui.reading.writing import Writing
 from app.ui.shown import shown_of
-from app.ui.state import Is
 from core.decoding.stats import DecodeStats
 from core.generation.events import Finished, StopReason
 
@@ -40,12 +39,6 @@ def chat(session: Session) -> dict[str, Any]:
     order = [node.id for node in _shown(session)]
     empty = not order and writing_of(session) is None
     return {"order": order, **({"welcome": welcome(session)} if empty else {})}
-
-
-def exchanges_key(session: Session) -> object:
-    """Changes with everything that `exchanges` draws."""
-    writing = writing_of(session)
-    return (Is(session.dialogue), Is(session.book), session.digest, session.fits, writing and writing.past_in(session))
 
 
 def exchanges(session: Session) -> dict[str, Any]:

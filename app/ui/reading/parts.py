@@ -9,17 +9,16 @@ from app.runtime.events import Ready
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.header import below, limits_note, masthead, notice
-from app.ui.library.view import listing_state
 from app.ui.models.speeds import reading_time
 from app.ui.reading.book_view import BookView
-from app.ui.reading.chat_view import chat, exchanges, exchanges_key, live, live_texts, writing_of
+from app.ui.reading.chat_view import chat, exchanges, live, live_texts, writing_of
 from app.ui.reading.checklist_view import checklist
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
 from app.ui.reading.live_strip import LiveStrip, waits_for
 from app.ui.reading.settings import choices
 from app.ui.retrieval_map.view import where
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site
+from app.ui.site import Part, Site, standing
 from app.ui.state import Is
 from core.generation.events import PrefillProgress
 
@@ -91,6 +90,12 @@ def note(site: Site) -> str:
     return below(told)
 
 
+def conversations(site: Site, session: Session) -> str:
+    """The list of conversations, as the search filters it."""
+    found = site.worker.conversations.listing(session.search)
+    return conversation_list(found, session, search=session.search)
+
+
 def problem(session: Session) -> str:
     """Why the last act was refused."""
     error = shown_of(session).problem
@@ -112,19 +117,6 @@ def flags(session: Session) -> list[str]:
     return [name for name, holds in found.items() if holds]
 
 
-def _conversations_key(site: Site, session: Session) -> object:
-    summaries = site.worker.conversations.listing(session.search)
-    deleted = session.deleted.id if session.deleted else ""
-    return (
-        tuple(summaries.summaries),
-        summaries.notices,
-        session.search,
-        session.dialogue_id,
-        deleted,
-        session.incognito,
-    )
-
-
 def _read_chapters(book: Book) -> list[str]:
     """The titles of the chapters of which anything is read."""
     chapters = book.document.chapters
@@ -139,23 +131,6 @@ def _read_chapters(book: Book) -> list[str]:
             return []
 
 
-def _suggestions_key(site: Site, session: Session) -> object:
-    return (Is(session.book), session.fits, Is(session.dialogue), Is(site.worker.state))
-
-
-def _choosing_key(_site: Site, session: Session) -> object:
-    return listing_state(session)
-
-
-def _where_key(_site: Site, session: Session) -> object:
-    loaded = session.where
-    return (Is(session.book), Is(loaded), Is(session.baseline), session.head, writing_of(session) is None)
-
-
-def _model(site: Site, _session: Session) -> object:
-    return Is(site.worker.state)
-
-
 def waiting(session: Session) -> dict[str, Any] | None:
     """What the reader waits for, for the title of the browser's tab; `long`: its end is worth a notice."""
     writing, doing = writing_of(session), session.doing
@@ -164,43 +139,38 @@ def waiting(session: Session) -> dict[str, Any] | None:
     return waits_for(progress) if progress is not None else None
 
 
+def _offer_key(site: Site, session: Session) -> object:
+    return (standing(site, session), site.downloads.now, site.offer.wanted)
+
+
+def _where_key(site: Site, session: Session) -> object:
+    return (standing(site, session), Is(session.where), Is(session.baseline))
+
+
 PARTS = (
-    Part("masthead", lambda site, _: masthead(site.worker.state), _model),
-    Part("banner", lambda site, _: notice(site.worker.state), _model),
+    Part("masthead", lambda site, _: masthead(site.worker.state)),
+    Part("banner", lambda site, _: notice(site.worker.state)),
     Part("problem", lambda _, session: problem(session)),
     Part("flags", lambda _, session: flags(session)),
     Part("waiting", lambda _, session: waiting(session)),
     Part("title", lambda _, session: session.book.title if session.book and session.is_read else ""),
     Part("draft", lambda _, session: list(shown_of(session).draft) if shown_of(session).draft[0] else None),
-    Part("setting:", lambda site, _: choices(site.worker.state), _model),
+    Part("setting:", lambda site, _: choices(site.worker.state)),
     Part("book", lambda _, session: BookView(session).html()),
     Part("reading", lambda _, session: reading_buttons(session)),
-    Part("samples", samples, lambda site, session: (Is(site.worker.state), _has_book(session))),
-    Part(
-        "conversations",
-        lambda site, session: conversation_list(
-            site.worker.conversations.listing(session.search), session, search=session.search
-        ),
-        _conversations_key,
-        rest=0.5,
-    ),
+    Part("samples", samples, standing),
+    Part("conversations", conversations, rest=0.5),
     Part("strip", lambda _, session: strip(session), rest=0.1),
     Part("where", lambda site, session: "" if site.elsewhere else where(session), _where_key, rest=0.5),
-    Part(
-        "offer",
-        lambda site, session: site.offer.html(session),
-        lambda site, session: site.offer.key(session),
-        rest=0.3,
-        aside=True,
-    ),
-    Part("choosing", lambda _, session: checklist(session), _choosing_key),
+    Part("offer", lambda site, session: site.offer.html(session), _offer_key, rest=0.3, aside=True),
+    Part("choosing", lambda _, session: checklist(session), standing),
     Part("about", lambda _, session: book_notice(session)),
     Part("chat", lambda _, session: chat(session)),
-    Part("exchange:", lambda _, session: exchanges(session), lambda _, session: exchanges_key(session)),
+    Part("exchange:", lambda _, session: exchanges(session), standing),
     Part("live", lambda _, session: live(session)),
     Part("live.", lambda _, session: live_texts(session)),
-    Part("suggestions", suggestions, _suggestions_key),
+    Part("suggestions", suggestions, standing),
     Part("editing", lambda _, session: editing_notice(session)),
-    Part("note", lambda site, _: note(site), _model),
+    Part("note", lambda site, _: note(site)),
     Part("leaf", lambda _, session: shown_of(session).leaves.get("read", "")),
 )

@@ -2,7 +2,6 @@
 
 import os
 import platform
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from app.ui.models import view as models_view
 from app.ui.models.rows import model_rows
 from app.ui.pane import pane, tab_heading
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site
+from app.ui.site import Part, Site, standing
 from app.ui.state import Is
 from app.ui.system.facts import Kept, Snapshot, Usage
 from app.ui.system.view import report, system
@@ -143,23 +142,11 @@ def bring(site: Site) -> str:
     return BRING if site.source is not None and site.source.folders is not None else ""
 
 
-def _snapshot_key(site: Site, session: Session) -> object:
-    race = session.race
-    return (Is(site.worker.state), Is(race), race and race.ended, len(session.exchanges), session.is_read)
-
-
-def _told(name: str, tell: Callable[[Snapshot], str]) -> Part:
-    def draw(site: Site, session: Session) -> str:
-        return tell(snapshot(site, session))
-
-    return Part(name, draw, _snapshot_key, tab="system", rest=0.5, aside=True)
-
-
 PARTS = (
-    _told("system", system),
-    _told("report", report),
+    Part("system", lambda *of: system(snapshot(*of)), standing, tab="system", rest=0.5, aside=True),
+    Part("report", lambda *of: report(snapshot(*of)), standing, tab="system", rest=0.5, aside=True),
     Part("models-doing", doing, tab="system"),
-    Part("bring", lambda site, _: bring(site), lambda *_: None, tab="system"),
+    Part("bring", lambda site, _: bring(site), tab="system"),
     Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3, aside=True),
 )
 
