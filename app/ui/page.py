@@ -12,7 +12,7 @@ from app.ui.header import masthead, notice
 from app.ui.inside import tab as inside
 from app.ui.library import acts as library_acts
 from app.ui.library import saved
-from app.ui.library import tab as library
+from app.ui.library import view as library
 from app.ui.models import acts as models_acts
 from app.ui.pane import pane
 from app.ui.race import acts as race_acts

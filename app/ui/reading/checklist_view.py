@@ -204,7 +204,7 @@ def _shortcuts(session: Session, fit: Fit, meter: Meter) -> str:
     """Choices with one click. Each of them fits."""
     books, free = session.uploads.library.books, room(fit)
     several = (one for one in fit.offers if not _is_one(one.choice))
-    found = [offer_button(books, offer) for offer in islice(several, MOST_OFFERS)]
+    found = [offer_button(books, offer, named=len(books) > 1) for offer in islice(several, MOST_OFFERS)]
     alone = [book for book in books if len(books) > 1 and meter.book(book) <= free]
     for book in alone[:MOST_OFFERS]:
         tokens = formats.plural(meter.book(book), "token")

@@ -10,7 +10,7 @@ from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.header import below, limits_note, masthead, notice
 from app.ui.models.speeds import reading_time
-from app.ui.reading.book_view import BookView
+from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import chat, exchanges, live, live_texts, writing_of
 from app.ui.reading.checklist_view import checklist
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
@@ -39,10 +39,9 @@ def strip(session: Session) -> str:
 
 def reading_buttons(session: Session) -> str:
     """Stop, or Read on."""
-    view = BookView(session)
-    if view.reading:
+    if session.is_reading:
         return render.button("Stop reading", "stop-reading")
-    return render.button("Read on", "read-on") if view.paused else ""
+    return render.button("Read on", "read-on") if is_paused(session) else ""
 
 
 def samples(site: Site, session: Session) -> str:
@@ -135,7 +134,7 @@ def waiting(session: Session) -> dict[str, Any] | None:
     """What the reader waits for, for the title of the browser's tab; `long`: its end is worth a notice."""
     writing, doing = writing_of(session), session.doing
     progress = writing.strip.progress if writing is not None and not writing.text else None
-    progress = progress or (doing if isinstance(doing, PrefillProgress) and BookView(session).reading else None)
+    progress = progress or (doing if isinstance(doing, PrefillProgress) and session.is_reading else None)
     return waits_for(progress) if progress is not None else None
 
 
@@ -156,7 +155,7 @@ PARTS = (
     Part("title", lambda _, session: session.book.title if session.book and session.is_read else ""),
     Part("draft", lambda _, session: list(shown_of(session).draft) if shown_of(session).draft[0] else None),
     Part("setting:", lambda site, _: choices(site.worker.state)),
-    Part("book", lambda _, session: BookView(session).html()),
+    Part("book", lambda _, session: book_card(session)),
     Part("reading", lambda _, session: reading_buttons(session)),
     Part("samples", samples, standing),
     Part("conversations", conversations, rest=0.5),

@@ -6,8 +6,8 @@ An opened page stands beside them.
 import gradio as gr
 
 from app.runtime.sessions import Session
-from app.ui.pane import build_fold, pane, tab_heading
-from app.ui.reading.book_view import BookView
+from app.ui.pane import build_drop, build_fold, pane, tab_heading
+from app.ui.reading.book_view import book_card
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.settings import Fields, build_settings
 
@@ -25,7 +25,7 @@ def build_read_tab() -> Fields:
     with gr.Tab("Read", id="read", elem_id="read-tab"), gr.Row(elem_id="shell"):
         tab_heading("Read")
         with gr.Column(elem_id="side", min_width=280, scale=0):
-            pane("book", "book", BookView(Session("")).html())
+            pane("book", "book", book_card(Session("")))
             build_fold("side", "Books")
             pane("reading", "reading-buttons")
             build_drop("drop", "Open books", 104)
@@ -48,18 +48,3 @@ def build_read_tab() -> Fields:
             pane("note", "note")
         pane("leaf", "where-page")
     return fields
-
-
-def build_drop(name: str, label: str, height: int) -> gr.File:
-    """A place to drop files; the script opens what was uploaded."""
-    drop: gr.File = gr.File(show_label=False, label=label, elem_id=name, file_count="multiple", height=height)
-    drop.upload(
-        None,
-        drop,
-        drop,
-        js="(files) => window.triforcePage.opened(files)",
-        queue=False,
-        show_progress="hidden",
-        api_visibility="private",
-    )
-    return drop

@@ -3,7 +3,6 @@
 from app.document_formats import EACH
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.reading.book_view import BookView
 
 WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
 <ol><li><b>Open a book, or several.</b> <span>Drop files ({EACH}), or choose a sample.</span></li>
@@ -14,16 +13,16 @@ WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
 
 def welcome(session: Session) -> str:
     """The words in the middle of an empty chat."""
-    view, uploads, book = BookView(session), session.uploads, session.book
+    uploads, book = session.uploads, session.book
     if uploads.too_long:
         meanwhile = f" Until then questions go to {render.escape(book.title)}." if book else ""
         return _told("Too long to read at once", f"Tick above what is read.{meanwhile}")
     if book is None:
         opening = _told("The book is being opened", "You can ask now: the answer begins when it is open and read.")
-        return opening if view.reading or uploads.coming else WELCOME
+        return opening if session.is_reading or uploads.coming else WELCOME
     if session.is_read and not uploads.coming:
         return _told("The book is open", "Ask anything about it.")
-    if view.reading or uploads.coming:
+    if session.is_reading or uploads.coming:
         return _told("The book is being read", "You can ask now: the answer begins when the reading ends.")
     return _told("The book is read in part", "Ask, and the rest is read first. Or press Read on.")
 
