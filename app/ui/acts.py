@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from app.conversations.exchange import ID
+from app.runtime.error_text import EngineFault
 from app.runtime.events import Pause, WorkerEvent
 from app.runtime.sessions import Session
-from app.runtime.worker import EngineFault
 from app.ui.shown import shown_of
 from app.ui.site import Site
 from core.errors import CoreError, InvalidSetting

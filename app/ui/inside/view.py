@@ -1,13 +1,21 @@
-"""Inside the speculation: the figures, charts and provenance of one answer, as HTML. Pure functions of traces."""
+"""The tab "Inside": how the newest answer or race was made; it moves along while the answer is written."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import gradio as gr
+
 from app import formats
+from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.ui import render
+from app.ui.acts import Act, Values
 from app.ui.charts import Bar, Column, Segment, bars, columns
+from app.ui.pane import pane, tab_heading
 from app.ui.reading.live_strip import ENDINGS
+from app.ui.shown import shown_of
+from app.ui.site import Part, Site, standing
+from app.ui.state import Is
 from core.decoding.registry import PLAIN, method_label
 from core.decoding.stats import LevelStats
 from core.generation.events import TokenRecord
@@ -17,8 +25,9 @@ EMPTY = (
     "</h2><p>Ask a question or run a race: here you see who wrote every word, how many guesses held, and where the "
     "time went. It moves along while the answer is written.</p></div></section>"
 )
+ANSWER = "answer"  # of the subjects; the others are methods of the race
 MOST_WHILE_RUNNING = 400  # tokens of the text drawn while it grows; at the end all
-PARTS = {"draft": "Draft", "retrieval": "Retrieval cache", "full": "Full cache", "other": "Everything else"}
+PHASES = {"draft": "Draft", "retrieval": "Retrieval cache", "full": "Full cache", "other": "Everything else"}
 
 
 class Source(NamedTuple):
@@ -150,27 +159,21 @@ def positions_chart(name: str, level: LevelStats, tone: str, *, table: bool = Tr
 
 def time_chart(traces: Sequence[Trace], *, table: bool = True) -> str:
     """A chart of a token's milliseconds by part, for each method."""
-    data = []
+    data, order = [], list(PHASES)
     for trace in traces:
         stats = trace.stats
         if not stats.new_tokens or not stats.seconds_by_part:
             continue
         per_token = {part: 1e3 * seconds / stats.new_tokens for part, seconds in stats.seconds_by_part.items()}
         segments = tuple(
-            Segment(_tone(part), PARTS.get(part, "Reduced cache"), ms, f"{formats.figure(ms)} ms")
-            for part, ms in sorted(per_token.items(), key=lambda item: _rank(item[0]))
+            Segment(
+                part if part in PHASES else "lossy", PHASES.get(part, "Reduced cache"), ms, f"{formats.figure(ms)} ms"
+            )
+            for part, ms in sorted(per_token.items(), key=lambda item: order.index(item[0]) if item[0] in order else 0)
             if ms > 0
         )
         data.append(Bar(method_label(trace.method), f"{formats.figure(stats.ms_per_token)} ms a token", segments))
     return bars("Time, by part", "milliseconds a token, reading the prompt left out", data, table=table)
-
-
-def _tone(part: str) -> str:
-    return part if part in PARTS else "lossy"
-
-
-def _rank(part: str) -> int:
-    return list(PARTS).index(part) if part in PARTS else 0
 
 
 def bytes_chart(trace: Trace, *, table: bool = True) -> str:
@@ -235,3 +238,79 @@ def _token(record: TokenRecord, script: bool) -> str:
     how = f"round {record.round + 1:,} · p {formats.probability(record.p)}{q}"
     said = f'tabindex="-1" data-tip="{one.label}|{how}"' if script else f'title="{one.label}, {how}"'
     return f'<span class="t {one.key}" {said}>{render.escape(record.text)}</span>'
+
+
+# -------------------- the tab
+
+
+def subjects(session: Session) -> dict[str, Trace]:
+    """All that the tab can show: the newest answer, and the lanes of the newest race by their methods."""
+    lanes = session.race.lanes if session.race else ()
+    traces = {ANSWER: session.trace, **{lane.method: lane for lane in lanes}}
+    return {key: trace for key, trace in traces.items() if trace and trace.records}
+
+
+def chosen(session: Session) -> str:
+    """The reader's choice, as long as nothing newer has begun; else the newest: the answer, or the race's contender."""
+    found = subjects(session)
+    made_for, _, wanted = shown_of(session).inside.partition(" ")
+    if made_for != _newest(session) or wanted not in found:
+        contender = session.race.contender if session.race else None
+        wanted = contender.method if session.newest == "race" and contender else ANSWER
+    return wanted if wanted in found else next(iter(found), "")
+
+
+def _newest(session: Session) -> str:
+    """Changes when another answer or race begins."""
+    return f"{session.newest}-{id(session.trace)}-{id(session.race)}"
+
+
+def _key(site: Site, session: Session) -> object:
+    trace = subjects(session).get(chosen(session))
+    return (standing(site, session), Is(trace), len(subjects(session)), len(trace.points) if trace else 0)
+
+
+def view(session: Session) -> str:
+    """The figures, charts and words of the chosen subject."""
+    found = subjects(session)
+    trace = found.get(chosen(session))
+    if trace is None:
+        return EMPTY
+    others = [one for key, one in found.items() if key != ANSWER and one.method != trace.method]
+    return inside(trace, others, tables=trace.finished is not None)
+
+
+def picker(session: Session) -> str:
+    """The choice among several subjects."""
+    found = subjects(session)
+    if len(found) < 2:
+        return ""
+    choices = {
+        key: (
+            "Answer" if key == ANSWER else f"Race: {method_label(key)}",
+            f'name="inside" data-act-change="inside:{key}"',
+        )
+        for key in found
+    }
+    legend = '<legend class="unseen">Show</legend>'
+    return render.radios(legend, choices.values(), value=choices[chosen(session)][1])
+
+
+def pick(_site: Site, session: Session, key: str, _values: Values) -> None:
+    """The reader chose a subject."""
+    shown_of(session).inside = f"{_newest(session)} {key}"
+
+
+ACTS: dict[str, Act] = {"inside": pick}
+PARTS = (
+    Part("inside", lambda _, session: view(session), _key, tab="inside", rest=0.5),
+    Part("inside-picker", lambda _, session: picker(session), tab="inside"),
+)
+
+
+def build_tab() -> None:
+    """The tab's places."""
+    with gr.Tab("Inside", id="inside", elem_id="inside-tab"), gr.Column(elem_id="inside"):
+        tab_heading("Inside")
+        pane("inside-picker", "inside-picker")
+        pane("inside", "inside-view", EMPTY)

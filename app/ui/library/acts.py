@@ -15,8 +15,8 @@ from app.runtime.reopening import forget_texts, keep_texts
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Removed, Session
 from app.ui.acts import Act, UnknownAct, Values, follow
-from app.ui.library.find_view import MOST_SHOWN, found
 from app.ui.library.page_viewer import Wanted, newest, preview
+from app.ui.library.view import MOST_HITS, found
 from app.ui.reading.checklist_view import chosen
 from app.ui.shown import shown_of
 from app.ui.site import Site
@@ -159,7 +159,7 @@ def search(_site: Site, session: Session, detail: str, _values: Values) -> None:
     number, _, rest = detail.partition(":")
     options, _, text = rest.partition(":")
     words, books = Words(text, exact="exact" in options, whole="whole" in options), session.uploads.open_books
-    shown_of(session).found = found(words, books, find(words, books, min(int(number[:9]), MOST_SHOWN)))
+    shown_of(session).found = found(words, books, find(words, books, min(int(number[:9]), MOST_HITS)))
 
 
 def _followed(begin: Callable[[Site, Session, str], Iterator[WorkerEvent]]) -> Act:

@@ -17,9 +17,10 @@ from huggingface_hub import constants
 from app import formats
 from app.context.domain_check import FULL_MODELS
 from app.runtime.downloads import Downloads
+from app.runtime.error_text import EngineFault
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
-from app.runtime.worker import EngineFault, EngineWorker
+from app.runtime.worker import EngineWorker
 from app.ui import render
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows

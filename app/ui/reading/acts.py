@@ -8,8 +8,8 @@ from app.ui.acts import Act, Values, follow
 from app.ui.library.page_viewer import Wanted, newest
 from app.ui.reading import evidence_chips
 from app.ui.reading.chat_view import writing_of
+from app.ui.reading.live_strip import Writing
 from app.ui.reading.settings import SettingsForm
-from app.ui.reading.writing import Writing
 from app.ui.retrieval_map.view import opened_page
 from app.ui.shown import shown_of
 from app.ui.site import Site

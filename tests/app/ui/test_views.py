@@ -22,11 +22,9 @@ from app.ui.library.page_viewer import preview
 from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.budget_view import budget
-from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, chat, exchanges, live, live_texts
+from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, chat, exchanges, live, live_texts, welcome
 from app.ui.reading.checklist_view import checklist
-from app.ui.reading.live_strip import LiveStrip, until, waits_for
-from app.ui.reading.welcome import welcome
-from app.ui.reading.writing import Writing
+from app.ui.reading.live_strip import LiveStrip, Writing, until, waits_for
 from app.ui.shown import shown_of
 from core.errors import CoreError
 from core.generation.events import PrefillProgress

@@ -17,12 +17,11 @@ from app.runtime.events import Pause, RaceBegun, RaceEnded, Waiting, WorkerEvent
 from app.runtime.race_job import first_lanes
 from app.runtime.trace import Judgement, Point, Race, Trace, first_difference, lead
 from app.runtime.worker import EngineWorker
-from app.ui.race.acts import race_configs
 from app.ui.race.result import SHORT_TOKENS, result, winner
-from app.ui.race.saving import race_file
 from app.ui.race.stage import opening, scenes, typical_round
-from app.ui.race.tab import PARTS, lane_choices
+from app.ui.race.tab import PARTS, lane_choices, race_configs
 from app.ui.race.view import RaceView, replay_points, verdict_line
+from app.ui.saving import race_file
 from app.ui.site import Drawer
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import LOSSY_METHODS, METHODS

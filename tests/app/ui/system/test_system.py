@@ -21,8 +21,7 @@ from app.ui.assets import CSS
 from app.ui.site import Site
 from app.ui.system.facts import PARTS, Kept, Snapshot, Usage, weight_facts
 from app.ui.system.tab import PARTS as TAB_PARTS
-from app.ui.system.tab import data_folder, kept_in
-from app.ui.system.view import report, system
+from app.ui.system.tab import data_folder, kept_in, report, system
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.errors import NotEnoughMemory
