@@ -14,9 +14,8 @@ from app.runtime.versions import versions
 from app.ui import render
 from app.ui.acts import UnknownAct
 from app.ui.assets import CSS
-from app.ui.race.card import REPLAY, Passage, card_html, cited_html, sheet, side_html
+from app.ui.race.card import REPLAY, card_html, cited_html, passages, sheet, side_html
 from app.ui.race.view import trace_points
-from app.ui.retrieval_map.view import page_of, page_words
 from app.ui.site import Site
 from core.errors import InvalidSetting
 
@@ -72,24 +71,12 @@ def race_file(session: Session, state: ModelState, kind: str) -> Parcel:
 EXACT = "✓ Exact: the words that plain decoding of this model would write."
 
 
-def cited(session: Session, exchange: Exchange) -> list[Passage]:
-    """What the open book has of an answer word for word, as the chips in the chat tell it."""
-    book, text = session.book, exchange.finished.text
-    if book is None or not session.fits:
-        return []
-    found = (one for one in book.evidence(text) if one.source is not None)
-    return [
-        Passage(text[one.start : one.end], page_words(book, page_of(book, one.source.start)))
-        for one in found
-        if one.source is not None
-    ]
-
-
 def answer_card(session: Session, node: Node) -> str:
     """One self-contained file about an answer of the session's conversation."""
     exchange = node.exchange
     assert exchange is not None, "a card of no answer"
     dialogue, finished, trace = session.dialogue, exchange.finished, recorded(session.trace, exchange)
+    cited = passages(finished.text, session.book) if session.book and session.fits else []
     names = ", ".join(dialogue.book.names) if dialogue else ""
     points = trace_points(trace) if trace else [[0, 0, 0], [0, len(finished.text), finished.stats.new_tokens]]
     kept = '<p class="good">' + EXACT + "</p>" if exactness(exchange) == "exact" and is_greedy(exchange) else ""
@@ -98,7 +85,7 @@ def answer_card(session: Session, node: Node) -> str:
     return sheet(
         exchange.question,
         f"{names}, all of it in the context",
-        f'{kept}<div class="lanes">{side}</div>{REPLAY if trace else ""}{cited_html(cited(session, exchange))}'
+        f'{kept}<div class="lanes">{side}</div>{REPLAY if trace else ""}{cited_html(cited)}'
         f'<p class="soft">Answered by TriForce Reader: {render.escape(told)} Race the question to see both clocks.</p>',
     )
 

@@ -35,6 +35,11 @@ SMALL = "; it is small and often wrong"
 NOT_NOW = render.link("Not now", "decline")
 OTHERS = render.link("Other models", also='data-tab="System"')
 
+NOTHING_FITS = (
+    '<div class="offered" data-offer="none"><p>No known full model fits into the memory that is free here.</p>'
+    f'<div class="acts">{OTHERS}{NOT_NOW}</div></div>'
+)
+
 
 class ModelOffer:
     """What the card shows, and its acts. The model that its button wants is the program's, not a page's."""
@@ -71,7 +76,7 @@ class ModelOffer:
         )
         if row is None:
             row, small = small, None
-        return _card(refused + _warning(session) + (_offer(why, row, small) if row else _nothing_fits()))
+        return _card(refused + _warning(session) + (_offer(why, row, small) if row else NOTHING_FITS))
 
     def get(self, session: Session, name: str) -> None:
         """Download a model, and change to it when it is here. Raises CoreError."""
@@ -115,15 +120,15 @@ def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:
     Models whose context here holds `needed` tokens come first, then those that the hub hands out at once before those
     whose licence must be accepted there, then of the quick ones those in the form that suits the machine.
     """
-    fitting = [row for row in rows if not row.is_bundled and row.fit is not None and row.fit.speeds is not None]
-    fitting = [row for row in fitting if row.fit is not None and row.fit.context >= needed] or fitting
+    fitting = [row for row in rows if not row.is_bundled and row.speeds is not None]
+    fitting = [row for row in fitting if row.fit and row.fit.context >= needed] or fitting
     open_ones = [row for row in fitting if row.is_here or not row.gated]
     fitting = open_ones or fitting
-    usable = [row for row in fitting if row.fit and row.fit.speeds and row.fit.speeds.is_usable]
+    usable = [row for row in fitting if row.speeds and row.speeds.is_usable]
     usable = [row for row in usable if row.is_suited] or usable
     if usable:
         return max(usable, key=lambda row: (min(row.fit.context, 1 << 16) if row.fit else 0, row.size_bytes))
-    return max(fitting, key=lambda row: row.fit.speeds.triforce if row.fit and row.fit.speeds else 0.0, default=None)
+    return max(fitting, key=lambda row: row.speeds.triforce if row.speeds else 0.0, default=None)
 
 
 def _is_small(ready: Ready) -> bool:
@@ -175,9 +180,10 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
 def _button(row: ModelRow, *, strong: bool) -> str:
     """Fetches a model and reads with it, or reads with it at once; told what that takes."""
     shown = render.escape(row.title or row.name)
-    reads = row.fit.speeds if row.fit else None
-    time = formats.about(reads.reading_seconds).removeprefix("about ") if reads else ""
-    takes = f"{formats.plural(reads.pages, 'page')} in {time}" if reads else ""
+    takes, reads = "", row.speeds
+    if reads is not None:
+        time = formats.about(reads.reading_seconds).removeprefix("about ")
+        takes = f"{formats.plural(reads.pages, 'page')} in {time}"
     if _is_whole(row):
         label, verb = f"Read with {shown} ({takes})", "use"
     elif constants.HF_HUB_OFFLINE:
@@ -190,13 +196,6 @@ def _button(row: ModelRow, *, strong: bool) -> str:
 def _is_whole(row: ModelRow) -> bool:
     """The model is on this disk, with its draft where it has one."""
     return row.is_here and not (row.to_come_bytes and row.draft and not row.draft_is_here)
-
-
-def _nothing_fits() -> str:
-    return (
-        '<div class="offered" data-offer="none"><p>No known full model fits into the memory that is free here.</p>'
-        f'<div class="acts">{OTHERS}{NOT_NOW}</div></div>'
-    )
 
 
 def _card(body: str) -> str:

@@ -11,7 +11,7 @@ from app import formats
 from app.runtime.events import RaceBegun, RaceEnded, Waiting, WorkerEvent
 from app.runtime.trace import Judgement, Lead, Race, Trace, first_difference, lead
 from app.ui import render
-from app.ui.race.result import best_lane, result_line, winner
+from app.ui.race.result import best_lane, result, winner
 from app.ui.race.stage import scenes
 from app.ui.reading.live_strip import ENDINGS, reading_line, waiting_line
 from core.decoding.registry import COMPARED, FASTEST, PLAIN, method_label
@@ -150,7 +150,9 @@ def board(race: Race, *, running: bool) -> str:
         for tone, title, text in told
     )
     sides = f'<div class="board lanes-{len(race.lanes)}{many}">{"".join(lanes)}</div>'
-    return f'{result_line(race)}{sides}<ul class="verdicts" aria-label="Equality">{below}</ul>'
+    found = result(race)
+    line = f'<p class="result {found.tone}" role="status">{render.escape(found.text)}.</p>' if found else ""
+    return f'{line}{sides}<ul class="verdicts" aria-label="Equality">{below}</ul>'
 
 
 def _empty_board() -> str:

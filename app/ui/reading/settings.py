@@ -115,26 +115,6 @@ def chosen_method(method: str, variant: str) -> str:
 # -------------------- what depends on the model
 
 
-def decoding_choices(*, has_draft: bool, usual: str = PLAIN) -> Choices:
-    """The choices under Decoding: the usual speculation, or none."""
-    offered = default_method(has_draft=has_draft) if usual == PLAIN else usual
-    return [(METHODS[name].short_label, name) for name in (offered, PLAIN)]
-
-
-def variants(*, has_draft: bool, usual: str = PLAIN) -> Choices:
-    """The other exact kinds of speculation."""
-    baseline = default_method(has_draft=True) if usual in (PLAIN, "lookup") else usual  # offered under Decoding
-    usable = [method for method in METHODS.values() if has_draft or not method.needs_draft]
-    kinds = [method for method in usable if method.exact and method.speculative and method.name != baseline]
-    return [AS_CHOSEN_CHOICE, *((method.label, method.name) for method in kinds)]
-
-
-def thinking_choices(offered: Sequence[str], usual: str) -> Choices:
-    """What the model's chat template can be told; `usual`: what it does unless told."""
-    as_set_up = f"As set up ({usual})" if usual else "As set up"
-    return [(as_set_up, AS_SET_UP), *((wish.capitalize(), wish) for wish in offered)]
-
-
 def choices(state: ModelState) -> dict[str, str]:
     """The fields that depend on the model, as HTML by name; the script marks what was chosen."""
     info = state.info if isinstance(state, Ready) else None
@@ -142,11 +122,17 @@ def choices(state: ModelState) -> dict[str, str]:
     if info is None or not info.elsewhere:
         has_draft, usual = (info.has_draft, info.usual_method) if info else (True, DEFAULTS.method)
         told = METHOD_INFO.format("TriForce" if has_draft else "Speculation")
-        offered = decoding_choices(has_draft=has_draft, usual=usual)
+        fastest = default_method(has_draft=has_draft) if usual == PLAIN else usual
+        offered = [(METHODS[name].short_label, name) for name in (fastest, PLAIN)]
         found["method"] = _radios("method", "Decoding", told, offered, usual=usual)
-        found["variant"] = _select("variant", "Speculation", variants(has_draft=has_draft, usual=usual))
+        baseline = default_method(has_draft=True) if usual in (PLAIN, "lookup") else usual  # offered under Decoding
+        kinds = [one for one in METHODS.values() if one.exact and one.speculative and one.name != baseline]
+        others = [(one.label, one.name) for one in kinds if has_draft or not one.needs_draft]
+        found["variant"] = _select("variant", "Speculation", [AS_CHOSEN_CHOICE, *others])
     if info is not None and (info.elsewhere or len(info.thinking) > 1):
-        found["thinking"] = _radios("thinking", "Thinking", THINKING_INFO, thinking_choices(info.thinking, info.thinks))
+        as_set_up = f"As set up ({info.thinks})" if info.thinks else "As set up"
+        wishes = [(as_set_up, AS_SET_UP), *((wish.capitalize(), wish) for wish in info.thinking)]
+        found["thinking"] = _radios("thinking", "Thinking", THINKING_INFO, wishes)
     return found
 
 

@@ -143,9 +143,9 @@ def models(site: Site) -> str:
     if source is None:
         return ""
     if source.unavailable:
-        return models_view.unavailable(source.unavailable)
+        return models_view.section(source.unavailable)
     if isinstance(state, Loading):  # free memory changes then
-        return models_view.models(site.rows, loading=True) if site.rows else models_view.waits()
+        return models_view.models(site.rows, loading=True) if site.rows else models_view.section(models_view.WAITS)
     fetching = now.name if now is not None and not now.ended else ""
     site.rows = tuple(model_rows(state, source))
     return models_view.models(site.rows, fetching=fetching)
