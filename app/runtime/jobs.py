@@ -25,11 +25,6 @@ Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
 Load = Callable[[], "tuple[TextEngine, Machine]"]
 
 
-def always() -> bool:
-    """Ready at once."""
-    return True
-
-
 class TooMuchWaits(CoreError):
     """One page has queued more than can be done in reasonable time."""
 
@@ -51,7 +46,7 @@ class Job:
     session: Session
     kind: Kind
     work: Work
-    ready: Callable[[], bool] = always  # until then other jobs go first
+    ready: Callable[[], bool] = lambda: True  # until then other jobs go first
     cancel: threading.Event = field(default_factory=threading.Event)
     _items: list[Item] = field(default_factory=list)
     _came: threading.Condition = field(default_factory=threading.Condition)
@@ -87,7 +82,7 @@ class JobQueue:
     # -------------------- the pages' side
 
     def stream(
-        self, session: Session, kind: Kind, work: Work, *, ready: Callable[[], bool] = always
+        self, session: Session, kind: Kind, work: Work, *, ready: Callable[[], bool] = lambda: True
     ) -> Generator[WorkerEvent]:
         """Queue a job and yield its events; closing this generator cancels the job.
 

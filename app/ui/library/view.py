@@ -130,30 +130,6 @@ def _choices(session: Session, index: int, book: Book) -> str:
     )
 
 
-PARTS = (
-    Part("found", lambda _, session: shown_of(session).found, tab="library"),
-    Part("incoming", lambda _, session: incoming(session), tab="library"),
-    Part("library", lambda _, session: listing(session), standing, tab="library"),
-    Part("preview", lambda _, session: shown_of(session).leaves.get("library", NO_PAGE), tab="library"),
-    Part("saved", saved_books, tab="library", rest=1.0),
-)
-
-
-def build_tab() -> None:
-    """The tab's places."""
-    with gr.Tab("Library", id="library", elem_id="library-tab"), gr.Row(elem_id="library"):
-        tab_heading("Library")
-        with gr.Column(elem_id="library-column", min_width=300, scale=1):
-            gr.HTML(FIELD, elem_id="find", apply_default_css=False)
-            pane("found", "found")
-            build_drop("library-drop", "Add to the library", 72)
-            pane("incoming", "library-incoming")
-            pane("library", "library-list", EMPTY)
-            pane("saved", "saved")
-        with gr.Column(elem_id="library-page", min_width=300, scale=2):
-            pane("preview", "library-preview", NO_PAGE)
-
-
 STEP, MOST_HITS = 100, 1000  # hits shown at first and for each "more"; more of them are better narrowed down
 FIELD = f"""<form class="card find" role="search" data-find="{STEP}"><div>
 <input type="search" maxlength="{MOST_CHARS}" placeholder="Find in all open documents" aria-label="Find in all open
@@ -210,3 +186,27 @@ def _hit(book: Book, hit: Hit) -> str:
     before, marked, after = map(render.escape, around)
     words = f'<small>{place}</small><span dir="auto"{language}>{before}<mark>{marked}</mark>{after}</span>'
     return render.button(words, f"preview:{book.key}:{hit.page.number}:{hit.start}-{hit.end}", tone="hit")
+
+
+PARTS = (
+    Part("found", lambda _, session: shown_of(session).found, tab="library"),
+    Part("incoming", lambda _, session: incoming(session), tab="library"),
+    Part("library", lambda _, session: listing(session), standing, tab="library"),
+    Part("preview", lambda _, session: shown_of(session).leaves.get("library", NO_PAGE), tab="library"),
+    Part("saved", saved_books, tab="library", rest=1.0),
+)
+
+
+def build_tab() -> None:
+    """The tab's places."""
+    with gr.Tab("Library", id="library", elem_id="library-tab"), gr.Row(elem_id="library"):
+        tab_heading("Library")
+        with gr.Column(elem_id="library-column", min_width=300, scale=1):
+            gr.HTML(FIELD, elem_id="find", apply_default_css=False)
+            pane("found", "found")
+            build_drop("library-drop", "Add to the library", 72)
+            pane("incoming", "library-incoming")
+            pane("library", "library-list", EMPTY)
+            pane("saved", "saved")
+        with gr.Column(elem_id="library-page", min_width=300, scale=2):
+            pane("preview", "library-preview", NO_PAGE)

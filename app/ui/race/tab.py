@@ -101,36 +101,6 @@ def _board_key(site: Site, session: Session) -> object:
     return object() if view_of(session).running else (standing(site, session), Is(shown_of(session).race))
 
 
-PARTS = (
-    Part("race-setup", setup, standing, tab="race"),
-    Part("race-opening", lambda _, session: opening(session.book), standing, tab="race"),
-    Part("race", lambda _, session: view_of(session).html(), _board_key, tab="race", rest=0.1),
-    Part("lane:", lambda _, session: lanes(session), tab="race"),
-    Part("race-save", lambda _, session: saves(session), tab="race"),
-)
-
-
-def build_tab() -> None:
-    """The tab's places."""
-    lengths = "".join(
-        f'<label><input type="radio" name="seconds" value="{value}"{"" if value else " checked"}>'
-        f"<span>{label}</span></label>"
-        for label, value in LENGTHS
-    )
-    with gr.Tab("Race", id="race", elem_id="race-tab"), gr.Column(elem_id="race"):
-        tab_heading("Race")
-        pane("race-opening", "race-opening", opening(None))
-        gr.HTML(
-            SETUP.format(lengths=lengths, limit=DEFAULTS.max_new_tokens),
-            elem_id="race-form",
-            js_on_load="window.triforcePage.mounted(element);",
-            apply_default_css=False,
-        )
-        pane("race", "race-board", RaceView().html())
-        pane("race-save", "race-save")
-        gr.HTML(KEYS, elem_id="race-keys", apply_default_css=False)
-
-
 MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
 
 
@@ -179,3 +149,33 @@ def race(site: Site, session: Session, _detail: str, values: Values) -> None:
 
 
 ACTS: dict[str, Act] = {"race": race, "stop-race": lambda site, session, *_: site.worker.stop_race(session.id)}
+
+
+PARTS = (
+    Part("race-setup", setup, standing, tab="race"),
+    Part("race-opening", lambda _, session: opening(session.book), standing, tab="race"),
+    Part("race", lambda _, session: view_of(session).html(), _board_key, tab="race", rest=0.1),
+    Part("lane:", lambda _, session: lanes(session), tab="race"),
+    Part("race-save", lambda _, session: saves(session), tab="race"),
+)
+
+
+def build_tab() -> None:
+    """The tab's places."""
+    lengths = "".join(
+        f'<label><input type="radio" name="seconds" value="{value}"{"" if value else " checked"}>'
+        f"<span>{label}</span></label>"
+        for label, value in LENGTHS
+    )
+    with gr.Tab("Race", id="race", elem_id="race-tab"), gr.Column(elem_id="race"):
+        tab_heading("Race")
+        pane("race-opening", "race-opening", opening(None))
+        gr.HTML(
+            SETUP.format(lengths=lengths, limit=DEFAULTS.max_new_tokens),
+            elem_id="race-form",
+            js_on_load="window.triforcePage.mounted(element);",
+            apply_default_css=False,
+        )
+        pane("race", "race-board", RaceView().html())
+        pane("race-save", "race-save")
+        gr.HTML(KEYS, elem_id="race-keys", apply_default_css=False)

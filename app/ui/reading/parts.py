@@ -149,6 +149,15 @@ def _where_key(site: Site, session: Session) -> object:
     return (standing(site, session), Is(session.where), Is(session.baseline))
 
 
+QUESTION = """<form id="question" data-question>
+<textarea rows="1" placeholder="Ask about the book" aria-label="Question" dir="auto"></textarea>
+<button type="submit" class="send" aria-label="Send the question" title="Send (Enter)"><svg viewBox="0 0 24 24"
+aria-hidden="true"><path d="M4 4l17 8-17 8 3-8z M7 12h14"/></svg></button>
+<button type="button" class="stop" data-act="stop" aria-label="Stop the answer" title="Stop (Esc)"></button></form>
+<p class="sending" role="status" hidden>Your question is sent as soon as the file is uploaded.</p>"""
+LOG = 'role="log" aria-label="Conversation" aria-live="off"'
+
+
 PARTS = (
     Part("masthead", lambda site, _: masthead(site.worker.state)),
     Part("banner", lambda site, _: notice(site.worker.state)),
@@ -176,15 +185,6 @@ PARTS = (
     Part("note", lambda site, _: note(site)),
     Part("leaf", lambda _, session: shown_of(session).leaves.get("read", "")),
 )
-
-
-QUESTION = """<form id="question" data-question>
-<textarea rows="1" placeholder="Ask about the book" aria-label="Question" dir="auto"></textarea>
-<button type="submit" class="send" aria-label="Send the question" title="Send (Enter)"><svg viewBox="0 0 24 24"
-aria-hidden="true"><path d="M4 4l17 8-17 8 3-8z M7 12h14"/></svg></button>
-<button type="button" class="stop" data-act="stop" aria-label="Stop the answer" title="Stop (Esc)"></button></form>
-<p class="sending" role="status" hidden>Your question is sent as soon as the file is uploaded.</p>"""
-LOG = 'role="log" aria-label="Conversation" aria-live="off"'
 
 
 def build_read_tab() -> dict[str, Any]:

@@ -162,31 +162,6 @@ def bring(site: Site) -> str:
     return BRING if site.source is not None and site.source.folders is not None else ""
 
 
-PARTS = (
-    Part("system", lambda *of: system(snapshot(*of)), standing, tab="system", rest=0.5, aside=True),
-    Part("report", lambda *of: report(snapshot(*of)), standing, tab="system", rest=0.5, aside=True),
-    Part("models-doing", doing, tab="system"),
-    Part("bring", lambda site, _: bring(site), tab="system"),
-    Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3, aside=True),
-)
-
-
-def build_tab() -> None:
-    """The tab's places."""
-    with gr.Tab("System", id="system", elem_id="system-tab"), gr.Column(elem_id="system"):
-        tab_heading("System")
-        pane("system", "system-view")
-        pane("models-doing", "models-doing")
-        pane("bring", "bring")
-        pane("models", "models")
-        gr.HTML(
-            REPORT,
-            elem_id="system-copy",
-            js_on_load="window.triforcePage.mounted(element);",
-            apply_default_css=False,
-        )
-
-
 HEADS = {
     Loading: ("running", "The model is being loaded"),
     LoadFailed: ("failed", "The model could not be loaded"),
@@ -318,3 +293,28 @@ def _speed(stats: DecodeStats) -> str:
     levels = enumerate((stats.level1, stats.level2), 1)
     parts += [f"level {number} accepted {formats.percent(level.acceptance)}" for number, level in levels if level]
     return ", ".join(parts)
+
+
+PARTS = (
+    Part("system", lambda *of: system(snapshot(*of)), standing, tab="system", rest=0.5, aside=True),
+    Part("report", lambda *of: report(snapshot(*of)), standing, tab="system", rest=0.5, aside=True),
+    Part("models-doing", doing, tab="system"),
+    Part("bring", lambda site, _: bring(site), tab="system"),
+    Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3, aside=True),
+)
+
+
+def build_tab() -> None:
+    """The tab's places."""
+    with gr.Tab("System", id="system", elem_id="system-tab"), gr.Column(elem_id="system"):
+        tab_heading("System")
+        pane("system", "system-view")
+        pane("models-doing", "models-doing")
+        pane("bring", "bring")
+        pane("models", "models")
+        gr.HTML(
+            REPORT,
+            elem_id="system-copy",
+            js_on_load="window.triforcePage.mounted(element);",
+            apply_default_css=False,
+        )
