@@ -1,23 +1,24 @@
 """An answer on the engine's thread: its prompt, its seed, its record, and the reading of the rest of the book."""
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from app.context.retrieval_map import Loaded
 from app.conversations.exchange import Exchange
 from app.conversations.store import Conversations
 from app.runtime.context_loader import recount
 from app.runtime.events import AnswerBegun, PagesLoaded, Pause, WorkerEvent
 from app.runtime.prompts import answer_ids, prompt_of
 from app.runtime.recording import Place, Recording, check_place, streamed_text, streamed_thought
-from app.runtime.retrieval_probe import RetrievalProbe
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
 from app.runtime.trace import Trace
 from core.config import GenerationConfig
 from core.engine_api import local
-from core.generation.events import Event, Finished, PrefillProgress
+from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
     from core.engine_api import TextEngine
@@ -128,3 +129,38 @@ def recorded(place: Place, session: Session) -> Exchange | None:
     """The answer that is to be continued, if one is."""
     node = session.dialogue.find(place.goes_on) if session.dialogue else None
     return node.exchange if node else None
+
+
+LOOK_SECONDS = 0.5  # between two reads of the retrieval cache
+
+
+class RetrievalProbe:
+    """Records what the retrieval cache loads for one answer.
+
+    Args:
+        exchange_id: of the answer. A continued answer keeps its earlier record, unless the retrieval cache has changed.
+    """
+
+    def __init__(self, session: Session, exchange_id: str, question: str, method: str, engine: "TextEngine") -> None:
+        self._session, self._id, self._engine = session, exchange_id, engine
+        self._looked = -LOOK_SECONDS
+        known = session.loads.get(exchange_id)
+        retrieves = not engine.info.elsewhere and local(engine).retrieves(method)
+        budget = session.budget or 0
+        same = known is not None and (known.retrieves, known.budget) == (retrieves, budget)
+        self.loaded = known if known is not None and same else Loaded(question, method, retrieves, budget=budget)
+        session.loads.put(exchange_id, self.loaded)
+
+    def apply(self, event: Event) -> Loaded | None:
+        """What is loaded now, where a report is due: after the first round, twice a second, and at the end."""
+        ended = isinstance(event, Finished)
+        due = isinstance(event, RoundDone) and time.monotonic() - self._looked >= LOOK_SECONDS
+        if not ended and not due:
+            return None
+        self._looked = time.monotonic()
+        if self.loaded.retrieves:
+            engine = local(self._engine)
+            weights, all_held = engine.chunk_weights().tolist(), engine.holds_all_chunks
+            self.loaded = self.loaded.seen(weights, all_held=all_held)
+        self._session.loads.put(self._id, self.loaded)
+        return self.loaded

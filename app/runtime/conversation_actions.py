@@ -155,10 +155,6 @@ class Conversing:
         session.editing = node.id
         return node.question
 
-    def stop_editing(self, session_id: str) -> None:
-        """Stop replacing a question: the next question is a new one."""
-        self._worker.sessions.get(session_id).editing = None
-
     def parent_for(self, session: Session, question: str) -> str | None:
         """Where a question belongs: in place of the one being edited, or (None) after the last answer.
 

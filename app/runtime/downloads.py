@@ -16,7 +16,6 @@ from core.models.hub import catalog, store
 
 if TYPE_CHECKING:  # imports network code: only when a download is wanted
     from core.models.hub.client import Repository
-    from core.models.hub.download import DownloadProgress
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +60,6 @@ class DownloadRuns(CoreError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} is being downloaded.", hint="Wait for its end, or cancel it.")
-
-
-class DownloadBroken(CoreError):
-    """An error that core has no class for."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(
-            f"The download ended with an error ({type(error).__name__}).",
-            hint="Start it again.",
-        )
 
 
 class Downloads:
@@ -139,7 +128,8 @@ class Downloads:
             self._tell(stage="failed", error=error)
         except Exception as error:  # a thread that died silently would look like a stalled download
             log.exception("a download failed")
-            self._tell(stage="failed", error=DownloadBroken(error))
+            problem = f"The download ended with an error ({type(error).__name__})."
+            self._tell(stage="failed", error=CoreError(problem, hint="Start it again."))
 
     def _fetch(self, name: str, cancel: threading.Event) -> None:
         from core.models.hub.download import check_disk, download, free_bytes, still_to_come
@@ -160,25 +150,21 @@ class Downloads:
         before, number, began = 0, 0, time.perf_counter()
         for repository in found:
             for progress in download(repository, cancel):
-                self._progress(progress, before, number, time.perf_counter() - began)
+                self._tell(
+                    stage="stopping" if cancel.is_set() else "fetching",
+                    done_bytes=before + progress.done_bytes,
+                    number=number + progress.number,
+                    file=progress.name,
+                    file_bytes=progress.file_bytes,
+                    file_total_bytes=progress.file_total_bytes,
+                    elapsed_seconds=time.perf_counter() - began,
+                )
             before, number = before + repository.size_bytes, number + len(repository.files)
         if cancel.is_set():
             to_come = sum(still_to_come(repository) for repository in found)  # a part of a wheel is not kept
             self._tell(stage="stopped", done_bytes=total - to_come)
         elif refusal is not None:
             raise type(refusal)(f"{name} is here, its draft is not. {refusal.problem}", hint=refusal.hint)
-
-    def _progress(self, progress: "DownloadProgress", before: int, number: int, elapsed_seconds: float) -> None:
-        stopping = self._cancel.is_set()
-        self._tell(
-            stage="stopping" if stopping else "fetching",
-            done_bytes=before + progress.done_bytes,
-            number=number + progress.number,
-            file=progress.name,
-            file_bytes=progress.file_bytes,
-            file_total_bytes=progress.file_total_bytes,
-            elapsed_seconds=elapsed_seconds,
-        )
 
     def _tell(self, **news: object) -> None:
         with self._changed:

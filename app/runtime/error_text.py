@@ -31,3 +31,27 @@ def without_paths(text: str) -> str:
         for name in {str(folder), folder.as_posix()}:  # may contain spaces, so no pattern would find its end
             text = text.replace(f"{name}{os.sep}", HIDDEN).replace(f"{name}/", HIDDEN)
     return PATH.sub(HIDDEN, text)
+
+
+class EngineFault(CoreError):
+    """A bug in this program, or a failure outside of it: the page goes on working."""
+
+    def __init__(self, error: BaseException) -> None:
+        if is_of_memory(error):
+            super().__init__(
+                "The memory was not enough for this.",
+                hint="Close other programs, or choose a smaller context or model.",
+            )
+        else:
+            super().__init__(
+                f"The engine stopped with an error ({type(error).__name__}).",
+                hint="Try again; if it comes back, start the reader again and report what the terminal shows.",
+            )
+
+
+def is_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, as reported by Python, a GPU's allocator or torch's CPU allocator."""
+    names = {kind.__name__ for kind in type(error).__mro__}  # torch is not imported here
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or (
+        isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "not enough memory" in str(error))
+    )

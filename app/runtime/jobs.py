@@ -25,11 +25,6 @@ Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
 Load = Callable[[], "tuple[TextEngine, Machine]"]
 
 
-def always() -> bool:
-    """Ready at once."""
-    return True
-
-
 class TooMuchWaits(CoreError):
     """One page has queued more than can be done in reasonable time."""
 
@@ -41,19 +36,7 @@ class ModelBusy(CoreError):
     """The model cannot be replaced now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """A request to load another model."""
-
-    load: Load
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The last event of every job."""
-
-
-Item = WorkerEvent | CoreError | Done
+Item = WorkerEvent | CoreError | None  # None: the last of every job
 
 
 @dataclass(eq=False, slots=True)
@@ -63,7 +46,7 @@ class Job:
     session: Session
     kind: Kind
     work: Work
-    ready: Callable[[], bool] = always  # until then other jobs go first
+    ready: Callable[[], bool] = lambda: True  # until then other jobs go first
     cancel: threading.Event = field(default_factory=threading.Event)
     _items: list[Item] = field(default_factory=list)
     _came: threading.Condition = field(default_factory=threading.Condition)
@@ -90,7 +73,7 @@ class JobQueue:
         self.stop_loading = threading.Event()  # of the model that is being loaded
         self._jobs: list[Job] = []
         self._turn: Job | None = None  # the one that runs
-        self._switch: Switch | None = None  # done before the next job
+        self._switch: Load | None = None  # done before the next job
         self._changed = threading.Condition()  # guards all fields above
 
     def __len__(self) -> int:
@@ -99,7 +82,7 @@ class JobQueue:
     # -------------------- the pages' side
 
     def stream(
-        self, session: Session, kind: Kind, work: Work, *, ready: Callable[[], bool] = always
+        self, session: Session, kind: Kind, work: Work, *, ready: Callable[[], bool] = lambda: True
     ) -> Generator[WorkerEvent]:
         """Queue a job and yield its events; closing this generator cancels the job.
 
@@ -128,7 +111,7 @@ class JobQueue:
                         yield Pause()
                     continue
                 index, item = index + 1, come[0]
-                if isinstance(item, Done):
+                if item is None:
                     return
                 if isinstance(item, CoreError):
                     raise item
@@ -203,7 +186,7 @@ class JobQueue:
             for job in self._jobs:
                 if job is self._turn or job.kind == "survey":
                     job.cancel.set()
-            self.state, self._switch = Loading(model), Switch(load)
+            self.state, self._switch = Loading(model), load
             self.stop_loading.clear()
             self._changed.notify_all()
 
@@ -252,7 +235,7 @@ class JobQueue:
 
     # -------------------- the engine's side
 
-    def next_turn(self) -> Job | Switch | None:
+    def next_turn(self) -> Job | Load | None:
         """Wait for the next work; None: the queue is closed."""
         with self._changed:
             while True:
@@ -303,4 +286,4 @@ class JobQueue:
             if job in self._jobs:  # not removed while the program ends
                 self._jobs.remove(job)
             self._changed.notify_all()
-        job.tell(Done())
+        job.tell(None)

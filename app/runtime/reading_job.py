@@ -6,6 +6,7 @@ Pages call `Reading`; the functions below it run on the engine's thread.
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ class Reading:
     def _extract(self, session: Session, pending: Sequence[Upload], files: Sequence[Path]) -> Iterator[WorkerEvent]:
         ocr = Ocr(recognise=False, kept=self._recognised)
         session.drop_files()
-        try:
+        with arriving(pending):
             yield Pause()
             for upload, file in zip(pending, files, strict=True):
                 try:
@@ -64,10 +65,6 @@ class Reading:
                     upload.fail(NotRead(upload.name, error))
                 if upload.file is not None:
                     session.files.hold(session.id, upload.file)
-        finally:
-            for upload in pending:
-                if upload.stage in ON_THE_WAY:
-                    upload.fail(Interrupted(upload.name))
         yield from self.catch_up(session)
 
     def reopen(self, session: Session) -> Iterator[WorkerEvent]:
@@ -77,12 +74,8 @@ class Reading:
         wanted = sources(session.dialogue.book)
         session.uploads.change(lambda _: Library())
         pending = session.uploads.expect([one.name for one in wanted])
-        try:
+        with arriving(pending):
             yield from bring(session, pending, wanted, Ocr(recognise=False, kept=self._recognised))
-        finally:
-            for upload in pending:
-                if upload.stage in ON_THE_WAY:
-                    upload.fail(Interrupted(upload.name))
         yield from self.catch_up(session)
 
     def recognise(self, session: Session, key: str) -> Iterator[WorkerEvent]:
@@ -196,6 +189,17 @@ class Reading:
         if session.baseline is not None and session.budget in (None, session.baseline_budget):
             return
         self._jobs.add_once(session, "survey", partial(survey, session, self._jobs.others_wait))
+
+
+@contextmanager
+def arriving(pending: Sequence[Upload]) -> Iterator[None]:
+    """Whatever ends it, no upload stays on the way."""
+    try:
+        yield
+    finally:
+        for upload in pending:
+            if upload.stage in ON_THE_WAY:
+                upload.fail(Interrupted(upload.name))
 
 
 def open_to_read(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:

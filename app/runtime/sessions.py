@@ -166,13 +166,6 @@ class Session:
         return dialogue.head if dialogue else ""
 
     @property
-    def has_something(self) -> bool:
-        """The page has something to show of a book: one that is open, on its way, removed, or that failed."""
-        uploads = self.uploads
-        told = uploads.error or uploads.note or self.removed
-        return bool(self.book or uploads.library.books or uploads.pending or told)
-
-    @property
     def lacks_book(self) -> bool:
         """No book is open that the conversation could be about."""
         return self.book is None or not self.fits

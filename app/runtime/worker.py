@@ -21,8 +21,9 @@ from app.documents.recognised import RecognisedPages
 from app.runtime.answer_job import AnswerJob
 from app.runtime.context_loader import forget_tokens
 from app.runtime.displaced import noticed
+from app.runtime.error_text import EngineFault
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready, WorkerEvent
-from app.runtime.jobs import Job, JobQueue, Load, Switch, Work
+from app.runtime.jobs import Job, JobQueue, Load, Work
 from app.runtime.race_job import run_race
 from app.runtime.reading_job import Reading
 from app.runtime.recording import CUT, AnswerComplete, ExchangeGone, Place
@@ -40,22 +41,6 @@ log = logging.getLogger(__name__)
 MOST_END_SECONDS, SHORT_END_SECONDS = 10.0, 0.5  # for the thread to end; SHORT while it loads a model
 MOST_WAIT_SECONDS = 30.0  # long enough for a pass over a long book on a slow machine
 TELL_SECONDS = 1.0  # between two states of a model that is being loaded
-
-
-class EngineFault(CoreError):
-    """A bug in this program, or a failure outside of it: the page goes on working."""
-
-    def __init__(self, error: BaseException) -> None:
-        if is_of_memory(error):
-            super().__init__(
-                "The memory was not enough for this.",
-                hint="Close other programs, or choose a smaller context or model.",
-            )
-        else:
-            super().__init__(
-                f"The engine stopped with an error ({type(error).__name__}).",
-                hint="Try again; if it comes back, start the reader again and report what the terminal shows.",
-            )
 
 
 class EngineWorker:
@@ -134,11 +119,8 @@ class EngineWorker:
     def open_books(self, session_id: str, files: Sequence[Path]) -> Iterator[WorkerEvent]:
         """Extract the texts of files, put them in the session's library, and let the model read it if it fits.
 
-        A file that cannot be read is reported in `Session.uploads`; the others are added all the same. Where several of
-        these streams run at once, the one whose text comes last counts and reads for all.
-
-        Raises:
-            SessionGone: at once. While iterating: the error of the model's loading.
+        A file that cannot be read is reported in `Session.uploads`. Of several such streams at once, the one whose text
+        comes last counts and reads for all. Raises SessionGone at once; while iterating, the error of the loading.
         """
         session, names = self.sessions.get(session_id), [display_name(file) for file in files]
         return self.reading.extract(session, session.uploads.expect(names), files)
@@ -151,10 +133,7 @@ class EngineWorker:
         """Change the session's library, and let the model read its new parts.
 
         The conversation continues as long as one of its books stays. An answer in progress ends only if the library
-        becomes empty.
-
-        Raises:
-            SessionGone; whatever `change` raises. While iterating: the error of the model's loading.
+        becomes empty. Raises SessionGone, and what `change` raises; while iterating, the error of the loading.
         """
         session = self.sessions.get(session_id)
         session.uploads.change(change)
@@ -165,19 +144,11 @@ class EngineWorker:
         return self.reading.catch_up(session)
 
     def read_book(self, session_id: str) -> Iterator[WorkerEvent]:
-        """Open and read what is new in the session's library. Yields nothing if there is nothing new.
-
-        Raises:
-            SessionGone; the error of the model's loading.
-        """
+        """Open and read what is new in the session's library. Raises SessionGone; the error of the loading."""
         yield from self.reading.catch_up(self.sessions.get(session_id))
 
     def save_book(self, session_id: str) -> Iterator[WorkerEvent]:
-        """Write the session's book to disk, if that was offered; jobs that come meanwhile go first.
-
-        Raises:
-            SessionGone: at once.
-        """
+        """Write the session's book to disk, if that was offered; other jobs go first. Raises SessionGone."""
         session = self.sessions.get(session_id)
         disk_state(session).wanted = True
         return self.reading.catch_up(session)
@@ -291,14 +262,10 @@ class EngineWorker:
         """End the session's answer after the current round, or before its turn."""
         self._jobs.cancel(session_id, "answer")
 
-    def end_answer(self, session_id: str, timeout_seconds: float = MOST_WAIT_SECONDS) -> None:
+    def end_answer(self, session_id: str) -> None:
         """Stop the session's answer and wait until it is recorded."""
         self.stop_answer(session_id)
-        self.settle_answer(session_id, timeout_seconds)
-
-    def settle_answer(self, session_id: str, timeout_seconds: float = MOST_WAIT_SECONDS) -> bool:
-        """Wait until a stopped answer is recorded. False: another one has begun meanwhile."""
-        return self._jobs.settle(session_id, "answer", timeout_seconds)
+        self._jobs.settle(session_id, "answer", MOST_WAIT_SECONDS)
 
     def has_answer(self, session_id: str) -> bool:
         """An answer of the session runs or waits for its turn."""
@@ -338,10 +305,10 @@ class EngineWorker:
     def _run(self) -> None:
         self._jobs.has_become(self._loaded(self._load))
         while turn := self._jobs.next_turn():
-            if isinstance(turn, Switch):
-                self._jobs.has_become(self._switched(turn.load))
-            else:
+            if isinstance(turn, Job):
                 self._do(turn)
+            else:
+                self._jobs.has_become(self._switched(turn))
 
     def _switched(self, load: Load) -> ModelState:
         had_one = self._engine is not None
@@ -402,14 +369,6 @@ class EngineWorker:
             job.tell(EngineFault(error))
         finally:
             self._jobs.end(job, self._engine.info if self._engine else None)
-
-
-def is_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, as reported by Python, a GPU's allocator or torch's CPU allocator."""
-    names = {kind.__name__ for kind in type(error).__mro__}  # torch is not imported here
-    return bool(names & {"MemoryError", "OutOfMemoryError"}) or (
-        isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "not enough memory" in str(error))
-    )
 
 
 def _surely(step: Callable[[], None]) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from app.conversations.exchange import ID
+from app.runtime.error_text import EngineFault
 from app.runtime.events import Pause, WorkerEvent
 from app.runtime.sessions import Session
-from app.runtime.worker import EngineFault
 from app.ui.shown import shown_of
 from app.ui.site import Site
 from core.errors import CoreError, InvalidSetting
@@ -84,7 +84,7 @@ def follow(
     session: Session,
     events: Iterable[WorkerEvent],
     apply: Callable[[WorkerEvent], object] = lambda _: None,
-    failed: Callable[[CoreError], None] | None = None,
+    failed: Callable[[CoreError], object] | None = None,
     ended: Callable[[], None] = lambda: None,
 ) -> None:
     """Go through a stream of events in a thread of its own, and let the page show what they change.

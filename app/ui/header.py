@@ -79,35 +79,25 @@ def below(note: str) -> str:
     return f'<div class="below">{line}{KEYS}</div>'
 
 
-def _remote(ready: Ready) -> str:
-    info = ready.info
-    return (
-        render.chip(info.model, tone="model", title=info.description)
-        + render.chip("remote server", title=info.elsewhere)
-        + render.chip(
-            f"{ready.context:,} tokens of context", title="Largest text at once, as --context or the server says"
-        )
-    )
-
-
 def _facts(ready: Ready) -> str:
-    if ready.info.elsewhere:
-        return _remote(ready)
-    info, machine, plan = ready.info, ready.machine, ready.info.plan
+    info, machine = ready.info, ready.machine
+    context, largest = f"{ready.context:,} tokens of context", "Largest text at once"
+    if info.elsewhere:
+        return (
+            render.chip(info.model, tone="model", title=info.description)
+            + render.chip("remote server", title=info.elsewhere)
+            + render.chip(context, title=f"{largest}, as --context or the server says")
+        )
+    plan = info.plan
     dtype = f"{info.weights} weights, {plan.precision}" if info.quantised else plan.precision
+    where, more = f"CPU · {formats.plural(machine.num_cores, 'core')}", machine.cpu
     if plan.device.value == "cuda" and machine.gpus:
         where, more = machine.gpus[0].name, f"{formats.size(machine.gpus[0].total_bytes)} of device memory"
-    else:
-        where, more = f"CPU · {formats.plural(machine.num_cores, 'core')}", machine.cpu
     draft = "with its draft model" if info.has_draft else "without a draft model"
+    law, pages = "Every method follows the target model's own distribution.", max(1, ready.context // PAGE_TOKENS)
     return (
         render.chip(info.model, tone="model", title=f"{info.description} Runs {draft}.")
-        + render.chip(
-            f"exact · {dtype}", tone="exact", title="Every method follows the target model's own distribution."
-        )
+        + render.chip(f"exact · {dtype}", tone="exact", title=law)
         + render.chip(where, title=f"{more}, {formats.size(machine.ram_bytes)} of memory. Nothing leaves it.")
-        + render.chip(
-            f"{ready.context:,} tokens of context",
-            title=f"Largest text at once, about {max(1, ready.context // PAGE_TOKENS)} pages: {plan.context.because}.",
-        )
+        + render.chip(context, title=f"{largest}, about {pages} pages: {plan.context.because}.")
     )

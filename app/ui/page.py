@@ -9,18 +9,16 @@ import gradio as gr
 
 from app.ui.acts import Act
 from app.ui.header import masthead, notice
-from app.ui.inside import tab as inside
+from app.ui.inside import view as inside
 from app.ui.library import acts as library_acts
 from app.ui.library import saved
-from app.ui.library import tab as library
+from app.ui.library import view as library
 from app.ui.models import acts as models_acts
 from app.ui.pane import pane
-from app.ui.race import acts as race_acts
 from app.ui.race import tab as race
 from app.ui.reading import acts as reading_acts
 from app.ui.reading import parts as reading
 from app.ui.reading.settings import wire_settings
-from app.ui.reading.tab import build_read_tab
 from app.ui.site import Part, Site
 from app.ui.system import tab as system
 
@@ -29,7 +27,7 @@ ACTS: tuple[Mapping[str, Act], ...] = (
     reading_acts.ACTS,
     library_acts.ACTS,
     saved.ACTS,
-    race_acts.ACTS,
+    race.ACTS,
     inside.ACTS,
     models_acts.ACTS,
 )
@@ -48,7 +46,7 @@ def build_page(site: Site) -> gr.Blocks:
         pane("masthead", "masthead", masthead(site.worker.state))
         pane("banner", "banner", notice(site.worker.state))
         with gr.Tabs(elem_id="tabs"):
-            fields = build_read_tab()
+            fields = reading.build_read_tab()
             library.build_tab()
             if not site.elsewhere:
                 race.build_tab()

@@ -32,3 +32,18 @@ def build_fold(name: str, label: str) -> None:
 def tab_heading(name: str) -> None:
     """A heading that screen readers hear, so that no level is missing between the page's and those of cards."""
     gr.HTML(f"<h2>{name}</h2>", elem_classes="unseen", apply_default_css=False)
+
+
+def build_drop(name: str, label: str, height: int) -> gr.File:
+    """A place to drop files; the script opens what was uploaded."""
+    drop: gr.File = gr.File(show_label=False, label=label, elem_id=name, file_count="multiple", height=height)
+    drop.upload(
+        None,
+        drop,
+        drop,
+        js="(files) => window.triforcePage.opened(files)",
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    )
+    return drop

@@ -86,3 +86,40 @@ def facts(rows: Iterable[tuple[str, str, str]]) -> str:
 def chip(text: str, *, tone: str = "", title: str = "") -> str:
     """A short fact in a rounded box; `title` explains it."""
     return f'<span class="chip {tone}" title="{escape(title)}">{escape(text)}</span>'
+
+
+def exactness(exact: bool) -> str:
+    """Whether a method writes what the model itself would, as a chip."""
+    if exact:
+        return chip("exact", tone="exact", title="The text follows the target model’s own distribution.")
+    lossy = "Drops part of the book from the cache: fast, and not what the model would write."
+    return chip("not exact", tone="bad", title=lossy)
+
+
+def tile(
+    key: str, label: str, value: str, below: str, *, unit: str = "", share: float | None = None, title: str = ""
+) -> str:
+    """A big number with a line below; `share`: as a bar, too; `title` explains it."""
+    meter = "" if share is None else bar(share, label, tone=key)
+    explained, told = (f' title="{escape(title)}"', "") if title else ("", f' title="{escape(below)}"')
+    with_unit = f'{value}<span class="unit">{unit}</span>' if unit else value
+    return (
+        f'<div class="tile {key}"{explained}><span class="label">{label}</span><span class="value">{with_unit}</span>'
+        f'<span class="below"{told}>{escape(below)}</span>{meter}</div>'
+    )
+
+
+def radios(legend: str, choices: Iterable[tuple[str, str]], *, also: str = "", info: str = "", value: str = "") -> str:
+    """One choice of several, as HTML.
+
+    Args:
+        choices: labels, and the attributes of their fields as HTML.
+        also: further attributes of the whole.
+        value: the attributes of the chosen one.
+    """
+    rows = "".join(
+        f'<label><input type="radio" {field}{" checked" if field == value else ""}><span>{escape(label)}</span></label>'
+        for label, field in choices
+    )
+    told = f'<p class="info">{info}</p>' if info else ""
+    return f'<fieldset class="choice"{also}>{legend}{told}<div class="options">{rows}</div></fieldset>'

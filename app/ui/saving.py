@@ -1,12 +1,21 @@
 """Files that a page saves: conversations, proof cards, reports of a race."""
 
+import json
 from collections.abc import Callable
 
+from app.conversations.exchange import Exchange
+from app.conversations.figures import drawn, exactness, methods
+from app.conversations.tree import Node
 from app.runtime.conversation_actions import Parcel, file_name
+from app.runtime.events import ModelState, Ready
 from app.runtime.sessions import Session
+from app.runtime.trace import Trace
+from app.runtime.versions import versions
+from app.ui import render
 from app.ui.acts import UnknownAct
-from app.ui.race.saving import race_file
-from app.ui.reading.answer_card import answer_card
+from app.ui.assets import CSS
+from app.ui.race.card import REPLAY, card_html, cited_html, passages, sheet, side_html
+from app.ui.race.view import trace_points
 from app.ui.site import Site
 from core.errors import InvalidSetting
 
@@ -35,3 +44,59 @@ def _card(site: Site, session: Session, node_id: str) -> Parcel:
     if node.exchange is None:
         raise InvalidSetting("This question has no answer yet.", hint="Press “Answer it”, then save its card.")
     return Parcel(f"triforce-proof-{file_name(node.question)}.html", "text/html", answer_card(session, node))
+
+
+def race_file(session: Session, state: ModelState, kind: str) -> Parcel:
+    """The newest race of a session; `kind` is "card", "html" or "json".
+
+    Raises:
+        InvalidSetting: no race has ended.
+    """
+    race, book = session.race, session.book
+    if race is None or not race.ended or not isinstance(state, Ready):
+        raise InvalidSetting("There is no finished race.", hint="Start one, then save its report.")
+    when = f"{race.begun:%Y-%m-%d-%H%M%S}"
+    if kind == "card":
+        about = book if book is not None and (book.title, book.num_tokens) == (race.book, race.num_book) else None
+        return Parcel(f"triforce-proof-{when}.html", "text/html", card_html(race, about))
+    from app.ui.race.report import Setting, report_html, report_json  # imports torch, which is loaded by now
+
+    setting = Setting(state.info, state.machine, versions())
+    if kind == "json":
+        document = json.dumps(report_json(race, setting), ensure_ascii=False, indent=1)
+        return Parcel(f"triforce-race-{when}.json", "application/json", document)
+    return Parcel(f"triforce-race-{when}.html", "text/html", report_html(race, setting, CSS))
+
+
+EXACT = "✓ Exact: the words that plain decoding of this model would write."
+
+
+def answer_card(session: Session, node: Node) -> str:
+    """One self-contained file about an answer of the session's conversation."""
+    exchange = node.exchange
+    assert exchange is not None, "a card of no answer"
+    dialogue, finished, trace = session.dialogue, exchange.finished, recorded(session.trace, exchange)
+    cited = passages(finished.text, session.book) if session.book and session.fits else []
+    names = ", ".join(dialogue.book.names) if dialogue else ""
+    points = trace_points(trace) if trace else [[0, 0, 0], [0, len(finished.text), finished.stats.new_tokens]]
+    kept = '<p class="good">' + EXACT + "</p>" if exactness(exchange) == "exact" and is_greedy(exchange) else ""
+    told = " · ".join(filter(None, (exchange.model, exchange.weights, exactness(exchange), drawn(exchange))))
+    side = side_html("fast", json.dumps(points), methods(exchange), finished.stats, finished.text)
+    return sheet(
+        exchange.question,
+        f"{names}, all of it in the context",
+        f'{kept}<div class="lanes">{side}</div>{REPLAY if trace else ""}{cited_html(cited)}'
+        f'<p class="soft">Answered by TriForce Reader: {render.escape(told)} Race the question to see both clocks.</p>',
+    )
+
+
+def recorded(trace: Trace | None, exchange: Exchange) -> Trace | None:
+    """The trace if it is of this very answer, from its beginning."""
+    if trace is None or trace.finished is None or trace.question != exchange.question:
+        return None
+    return trace if trace.finished.token_ids == exchange.finished.token_ids and not exchange.finished.thought else None
+
+
+def is_greedy(exchange: Exchange) -> bool:
+    """Nothing was drawn, so that plain decoding would write these very words."""
+    return exchange.sampling is not None and exchange.sampling.greedy

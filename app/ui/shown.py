@@ -8,7 +8,7 @@ from core.errors import CoreError
 
 if TYPE_CHECKING:
     from app.ui.race.view import RaceView
-    from app.ui.reading.writing import Writing
+    from app.ui.reading.live_strip import Writing
 
 Place = Literal["read", "library"]  # where a page of a document is shown
 

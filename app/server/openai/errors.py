@@ -5,8 +5,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, PlainTextResponse
 
-from app.runtime.error_text import problem_and_hint
-from app.runtime.worker import EngineFault
+from app.runtime.error_text import EngineFault, problem_and_hint
 from core.errors import BadGrammar, ContextTooSmall, CoreError
 
 GRAMMAR_FIELDS = {"input": "text.format"}  # where a request has its schema, by where it has its text

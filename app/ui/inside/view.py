@@ -1,13 +1,21 @@
-"""Inside the speculation: the figures, charts and provenance of one answer, as HTML. Pure functions of traces."""
+"""The tab "Inside": how the newest answer or race was made; it moves along while the answer is written."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import gradio as gr
+
 from app import formats
+from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.ui import render
+from app.ui.acts import Act, Values
 from app.ui.charts import Bar, Column, Segment, bars, columns
-from app.ui.race.view import LANE_ENDINGS
+from app.ui.pane import pane, tab_heading
+from app.ui.reading.live_strip import ENDINGS
+from app.ui.shown import shown_of
+from app.ui.site import Part, Site, standing
+from app.ui.state import Is
 from core.decoding.registry import PLAIN, method_label
 from core.decoding.stats import LevelStats
 from core.generation.events import TokenRecord
@@ -17,8 +25,9 @@ EMPTY = (
     "</h2><p>Ask a question or run a race: here you see who wrote every word, how many guesses held, and where the "
     "time went. It moves along while the answer is written.</p></div></section>"
 )
+ANSWER = "answer"  # of the subjects; the others are methods of the race
 MOST_WHILE_RUNNING = 400  # tokens of the text drawn while it grows; at the end all
-PARTS = {"draft": "Draft", "retrieval": "Retrieval cache", "full": "Full cache", "other": "Everything else"}
+PHASES = {"draft": "Draft", "retrieval": "Retrieval cache", "full": "Full cache", "other": "Everything else"}
 
 
 class Source(NamedTuple):
@@ -55,13 +64,13 @@ def inside(trace: Trace, others: Sequence[Trace] = (), *, tables: bool = True) -
 
 
 def _head(trace: Trace) -> str:
-    exact = render.chip("exact", tone="exact") if trace.exact else render.chip("not exact", tone="bad")
-    state = LANE_ENDINGS[trace.finished.stop_reason] if trace.finished else "Writing"
+    state = ENDINGS[trace.finished.stop_reason] if trace.finished else "Writing"
     written = f"{state} · {formats.plural(trace.stats.new_tokens, 'token')}"
     alive = "" if trace.finished else " running"
+    badges = render.chip(method_label(trace.method), tone="method") + render.exactness(trace.exact)
     return (
         f'<div class="strip-head{alive}"><span class="dot"></span><span class="status">{written}</span>'
-        f'<span class="badges">{render.chip(method_label(trace.method), tone="method")}{exact}</span></div>'
+        f'<span class="badges">{badges}</span></div>'
         f'<p class="question">{render.escape(trace.question)}</p>'
     )
 
@@ -73,35 +82,29 @@ def tiles(trace: Trace) -> str:
     """The big numbers."""
     stats = trace.stats
     passes = f"{stats.new_tokens:,} tokens in {formats.plural(stats.full_passes, 'pass', 'passes')}"
+    judges = (("1", "the retrieval cache", stats.level1), ("2", "the full cache", stats.level2))
     shown = [
-        *_level("level1", "Accepted, level 1", "the retrieval cache", stats.level1),
-        *_level("level2", "Accepted, level 2", "the full cache", stats.level2),
-        _tile("passes", "Tokens per full pass", formats.figure(stats.tokens_per_full_pass), passes),
-        _tile("speed", "Speed", formats.figure(stats.tokens_per_second), "tokens/s of decoding alone"),
+        render.tile(
+            f"level{number}",
+            f"Accepted, level {number}",
+            formats.percent(level.acceptance),
+            f"{level.accepted:,} of {level.tested:,} tested by {judge}",
+            share=level.acceptance,
+        )
+        for number, judge, level in judges
+        if level is not None
+    ]
+    shown += [
+        render.tile("passes", "Tokens per full pass", formats.figure(stats.tokens_per_full_pass), passes),
+        render.tile("speed", "Speed", formats.figure(stats.tokens_per_second), "tokens/s of decoding alone"),
     ]
     if stats.level2 is not None:
         levels = [level for level in (stats.level1, stats.level2) if level is not None]
         lengths = " / ".join(f"{level.gamma_mean or 0:.1f}" for level in levels)
         which = "level 1 / level 2; " if len(levels) == 2 else ""
         anew = f"{which}chunks chosen anew {formats.plural(stats.reselections, 'time')}"
-        shown.append(_tile("gamma", "Guesses a round", lengths, anew))
+        shown.append(render.tile("gamma", "Guesses a round", lengths, anew))
     return f'<div class="tiles count-{len(shown)}">{"".join(shown)}</div>'
-
-
-def _level(key: str, label: str, judge: str, level: LevelStats | None) -> list[str]:
-    if level is None:
-        return []
-    share = level.acceptance
-    counts = f"{level.accepted:,} of {level.tested:,} tested by {judge}"
-    return [_tile(key, label, formats.percent(share), counts, share)]
-
-
-def _tile(key: str, label: str, value: str, below: str, share: float | None = None) -> str:
-    meter = "" if share is None else render.bar(share, label, tone=key)
-    return (
-        f'<div class="tile {key}"><span class="label">{label}</span><span class="value">{value}</span>'
-        f'<span class="below" title="{render.escape(below)}">{render.escape(below)}</span>{meter}</div>'
-    )
 
 
 # -------------------- charts
@@ -156,27 +159,21 @@ def positions_chart(name: str, level: LevelStats, tone: str, *, table: bool = Tr
 
 def time_chart(traces: Sequence[Trace], *, table: bool = True) -> str:
     """A chart of a token's milliseconds by part, for each method."""
-    data = []
+    data, order = [], list(PHASES)
     for trace in traces:
         stats = trace.stats
         if not stats.new_tokens or not stats.seconds_by_part:
             continue
         per_token = {part: 1e3 * seconds / stats.new_tokens for part, seconds in stats.seconds_by_part.items()}
         segments = tuple(
-            Segment(_tone(part), PARTS.get(part, "Reduced cache"), ms, f"{formats.figure(ms)} ms")
-            for part, ms in sorted(per_token.items(), key=lambda item: _rank(item[0]))
+            Segment(
+                part if part in PHASES else "lossy", PHASES.get(part, "Reduced cache"), ms, f"{formats.figure(ms)} ms"
+            )
+            for part, ms in sorted(per_token.items(), key=lambda item: order.index(item[0]) if item[0] in order else 0)
             if ms > 0
         )
         data.append(Bar(method_label(trace.method), f"{formats.figure(stats.ms_per_token)} ms a token", segments))
     return bars("Time, by part", "milliseconds a token, reading the prompt left out", data, table=table)
-
-
-def _tone(part: str) -> str:
-    return part if part in PARTS else "lossy"
-
-
-def _rank(part: str) -> int:
-    return list(PARTS).index(part) if part in PARTS else 0
 
 
 def bytes_chart(trace: Trace, *, table: bool = True) -> str:
@@ -241,3 +238,79 @@ def _token(record: TokenRecord, script: bool) -> str:
     how = f"round {record.round + 1:,} · p {formats.probability(record.p)}{q}"
     said = f'tabindex="-1" data-tip="{one.label}|{how}"' if script else f'title="{one.label}, {how}"'
     return f'<span class="t {one.key}" {said}>{render.escape(record.text)}</span>'
+
+
+# -------------------- the tab
+
+
+def subjects(session: Session) -> dict[str, Trace]:
+    """All that the tab can show: the newest answer, and the lanes of the newest race by their methods."""
+    lanes = session.race.lanes if session.race else ()
+    traces = {ANSWER: session.trace, **{lane.method: lane for lane in lanes}}
+    return {key: trace for key, trace in traces.items() if trace and trace.records}
+
+
+def chosen(session: Session) -> str:
+    """The reader's choice, as long as nothing newer has begun; else the newest: the answer, or the race's contender."""
+    found = subjects(session)
+    made_for, _, wanted = shown_of(session).inside.partition(" ")
+    if made_for != _newest(session) or wanted not in found:
+        contender = session.race.contender if session.race else None
+        wanted = contender.method if session.newest == "race" and contender else ANSWER
+    return wanted if wanted in found else next(iter(found), "")
+
+
+def _newest(session: Session) -> str:
+    """Changes when another answer or race begins."""
+    return f"{session.newest}-{id(session.trace)}-{id(session.race)}"
+
+
+def _key(site: Site, session: Session) -> object:
+    trace = subjects(session).get(chosen(session))
+    return (standing(site, session), Is(trace), len(subjects(session)), len(trace.points) if trace else 0)
+
+
+def view(session: Session) -> str:
+    """The figures, charts and words of the chosen subject."""
+    found = subjects(session)
+    trace = found.get(chosen(session))
+    if trace is None:
+        return EMPTY
+    others = [one for key, one in found.items() if key != ANSWER and one.method != trace.method]
+    return inside(trace, others, tables=trace.finished is not None)
+
+
+def picker(session: Session) -> str:
+    """The choice among several subjects."""
+    found = subjects(session)
+    if len(found) < 2:
+        return ""
+    choices = {
+        key: (
+            "Answer" if key == ANSWER else f"Race: {method_label(key)}",
+            f'name="inside" data-act-change="inside:{key}"',
+        )
+        for key in found
+    }
+    legend = '<legend class="unseen">Show</legend>'
+    return render.radios(legend, choices.values(), value=choices[chosen(session)][1])
+
+
+def pick(_site: Site, session: Session, key: str, _values: Values) -> None:
+    """The reader chose a subject."""
+    shown_of(session).inside = f"{_newest(session)} {key}"
+
+
+ACTS: dict[str, Act] = {"inside": pick}
+PARTS = (
+    Part("inside", lambda _, session: view(session), _key, tab="inside", rest=0.5),
+    Part("inside-picker", lambda _, session: picker(session), tab="inside"),
+)
+
+
+def build_tab() -> None:
+    """The tab's places."""
+    with gr.Tab("Inside", id="inside", elem_id="inside-tab"), gr.Column(elem_id="inside"):
+        tab_heading("Inside")
+        pane("inside-picker", "inside-picker")
+        pane("inside", "inside-view", EMPTY)

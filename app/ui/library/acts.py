@@ -15,8 +15,8 @@ from app.runtime.reopening import forget_texts, keep_texts
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Removed, Session
 from app.ui.acts import Act, UnknownAct, Values, follow
-from app.ui.library.find_view import MOST_SHOWN, found
 from app.ui.library.page_viewer import Wanted, newest, preview
+from app.ui.library.view import MOST_HITS, found
 from app.ui.reading.checklist_view import chosen
 from app.ui.shown import shown_of
 from app.ui.site import Site
@@ -63,21 +63,6 @@ def sample(site: Site, session: Session, name: str, _values: Values) -> None:
     follow(session, site.worker.open_books(session.id, [book.file]))
 
 
-def read_on(site: Site, session: Session, _detail: str, _values: Values) -> None:
-    """Read the rest of the book."""
-    follow(session, site.worker.read_book(session.id))
-
-
-def stop_reading(site: Site, session: Session, _detail: str, _values: Values) -> None:
-    """Stop extracting, counting and reading; what was read stays read."""
-    site.worker.stop_reading(session.id)
-
-
-def reopen(site: Site, session: Session, _detail: str, _values: Values) -> None:
-    """Open the books of the shown conversation again."""
-    follow(session, site.worker.reading.reopen(session))
-
-
 # -------------------- the library
 
 
@@ -100,9 +85,19 @@ def arrange(verb: str) -> Act:
 
 
 def undo(site: Site, session: Session, _detail: str, _values: Values) -> None:
-    """Bring back what was removed last."""
-    if session.removed is not None:
-        follow(session, site.worker.arrange(session.id, brought_back(session)))
+    """Bring back what was removed last; what was opened since stays, at the end. Its conversation goes on."""
+    removed, session.removed = session.removed, None
+    if removed is None:
+        return
+    with session.lock:
+        if session.dialogue is None:
+            session.dialogue, session.carried = removed.dialogue, removed.carried
+    before = removed.library
+
+    def back(now: Library) -> Library:
+        return Library((*before.books, *(one for one in now.books if before.index(one.key) is None)))
+
+    follow(session, site.worker.arrange(session.id, back))
 
 
 def fresh(site: Site, session: Session, _detail: str, _values: Values) -> None:
@@ -116,17 +111,6 @@ def dismiss(_site: Site, session: Session, number: str, _values: Values) -> None
     """The reader has seen why a file could not be read."""
     session.uploads.dismiss(int(number))
     session.drop_files()
-
-
-def brought_back(session: Session) -> Change:
-    """The change that undoes the newest removal; what was opened since stays, at the end. Its conversation goes on."""
-    removed, session.removed = session.removed, None
-    assert removed is not None, "nothing was removed"
-    with session.lock:
-        if session.dialogue is None:
-            session.dialogue, session.carried = removed.dialogue, removed.carried
-    before = removed.library
-    return lambda now: Library((*before.books, *(one for one in now.books if before.index(one.key) is None)))
 
 
 def changes(library: Library, verb: str, key: str, detail: str) -> Change | None:
@@ -161,34 +145,6 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Change | None
             return None
 
 
-# -------------------- kept on disk
-
-
-def keep(site: Site, session: Session, _detail: str, _values: Values) -> None:
-    """Save the book, as offered."""
-    follow(session, site.worker.save_book(session.id))
-
-
-def keep_not(_site: Site, session: Session, _detail: str, _values: Values) -> None:
-    """Do not save this book."""
-    disk_state(session).decline()
-
-
-def recognise(site: Site, session: Session, key: str, _values: Values) -> None:
-    """Recognise the text on the pictures of a book or a failed upload."""
-    follow(session, site.worker.reading.recognise(session, key))
-
-
-def stop_recognising(_site: Site, session: Session, number: str, _values: Values) -> None:
-    """Use what was recognised until now."""
-    session.uploads.stop(int(number))
-
-
-def forget_recognised(site: Site, session: Session, key: str, _values: Values) -> None:
-    """Delete the recognised text of a book from disk."""
-    site.worker.reading.forget(session, key)
-
-
 # -------------------- looking into documents
 
 
@@ -203,26 +159,31 @@ def search(_site: Site, session: Session, detail: str, _values: Values) -> None:
     number, _, rest = detail.partition(":")
     options, _, text = rest.partition(":")
     words, books = Words(text, exact="exact" in options, whole="whole" in options), session.uploads.open_books
-    shown_of(session).found = found(words, books, find(words, books, min(int(number[:9]), MOST_SHOWN)))
+    shown_of(session).found = found(words, books, find(words, books, min(int(number[:9]), MOST_HITS)))
+
+
+def _followed(begin: Callable[[Site, Session, str], Iterator[WorkerEvent]]) -> Act:
+    """An act that begins something whose events change the page."""
+    return lambda site, session, detail, _: follow(session, begin(site, session, detail))
 
 
 ACTS: dict[str, Act] = {
     "open": open_files,
     "sample": sample,
-    "read-on": read_on,
-    "stop-reading": stop_reading,
-    "reopen": reopen,
+    "read-on": _followed(lambda site, session, _: site.worker.read_book(session.id)),
+    "stop-reading": lambda site, session, *_: site.worker.stop_reading(session.id),
+    "reopen": _followed(lambda site, session, _: site.worker.reading.reopen(session)),
     **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "move", "remove", "only", "choose")},
     "undo": undo,
     "fresh": fresh,
     "dismiss": dismiss,
-    "keep": keep,
-    "keep-not": keep_not,
-    "keep-texts": lambda _site, session, _detail, _values: keep_texts(session),
-    "forget-texts": lambda _site, session, _detail, _values: forget_texts(session),
-    "recognise": recognise,
-    "stop-recognising": stop_recognising,
-    "forget-recognised": forget_recognised,
+    "keep": _followed(lambda site, session, _: site.worker.save_book(session.id)),
+    "keep-not": lambda _, session, *__: disk_state(session).decline(),
+    "keep-texts": lambda _, session, *__: keep_texts(session),
+    "forget-texts": lambda _, session, *__: forget_texts(session),
+    "recognise": _followed(lambda site, session, key: site.worker.reading.recognise(session, key)),
+    "stop-recognising": lambda _, session, number, __: session.uploads.stop(int(number)),
+    "forget-recognised": lambda site, session, key, _: site.worker.reading.forget(session, key),
     "preview": preview_page,
     "find": search,
 }

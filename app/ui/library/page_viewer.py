@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from app import formats
 from app.context.context_documents import PREVIEW_CHARS, Book
-from app.context.open_files import OpenFiles
 from app.documents.document import Page
 from app.documents.page_image import PageImage, PageNotDrawn
 from app.runtime.sessions import Session
@@ -83,7 +82,7 @@ def preview(
         + tool(f"preview:{key}:{number + 1}{end}", "Next page", "&gt;", off=number == len(document.pages), turn=1)
     )
     shown = f"preview:{key}:{number}{end}"
-    return section(document.title, turning, "", leaf(session.files, book, page, marks, shown=shown, width=width))
+    return section(session, book, page, marks, title=document.title, turning=turning, shown=shown, width=width)
 
 
 def newest(session: Session, place: Place, draw: Callable[[], str]) -> None:
@@ -95,41 +94,26 @@ def newest(session: Session, place: Place, draw: Callable[[], str]) -> None:
         shown.leaves[place] = drawn
 
 
-class Leaf(NamedTuple):
-    """A page as HTML."""
-
-    body: str
-    tools: str = ""  # for its image
-    note: str = ""
-
-
-def section(title: str, turning: str, line: str, shown: Leaf) -> str:
-    """A page with its title, its buttons and a line about it."""
-    title = render.escape(title)
-    lines = "".join(f'<p class="quiet">{one}</p>' for one in (line, shown.note) if one)
-    return (
-        f'<section class="card preview" aria-label="{title}"><header><h3>{title}</h3>'
-        f"<nav>{shown.tools}</nav><nav>{turning}</nav></header>{lines}{shown.body}</section>"
-    )
-
-
-def leaf(
-    files: OpenFiles,
+def section(
+    session: Session,
     book: Book,
     page: Page,
     marks: Sequence[Mark],
     *,
+    title: str,
+    turning: str,
     shown: str,
     width: int,
+    line: str = "",
     part: tuple[int, int] | None = None,
-) -> Leaf:
-    """A page's image and text with its marks; of a document without page images the text.
+) -> str:
+    """A page with its title, its buttons and a line about it: its text, and its image beside it where it has one.
 
     Args:
         shown: the action that draws it again, for an image of another size.
         part: the characters of the document's text to show; None for all of the page.
     """
-    document = book.document
+    document, notes, tools = book.document, [line], ""
     start, end = part or (page.char_start, page.char_end)
     marks = [Mark(max(start, a), min(end, b), kind) for a, b, kind in marks if a < end and b > start]
     text = "".join(marked_text(document.text, start, end, marks))
@@ -137,27 +121,36 @@ def leaf(
         text = '<span class="quiet">This page holds no text.</span>'
     cut = f"Of this long page {PREVIEW_CHARS:,} characters are shown." if end - start > PREVIEW_CHARS else ""
     body = f'<div class="page-text" tabindex="0" aria-label="Text of the page"{render.written(document)}>{text}</div>'
-    if book.file is None:
-        return Leaf(f'<div class="leaf">{body}</div>', note=cut)
-    try:
-        image = files.page(book.file, document.name, page.number, len(document.pages), width)
-    except PageNotDrawn as error:
-        return Leaf(f'<div class="leaf">{body}</div>', note=" ".join((error.problem, error.hint, cut)))
-    spans = [(a - page.char_start, b - page.char_start) for a, b, _ in marks]
-    placed = image.marks(document.page_text(page), spans)
-    boxes = [(box, mark.kind) for mark, some in zip(marks, placed, strict=True) for box in some]
-    lost = marks and not boxes
-    on_image = "".join(_rectangle(image, box, kind) for box, kind in boxes)
-    label = f"Page {render.escape(page.label)} of {render.escape(document.title)}"
-    paper = (
-        f'<div class="paper" tabindex="0"><div class="sheet" data-shown="{shown}" data-asked="{width}" '
-        f'style="aspect-ratio:{image.width}/{image.height}">'
-        f'<img alt="{label}" src="data:{image.media};base64,{image.image}" draggable="false">{on_image}</div></div>'
+    kind, note = "leaf", ""
+    if book.file is not None:
+        try:
+            image = session.files.page(book.file, document.name, page.number, len(document.pages), width)
+        except PageNotDrawn as error:
+            note = f"{error.problem} {error.hint}"
+        else:
+            boxes = _boxes(image, document.page_text(page), page.char_start, marks)
+            kind, tools = "leaf both", VIEW_TOOLS
+            if marks and not boxes:
+                kind, note = "leaf both unplaced", NOT_PLACED
+            label = f"Page {render.escape(page.label)} of {render.escape(document.title)}"
+            body = (
+                f'<div class="paper" tabindex="0"><div class="sheet" data-shown="{shown}" data-asked="{width}" '
+                f'style="aspect-ratio:{image.width}/{image.height}"><img alt="{label}" draggable="false" '
+                f'src="data:{image.media};base64,{image.image}">{boxes}</div></div>{body}'
+            )
+    notes.append(f"{note} {cut}".strip())
+    lines, title = "".join(f'<p class="quiet">{one}</p>' for one in notes if one), render.escape(title)
+    return (
+        f'<section class="card preview" aria-label="{title}"><header><h3>{title}</h3><nav>{tools}</nav>'
+        f'<nav>{turning}</nav></header>{lines}<div class="{kind}">{body}</div></section>'
     )
-    kind = "leaf both unplaced" if lost else "leaf both"
-    return Leaf(
-        f'<div class="{kind}">{paper}{body}</div>', VIEW_TOOLS, " ".join((NOT_PLACED if lost else "", cut)).strip()
-    )
+
+
+def _boxes(image: PageImage, text: str, first: int, marks: Sequence[Mark]) -> str:
+    """The marks on the image, where their words are for certain; `first`: the page's first character."""
+    placed = image.marks(text, [(a - first, b - first) for a, b, _ in marks])
+    boxes = ((box, mark.kind) for mark, some in zip(marks, placed, strict=True) for box in some)
+    return "".join(_rectangle(image, box, kind) for box, kind in boxes)
 
 
 def _rectangle(image: PageImage, box: Sequence[int], kind: str) -> str:

@@ -1,49 +1,46 @@
-"""The tab "Library": files being uploaded, and the library with its choices."""
+"""The tab "Library": Find, the open documents with their order and parts, a page of one of them, and saved books."""
+
+import gradio as gr
 
 from app import formats
 from app.context.context_documents import Book, label
-from app.context.offers import Offer, offers
+from app.context.find import MOST_CHARS, MOST_COUNTED, Hit, InBook, Words, excerpt
+from app.context.offers import offers
 from app.document_formats import EACH, SHORT
 from app.documents.document import Document
 from app.documents.language import language_name
 from app.documents.metadata import byline
-from app.documents.ocr import is_installed
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.library.page_viewer import tool
-from app.ui.reading.book_view import extent, failure, offer_button, progress, undo
+from app.ui.library.page_viewer import NO_PAGE, tool
+from app.ui.library.saved import saved_books
+from app.ui.pane import build_drop, pane, tab_heading
+from app.ui.reading.book_view import extent, offer_button, problems, progress, recognition, undo, warnings
 from app.ui.reading.budget_view import budget, fit_of
-from app.ui.reading.recognition_view import offer_for_book
-from app.ui.state import Is
+from app.ui.shown import shown_of
+from app.ui.site import Part, standing
 
 MOST_SHOWN = 60  # offers of one book; more can be typed
 EMPTY = f"""<section class="card empty-library"><h3>Nothing in the library yet</h3>
 <p>Drop several files at once, or one after the other: {EACH}. They
 are read in the order of the library, as one context. What is too long is never cut by itself: chapters and pages are
 offered with what they cost.</p></section>"""
+FORGETS = "Delete its recognised text from the data folder; the open book stays."
+NO_ROOM = "The other documents leave no room: choose less of them, or remove one."
+NO_ROOM_ALONE = "No chapter and no page fits alone: choose a model with a larger context."
 
 
 def incoming(session: Session) -> str:
     """Uploads in progress or failed, and the budget."""
-    uploads = session.uploads
-    parts = [render.problem(uploads.error)] if uploads.error else []
-    parts += [failure(one) if one.stage == "failed" else progress(one) for one in uploads.pending]
+    uploads, parts = session.uploads, problems(session)
+    parts += [progress(one) for one in uploads.pending if one.stage != "failed"]
     if uploads.note:
         parts.append(f'<p class="quiet">{render.escape(uploads.note)}</p>')
-    if taken := undo(session):
-        parts.append(taken)
+    parts.append(undo(session))
     if fit := fit_of(session):
         parts.append(budget(fit, uploads.library))
-    return f'<section class="card incoming">{"".join(parts)}</section>' if parts else ""
-
-
-def listing_state(session: Session) -> tuple[object, ...]:
-    """Changes with everything that `listing` draws."""
-    uploads, fit = session.uploads, session.uploads.fit
-    opened = session.book.parts if session.book else ()
-    busy = uploads.extracting, uploads.recognising, is_installed()
-    return (Is(uploads.library), uploads.behind, Is(fit), opened, session.is_read, session.displaced, busy)
+    return f'<section class="card incoming">{"".join(parts)}</section>' if any(parts) else ""
 
 
 def listing(session: Session) -> str:
@@ -52,54 +49,39 @@ def listing(session: Session) -> str:
     if not books:
         return "" if session.uploads.pending else EMPTY
     rows = "".join(_row(session, index, book) for index, book in enumerate(books))
-    start_over = render.link("Start over", "start-over")
     order = ", read in this order" if len(books) > 1 else ""
-    head = f"<header><h3>{formats.plural(len(books), 'document')}{order}</h3>{start_over}</header>"
+    title = f"<h3>{formats.plural(len(books), 'document')}{order}</h3>"
+    head = f"<header>{title}{render.link('Start over', 'start-over')}</header>"
     return f'<section class="card library-card" aria-label="Open documents">{head}<ol>{rows}</ol></section>'
 
 
 def _row(session: Session, index: int, book: Book) -> str:
     document, meter, last = book.document, session.uploads.meter, len(session.uploads.library.books) - 1
-    title, key = render.escape(document.title), book.key
+    title, key = document.title, book.key
     tokens = formats.plural(meter.book(book), "token") if meter else ""
-    name = document.name if document.title != document.name else ""
-    authors, language = byline(document.authors), language_name(document.language)
-    facts = " · ".join(filter(None, (authors, name, SHORT[document.format], extent(book), _chapters(book), language)))
-    warned = "".join(f"<li>{render.escape(text)}</li>" for text in document.warnings)
+    name = document.name if title != document.name else ""
+    chapters = formats.plural(len(document.chapters), "chapter") if document.chapters else ""
+    known = (byline(document.authors), name, SHORT[document.format], extent(book), chapters)
+    facts = " · ".join(filter(None, (*known, language_name(document.language))))
     tools = (
-        tool(f"up:{key}", f"Move {document.title} up", "↑", off=index == 0)
-        + tool(f"down:{key}", f"Move {document.title} down", "↓", off=index == last)
-        + tool(f"preview:{key}:1", f"Preview {document.title}", "Preview")
-        + tool(f"remove:{key}", f"Remove {document.title}", "Remove")
+        tool(f"up:{key}", f"Move {title} up", "↑", off=index == 0)
+        + tool(f"down:{key}", f"Move {title} down", "↓", off=index == last)
+        + tool(f"preview:{key}:1", f"Preview {title}", "Preview")
+        + tool(f"remove:{key}", f"Remove {title}", "Remove")
     )
-    return (
-        f'<li class="document-row" data-row="{index}"><div class="document-head">{_number(index, key, last)}'
-        f'{cover(document)}<div><h4 dir="auto">{title}</h4>'
-        f'<p class="quiet">{render.escape(facts)}</p><p class="costs"><b>{tokens}</b>{_state(session, book)}</p></div>'
-        f'<div class="tools">{tools}</div></div>'
-        + (f'<ul class="warnings" aria-label="Warnings about {title}">{warned}</ul>' if warned else "")
-        + _recognition(session, book)
-        + _choices(session, index, book)
-        + "</li>"
-    )
-
-
-def _number(index: int, key: str, last: int) -> str:
-    """The place of a document; where there are others, the handle by which it is dragged to another place."""
     handle = f' draggable="true" data-drag="{key}" title="Drag to another place"' if last else ""
-    return f'<span class="number"{handle}>{index + 1}</span>'
-
-
-def _recognition(session: Session, book: Book) -> str:
-    """The offer to recognise text on its pictures, or to forget what was recognised."""
-    if any(one.replaces == book.key for one in session.uploads.pending if one.stage != "failed"):
-        return ""
     forget = ""
-    if book.file and book.document.recognised_pages:
-        told = "Delete its recognised text from the data folder; the open book stays."
-        act = f"forget-recognised:{book.key}"
-        forget = f"<p>{render.link('Forget its recognised text on disk', act, title=told)}</p>"
-    return offer_for_book(book, named=False) + forget
+    if book.file and document.recognised_pages:
+        link = render.link("Forget its recognised text on disk", f"forget-recognised:{key}", title=FORGETS)
+        forget = f"<p>{link}</p>"
+    return (
+        f'<li class="document-row" data-row="{index}"><div class="document-head">'
+        f'<span class="number"{handle}>{index + 1}</span>{cover(document)}'
+        f'<div><h4 dir="auto">{render.escape(title)}</h4><p class="quiet">{render.escape(facts)}</p>'
+        f'<p class="costs"><b>{tokens}</b>{_state(session)}</p></div><div class="tools">{tools}</div></div>'
+        f"{warnings(document.warnings, f'Warnings about {title}')}{recognition(session, book)}{forget}"
+        f"{_choices(session, index, book)}</li>"
+    )
 
 
 def cover(document: Document) -> str:
@@ -107,21 +89,16 @@ def cover(document: Document) -> str:
     return f'<img class="cover" src="{render.escape(document.cover)}" alt="">' if document.cover else ""
 
 
-def _chapters(book: Book) -> str:
-    return formats.plural(len(book.document.chapters), "chapter") if book.document.chapters else ""
-
-
-def _state(session: Session, book: Book) -> str:
-    """Whether the model has read this document."""
-    opened, uploads = session.book, session.uploads
+def _state(session: Session) -> str:
+    """Whether the model has read the documents."""
+    uploads = session.uploads
     if uploads.too_long:
         return render.chip("waits for a choice", tone="warn", title="The library is longer than the context.")
-    if uploads.behind or opened is None:
+    if uploads.behind or session.book is None:
         return render.chip("ready", title="Its text is there; the model has not begun with it.")
     if session.displaced:
-        return render.chip(
-            "read, not in the model now", title="Another page’s book is; the next answer reads it again."
-        )
+        title = "Another page’s book is; the next answer reads it again."
+        return render.chip("read, not in the model now", title=title)
     if session.is_read:
         return render.chip("read", tone="exact", title="All that is chosen of it is in the model’s context.")
     return render.chip("being read", tone="method")
@@ -129,26 +106,22 @@ def _state(session: Session, book: Book) -> str:
 
 def _choices(session: Session, index: int, book: Book) -> str:
     uploads, document = session.uploads, book.document
-    fit, meter = uploads.fit, uploads.meter
-    if fit is None or meter is None:
+    if uploads.fit is None or uploads.meter is None:
         return ""
-    possible = offers(uploads.library, index, meter, room(fit))
+    books, more = uploads.library.books, ""
+    possible = offers(uploads.library, index, uploads.meter, room(uploads.fit))
     found = [one for one in possible if one.choice != book.choice]
-    buttons = "".join(offer_button((book,), _at_first(one)) for one in found[:MOST_SHOWN])
-    more = (
-        f'<p class="quiet">and {len(found) - MOST_SHOWN:,} more: type their numbers</p>'
-        if len(found) > MOST_SHOWN
-        else ""
-    )
+    buttons = "".join(offer_button(books, one) for one in found[:MOST_SHOWN])
+    if len(found) > MOST_SHOWN:
+        more = f"and {len(found) - MOST_SHOWN:,} more: type their numbers"
     if not possible:
-        more = '<p class="quiet">The other documents leave no room: choose less of them, or remove one.</p>'
-        if len(uploads.library.books) == 1:
-            more = '<p class="quiet">No chapter and no page fits alone: choose a model with a larger context.</p>'
-    first, last = document.pages[0].label, document.pages[-1].label
-    example = f"{first}-{last}" + (", or chapters 1, 3" if len(document.chapters) > 2 else "")
+        more = NO_ROOM if len(books) > 1 else NO_ROOM_ALONE
+    more = f'<p class="quiet">{more}</p>' if more else ""
+    example = f"{document.pages[0].label}-{document.pages[-1].label}"
+    example += ", or chapters 1, 3" if len(document.chapters) > 2 else ""
+    fits, opened = ("long", " open") if uploads.too_long else ("fits", "")
     return (
-        f'<details class="choices" id="choices-{book.key}-{"long" if uploads.too_long else "fits"}" data-keep'
-        f"{' open' if uploads.too_long else ''}>"
+        f'<details class="choices" id="choices-{book.key}-{fits}" data-keep{opened}>'
         f"<summary>Read {render.escape(label(document, book.choice))}: choose pages or chapters</summary>"
         f'<div class="offers">{buttons}</div>{more}'
         f'<form data-choose="{book.key}"><label>Pages or chapters '
@@ -157,12 +130,83 @@ def _choices(session: Session, index: int, book: Book) -> str:
     )
 
 
-def _at_first(offer: Offer) -> Offer:
-    """The offer as if its book were alone in the library, so that the button has no title."""
-    return Offer(
-        book=0,
-        choice=offer.choice,
-        label=offer.label,
-        num_tokens=offer.num_tokens,
-        total_tokens=offer.total_tokens,
+STEP, MOST_HITS = 100, 1000  # hits shown at first and for each "more"; more of them are better narrowed down
+FIELD = f"""<form class="card find" role="search" data-find="{STEP}"><div>
+<input type="search" maxlength="{MOST_CHARS}" placeholder="Find in all open documents" aria-label="Find in all open
+documents" aria-keyshortcuts="Control+Shift+F" autocomplete="off" spellcheck="false" dir="auto">
+<button type="submit">Find</button></div><p>
+<label title="Otherwise “cafe” finds “Café”, too"><input type="checkbox" name="exact">Case and accents</label>
+<label title="Otherwise “light” finds “lighthouse”, too"><input type="checkbox" name="whole">Whole words</label>
+</p></form>"""
+NO_DOCUMENTS = '<p class="quiet" role="status">No document is open: drop one below.</p>'
+
+
+def found(words: Words, books: tuple[Book, ...], results: tuple[InBook, ...]) -> str:
+    """The hits of a search, grouped by document."""
+    if not words.text.strip():
+        return ""
+    if not books:
+        return NO_DOCUMENTS
+    total, shown = sum(one.total for one in results), sum(len(one.hits) for one in results)
+    where = f" in {formats.plural(len(results), 'document')}" if len(books) > 1 and results else ""
+    more_than = "More than " if any(one.total - len(one.hits) >= MOST_COUNTED for one in results) else ""
+    said = f"{more_than}{formats.plural(total, 'hit')}{where}" if total else f"Nothing found in {_places(len(books))}."
+    first = f", the first {shown:,} below" if shown < total else ""
+    groups = "".join(_group(one, named=len(books) > 1) for one in results)
+    return (
+        f'<section class="card found" aria-label="Hits"><p class="quiet" role="status">{said}{first}</p>'
+        f"{groups}{_more(shown, total)}</section>"
     )
+
+
+def _places(num_books: int) -> str:
+    return "the open document" if num_books == 1 else f"{num_books:,} open documents"
+
+
+def _more(shown: int, total: int) -> str:
+    if shown == total:
+        return ""
+    if shown >= MOST_HITS:
+        return '<p class="quiet">More words narrow the search down.</p>'
+    return render.link("Show more", also=f'data-find-more="{shown + STEP}"')
+
+
+def _group(one: InBook, *, named: bool) -> str:
+    title = render.escape(one.book.document.title)
+    head = f'<h4 dir="auto">{title} <small>{one.total:,}</small></h4>' if named else ""
+    hits = "".join(f"<li>{_hit(one.book, hit)}</li>" for hit in one.hits)
+    return f'{head}<ol aria-label="Hits in {title}">{hits}</ol>' if one.hits else head
+
+
+def _hit(book: Book, hit: Hit) -> str:
+    around = excerpt(book.document, hit)
+    apart = "" if hit.chosen else " · not in the context"
+    place = f"page {render.escape(hit.page.label)}, line {hit.line:,}{apart}"
+    language = f' lang="{render.escape(book.document.language)}"' if book.document.language else ""
+    before, marked, after = map(render.escape, around)
+    words = f'<small>{place}</small><span dir="auto"{language}>{before}<mark>{marked}</mark>{after}</span>'
+    return render.button(words, f"preview:{book.key}:{hit.page.number}:{hit.start}-{hit.end}", tone="hit")
+
+
+PARTS = (
+    Part("found", lambda _, session: shown_of(session).found, tab="library"),
+    Part("incoming", lambda _, session: incoming(session), tab="library"),
+    Part("library", lambda _, session: listing(session), standing, tab="library"),
+    Part("preview", lambda _, session: shown_of(session).leaves.get("library", NO_PAGE), tab="library"),
+    Part("saved", saved_books, tab="library", rest=1.0),
+)
+
+
+def build_tab() -> None:
+    """The tab's places."""
+    with gr.Tab("Library", id="library", elem_id="library-tab"), gr.Row(elem_id="library"):
+        tab_heading("Library")
+        with gr.Column(elem_id="library-column", min_width=300, scale=1):
+            gr.HTML(FIELD, elem_id="find", apply_default_css=False)
+            pane("found", "found")
+            build_drop("library-drop", "Add to the library", 72)
+            pane("incoming", "library-incoming")
+            pane("library", "library-list", EMPTY)
+            pane("saved", "saved")
+        with gr.Column(elem_id="library-page", min_width=300, scale=2):
+            pane("preview", "library-preview", NO_PAGE)

@@ -41,7 +41,12 @@ def bring(site: Site, session: Session, typed: str, _values: Values) -> None:
     folders = _source(site).folders
     if folders is None:
         raise UnknownAct
-    _told(session, lambda: shown_of(session).told.update({TOLD: view.brought(folders.bring(typed))}))
+
+    def add() -> None:
+        shown = folders.bring(typed).shown
+        shown_of(session).told[TOLD] = view.told(f"{shown} is on the list below: Use loads it.")
+
+    _told(session, add)
 
 
 def forget(site: Site, session: Session, name: str, _values: Values) -> None:

@@ -17,14 +17,14 @@ from huggingface_hub import constants
 from app import formats
 from app.context.domain_check import FULL_MODELS
 from app.runtime.downloads import Downloads
+from app.runtime.error_text import EngineFault
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
-from app.runtime.worker import EngineFault, EngineWorker
+from app.runtime.worker import EngineWorker
 from app.ui import render
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
 from app.ui.shown import shown_of
-from app.ui.state import Is
 from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
 
@@ -35,26 +35,31 @@ SMALL = "; it is small and often wrong"
 NOT_NOW = render.link("Not now", "decline")
 OTHERS = render.link("Other models", also='data-tab="System"')
 
+NOTHING_FITS = (
+    '<div class="offered" data-offer="none"><p>No known full model fits into the memory that is free here.</p>'
+    f'<div class="acts">{OTHERS}{NOT_NOW}</div></div>'
+)
+
 
 class ModelOffer:
     """What the card shows, and its acts. The model that its button wants is the program's, not a page's."""
 
     def __init__(self, worker: EngineWorker, source: ModelSource | None, downloads: Downloads) -> None:
         self._worker, self._source, self._downloads = worker, source, downloads
-        self._wanted = ""  # the model whose download, loading or failure the card shows
+        self.wanted = ""  # the model whose download, loading or failure the card shows
 
     def html(self, session: Session) -> str:
         """The card; empty if nothing is to be offered."""
         state, source = self._worker.state, self._source
         if source is None or source.unavailable:
             return _card(_warning(session))
-        if isinstance(state, Loading) and state.model and state.model == self._wanted:
+        if isinstance(state, Loading) and state.model and state.model == self.wanted:
             return _card(view.loading(state))
         if not isinstance(state, Ready) or not (state.info.limits or _is_small(state)):
             return ""
         now = self._downloads.now
-        refused = view.not_loaded(state.refused) if state.refused and self._wanted else ""
-        if now is not None and now.name == self._wanted and now.stage != "done":
+        refused = view.not_loaded(state.refused) if state.refused and self.wanted else ""
+        if now is not None and now.name == self.wanted and now.stage != "done":
             if now.stage != "failed":
                 return _card(view.download(now))
             refused = view.download(now)  # above the offer: another model may be had
@@ -71,12 +76,12 @@ class ModelOffer:
         )
         if row is None:
             row, small = small, None
-        return _card(refused + _warning(session) + (_offer(why, row, small) if row else _nothing_fits()))
+        return _card(refused + _warning(session) + (_offer(why, row, small) if row else NOTHING_FITS))
 
     def get(self, session: Session, name: str) -> None:
         """Download a model, and change to it when it is here. Raises CoreError."""
         self._downloads.start(name)
-        self._wanted = name
+        self.wanted = name
         threading.Thread(target=self._use_later, args=(session, name), name="offer", daemon=True).start()
 
     def _use_later(self, session: Session, name: str) -> None:
@@ -100,17 +105,13 @@ class ModelOffer:
         row = next((row for row in rows if row.name == name and row.is_here), None)
         if row is None:
             raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
-        self._wanted = name
+        self.wanted = name
         if not row.in_use:
             self._worker.switch(self._source.load(config_of(row, self._source)), name)
 
     def dismiss(self) -> None:
         """The reader has seen how it ended."""
-        self._wanted = ""
-
-    def key(self, session: Session) -> object:
-        """Changes with everything that `html` draws."""
-        return (Is(self._worker.state), self._downloads.now, self._wanted, Is(session.book), session.declined_offer)
+        self.wanted = ""
 
 
 def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:
@@ -119,15 +120,15 @@ def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:
     Models whose context here holds `needed` tokens come first, then those that the hub hands out at once before those
     whose licence must be accepted there, then of the quick ones those in the form that suits the machine.
     """
-    fitting = [row for row in rows if not row.is_bundled and row.fit is not None and row.fit.speeds is not None]
-    fitting = [row for row in fitting if row.fit is not None and row.fit.context >= needed] or fitting
+    fitting = [row for row in rows if not row.is_bundled and row.speeds is not None]
+    fitting = [row for row in fitting if row.fit and row.fit.context >= needed] or fitting
     open_ones = [row for row in fitting if row.is_here or not row.gated]
     fitting = open_ones or fitting
-    usable = [row for row in fitting if row.fit and row.fit.speeds and row.fit.speeds.is_usable]
+    usable = [row for row in fitting if row.speeds and row.speeds.is_usable]
     usable = [row for row in usable if row.is_suited] or usable
     if usable:
         return max(usable, key=lambda row: (min(row.fit.context, 1 << 16) if row.fit else 0, row.size_bytes))
-    return max(fitting, key=lambda row: row.fit.speeds.triforce if row.fit and row.fit.speeds else 0.0, default=None)
+    return max(fitting, key=lambda row: row.speeds.triforce if row.speeds else 0.0, default=None)
 
 
 def _is_small(ready: Ready) -> bool:
@@ -179,9 +180,10 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
 def _button(row: ModelRow, *, strong: bool) -> str:
     """Fetches a model and reads with it, or reads with it at once; told what that takes."""
     shown = render.escape(row.title or row.name)
-    reads = row.fit.speeds if row.fit else None
-    time = formats.about(reads.reading_seconds).removeprefix("about ") if reads else ""
-    takes = f"{formats.plural(reads.pages, 'page')} in {time}" if reads else ""
+    takes, reads = "", row.speeds
+    if reads is not None:
+        time = formats.about(reads.reading_seconds).removeprefix("about ")
+        takes = f"{formats.plural(reads.pages, 'page')} in {time}"
     if _is_whole(row):
         label, verb = f"Read with {shown} ({takes})", "use"
     elif constants.HF_HUB_OFFLINE:
@@ -194,13 +196,6 @@ def _button(row: ModelRow, *, strong: bool) -> str:
 def _is_whole(row: ModelRow) -> bool:
     """The model is on this disk, with its draft where it has one."""
     return row.is_here and not (row.to_come_bytes and row.draft and not row.draft_is_here)
-
-
-def _nothing_fits() -> str:
-    return (
-        '<div class="offered" data-offer="none"><p>No known full model fits into the memory that is free here.</p>'
-        f'<div class="acts">{OTHERS}{NOT_NOW}</div></div>'
-    )
 
 
 def _card(body: str) -> str:

@@ -84,9 +84,14 @@ class ModelRow:
         return not self.refused and (self.fit is None or self.fit.context > 0)
 
     @property
+    def speeds(self) -> Speeds | None:
+        """How fast it should be here; None: it does not fit, or that was not checked."""
+        return self.fit.speeds if self.fit else None
+
+    @property
     def use(self) -> tuple[float, ...]:
         """Its place in the list: in use, brought, on this disk, then the largest of the quick, then the quickest."""
-        speeds = self.fit.speeds if self.fit else None
+        speeds = self.speeds
         usable = speeds is not None and speeds.is_usable
         last = -self.size_bytes if usable else speeds.reading_seconds / speeds.pages if speeds and speeds.pages else 0.0
         return (

@@ -1,7 +1,6 @@
 """The list of models and the download, as HTML. Pure functions; names and descriptions are foreign text."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from app import formats
 from app.runtime.downloads import Fetch
@@ -11,9 +10,6 @@ from app.ui import render
 from app.ui.models.rows import Fit, ModelRow
 from core.errors import CoreError
 
-if TYPE_CHECKING:  # importing it loads torch
-    from core.models.hub.local import LocalModel
-
 ABOUT = (
     "Nothing is asked of the network before you press Download. An open book is read again by another model; "
     "conversations stay."
@@ -22,19 +18,10 @@ WAITS = "Shown when the model is loaded."
 CLOSE = render.dismiss("model-dismiss")
 
 
-def section(body: str) -> str:
-    """The section with its title."""
-    return f'<section class="sheet models" aria-label="Models"><h3>Models</h3>{body}</section>'
-
-
-def unavailable(because: str) -> str:
-    """Why no model can be chosen."""
-    return section(f'<p class="quiet">{render.escape(because)}</p>')
-
-
-def waits() -> str:
-    """The section before anything is known."""
-    return section(f'<p class="quiet">{WAITS}</p>')
+def section(told: str, rows: str = "") -> str:
+    """The section with its title; `told`: a line of text, `rows`: what is below it."""
+    line = f'<p class="quiet">{render.escape(told)}</p>'
+    return f'<section class="sheet models" aria-label="Models"><h3>Models</h3>{line}{rows}</section>'
 
 
 def models(rows: Sequence[ModelRow], *, fetching: str = "", loading: bool = False) -> str:
@@ -50,7 +37,7 @@ def models(rows: Sequence[ModelRow], *, fetching: str = "", loading: bool = Fals
     summary = f"{formats.plural(len(others), 'more model')} that this machine cannot use, and why"
     folded = f'<summary>{summary}</summary><ul class="model-list">{hidden}</ul>'
     more = f'<details class="unusable" data-keep>{folded}</details>' if others else ""
-    return section(f'<p class="quiet">{ABOUT}</p><ul class="model-list">{shown}</ul>{more}')
+    return section(ABOUT, f'<ul class="model-list">{shown}</ul>{more}')
 
 
 def _row(row: ModelRow, fetching: str, loading: bool) -> str:
@@ -58,7 +45,7 @@ def _row(row: ModelRow, fetching: str, loading: bool) -> str:
     facts = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts_of(row))
     title = render.escape(row.title or row.name)
     fits, tone = (row.refused, "no") if row.refused else fit_line(row.fit)
-    reason = row.fit.speeds.reason if row.fit and row.fit.speeds else ""
+    reason = row.speeds.reason if row.speeds else ""
     fit = f'<p class="fit {tone}" title="{render.escape(reason)}">{render.escape(fits)}</p>' if fits else ""
     return (
         f'<li class="model{" used" if row.in_use else ""}"><div class="about"><h4>{title}{mark}</h4>'
@@ -129,12 +116,6 @@ def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
     return "".join(buttons)
 
 
-def brought(row: "LocalModel") -> str:
-    """A model has been added by its path."""
-    text = f"{row.shown} is on the list below: Use loads it."
-    return f'<div class="going-on" role="status"><p>{render.escape(text)}</p>{CLOSE}</div>'
-
-
 # -------------------- progress
 
 
@@ -147,17 +128,20 @@ def loading(state: Loading) -> str:
     return _going_on(body, stop="model-halt")
 
 
+def told(text: str) -> str:
+    """How something ended, until it is dismissed."""
+    return f'<div class="going-on" role="status"><p>{render.escape(text)}</p>{CLOSE}</div>'
+
+
+def refused(error: CoreError, *, instead: str = "") -> str:
+    """Why an action was refused, or a model was not loaded; `instead`: what is in use."""
+    text = render.escape(" ".join(filter(None, (problem_and_hint(error)[0], instead, problem_and_hint(error)[1]))))
+    return f'<div class="problem" role="alert"><span>{text}</span>{CLOSE}</div>'
+
+
 def not_loaded(error: CoreError) -> str:
     """Why the requested model is not the one in use."""
-    problem, hint = problem_and_hint(error)
-    text = f"{problem} The model before it is loaded again. {hint}"
-    return f'<div class="problem" role="alert"><span>{render.escape(text)}</span>{CLOSE}</div>'
-
-
-def refused(error: CoreError) -> str:
-    """Why an action was refused."""
-    text = render.escape(" ".join(problem_and_hint(error)))
-    return f'<div class="problem" role="alert"><span>{text}</span>{CLOSE}</div>'
+    return refused(error, instead="The model before it is loaded again.")
 
 
 def download(fetch: Fetch | None) -> str:
@@ -166,7 +150,7 @@ def download(fetch: Fetch | None) -> str:
         return ""
     name = render.escape(fetch.name)
     if fetch.stage == "done":
-        return f'<div class="going-on" role="status"><p>{name} is on this disk.</p>{CLOSE}</div>'
+        return told(f"{fetch.name} is on this disk.")
     if fetch.stage == "failed" and fetch.error is not None:
         return refused(fetch.error)
     if fetch.stage == "asking":
@@ -174,27 +158,23 @@ def download(fetch: Fetch | None) -> str:
     got, total = formats.disk_size(fetch.done_bytes), formats.disk_size(fetch.total_bytes)
     if fetch.stage == "stopped":
         kept = f"{got} of {total} are kept, and Go on fetches the rest." if fetch.done_bytes else "Nothing is kept."
-        return f'<div class="going-on" role="status"><p>{name}: cancelled. {kept}</p>{CLOSE}</div>'
+        return told(f"{fetch.name}: cancelled. {kept}")
     if fetch.stage == "stopping":
         return _going_on(f"<p>{name}: ending at {got} of {total}.</p>", stop="")
     share = fetch.done_bytes / fetch.total_bytes if fetch.total_bytes else 0.0
+    rate, left, pace = fetch.bytes_per_second, fetch.total_bytes - fetch.done_bytes, ""
+    if rate > 0:
+        pace = f" · {formats.disk_size(int(rate))}/s" + (f" · {formats.duration(left / rate)} left" if left else "")
     file = (
         f"File {fetch.number} of {fetch.num_files}: {fetch.file}, "
         f"{formats.percent(fetch.file_bytes / fetch.file_total_bytes if fetch.file_total_bytes else 1.0)}"
     )
     return _going_on(
-        f"<p>Downloading {name} · {got} of {total}{_pace(fetch)}</p>"
+        f"<p>Downloading {name} · {got} of {total}{pace}</p>"
         f"{render.bar(share, f'Download of {fetch.name}')}"
         f'<p class="quiet">{render.escape(file)} · {formats.disk_size(fetch.free_bytes)} were free on the disk</p>',
         stop="model-stop",
     )
-
-
-def _pace(fetch: Fetch) -> str:
-    rate, left = fetch.bytes_per_second, fetch.total_bytes - fetch.done_bytes
-    if rate <= 0:
-        return ""
-    return f" · {formats.disk_size(int(rate))}/s" + (f" · {formats.duration(left / rate)} left" if left else "")
 
 
 def _going_on(body: str, *, stop: str) -> str:

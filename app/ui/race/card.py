@@ -7,13 +7,11 @@ own, named by its hash in the page's policy; all words of books and models are e
 import base64
 import hashlib
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from app import formats
 from app.context.open_book import Book
-from app.context.quotes import LEAST_WORDS, quotes_in
 from app.runtime.trace import Race, Trace, lead
 from app.ui import render
 from app.ui.race.result import best_lane, is_identical, result, sameness
@@ -24,7 +22,6 @@ from core.decoding.stats import DecodeStats
 
 MOST_PASSAGES, MOST_PASSAGE_CHARS = 4, 240
 MOST_CHARS = 12_000  # of one lane's text
-SENTENCE_END = re.compile(r"(?<=[.!?…])\s+")
 STYLE = """
 :root { color-scheme: light dark; --ink: light-dark(#1c2329, #e6eaec); --soft: light-dark(#5a646d, #a3adb4);
   --paper: light-dark(#f6f5f1, #101417); --sheet: light-dark(#fff, #181e22); --line: light-dark(#e2dfd6, #2a3237);
@@ -95,23 +92,17 @@ class Passage(NamedTuple):
     page: str
 
 
-def passages(text: str, book: Book) -> Iterator[Passage]:
-    """The sentences of an answer that the book has word for word, in order; neighbours on one page are one passage."""
-    said = [re.sub('["“”«»„\n]', " ", sentence) for sentence in SENTENCE_END.split(text)]
-    quoted = "\n".join(f"“{sentence}”" for sentence in said if len(sentence.split()) >= LEAST_WORDS)
-    words, page = "", ""
-    for quote in quotes_in(quoted, book.library.text):
-        if quote.start is None:
+def passages(text: str, book: Book) -> list[Passage]:
+    """What the book has of an answer word for word, in order; neighbours on one page are one passage."""
+    found: list[Passage] = []
+    for one in book.evidence(text):
+        if one.source is None:
             continue
-        here = page_words(book, page_of(book, quote.start))
-        if words and here == page:
-            words += f" {quote.words}"
-            continue
-        if words:
-            yield Passage(words, page)
-        words, page = quote.words, here
-    if words:
-        yield Passage(words, page)
+        words, page = text[one.start : one.end], page_words(book, page_of(book, one.source.start))
+        if found and found[-1].page == page:
+            words = f"{found.pop().words} {words}"
+        found.append(Passage(words, page))
+    return found
 
 
 def card_html(race: Race, book: Book | None) -> str:
@@ -126,7 +117,7 @@ def card_html(race: Race, book: Book | None) -> str:
     found = result(race)
     head = f'<p class="result {found.tone}">{render.escape(found.text)}.</p>' if found else ""
     sides = "".join(_side(race, lane) for lane in shown)
-    cited = list(passages(shown[0].text, book)) if book and shown else []
+    cited = passages(shown[0].text, book) if book and shown else []
     return sheet(
         race.question,
         f"{race.book} · {race.num_book:,} tokens, all of it in the context",

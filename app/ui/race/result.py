@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from app import formats
 from app.runtime.trace import Race, Trace, lead
-from app.ui import render
 from core.decoding.registry import method_label
 
 EVEN_SHARE = 0.02  # of plain decoding's time: a smaller difference is none
@@ -97,9 +96,3 @@ def reason(lane: Trace, plain: Trace) -> str:
         f"{held}: guessing took {formats.figure(rest)} ms a token and checking {formats.figure(checking)} ms, "
         f"and plain decoding needed {theirs} ms"
     )
-
-
-def result_line(race: Race) -> str:
-    """The sentence as HTML, or nothing."""
-    found = result(race)
-    return f'<p class="result {found.tone}" role="status">{render.escape(found.text)}.</p>' if found else ""

@@ -1,22 +1,27 @@
 """The tab "Race": its places, and what they show. One question, several methods, one reading."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
+from pydantic import BaseModel
 
 from app.context.samples import fastest_method, race_questions
 from app.runtime.events import Ready
 from app.runtime.race_job import first_lanes
 from app.runtime.sessions import Session
 from app.ui import render
+from app.ui.acts import Act, Values, follow
 from app.ui.pane import pane, tab_heading
 from app.ui.race.stage import opening
 from app.ui.race.view import AT_FIRST, RaceView
+from app.ui.reading.settings import SettingsForm
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site
+from app.ui.site import Part, Site, standing
 from app.ui.state import Is
 from core.config import GenerationConfig
 from core.decoding.registry import METHODS
+from core.errors import CoreError, InvalidSetting
 
 NUM_PROMPTS = 3
 LENGTHS = [("Whole answer", 0), ("10 s each", 10), ("30 s each", 30)]
@@ -92,31 +97,63 @@ def saves(session: Session) -> str:
     return SAVES if view_of(session).finished else ""
 
 
-def _board_key(_site: Site, session: Session) -> object:
-    view = view_of(session)
-    return (
-        object()
-        if view.running
-        else (
-            *(Is(session.book), Is(session.race), session.race and session.race.ended),
-            Is(shown_of(session).race),
-        )
-    )
+def _board_key(site: Site, session: Session) -> object:
+    return object() if view_of(session).running else (standing(site, session), Is(shown_of(session).race))
 
 
-def _setup_key(site: Site, session: Session) -> object:
-    return (
-        Is(site.worker.state),
-        Is(session.book),
-        len(session.exchanges),
-        Is(session.race),
-        session.race and session.race.ended,
-    )
+MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
+
+
+class RaceForm(BaseModel):
+    """The settings of a race, as they come from a browser."""
+
+    question: str
+    lanes: list[str]
+    seconds: float = 0  # of every lane's clock; 0: no budget
+    limit: float | None = None
+    temperature: float | None = 0
+
+
+def race_configs(
+    lanes: Sequence[str], seconds: float | None, limit: float | None, temperature: float | None
+) -> list[GenerationConfig]:
+    """The settings of every lane, in the order of METHODS. Raises InvalidSetting."""
+    chosen = [name for name in METHODS if name in lanes]
+    if len(chosen) < 2:
+        raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
+    most = MOST_IN_TIME if seconds else limit
+    return [
+        SettingsForm(method=name, temperature=temperature, top_p=1.0, max_new_tokens=most).config() for name in chosen
+    ]
+
+
+def race(site: Site, session: Session, _detail: str, values: Values) -> None:
+    """Run a race. One that was begun before ends."""
+    form, shown, view = RaceForm(**values), shown_of(session), RaceView(waiting=True)
+    if shown.race is not None and shown.race.running:
+        return  # pressed twice
+    shown.race = view
+    try:
+        configs = race_configs(form.lanes, form.seconds, form.limit, form.temperature)
+        events = site.worker.race(session.id, form.question, configs, form.seconds or None)
+    except CoreError as error:
+        view.fail(error, session.book)
+        return
+
+    def ended() -> None:
+        view.end()
+        if shown.race is view and not view.failed:
+            shown.race = None  # from now on the race itself is shown
+
+    follow(session, events, lambda event: view.apply([event]), lambda error: view.fail(error, session.book), ended)
+
+
+ACTS: dict[str, Act] = {"race": race, "stop-race": lambda site, session, *_: site.worker.stop_race(session.id)}
 
 
 PARTS = (
-    Part("race-setup", setup, _setup_key, tab="race"),
-    Part("race-opening", lambda _, session: opening(session.book), lambda _, session: Is(session.book), tab="race"),
+    Part("race-setup", setup, standing, tab="race"),
+    Part("race-opening", lambda _, session: opening(session.book), standing, tab="race"),
     Part("race", lambda _, session: view_of(session).html(), _board_key, tab="race", rest=0.1),
     Part("lane:", lambda _, session: lanes(session), tab="race"),
     Part("race-save", lambda _, session: saves(session), tab="race"),

@@ -9,27 +9,15 @@ from collections.abc import Sequence
 
 from app import formats
 from app.runtime.events import RaceBegun, RaceEnded, Waiting, WorkerEvent
-from app.runtime.trace import Judgement, Lead, Point, Race, Trace, first_difference, lead
+from app.runtime.trace import Judgement, Lead, Race, Trace, first_difference, lead
 from app.ui import render
-from app.ui.race.result import best_lane, result_line, winner
+from app.ui.race.result import best_lane, result, winner
 from app.ui.race.stage import scenes
-from app.ui.reading.live_strip import waiting_line
+from app.ui.reading.live_strip import ENDINGS, reading_line, waiting_line
 from core.decoding.registry import COMPARED, FASTEST, PLAIN, method_label
 from core.errors import CoreError
-from core.generation.events import LaneEvent, PrefillProgress, StopReason
 
 EMPTY = "Choose the lanes and start: every method answers the same question after one reading of the book."
-LANE_ENDINGS: dict[StopReason, str] = {
-    "end_of_text": "Complete",
-    "stop_string": "Complete",
-    "max_new_tokens": "At the limit of tokens",
-    "context_full": "The context is full",
-    "repeating": "It went on repeating itself",
-    "time_up": "Time is up",
-    "cancelled": "Stopped",
-}
-EXACT_TITLE = "The text follows the target model’s own distribution."
-LOSSY_TITLE = "Drops part of the book from the cache: fast, and not what the model would write."
 GAP_TITLE = (
     "Times and seconds: to the last token that both have written. Tokens: at the newest time both clocks have reached."
 )
@@ -41,23 +29,19 @@ MOST_POINTS = 600  # in one lane's replay; more would not be visible
 
 
 class RaceView:
-    """The content of the board. Apply events, then ask for the HTML."""
+    """The content of the board: apply events, then ask for the HTML. The engine's thread records the lanes themselves.
+
+    Args:
+        race: one that runs or has ended.
+        waiting: one waits for its turn.
+    """
 
     def __init__(self, race: Race | None = None, *, waiting: bool = False) -> None:
         self._race = race
-        self._status = "Waiting for its turn" if waiting else EMPTY
-        self._share: float | None = None  # of the prompt, during prefill
-        self._running = waiting
+        self._told = "Waiting for its turn" if waiting else EMPTY  # as long as there is no race
         self._error: CoreError | None = None
+        self.running = waiting or (race is not None and not race.ended)  # waiting, reading or racing
         self.about: object = None  # the book that was open when it failed
-        if race is not None:
-            self._running = not race.ended
-            self._settle()
-
-    @property
-    def running(self) -> bool:
-        """Waiting, reading or racing."""
-        return self._running
 
     @property
     def failed(self) -> bool:
@@ -67,78 +51,69 @@ class RaceView:
     @property
     def finished(self) -> bool:
         """The race can be replayed and reported."""
-        return not self._running and self._race is not None and any(lane.text for lane in self._race.lanes)
+        return not self.running and self._race is not None and any(lane.text for lane in self._race.lanes)
 
     def apply(self, events: Sequence[WorkerEvent]) -> "RaceView":
-        """Apply events. The engine's thread records the lanes themselves."""
+        """Apply events."""
         for event in events:
-            self._apply(event)
+            match event:
+                case Waiting():
+                    self._told = waiting_line(event)
+                case RaceBegun(race=race):
+                    self._race = race
+                case RaceEnded():
+                    self.running = False
         return self
-
-    def _apply(self, event: WorkerEvent) -> None:
-        match event:
-            case Waiting():
-                self._status = waiting_line(event)
-            case RaceBegun(race=race):
-                self._race, self._status = race, "Reading the question"
-            case LaneEvent(lane=None, event=PrefillProgress() as progress):
-                self._progress(progress)
-            case LaneEvent():
-                self._settle()
-            case RaceEnded():
-                self._running = False
-                self._settle()
-
-    def _progress(self, progress: PrefillProgress) -> None:
-        assert self._race is not None, "a race that reads before it begins"
-        what = "the book again (another page used the model)" if self._race.num_reread else "the question"
-        if not self._race.num_reread and progress.total_tokens - progress.reused_tokens > self._race.num_book / 2:
-            what = "the book"
-        self._share = progress.done_tokens / max(progress.total_tokens, 1)
-        self._status = f"Reading {what} · {progress.done_tokens:,} of {progress.total_tokens:,} tokens"
-        if progress.remaining_seconds is not None and progress.remaining_seconds > 1:
-            self._status += f" · {formats.duration(progress.remaining_seconds)} left"
-
-    def _settle(self) -> None:
-        race, self._share = self._race, None
-        assert race is not None, "lanes without a race"
-        shared = _shared(race.num_reread)
-        if self._running:
-            done = all(lane.finished for lane in race.lanes)
-            self._status = ("Comparing the texts" if done else "Racing, in fair turns") + shared
-        elif not any(lane.text for lane in race.lanes):
-            self._status = "Stopped before the first word"
-        else:
-            stopped = any(lane.finished and lane.finished.stop_reason == "cancelled" for lane in race.lanes)
-            self._status = ("Stopped" if stopped else "Finished") + shared
 
     def fail(self, error: CoreError, about: object = None) -> "RaceView":
         """Show an error: the race did not begin, or was interrupted. `about`: the open book."""
-        self.about = about
-        self._error, self._running, self._share, self._status = error, False, None, "No race"
+        self._error, self.about, self.running = error, about, False
         return self
 
-    def end(self) -> "RaceView":
-        """Mark the end of the stream, whatever its last event was."""
-        if self._running:
-            self._running, self._share, self._status = False, None, "Stopped before the first word"
-        return self
+    def end(self) -> None:
+        """The stream has ended, whatever its last event was."""
+        self.running = False
+
+    def _status(self) -> str:
+        race = self._race
+        if self._error is not None:
+            return "No race"
+        if race is None:
+            return self._told
+        shared = _shared(race.num_reread)
+        if self.running and all(lane.finished for lane in race.lanes):
+            return "Comparing the texts" + shared
+        if self.running and self._writes:
+            return "Racing, in fair turns" + shared
+        if self.running:
+            known = race.num_book, race.num_read_before
+            return reading_line(race.reading, *known) if race.reading else "Reading the question"
+        if not self.finished:
+            return "Stopped before the first word"
+        stopped = any(lane.finished and lane.finished.stop_reason == "cancelled" for lane in race.lanes)
+        return ("Stopped" if stopped else "Finished") + shared
+
+    @property
+    def _writes(self) -> bool:
+        return self._race is not None and any(lane.stats.new_tokens or lane.finished for lane in self._race.lanes)
 
     def html(self) -> str:
         """The board."""
-        race = self._race
-        state = "running" if self._running else "resting"
-        state += "" if race else " empty"
-        bar = render.bar(self._share or 0, self._status if self._share else "", tone="thin")
+        race, status, share = self._race, self._status(), 0.0
+        if race and race.reading and self.running and not self._writes:
+            share = race.reading.done_tokens / max(race.reading.total_tokens, 1)
+        state = ("running" if self.running else "resting") + ("" if race else " empty")
+        bar = render.bar(share, status if share else "", tone="thin")
         error = render.problem(self._error) if self._error else ""
-        body = board(race, running=self._running) if race else _empty_board()
-        replay = f' data-replay="{render.escape(replay_points(race))}"' if race and self.finished else ""
+        body = board(race, running=self.running) if race else _empty_board()
         question = f'<p class="asked">{render.escape(race.question)}</p>' if race else ""
+        replay = buttons = shown = ""
+        if race and self.finished:
+            replay, buttons, shown = f' data-replay="{render.escape(replay_points(race))}"', REPLAY, scenes(race)
         return (
             f'<section class="race {state}" aria-label="Race"{replay}><div class="strip-head"><span class="dot"></span>'
-            f'<span class="status">{render.escape(self._status)}</span>'
-            f"{REPLAY if self.finished else ''}</div>{bar}{error}{question}{body}"
-            f"{scenes(race) if race and self.finished else ''}</section>"
+            f'<span class="status">{render.escape(status)}</span>{buttons}</div>'
+            f"{bar}{error}{question}{body}{shown}</section>"
         )
 
 
@@ -157,12 +132,9 @@ def replay_points(race: Race) -> str:
 
 def trace_points(trace: Trace) -> list[list[int]]:
     """As `replay_points`, of one lane or answer."""
-    return [[round(p.seconds * 1000), p.num_chars, p.num_tokens] for p in _thin(trace)]
-
-
-def _thin(trace: Trace) -> list[Point]:
     step = len(trace.points) // MOST_POINTS + 1
-    return [*trace.points[:-1:step], trace.points[-1]]
+    kept = (*trace.points[:-1:step], trace.points[-1])
+    return [[round(point.seconds * 1000), point.num_chars, point.num_tokens] for point in kept]
 
 
 def board(race: Race, *, running: bool) -> str:
@@ -172,9 +144,15 @@ def board(race: Race, *, running: bool) -> str:
     gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
     lanes.insert(1 if len(lanes) == 2 else 0, gap)
     many = " many" if len(race.lanes) > 4 else ""
-    below = verdicts(race, running=running)
+    told = (verdict_line(race, lane, running=running) for lane in race.lanes if lane is not race.plain)
+    below = "".join(
+        f'<li class="verdict {tone}"><b>{render.escape(title)}</b><span>{render.escape(text)}</span></li>'
+        for tone, title, text in told
+    )
     sides = f'<div class="board lanes-{len(race.lanes)}{many}">{"".join(lanes)}</div>'
-    return result_line(race) + sides + below
+    found = result(race)
+    line = f'<p class="result {found.tone}" role="status">{render.escape(found.text)}.</p>' if found else ""
+    return f'{line}{sides}<ul class="verdicts" aria-label="Equality">{below}</ul>'
 
 
 def _empty_board() -> str:
@@ -192,12 +170,7 @@ def _lane(race: Race, number: int, *, running: bool) -> str:
     stats, ended = trace.stats, trace.finished
     won = " won" if race.ended and trace is winner(race) else ""
     tone = "plain" if trace is race.plain else "fast" if trace.exact else "lossy"
-    exactness = (
-        render.chip("exact", tone="exact", title=EXACT_TITLE)
-        if trace.exact
-        else render.chip("not exact", tone="bad", title=LOSSY_TITLE)
-    )
-    ending = LANE_ENDINGS[ended.stop_reason] if ended else "Writing" if stats.new_tokens else "Ready"
+    ending = ENDINGS[ended.stop_reason] if ended else "Writing" if stats.new_tokens else "Ready"
     share = stats.decode_seconds / race.seconds if race.seconds else stats.new_tokens / _finish_line(race)
     name = method_label(trace.method)
     alive = " alive" if running and not ended else ""
@@ -205,8 +178,8 @@ def _lane(race: Race, number: int, *, running: bool) -> str:
     words = "" if live else render.escape(trace.text)
     return (
         f'<article class="lane {tone}{alive}{won}" data-lane="{number}" aria-label="{name}"><header><h3>{name}</h3>'
-        f'{exactness}</header><p class="rate"><b{live}>{formats.figure(stats.tokens_per_second)}</b>'
-        "<span>tokens/s</span></p>"
+        f"{render.exactness(trace.exact)}</header>"
+        f'<p class="rate"><b{live}>{formats.figure(stats.tokens_per_second)}</b><span>tokens/s</span></p>'
         f"{render.bar(share, f'{name}: how far', tone='track')}"
         f'<p class="counts"><span><b class="tokens"{live}>{stats.new_tokens:,}</b> tokens</span>'
         f'<span><b class="clock"{live}>{stats.decode_seconds:.2f}</b> s</span><span class="ending">{ending}</span></p>'
@@ -226,26 +199,15 @@ def _gap(race: Race, contender: Trace, ahead: Lead) -> str:
     speedup = formats.NONE_YET if ahead.speedup is None else f"{ahead.speedup:.2f}×"
     name = method_label(contender.method)
     pair = f"{race.lanes.index(contender)},{next(n for n, lane in enumerate(race.lanes) if lane is race.plain)}"
-    figures = "".join(
-        f'<p class="{key}"><b>{value}</b><span>{what}</span></p>'
-        for key, value, what in (
-            (
-                "gap-tokens",
-                f"{abs(ahead.tokens):,}",
-                f"token{'' if abs(ahead.tokens) == 1 else 's'} {side(ahead.tokens)}",
-            ),
-            ("gap-seconds", f"{abs(ahead.seconds):.2f} s", side(ahead.seconds)),
-        )
-    )
+    tokens, seconds = ahead.tokens, ahead.seconds
+    noun = "token" if abs(tokens) == 1 else "tokens"
+    much = f"<b>{abs(tokens):,}</b><span>{noun} {'behind' if tokens < 0 else 'ahead'}</span>"
+    early = f"<b>{abs(seconds):.2f} s</b><span>{'behind' if seconds < 0 else 'ahead'}</span>"
     return (
         f'<aside class="gap" data-pair="{pair}" title="{GAP_TITLE}" aria-label="{name} against plain decoding">'
-        f'<p class="speedup"><b>{speedup}</b><span>{name} against plain</span></p>{figures}</aside>'
+        f'<p class="speedup"><b>{speedup}</b><span>{name} against plain</span></p>'
+        f'<p class="gap-tokens">{much}</p><p class="gap-seconds">{early}</p></aside>'
     )
-
-
-def side(difference: float) -> str:
-    """The word for the sign of a difference."""
-    return "behind" if difference < 0 else "ahead"
 
 
 # -------------------- equality
@@ -257,18 +219,6 @@ def _shared(num_reread: int | None) -> str:
         return ""
     again = f", {formats.plural(num_reread, 'token')} of it again for this race" if num_reread else ""
     return f" · the book was read once for all lanes{again}"
-
-
-def verdicts(race: Race, *, running: bool) -> str:
-    """One line for each lane but plain decoding."""
-    others = [lane for lane in race.lanes if lane is not race.plain]
-    lines = "".join(_verdict(race, lane, running=running) for lane in others)
-    return f'<ul class="verdicts" aria-label="Equality">{lines}</ul>'
-
-
-def _verdict(race: Race, lane: Trace, *, running: bool) -> str:
-    tone, title, text = verdict_line(race, lane, running=running)
-    return f'<li class="verdict {tone}"><b>{render.escape(title)}</b><span>{render.escape(text)}</span></li>'
 
 
 def verdict_line(race: Race, lane: Trace, *, running: bool = False) -> tuple[str, str, str]:
@@ -324,4 +274,4 @@ def short_text(text: str, most: int) -> str:
 
 def ending_line(trace: Trace) -> str:
     """How a text ended."""
-    return LANE_ENDINGS[trace.finished.stop_reason] if trace.finished else "Not finished"
+    return ENDINGS[trace.finished.stop_reason] if trace.finished else "Not finished"

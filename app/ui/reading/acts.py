@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator
 
-from app.conversations.exchange import Exchange
 from app.runtime.events import WorkerEvent
 from app.runtime.sessions import Session
 from app.ui.acts import Act, Values, follow
 from app.ui.library.page_viewer import Wanted, newest
 from app.ui.reading import evidence_chips
+from app.ui.reading.chat_view import writing_of
+from app.ui.reading.live_strip import Writing
 from app.ui.reading.settings import SettingsForm
-from app.ui.reading.writing import Writing
 from app.ui.retrieval_map.view import opened_page
 from app.ui.shown import shown_of
 from app.ui.site import Site
@@ -28,53 +28,44 @@ class AnswerRuns(InvalidSetting):
 
 def ask(site: Site, session: Session, _detail: str, values: Values) -> None:
     """Answer a question; if there is no answer, it goes back into the box."""
-    form, question, editing = SettingsForm(**values["settings"]), str(values["question"]), session.editing
-    config = form.config()
-    _check_idle(session)
-    parent = site.conversing.parent_for(session, question)
+    form, question, editing = _form(session, values), str(values["question"]), session.editing
+    config, parent = form.config(), site.conversing.parent_for(session, question)
     try:
         events = site.worker.answer(session.id, question, config, parent=parent, own_seed=form.own_seed)
     except CoreError:
         session.editing = editing
         raise
-    past, method = _past(session, parent), config.method
-    writing = Writing(session, method, question.strip(), past, left=question, editing=editing)
-    _write(site, session, writing, events)
+    past = _past(session, parent)
+    _write(session, Writing(session, config.method, question.strip(), past, left=question, editing=editing), events)
 
 
 def again(site: Site, session: Session, node_id: str, values: Values) -> None:
     """Answer a question again, beside its present answer."""
-    form = SettingsForm(**values["settings"])
+    form = _form(session, values)
     config = form.config()
-    _check_idle(session)
-    node = session.dialogue.find(node_id) if session.dialogue else None
     events = site.worker.regenerate(session.id, config, node_id, own_seed=form.own_seed)
-    assert node is not None, "an answer to nothing"
-    _write(site, session, Writing(session, config.method, node.question, _past(session, node.parent)), events)
+    node = site.conversing.exchange(session.id, node_id)
+    _write(session, Writing(session, config.method, node.question, _past(session, node.parent)), events)
 
 
 def go_on(site: Site, session: Session, _node_id: str, values: Values) -> None:
     """Continue the last answer."""
-    form = SettingsForm(**values["settings"])
+    form = _form(session, values)
     config = form.config()
-    _check_idle(session)
     events = site.worker.go_on(session.id, config, own_seed=form.own_seed)
     assert session.dialogue is not None, "an answer to nothing"
     node = session.dialogue.path[-1]
-    before: Exchange | None = node.exchange
     past = _past(session, node.parent)
-    _write(site, session, Writing(session, config.method, node.question, past, before=before), events)
+    _write(session, Writing(session, config.method, node.question, past, before=node.exchange), events)
 
 
-def stop(site: Site, session: Session, _detail: str, _values: Values) -> None:
-    """End the answer after its round, or before its turn."""
-    site.worker.stop_answer(session.id)
-
-
-def _check_idle(session: Session) -> None:
-    writing = shown_of(session).writing
-    if writing is not None and writing.is_shown(session):
+def _form(session: Session, values: Values) -> SettingsForm:
+    """The settings of the answer that is asked for. Raises AnswerRuns, InvalidSetting."""
+    form = SettingsForm(**values["settings"])
+    form.config()
+    if writing_of(session) is not None:
         raise AnswerRuns
+    return form
 
 
 def _past(session: Session, parent: str | None) -> list[str]:
@@ -84,7 +75,7 @@ def _past(session: Session, parent: str | None) -> list[str]:
     return [node.id for node in dialogue.path_to(dialogue.tip if parent is None else parent)]
 
 
-def _write(site: Site, session: Session, writing: Writing, events: Iterator[WorkerEvent]) -> None:
+def _write(session: Session, writing: Writing, events: Iterator[WorkerEvent]) -> None:
     shown = shown_of(session)
     shown.writing = writing
     if shown.leaf_is_of_strip:  # the page shows what was loaded for the answer before
@@ -98,18 +89,14 @@ def _write(site: Site, session: Session, writing: Writing, events: Iterator[Work
         if shown.writing is not writing:
             return
         shown.writing = None
-        if writing.is_shown(session) and not writing.answered and not _has(session, writing):
+        path = session.dialogue.path if session.dialogue else ()
+        broke_off = len(path) > len(writing.past_in(session)) and path[-1].question == writing.question
+        if writing.is_shown(session) and not writing.answered and not broke_off:
             session.editing = writing.editing
             if writing.left:
                 shown.put(writing.left)
 
     follow(session, events, writing.apply, failed, ended)
-
-
-def _has(session: Session, writing: Writing) -> bool:
-    """The conversation shows the question, with an answer that broke off."""
-    path = session.dialogue.path if session.dialogue else ()
-    return len(path) > len(writing.past_in(session)) and path[-1].question == writing.question
 
 
 # -------------------- conversations
@@ -125,25 +112,10 @@ def _conversing(change: Callable[[Site, str, str], object]) -> Act:
     return act
 
 
-def edit(site: Site, session: Session, node_id: str, _values: Values) -> None:
-    """Begin to change a question: it stands in the box."""
-    shown_of(session).put(site.conversing.edit(session.id, node_id))
-
-
 def stop_editing(site: Site, session: Session, _detail: str, _values: Values) -> None:
     """The next question is a new one."""
-    site.conversing.stop_editing(session.id)
+    session.editing = None
     shown_of(session).put("")
-
-
-def rename(site: Site, session: Session, dialogue_id: str, values: Values) -> None:
-    """Give a conversation another title."""
-    site.conversing.rename(session.id, dialogue_id, str(values["text"]))
-
-
-def search(_site: Site, session: Session, text: str, _values: Values) -> None:
-    """Filter the list of conversations."""
-    session.search = text
 
 
 # -------------------- pages of the book
@@ -163,20 +135,11 @@ def quote(site: Site, session: Session, detail: str, _values: Values) -> None:
     newest(session, "read", lambda: evidence_chips.opened(session, name, width))
 
 
-def close(_site: Site, session: Session, _detail: str, _values: Values) -> None:
-    """Close the page beside the conversation."""
-    shown_of(session).close("read")
-
-
-def close_problem(_site: Site, session: Session, _detail: str, _values: Values) -> None:
-    """The reader has seen why an act was refused."""
-
-
 ACTS: dict[str, Act] = {
     "ask": ask,
     "again": again,
     "continue": go_on,
-    "stop": stop,
+    "stop": lambda site, session, *_: site.worker.stop_answer(session.id),
     "open-conversation": _conversing(lambda site, session_id, one: site.conversing.open(session_id, one)),
     "delete-conversation": _conversing(lambda site, session_id, one: site.conversing.delete(session_id, one)),
     "undelete": _conversing(lambda site, session_id, _: site.conversing.undelete(session_id)),
@@ -185,12 +148,12 @@ ACTS: dict[str, Act] = {
     "switch": _conversing(lambda site, session_id, one: site.conversing.switch(session_id, one)),
     "branch": _conversing(lambda site, session_id, one: site.conversing.branch(session_id, one)),
     "delete": _conversing(lambda site, session_id, one: site.conversing.remove(session_id, one)),
-    "edit": edit,
+    "edit": lambda site, session, node_id, _: shown_of(session).put(site.conversing.edit(session.id, node_id)),
     "stop-editing": stop_editing,
-    "rename": rename,
-    "search": search,
+    "rename": lambda site, session, one, values: site.conversing.rename(session.id, one, str(values["text"])),
+    "search": lambda _, session, text, __: setattr(session, "search", text),
     "page": page,
     "quote": quote,
-    "close": close,
-    "close-problem": close_problem,
+    "close": lambda _, session, *__: shown_of(session).close("read"),
+    "close-problem": lambda *_: None,  # the problem of the act before is gone with any other
 }

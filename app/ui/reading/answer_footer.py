@@ -27,8 +27,9 @@ def answer_footer(dialogue: Dialogue, node: Node, *, last: bool, key: str = "") 
     """
     exchange = node.exchange
     if exchange is None:
-        what = _button("again", node.id, "Answer it", "Write the answer to this question")
-        return _block("foot waits", f"<span>Not answered.</span>{_acts(what, _button('delete', node.id, 'Delete'))}")
+        acts = [_button("again", node.id, "Answer it", "Write the answer to this question")]
+        acts.append(_button("delete", node.id, "Delete"))
+        return f'<div class="foot waits"><span>Not answered.</span><span class="acts">{"".join(acts)}</span></div>'
     tone = "exact" if exchange.finished.exact else "lossy"
     tone = tone if exchange.finished.method in METHODS else REMOTE
     facts = "".join(
@@ -36,7 +37,7 @@ def answer_footer(dialogue: Dialogue, node: Node, *, last: bool, key: str = "") 
         for key, text, note in figures(exchange)
     )
     facts += f'<span class="{tone}" title="{EXACTNESS[tone]}">{exactness(exchange)}</span>'
-    acts: list[str] = []
+    acts = []
     reason = exchange.finished.stop_reason
     if last and reason in CUT and exchange.finished.token_ids:
         acts.append(_button("continue", node.id, "Continue", f"{WHY_CUT[reason]} Go on from its last token", "strong"))
@@ -50,7 +51,8 @@ def answer_footer(dialogue: Dialogue, node: Node, *, last: bool, key: str = "") 
     if last and (children := dialogue.children(node.id)):
         more = formats.plural(len(children), "branch goes", "branches go")
         acts.append(_button("switch", children[-1].id, f"{more} on from here &rsaquo;", "Show it", "strong"))
-    return _block("foot last" if last else "foot", key + facts + _acts(*acts))
+    kind = "foot last" if last else "foot"
+    return f'<div class="{kind}">{key}{facts}<span class="acts">{"".join(acts)}</span></div>'
 
 
 EXACTNESS = {
@@ -72,7 +74,7 @@ def question_footer(dialogue: Dialogue, node: Node) -> str:
             f"{_turn(after, '&rsaquo;', 'Later version')}</span>"
         )
     edit = _button("edit", node.id, "Edit", "Change this question; the conversation so far stays as a branch")
-    return _block("asked", _acts(edit) + turns)
+    return f'<div class="asked"><span class="acts">{edit}</span>{turns}</div>'
 
 
 def _turn(node_id: str, label: str, title: str) -> str:
@@ -82,15 +84,7 @@ def _turn(node_id: str, label: str, title: str) -> str:
     return _button("switch", node_id, label, title)
 
 
-def _acts(*buttons: str) -> str:
-    return f'<span class="acts">{"".join(buttons)}</span>'
-
-
 def _button(verb: str, node_id: str, label: str, title: str = "", tone: str = "") -> str:
     does = {"card": f'data-save="card:{node_id}"', "copy": f'data-copy="{node_id}"', "delete": "data-armed"}
     act = "" if verb in ("card", "copy") else f"{verb}:{node_id}"
     return render.button(label, act, tone=f"act {tone}".strip(), title=title, also=does.get(verb, ""))
-
-
-def _block(name: str, content: str) -> str:
-    return f'<div class="{name}">{content}</div>'

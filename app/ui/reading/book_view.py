@@ -1,4 +1,4 @@
-"""The card beside the conversation: books read, uploads, and books that do not fit. A function of the session."""
+"""The card beside the conversation: books read, uploads, and books that do not fit. Functions of the session."""
 
 from app import formats
 from app.context.context_documents import Book as LibraryBook
@@ -7,180 +7,166 @@ from app.context.offers import Offer
 from app.context.page_ranges import written
 from app.context.uploads import Upload
 from app.document_formats import SHORT
+from app.documents.errors import INSTALL_OCR, ScannedDocument
 from app.documents.language import language_name
 from app.documents.metadata import byline
+from app.documents.ocr import expected_seconds, is_installed
 from app.runtime.context_loader import room
 from app.runtime.error_text import problem_and_hint
-from app.runtime.events import BookMoving, Waiting
-from app.runtime.saved_books import disk_state
+from app.runtime.events import Waiting
+from app.runtime.reopening import keeping
+from app.runtime.saved_books import LEAST_REUSED, disk_state
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.library.saved_view import how_read, keep_line, on_disk
 from app.ui.reading.budget_view import budget, fit_of, num_pages, page_tokens, pages_of_books
-from app.ui.reading.recognition_view import offer_for_book, offer_for_upload, progress_of, stop_button
-from app.ui.reading.waiting import LEAST_SECONDS, page_reached, until
+from app.ui.reading.live_strip import LEAST_SECONDS, page_reached, until, waiting_line
 from core.errors import ContextTooSmall, CoreError
 
-WAITING = {
-    "loading": "Waits until the model is loaded",
-    "another page": "Waits: another page is using the model",
-    "opening": "Waits until the book is open",
-}
-OWN_JOBS = {
-    "answer": "Waits until the answer is written",
-    "race": "Waits until the race has ended",
-    "reading": "Waits for the reading to pause",
-    "counting": "Waits until other texts are counted",
-    "survey": "Waits",
-    "saving": "Waits until the book is on disk",
-}
 MOST_TITLES = 6  # in the card; the tab "Library" shows all
+MOST_READ_AGAIN = 64  # tokens at the end of an opening that are read again whatever is in memory
+MOVING = {"opening": "Opening from disk", "saving": "Saving to disk"}
+KEEP_TITLE = "Write its text to the data folder, so that its conversations open it again with one click"
+LIBRARY = 'data-tab="Library"'  # where a click leads
+FORGET_TITLE = "The open book stays; its conversations no longer open it by themselves"
 
 
-class BookView:
-    """The state that the card shows."""
+def is_paused(session: Session) -> bool:
+    """Its reading was stopped before the end."""
+    uploads = session.uploads
+    if session.is_reading or uploads.too_long:
+        return False
+    unread = session.book is not None and not session.is_read
+    return unread or (uploads.behind and bool(uploads.library.books or uploads.extracted))
 
-    def __init__(self, session: Session) -> None:
-        self._session, self._uploads = session, session.uploads
 
-    @property
-    def reading(self) -> bool:
-        """So Stop is offered."""
-        return self._session.is_reading
-
-    @property
-    def paused(self) -> bool:
-        """Stopped before the end."""
-        if self.reading or self._uploads.too_long:
-            return False
-        unread = self._session.book is not None and not self._session.is_read
-        return unread or (self._uploads.behind and bool(self._uploads.library.books or self._uploads.extracted))
-
-    def html(self) -> str:
-        """The card."""
-        session, uploads = self._session, self._uploads
-        parts = [render.problem(uploads.error)] if uploads.error else []
-        parts += [failure(one) for one in uploads.pending if one.stage == "failed"]
-        if parts and session.book:
-            stays = "books below stay" if len(session.book.library.books) > 1 else "book below stays"
-            parts.append(f'<p class="quiet">The {stays} open.</p>')
-        if uploads.library.books:
-            parts.append(self._titles())
-        parts += [progress(one) for one in uploads.pending if one.stage != "failed"]
-        if uploads.too_long:
-            parts.append(self._too_long())
-        if (moving := disk_state(session).doing) is not None:
-            parts.append(_running(*_moving(moving)))
-        elif session.doing is not None and self.reading:
-            parts.append(_doing(session))
-        elif not self.reading and session.book:
-            parts.append(self._rest())
-        if uploads.note:
-            parts.append(f'<p class="quiet" role="status">{render.escape(uploads.note)}</p>')
-        if fit := fit_of(session):
-            parts.append(budget(fit, uploads.library))
-        parts.append(_warnings(self._warned()))
-        books, busy = uploads.library.books, {one.replaces for one in uploads.pending if one.stage != "failed"}
-        parts += [offer_for_book(one, named=len(books) > 1) for one in books[:MOST_TITLES] if one.key not in busy]
-        if uploads.library.books:
-            parts.append(self._buttons())
-        if not any(parts):
-            parts.append('<p class="quiet">No book yet. Drop one below, or try a sample.</p>')
-        parts.append(undo(session))
-        return f'<section class="card book" aria-label="Book">{"".join(parts)}</section>'
-
-    def _titles(self) -> str:
-        books = self._uploads.library.books
-        if len(books) == 1:
-            return _facts(books[0], self._num_tokens(books[0]))
-        rows = "".join(
-            f"<li><span>{render.escape(one.document.title)}</span>"
-            f"<i>{' · '.join(filter(None, (formats.plural(pages, 'page'), self._num_tokens(one))))}"
-            f"{'' if one.is_whole else ' · in part'}</i></li>"
-            for one, pages in zip(books[:MOST_TITLES], pages_of_books(self._uploads.library), strict=False)
+def book_card(session: Session) -> str:
+    """The card."""
+    uploads, books = session.uploads, session.uploads.library.books
+    parts = problems(session)
+    if parts and session.book:
+        stays = "books below stay" if len(session.book.library.books) > 1 else "book below stays"
+        parts.append(f'<p class="quiet">The {stays} open.</p>')
+    parts += [_titles(session)] if len(books) > 1 else [_facts(session, one) for one in books]
+    parts += [progress(one) for one in uploads.pending if one.stage != "failed"]
+    if uploads.too_long:
+        parts.append(_too_long(session))
+    if (moving := disk_state(session).doing) is not None:
+        step = f"{MOVING[moving.what]} · {moving.done_tokens:,} of {moving.total_tokens:,} tokens"
+        parts.append(_running(step, "", moving.done_tokens / max(moving.total_tokens, 1)))
+    elif session.is_reading:
+        parts.append(_doing(session))
+    elif session.book:
+        parts.append(_rest(session))
+    if uploads.note:
+        parts.append(f'<p class="quiet" role="status">{render.escape(uploads.note)}</p>')
+    if fit := fit_of(session):
+        parts.append(budget(fit, uploads.library))
+    several = len(books) > 1
+    warned = [f"{one.document.title}: {text}" if several else text for one in books for text in one.document.warnings]
+    parts.append(warnings(warned, "Warnings"))
+    parts += [recognition(session, one, named=several) for one in books[:MOST_TITLES]]
+    if books:
+        talk = " and end the incognito conversation" if session.incognito else "; the conversation stays listed"
+        closing = f"Close all documents{talk if session.exchanges else ''}"
+        parts.append(
+            f'<p class="card-buttons">{render.link("Choose pages and order", also=LIBRARY)}'
+            f"{render.link('Find', title='Find words in all open documents (Ctrl+Shift+F)', also='data-find-open')}"
+            f"{render.link('Start over', 'start-over', title=closing)}</p>"
         )
-        more = f'<p class="quiet">and {len(books) - MOST_TITLES} more</p>' if len(books) > MOST_TITLES else ""
-        title = formats.plural(len(books), "document") + ", read in this order"
-        return f'<h3 class="book-title">{title}</h3><ol class="titles">{rows}</ol>{more}'
+    body = "".join(parts) or '<p class="quiet">No book yet. Drop one below, or try a sample.</p>'
+    return f'<section class="card book" aria-label="Book">{body}{undo(session)}</section>'
 
-    def _num_tokens(self, book: LibraryBook) -> str:
-        """Exact if the book is open alone, else counted by pages."""
-        opened, meter = self._session.book, self._uploads.meter
-        if opened and opened.library is self._uploads.library and len(opened.library.books) == 1:
-            return formats.plural(opened.num_tokens, "token")
-        return formats.plural(meter.book(book), "token") if meter else ""
 
-    def _too_long(self) -> str:
-        fit = self._uploads.fit
-        assert fit is not None, "too long by no measure"
-        error = ContextTooSmall(fit.needed, fit.context, possible=fit.possible)
-        opened = self._session.book
-        meanwhile = f"Until then questions go to {render.escape(opened.title)}." if opened else ""
-        page = page_tokens(fit, self._uploads.library)
-        pages, most = formats.plural(num_pages(self._uploads.library), "page"), max(0, int(room(fit) / page))
-        problem = f"Too long to read at once: {pages}, and about {most:,} of them fit."
-        return (
-            '<div class="problem too-long" role="alert">'
-            f'<strong title="{render.escape(error.problem)}">{problem}</strong>'
-            f"<span>Nothing is cut by itself. {meanwhile}</span>"
-            f"{render.link('Choose what is read', also='data-choosing')}</div>"
-        )
+def problems(session: Session) -> list[str]:
+    """What could not be opened, and why."""
+    uploads = session.uploads
+    found = [render.problem(uploads.error)] if uploads.error else []
+    return found + [failure(one) for one in uploads.pending if one.stage == "failed"]
 
-    def _rest(self) -> str:
-        session = self._session
-        assert session.book is not None
-        if not session.is_read:
-            whole = session.book.num_opening - 1
-            share, page = f"{session.num_read / whole:.0%}", page_reached(session.book, session.num_read)
-            reached = f"{share}, {page}" if page else share
-            note = f"Stopped at {render.escape(reached)}. Asking reads the rest first."
-            tokens = f"{session.num_read:,} of {whole:,} tokens"
-            return f'<div class="step paused" title="{tokens}"><p>{note}</p></div>'
-        if session.displaced:
-            state = disk_state(session)
-            again = "takes it from disk" if state.kept_bytes or state.num_fetched else "reads it"
-            told = f" ({formats.about(session.read_seconds)})" if session.read_seconds >= LEAST_SECONDS else ""
-            note = f"Another page uses the model now. The next answer {again} again first{told}."
-            return f'<div class="step paused"><p>{note}</p></div>{on_disk(session)}{keep_line(session)}'
-        note = "Answers begin at once."
-        return f'<div class="step done"><p>{how_read(session)} {note}</p></div>{on_disk(session)}{keep_line(session)}'
 
-    def _warned(self) -> list[str]:
-        books = self._uploads.library.books
-        several = len(books) > 1
-        return [f"{one.document.title}: {text}" if several else text for one in books for text in one.document.warnings]
+def warnings(warned: "list[str] | tuple[str, ...]", name: str) -> str:
+    """What is odd about documents, as a list with a name; "" without any."""
+    items = "".join(f"<li>{render.escape(warning)}</li>" for warning in warned)
+    return f'<ul class="warnings" aria-label="{render.escape(name)}">{items}</ul>' if items else ""
 
-    def _buttons(self) -> str:
-        talk = ""
-        if self._session.exchanges:
-            talk = (
-                " and end the incognito conversation" if self._session.incognito else "; the conversation stays listed"
-            )
-        links = (
-            render.link("Choose pages and order", also='data-tab="Library"')
-            + render.link("Find", title="Find words in all open documents (Ctrl+Shift+F)", also="data-find-open")
-            + render.link("Start over", "start-over", title=f"Close all documents{talk}")
-        )
-        return f'<p class="card-buttons">{links}</p>'
+
+def _titles(session: Session) -> str:
+    """Several documents."""
+    library = session.uploads.library
+    books = library.books
+    rows = "".join(
+        f"<li><span>{render.escape(one.document.title)}</span>"
+        f"<i>{' · '.join(filter(None, (formats.plural(pages, 'page'), _num_tokens(session, one))))}"
+        f"{'' if one.is_whole else ' · in part'}</i></li>"
+        for one, pages in zip(books[:MOST_TITLES], pages_of_books(library), strict=False)
+    )
+    more = f'<p class="quiet">and {len(books) - MOST_TITLES} more</p>' if len(books) > MOST_TITLES else ""
+    title = formats.plural(len(books), "document") + ", read in this order"
+    return f'<h3 class="book-title">{title}</h3><ol class="titles">{rows}</ol>{more}'
+
+
+def _facts(session: Session, book: LibraryBook) -> str:
+    """A single document."""
+    document, length = book.document, extent(book) if book.is_whole else f"of {extent(book)}"
+    chosen = "" if book.is_whole else label(document, book.choice)
+    language = language_name(document.language)
+    facts = " · ".join(filter(None, (SHORT[document.format], chosen, length, _num_tokens(session, book), language)))
+    name = "" if document.title in (document.name, document.name.rpartition(".")[0]) else document.name
+    told = " · ".join(filter(None, (byline(document.authors), name)))
+    file = f'<p class="quiet file">{render.escape(told)}</p>' if told else ""
+    title = f'<h3 class="book-title" dir="auto">{render.escape(document.title)}</h3>'
+    return f'{title}{file}<p class="facts">{render.escape(facts)}</p>'
+
+
+def _num_tokens(session: Session, book: LibraryBook) -> str:
+    """Exact if the book is open alone, else counted by pages."""
+    opened, uploads = session.book, session.uploads
+    if opened and opened.library is uploads.library and len(opened.library.books) == 1:
+        return formats.plural(opened.num_tokens, "token")
+    return formats.plural(uploads.meter.book(book), "token") if uploads.meter else ""
+
+
+def extent(book: LibraryBook) -> str:
+    """The length of a document, in the pages by which everything else on the page names its places."""
+    return formats.plural(len(book.document.pages), "page")
+
+
+def _too_long(session: Session) -> str:
+    fit, library, opened = session.uploads.fit, session.uploads.library, session.book
+    assert fit is not None, "too long by no measure"
+    why = ContextTooSmall(fit.needed, fit.context, possible=fit.possible).problem
+    meanwhile = f"Until then questions go to {render.escape(opened.title)}." if opened else ""
+    most = max(0, int(room(fit) / page_tokens(fit, library)))
+    pages = formats.plural(num_pages(library), "page")
+    return (
+        f'<div class="problem too-long" role="alert"><strong title="{render.escape(why)}">Too long to read at once: '
+        f"{pages}, and about {most:,} of them fit.</strong><span>Nothing is cut by itself. {meanwhile}</span>"
+        f"{render.link('Choose what is read', also='data-choosing')}</div>"
+    )
 
 
 def undo(session: Session) -> str:
     """The newest removal, and the button that takes it back; "" without one."""
-    if session.removed is None:
-        return ""
     left = {book.key for book in session.uploads.library.books}
-    gone = [book.document.title for book in session.removed.library.books if book.key not in left]
+    before = session.removed.library.books if session.removed else ()
+    gone = [book.document.title for book in before if book.key not in left]
+    if not gone:
+        return ""
     what = gone[0] if len(gone) == 1 else formats.plural(len(gone), "document")
     told = f"Removed {render.escape(what)}. {render.link('Undo', 'undo')}"
-    return f'<p class="quiet undo" role="status">{told}</p>' if gone else ""
+    return f'<p class="quiet undo" role="status">{told}</p>'
+
+
+# -------------------- what goes on
 
 
 def _doing(session: Session) -> str:
     """The current work and its progress."""
     doing = session.doing
-    assert doing is not None
+    if doing is None:
+        return ""
     if isinstance(doing, Waiting):
-        return _running(OWN_JOBS[doing.own] if doing.reason == "own job" else WAITING[doing.reason], "", None)
+        return _running(waiting_line(doing))
     step = " · ".join(filter(None, ("Reading", page_reached(session.book, doing.done_tokens))))
     bar = render.bar(doing.done_tokens / max(doing.total_tokens, 1), step)
     notify = render.link("Tell me when it is read", also="data-notify")
@@ -190,82 +176,135 @@ def _doing(session: Session) -> str:
     )
 
 
-def _moving(moving: BookMoving) -> tuple[str, str, float | None]:
-    """The progress of rows copied from disk or to disk, in words and as a share."""
-    step = {"opening": "Opening from disk", "saving": "Saving to disk"}[moving.what]
-    counts = f"{step} · {moving.done_tokens:,} of {moving.total_tokens:,} tokens"
-    return counts, "", moving.done_tokens / max(moving.total_tokens, 1)
-
-
-def _running(step: str, detail: str, share: float | None) -> str:
+def _running(step: str, detail: str = "", share: float | None = None) -> str:
     bar = '<div class="bar busy"><span></span></div>' if share is None else render.bar(share, step)
-    return (
-        f'<div class="step"><p>{render.escape(step)}</p>{bar}'
-        f'<p class="quiet">{render.escape(detail) or "&nbsp;"}</p></div>'
-    )
+    below = render.escape(detail) or "&nbsp;"
+    return f'<div class="step"><p>{render.escape(step)}</p>{bar}<p class="quiet">{below}</p></div>'
 
 
 def progress(upload: Upload) -> str:
     """An upload: its name, the current step, its progress."""
     share, detail, stop = None, "", ""
-    match upload.stage:
-        case "waiting":
-            step = "Waits until the text before it is extracted"
-        case "extracting":
-            step, done, pages = "Extracting text", upload.num_done, upload.num_pages
-            if pages is not None:
-                share, detail = done / max(pages, 1), f"page {min(done + 1, pages):,} of {pages:,}"
-            elif done:
-                detail = f"page {done + 1:,}"
-        case "recognising":
-            step, detail, share = progress_of(upload)
-            stop = stop_button(upload)
-        case "extracted":
-            step = "Waits to be counted"
-        case _:
-            step = "Counting tokens"
+    done, pages = upload.num_done, upload.num_pages
+    steps = {
+        "waiting": "Waits until the text before it is extracted",
+        "extracting": "Extracting text",
+        "recognising": "Recognising text",
+        "extracted": "Waits to be counted",
+    }
+    if upload.stage in ("extracting", "recognising"):
+        if pages is not None:
+            share, detail = done / max(pages, 1), f"page {min(done + 1, pages):,} of {pages:,}"
+        elif done:
+            detail = f"page {done + 1:,}"
+    if upload.stage == "recognising":
+        if pages is not None and upload.seconds_left is not None:
+            detail += f" · {formats.duration(upload.seconds_left)} left"
+        act = f"stop-recognising:{upload.number}"
+        stop = render.link("Stop", act, title="Pages recognised until now are used.")
     title = f'<h3 class="book-title">{render.escape(upload.name)}</h3>'
-    return f'<div class="arrival">{title}{_running(step, detail, share)}{stop}</div>'
+    step = _running(steps.get(upload.stage, "Counting tokens"), detail, share)
+    return f'<div class="arrival">{title}{step}{stop}</div>'
 
 
 def failure(upload: Upload) -> str:
-    """A file that could not be read, and why."""
-    error = upload.error or CoreError(f"{upload.name} cannot be read.", hint="Choose another file.")
+    """A file that could not be read, and why; if its pages are pictures, with the offer to recognise them."""
+    error, offer = upload.error or CoreError(f"{upload.name} cannot be read.", hint="Choose another file."), ""
     problem, hint = problem_and_hint(error)
-    offer = offer_for_upload(upload)
+    if upload.file is not None and isinstance(error, ScannedDocument):
+        offer = _recognition(error.num_pictures, error.num_pages, str(upload.number), "")
     return (
         f'<div class="problem{" calm" if offer else ""}" role="alert"><strong>{render.escape(problem)}</strong>'
         f"{offer or f'<span>{render.escape(hint)}</span>'}{render.dismiss(f'dismiss:{upload.number}')}</div>"
     )
 
 
-def offer_button(books: tuple[LibraryBook, ...], offer: Offer) -> str:
-    """A button for a choice that fits."""
+def recognition(session: Session, book: LibraryBook, *, named: bool = False) -> str:
+    """The offer to recognise text on the pictures of a book, unless that goes on. `named`: with its title."""
+    document = book.document
+    goes_on = any(one.replaces == book.key for one in session.uploads.pending if one.stage != "failed")
+    if goes_on or book.file is None or not document.picture_pages:
+        return ""
+    title = document.title if named else ""
+    return _recognition(len(document.picture_pages), len(document.pages), book.key, title)
+
+
+def _recognition(num_pictures: int, num_pages: int, key: str, title: str) -> str:
+    """How many pages are pictures, and a button with the time it takes, or what to install."""
+    are = "is a picture" if num_pictures == 1 else "are pictures"
+    told = f"{num_pictures:,} of {formats.plural(num_pages, 'page')} {are}."
+    told = render.escape(f"{title}: {told}" if title else told)
+    if not is_installed():
+        command = f"<code>{render.escape(INSTALL_OCR)}</code>"
+        return f'<div class="recognition"><p>{told} To recognise their text, run this once: {command}</p></div>'
+    took = formats.duration(max(1.0, expected_seconds(num_pictures)))
+    words = f"<span>Recognise their text</span><i>about {took}</i>"
+    return f'<div class="recognition"><p>{told}</p>{render.button(words, f"recognise:{key}", tone="offer")}</div>'
+
+
+def offer_button(books: tuple[LibraryBook, ...], offer: Offer, *, named: bool = False) -> str:
+    """A button for a choice that fits. `named`: with the title of its document."""
     book = books[offer.book]
-    name = f"{book.document.title}: {offer.label}" if len(books) > 1 else offer.label
+    name = f"{book.document.title}: {offer.label}" if named else offer.label
     words = f"<span>{render.escape(name[:1].upper() + name[1:])}</span><i>{offer.num_tokens:,} tokens</i>"
     return render.button(words, f"choose:{book.key}:{written(offer.choice)}", tone="offer")
 
 
-def _facts(book: LibraryBook, num_tokens: str) -> str:
-    document = book.document
-    chosen = "" if book.is_whole else label(document, book.choice)
-    language = language_name(document.language)
-    length = extent(book) if book.is_whole else f"of {extent(book)}"
-    facts = " · ".join(filter(None, (SHORT[document.format], chosen, length, num_tokens, language)))
-    stem = document.name.rpartition(".")[0]
-    name = "" if document.title in (document.name, stem) else document.name
-    told = " · ".join(filter(None, (byline(document.authors), name)))
-    file = f'<p class="quiet file">{render.escape(told)}</p>' if told else ""
-    title = f'<h3 class="book-title" dir="auto">{render.escape(document.title)}</h3>'
-    return f'{title}{file}<p class="facts">{render.escape(facts)}</p>'
+# -------------------- once it is read
 
 
-def extent(book: LibraryBook) -> str:
-    """The length of a document, in the pages by which everything else on the page names its places."""
-    return formats.plural(len(book.document.pages), "page")
+def _rest(session: Session) -> str:
+    """How far it is read, whether it is on disk, and whether its text is kept."""
+    state, book = disk_state(session), session.book
+    assert book is not None, "no book to tell of"
+    if not session.is_read:
+        whole = book.num_opening - 1
+        share, page = f"{session.num_read / whole:.0%}", page_reached(book, session.num_read)
+        note = f"Stopped at {f'{share}, {page}' if page else share}. Asking reads the rest first."
+        title = f"{session.num_read:,} of {whole:,} tokens"
+        return f'<div class="step paused" title="{title}"><p>{note}</p></div>'
+    kind, note = "done", f"{how_read(session)} Answers begin at once."
+    if session.displaced:
+        again = "takes it from disk" if state.kept_bytes or state.num_fetched else "reads it"
+        told = f" ({formats.about(session.read_seconds)})" if session.read_seconds >= LEAST_SECONDS else ""
+        kind, note = "paused", f"Another page uses the model now. The next answer {again} again first{told}."
+    return f'<div class="step {kind}"><p>{note}</p></div>{_on_disk(session)}'
 
 
-def _warnings(warned: list[str]) -> str:
-    items = "".join(f"<li>{render.escape(warning)}</li>" for warning in warned)
-    return f'<ul class="warnings" aria-label="Warnings">{items}</ul>' if items else ""
+def how_read(session: Session) -> str:
+    """How the model got the book: read or fetched from disk."""
+    state = disk_state(session)
+    if state.num_fetched:
+        once = f" instead of read in {formats.duration(state.once_seconds)}" if state.once_seconds else ""
+        rest = (session.book.num_opening - 1 if session.book else 0) - state.num_fetched
+        added = f"; {formats.plural(rest, 'token')} at the end read anew" if rest > 0 else ""
+        return f"Opened from disk in {formats.duration(state.fetch_seconds)}{once}{added}."
+    whole = session.book.num_opening - 1 if session.book else 0
+    if whole and session.num_reused >= LEAST_REUSED * whole:
+        took = formats.duration(session.read_seconds) if session.read_seconds else ""
+        had = formats.percent(session.num_reused / whole)
+        if whole - session.num_reused <= MOST_READ_AGAIN:
+            return f"Opened again {f'in {took}' if took else 'at once'}: it was still in memory."
+        return f"Read{f' in {took}' if took else ''}: {had} of it was still in memory."
+    how = f" once, in {formats.duration(session.read_seconds)}" if session.read_seconds > 0 else ""
+    return f"Read{how}."
+
+
+def _on_disk(session: Session) -> str:
+    """Whether the book is saved, or the question whether to save it; else whether its text is kept for another time."""
+    state, kept = disk_state(session), keeping(session)
+    if state.offer is not None and not (state.kept_bytes or state.note or state.wanted):
+        size = formats.amount(state.offer.size_bytes)
+        return (
+            f'<div class="keeping"><p>Save what was read? It takes {size} on disk, and the book then opens in seconds.'
+            f"</p>{render.button('Save it', 'keep')}{render.link('Do not save', 'keep-not')}</div>"
+        )
+    told = f"Saved on disk: {formats.amount(state.kept_bytes)}." if state.kept_bytes else render.escape(state.note)
+    line = f'<p class="quiet">{told}</p>' if told else ""
+    if kept is None:
+        return line
+    keeps = render.link("Keep its text", "keep-texts", title=KEEP_TITLE)
+    if kept:
+        forgets = render.link("Delete the kept text", "forget-texts", title=FORGET_TITLE)
+        keeps = f"Its text is kept: its conversations open it again. {forgets}"
+    return f'{line}<p class="quiet keep-line">{keeps}</p>'

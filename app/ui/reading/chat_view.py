@@ -5,14 +5,14 @@ from typing import Any
 from app import formats
 from app.conversations.figures import seconds
 from app.conversations.tree import Node
+from app.document_formats import EACH
 from app.markdown import with_places
 from app.runtime.sessions import Session
+from app.ui import render
 from app.ui.reading.answer_footer import answer_footer, question_footer
 from app.ui.reading.evidence_chips import chips, own_key
-from app.ui.reading.welcome import welcome
-from app.ui.reading.writing import Writing
+from app.ui.reading.live_strip import Writing
 from app.ui.shown import shown_of
-from app.ui.state import Is
 from core.decoding.stats import DecodeStats
 from core.generation.events import Finished, StopReason
 
@@ -42,12 +42,6 @@ def chat(session: Session) -> dict[str, Any]:
     return {"order": order, **({"welcome": welcome(session)} if empty else {})}
 
 
-def exchanges_key(session: Session) -> object:
-    """Changes with everything that `exchanges` draws."""
-    writing = writing_of(session)
-    return (Is(session.dialogue), Is(session.book), session.digest, session.fits, writing and writing.past_in(session))
-
-
 def exchanges(session: Session) -> dict[str, Any]:
     """The shown exchanges by their ids, with figures and buttons."""
     dialogue, found = session.dialogue, dict[str, Any]()
@@ -71,7 +65,7 @@ def live(session: Session) -> dict[str, Any] | None:
         return None
     waits = not writing.text.strip()
     thinks = waits and bool(writing.thought)
-    told = {"wait": writing.wait.html() or PENDING} if waits and not thinks else {}
+    told = {"wait": writing.strip.bubble(session) or PENDING} if waits and not thinks else {}
     title = {"thought": thought_title(writing.stats, thinks=thinks)} if writing.thought else {}
     return {"question": writing.question, **title, **told}
 
@@ -115,3 +109,30 @@ def _notice(finished: Finished) -> str:
             NO_CONTINUE if at_limit and not finished.token_ids else IN_THOUGHT.get(finished.stop_reason, ENDED_THINKING)
         )
     return BLANK_ANSWER if finished.text else EMPTY_ANSWER
+
+
+WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
+<ol><li><b>Open a book, or several.</b> <span>Drop files ({EACH}), or choose a sample.</span></li>
+<li><b>They are read once.</b> <span>All of it stays in the model’s context: no summaries, no snippets.</span></li>
+<li><b>Ask.</b> <span>Every sentence that stands in the book carries its page; a click shows it.</span></li>
+</ol></div>"""
+
+
+def welcome(session: Session) -> str:
+    """The words in the middle of an empty chat."""
+    uploads, book = session.uploads, session.book
+    if uploads.too_long:
+        meanwhile = f" Until then questions go to {render.escape(book.title)}." if book else ""
+        return _told("Too long to read at once", f"Tick above what is read.{meanwhile}")
+    if book is None:
+        opening = _told("The book is being opened", "You can ask now: the answer begins when it is open and read.")
+        return opening if session.is_reading or uploads.coming else WELCOME
+    if session.is_read and not uploads.coming:
+        return _told("The book is open", "Ask anything about it.")
+    if session.is_reading or uploads.coming:
+        return _told("The book is being read", "You can ask now: the answer begins when the reading ends.")
+    return _told("The book is read in part", "Ask, and the rest is read first. Or press Read on.")
+
+
+def _told(title: str, text: str) -> str:
+    return f'<div class="welcome"><h2>{title}</h2><p>{text}</p></div>'

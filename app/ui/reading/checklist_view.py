@@ -37,6 +37,8 @@ from core.errors import ContextTooSmall
 
 MOST_CHAPTERS = 400  # of one book, and sub-chapters, that are listed
 MOST_OFFERS = 4  # beside the list; the tab "Library" shows all
+CHOOSE_PARTS = "Too long to be read at once: choose among its parts."
+CHOOSE_PAGES = "Choose pages of it on the tab Library."
 OTHERS_LATER = "Documents without a tick are closed."
 
 
@@ -89,24 +91,21 @@ def _costs(book: Book, meter: Meter, free: int) -> dict[str, object]:
         "num_pages": len(document.pages),
     }
     if document.chapters:
-        paths = divided(book, meter, free)
-        costs["parts"] = [_part(book, path, meter) for path in paths]
+        parts = [(path, section(document, path)) for path in divided(book, meter, free)]
+        costs["parts"] = [  # the name for the server, tokens, the numbers of the first and the last page
+            (dotted(path), meter.chapter(book, part), part.first_page, last_page(document, part).number)
+            for path, part in parts
+        ]
     else:
         pages = (meter.page(book, number) for number in range(1, len(document.pages) + 1))
         costs["pages"] = list(accumulate(pages, initial=0))
     return costs
 
 
-def _part(book: Book, path: SectionPath, meter: Meter) -> tuple[str, int, int, int]:
-    """The name of a part for the server, its tokens, and the numbers of its first and its last page."""
-    chapter = section(book.document, path)
-    return dotted(path), meter.chapter(book, chapter), chapter.first_page, last_page(book.document, chapter).number
-
-
 def _book(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
     """One document with its parts."""
     document, tokens = book.document, meter.book(Book(document=book.document, digest=book.digest))
-    parts = _Parts(book, choice, meter, free).html() if document.chapters else _pages(book, choice)
+    parts = _parts(book, choice, meter, free) if document.chapters else _pages(book, choice)
     title = render.escape(document.title)
     ticked = " checked" if choice is not None else ""
     return (
@@ -115,65 +114,55 @@ def _book(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
     )
 
 
-class _Parts:
+def _parts(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
     """The chapters of a document, each with its box, and those too long alone with their sub-chapters."""
+    document = book.document
+    numbered = not has_own_numbers(document)  # by us
+    listed: list[SectionPath] = []
 
-    def __init__(self, book: Book, choice: Choice | None, meter: Meter, free: int) -> None:
-        self._book, self._choice, self._meter, self._free = book, choice, meter, free
-        self._numbers = not has_own_numbers(book.document)  # ours
-        self._listed = 0
-
-    def html(self) -> str:
-        """The list, up to `MOST_CHAPTERS` boxes."""
-        rows = self._rows(self._book.document.chapters, (), 1)
-        left = len(divided(self._book, self._meter, self._free)) - self._listed
-        more = f'<p class="quiet">and {left:,} more: see the tab Library</p>' if left else ""
-        return f"{rows}{more}"
-
-    def _rows(self, chapters: tuple[Chapter, ...], above: SectionPath, first: int) -> str:
-        rows = []
+    def rows(chapters: tuple[Chapter, ...], above: SectionPath, first: int) -> str:
+        found = []
         for number, chapter in enumerate(chapters, first):
-            if self._listed >= MOST_CHAPTERS:
-                break
-            rows.append(self._row((*above, number), chapter))
-        return f"<ul>{''.join(rows)}</ul>"
+            if len(listed) < MOST_CHAPTERS:
+                found.append(row((*above, number), chapter))
+        return f"<ul>{''.join(found)}</ul>"
 
-    def _row(self, path: SectionPath, chapter: Chapter) -> str:
-        tokens, document = self._meter.chapter(self._book, chapter), self._book.document
-        numbered = self._numbers and len(path) == 1 and not LEADING_NUMBER.match(chapter.title)
-        name = render.escape(f"{path[0]}. {chapter.title}" if numbered else chapter.title)
+    def row(path: SectionPath, chapter: Chapter) -> str:
+        tokens, name = meter.chapter(book, chapter), chapter.title
+        if numbered and len(path) == 1 and not LEADING_NUMBER.match(name):
+            name = f"{path[0]}. {name}"
         pages = render.escape(page_range(document, chapter)) if document.has_own_pages else ""
-        told = f"<i>{pages}</i><i>{tokens:,} tokens</i>"
-        if tokens > self._free and chapter.sections:
-            inside = self._rows(chapter.sections, path, chapter.first_section)
-            opened = " open" if self._ticked_in(path) else ""
-            title = "Too long to be read at once: choose among its parts."
+        name, told = render.escape(name), f"<i>{pages}</i><i>{tokens:,} tokens</i>"
+        if tokens > free and chapter.sections:
+            opened = " open" if isinstance(choice, Sections) and _is_ticked(choice, path, len(path)) else ""
             return (
-                f'<li><details{opened}><summary><span dir="auto">{name}</span><em title="{title}"></em>{told}</summary>'
-                f"{inside}</details></li>"
+                f'<li><details{opened}><summary><span dir="auto">{name}</span><em title="{CHOOSE_PARTS}"></em>{told}'
+                f"</summary>{rows(chapter.sections, path, chapter.first_section)}</details></li>"
             )
-        self._listed += 1
-        state = " disabled" if tokens > self._free else " checked" if self._is_ticked(path) else ""
-        alone = '<em title="Choose pages of it on the tab Library.">too long alone</em>' if tokens > self._free else ""
+        listed.append(path)
+        state = " disabled" if tokens > free else " checked" if _is_ticked(choice, path) else ""
+        alone = f'<em title="{CHOOSE_PAGES}">too long alone</em>' if tokens > free else ""
         return (
             f'<li><label><input type="checkbox" name="chapter" value="{dotted(path)}"{state}>'
             f'<span dir="auto">{name}</span>{alone}{told}</label></li>'
         )
 
-    def _is_ticked(self, path: SectionPath) -> bool:
-        match self._choice:
-            case Whole():
-                return True
-            case Chapters(numbers):
-                return len(path) == 1 and path[0] in numbers
-            case Sections(paths):
-                return path in paths
-            case _:
-                return False
+    shown = rows(document.chapters, (), 1)
+    left = len(divided(book, meter, free)) - len(listed)
+    return shown + (f'<p class="quiet">and {left:,} more: see the tab Library</p>' if left else "")
 
-    def _ticked_in(self, path: SectionPath) -> bool:
-        """Whether any part of a chapter is ticked."""
-        return isinstance(self._choice, Sections) and any(one[: len(path)] == path for one in self._choice.paths)
+
+def _is_ticked(choice: Choice | None, path: SectionPath, length: int | None = None) -> bool:
+    """Whether a part is chosen; `length`: or anything in it, by the beginning of its path."""
+    match choice:
+        case Whole():
+            return True
+        case Chapters(numbers):
+            return len(path) == 1 and path[0] in numbers
+        case Sections(paths):
+            return any(one[:length] == path for one in paths)
+        case _:
+            return False
 
 
 def last_page(document: Document, chapter: Chapter) -> Page:
@@ -204,7 +193,7 @@ def _shortcuts(session: Session, fit: Fit, meter: Meter) -> str:
     """Choices with one click. Each of them fits."""
     books, free = session.uploads.library.books, room(fit)
     several = (one for one in fit.offers if not _is_one(one.choice))
-    found = [offer_button(books, offer) for offer in islice(several, MOST_OFFERS)]
+    found = [offer_button(books, offer, named=len(books) > 1) for offer in islice(several, MOST_OFFERS)]
     alone = [book for book in books if len(books) > 1 and meter.book(book) <= free]
     for book in alone[:MOST_OFFERS]:
         tokens = formats.plural(meter.book(book), "token")

@@ -13,6 +13,7 @@ from app.ui import render
 
 MOST_SHOWN = 200  # the search finds the others
 DAY = 86_400
+INCOGNITO = "Incognito: nothing of this conversation is written to disk, and it is gone when you leave it."
 SEARCH = (
     '<input id="conv-search" type="text" placeholder="Search" aria-label="Search conversations" autocomplete="off" '
     "data-keep>"
@@ -40,31 +41,24 @@ def conversation_list(
         notices += (
             f'<p class="list-note" role="status">Deleted {render.escape(deleted.title or "Untitled")}. {undo}</p>'
         )
-    state = " incognito" if incognito else ""
+    state = ""
+    new = render.button("New", "new", title="Begin a new conversation (Alt+N)")
+    title = "Leave the incognito conversation for good" if incognito else "Talk without anything being written to disk"
+    pressed = f'aria-pressed="{"true" if incognito else "false"}"'
+    head = f'<div class="convs-head">{new}{render.button("Incognito", "incognito", title=title, also=pressed)}</div>'
+    if incognito:
+        state, head = " incognito", f'{head}<p class="list-note">{INCOGNITO}</p>'
     return (
         f'<details class="fold-part" data-keep open><summary>Conversations</summary>{SEARCH}'
-        f'<section class="convs{state}" aria-label="Conversations">{_head(incognito)}{notices}'
+        f'<section class="convs{state}" aria-label="Conversations">{head}{notices}'
         f"<ul>{rows}</ul>{more}</section></details>"
     )
 
 
-def _head(incognito: bool) -> str:
-    note = (
-        '<p class="list-note">Incognito: nothing of this conversation is written to disk, '
-        "and it is gone when you leave it.</p>"
-        if incognito
-        else ""
-    )
-    pressed = "true" if incognito else "false"
-    title = "Leave the incognito conversation for good" if incognito else "Talk without anything being written to disk"
-    new = render.button("New", "new", title="Begin a new conversation (Alt+N)")
-    apart = render.button("Incognito", "incognito", title=title, also=f'aria-pressed="{pressed}"')
-    return f'<div class="convs-head">{new}{apart}</div>{note}'
-
-
 def _row(one: Summary, current: str, time: datetime, search: str = "") -> str:
     title, found = one.title or "Untitled", one.excerpt(search)
-    hit = f"<q>{_marked(*found)}</q>" if found else ""
+    before, marked, after = map(render.escape, found or ("", "", ""))
+    hit = f"<q>{before}<mark>{marked}</mark>{after}</q>" if found else ""
     mark = ' class="current" aria-current="true"' if one.id == current else ""
     about = f"{ago(one.changed, time)} · {render.escape(one.book)}"
     words = f"<b>{render.escape(title)}</b><small>{about}</small>{hit}"
@@ -80,10 +74,6 @@ def _row(one: Summary, current: str, time: datetime, search: str = "") -> str:
         f'<details data-keep><summary aria-label="More about {render.escape(title)}" title="More">⋯</summary>'
         f'<div class="menu">{menu}</div></details></li>'
     )
-
-
-def _marked(before: str, hit: str, after: str) -> str:
-    return f"{render.escape(before)}<mark>{render.escape(hit)}</mark>{render.escape(after)}"
 
 
 def ago(changed: str, time: datetime) -> str:

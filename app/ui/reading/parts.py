@@ -1,6 +1,8 @@
-"""The parts of the tab Read, and those around all tabs."""
+"""The tab "Read": what it shows, and its places; and what stands around all tabs."""
 
 from typing import Any
+
+import gradio as gr
 
 from app.context.context_documents import Book, Chapters, Sections, Whole
 from app.context.domain_check import FULL_MODELS, OWN_BOOKS
@@ -9,18 +11,17 @@ from app.runtime.events import Ready
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.header import below, limits_note, masthead, notice
-from app.ui.library.view import listing_state
 from app.ui.models.speeds import reading_time
-from app.ui.reading.book_view import BookView
-from app.ui.reading.chat_view import chat, exchanges, exchanges_key, live, live_texts, writing_of
+from app.ui.pane import build_drop, build_fold, pane, tab_heading
+from app.ui.reading.book_view import book_card, is_paused
+from app.ui.reading.chat_view import chat, exchanges, live, live_texts, writing_of
 from app.ui.reading.checklist_view import checklist
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
-from app.ui.reading.live_strip import LiveStrip
-from app.ui.reading.settings import choices
-from app.ui.reading.waiting import waits_for
+from app.ui.reading.live_strip import LiveStrip, waits_for
+from app.ui.reading.settings import build_settings, choices
 from app.ui.retrieval_map.view import where
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site
+from app.ui.site import Part, Site, standing
 from app.ui.state import Is
 from core.generation.events import PrefillProgress
 
@@ -33,19 +34,17 @@ def strip(session: Session) -> str:
     writing = writing_of(session)
     if writing is not None:
         return writing.strip.html()
-    view = LiveStrip()
-    if session.exchanges and session.book:
-        last = session.exchanges[-1]
-        view.recall(last.finished, session.book.num_tokens, last.num_reread)
-    return view.html()
+    if not session.exchanges or session.book is None:
+        return LiveStrip().html()
+    last = session.exchanges[-1]
+    return LiveStrip().apply([last.finished]).html(session.book.num_tokens, last.num_reread)
 
 
 def reading_buttons(session: Session) -> str:
     """Stop, or Read on."""
-    view = BookView(session)
-    if view.reading:
+    if session.is_reading:
         return render.button("Stop reading", "stop-reading")
-    return render.button("Read on", "read-on") if view.paused else ""
+    return render.button("Read on", "read-on") if is_paused(session) else ""
 
 
 def samples(site: Site, session: Session) -> str:
@@ -93,6 +92,12 @@ def note(site: Site) -> str:
     return below(told)
 
 
+def conversations(site: Site, session: Session) -> str:
+    """The list of conversations, as the search filters it."""
+    found = site.worker.conversations.listing(session.search)
+    return conversation_list(found, session, search=session.search)
+
+
 def problem(session: Session) -> str:
     """Why the last act was refused."""
     error = shown_of(session).problem
@@ -114,19 +119,6 @@ def flags(session: Session) -> list[str]:
     return [name for name, holds in found.items() if holds]
 
 
-def _conversations_key(site: Site, session: Session) -> object:
-    summaries = site.worker.conversations.listing(session.search)
-    deleted = session.deleted.id if session.deleted else ""
-    return (
-        tuple(summaries.summaries),
-        summaries.notices,
-        session.search,
-        session.dialogue_id,
-        deleted,
-        session.incognito,
-    )
-
-
 def _read_chapters(book: Book) -> list[str]:
     """The titles of the chapters of which anything is read."""
     chapters = book.document.chapters
@@ -141,68 +133,85 @@ def _read_chapters(book: Book) -> list[str]:
             return []
 
 
-def _suggestions_key(site: Site, session: Session) -> object:
-    return (Is(session.book), session.fits, Is(session.dialogue), Is(site.worker.state))
-
-
-def _choosing_key(_site: Site, session: Session) -> object:
-    return listing_state(session)
-
-
-def _where_key(_site: Site, session: Session) -> object:
-    loaded = session.where
-    return (Is(session.book), Is(loaded), Is(session.baseline), session.head, writing_of(session) is None)
-
-
-def _model(site: Site, _session: Session) -> object:
-    return Is(site.worker.state)
-
-
 def waiting(session: Session) -> dict[str, Any] | None:
     """What the reader waits for, for the title of the browser's tab; `long`: its end is worth a notice."""
     writing, doing = writing_of(session), session.doing
-    progress = writing.wait.progress if writing is not None and not writing.text else None
-    progress = progress or (doing if isinstance(doing, PrefillProgress) and BookView(session).reading else None)
+    progress = writing.strip.progress if writing is not None and not writing.text else None
+    progress = progress or (doing if isinstance(doing, PrefillProgress) and session.is_reading else None)
     return waits_for(progress) if progress is not None else None
 
 
+def _offer_key(site: Site, session: Session) -> object:
+    return (standing(site, session), site.downloads.now, site.offer.wanted)
+
+
+def _where_key(site: Site, session: Session) -> object:
+    return (standing(site, session), Is(session.where), Is(session.baseline))
+
+
+QUESTION = """<form id="question" data-question>
+<textarea rows="1" placeholder="Ask about the book" aria-label="Question" dir="auto"></textarea>
+<button type="submit" class="send" aria-label="Send the question" title="Send (Enter)"><svg viewBox="0 0 24 24"
+aria-hidden="true"><path d="M4 4l17 8-17 8 3-8z M7 12h14"/></svg></button>
+<button type="button" class="stop" data-act="stop" aria-label="Stop the answer" title="Stop (Esc)"></button></form>
+<p class="sending" role="status" hidden>Your question is sent as soon as the file is uploaded.</p>"""
+LOG = 'role="log" aria-label="Conversation" aria-live="off"'
+
+
 PARTS = (
-    Part("masthead", lambda site, _: masthead(site.worker.state), _model),
-    Part("banner", lambda site, _: notice(site.worker.state), _model),
+    Part("masthead", lambda site, _: masthead(site.worker.state)),
+    Part("banner", lambda site, _: notice(site.worker.state)),
     Part("problem", lambda _, session: problem(session)),
     Part("flags", lambda _, session: flags(session)),
     Part("waiting", lambda _, session: waiting(session)),
     Part("title", lambda _, session: session.book.title if session.book and session.is_read else ""),
     Part("draft", lambda _, session: list(shown_of(session).draft) if shown_of(session).draft[0] else None),
-    Part("setting:", lambda site, _: choices(site.worker.state), _model),
-    Part("book", lambda _, session: BookView(session).html()),
+    Part("setting:", lambda site, _: choices(site.worker.state)),
+    Part("book", lambda _, session: book_card(session)),
     Part("reading", lambda _, session: reading_buttons(session)),
-    Part("samples", samples, lambda site, session: (Is(site.worker.state), _has_book(session))),
-    Part(
-        "conversations",
-        lambda site, session: conversation_list(
-            site.worker.conversations.listing(session.search), session, search=session.search
-        ),
-        _conversations_key,
-        rest=0.5,
-    ),
+    Part("samples", samples, standing),
+    Part("conversations", conversations, rest=0.5),
     Part("strip", lambda _, session: strip(session), rest=0.1),
     Part("where", lambda site, session: "" if site.elsewhere else where(session), _where_key, rest=0.5),
-    Part(
-        "offer",
-        lambda site, session: site.offer.html(session),
-        lambda site, session: site.offer.key(session),
-        rest=0.3,
-        aside=True,
-    ),
-    Part("choosing", lambda _, session: checklist(session), _choosing_key),
+    Part("offer", lambda site, session: site.offer.html(session), _offer_key, rest=0.3, aside=True),
+    Part("choosing", lambda _, session: checklist(session), standing),
     Part("about", lambda _, session: book_notice(session)),
     Part("chat", lambda _, session: chat(session)),
-    Part("exchange:", lambda _, session: exchanges(session), lambda _, session: exchanges_key(session)),
+    Part("exchange:", lambda _, session: exchanges(session), standing),
     Part("live", lambda _, session: live(session)),
     Part("live.", lambda _, session: live_texts(session)),
-    Part("suggestions", suggestions, _suggestions_key),
+    Part("suggestions", suggestions, standing),
     Part("editing", lambda _, session: editing_notice(session)),
-    Part("note", lambda site, _: note(site), _model),
+    Part("note", lambda site, _: note(site)),
     Part("leaf", lambda _, session: shown_of(session).leaves.get("read", "")),
 )
+
+
+def build_read_tab() -> dict[str, Any]:
+    """The tab's places, and the fields of the settings."""
+    with gr.Tab("Read", id="read", elem_id="read-tab"), gr.Row(elem_id="shell"):
+        tab_heading("Read")
+        with gr.Column(elem_id="side", min_width=280, scale=0):
+            pane("book", "book", book_card(Session("")))
+            build_fold("side", "Books")
+            pane("reading", "reading-buttons")
+            build_drop("drop", "Open books", 104)
+            pane("samples", "samples")
+            pane("conversations", "conversations")
+            pane("setting:method", "method")
+            fields = build_settings()
+        with gr.Column(elem_id="main", scale=1, min_width=320):
+            with gr.Column(elem_id="figures", min_width=0, scale=0):
+                pane("strip", "strip", LiveStrip().html())
+                pane("where", "where")
+                build_fold("figures", "Figures")
+            pane("offer", "model-offer")
+            pane("choosing", "choosing")
+            pane("about", "about-book")
+            pane("chat", "chat", attributes=LOG)
+            pane("suggestions", "suggestions")
+            pane("editing", "editing")
+            gr.HTML(QUESTION, elem_id="ask", apply_default_css=False)
+            pane("note", "note")
+        pane("leaf", "where-page")
+    return fields

@@ -6,7 +6,7 @@ What depends on the model is drawn from the state; the other fields are Gradio's
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -39,6 +39,8 @@ BUDGETS = [
     *((f"{tokens:,}", tokens) for tokens in (BUDGET // 2, BUDGET, 2 * BUDGET, 4 * BUDGET)),
 ]
 BUDGET_INFO = "Tokens of the book loaded for drafting: with more, more guesses are right, and each costs more."
+# Gradio's fields, in the order in which the script knows them
+NAMES = ("preset", "temperature", "top_p", "top_k", "max_new_tokens", "seed", "rounds", "gamma1", "gamma2", "budget")
 MOST_SEED = 2**63 - 1  # the most that torch accepts
 Choices = Sequence[tuple[str, str]]  # label and value
 
@@ -113,59 +115,31 @@ def chosen_method(method: str, variant: str) -> str:
 # -------------------- what depends on the model
 
 
-def decoding_choices(*, has_draft: bool, usual: str = PLAIN) -> Choices:
-    """The choices under Decoding: the usual speculation, or none."""
-    offered = default_method(has_draft=has_draft) if usual == PLAIN else usual
-    return [(METHODS[name].short_label, name) for name in (offered, PLAIN)]
-
-
-def variants(*, has_draft: bool, usual: str = PLAIN) -> Choices:
-    """The other exact kinds of speculation."""
-    baseline = default_method(has_draft=True) if usual in (PLAIN, "lookup") else usual  # offered under Decoding
-    usable = [method for method in METHODS.values() if has_draft or not method.needs_draft]
-    kinds = [method for method in usable if method.exact and method.speculative and method.name != baseline]
-    return [AS_CHOSEN_CHOICE, *((method.label, method.name) for method in kinds)]
-
-
-def thinking_choices(offered: Sequence[str], usual: str) -> Choices:
-    """What the model's chat template can be told; `usual`: what it does unless told."""
-    as_set_up = f"As set up ({usual})" if usual else "As set up"
-    return [(as_set_up, AS_SET_UP), *((wish.capitalize(), wish) for wish in offered)]
-
-
 def choices(state: ModelState) -> dict[str, str]:
     """The fields that depend on the model, as HTML by name; the script marks what was chosen."""
     info = state.info if isinstance(state, Ready) else None
-    if info is not None and info.elsewhere:
-        return {
-            "thinking": _radios("thinking", "Thinking", THINKING_INFO, thinking_choices(info.thinking, info.thinks))
-        }
-    has_draft, usual = (info.has_draft, info.usual_method) if info else (True, DEFAULTS.method)
-    found = {
-        "method": _radios(
-            "method",
-            "Decoding",
-            METHOD_INFO.format("TriForce" if has_draft else "Speculation"),
-            decoding_choices(has_draft=has_draft, usual=usual),
-            usual=usual,
-        ),
-        "variant": _select("variant", "Speculation", variants(has_draft=has_draft, usual=usual)),
-    }
-    if info is not None and len(info.thinking) > 1:
-        found["thinking"] = _radios("thinking", "Thinking", THINKING_INFO, thinking_choices(info.thinking, info.thinks))
+    found = {}
+    if info is None or not info.elsewhere:
+        has_draft, usual = (info.has_draft, info.usual_method) if info else (True, DEFAULTS.method)
+        told = METHOD_INFO.format("TriForce" if has_draft else "Speculation")
+        fastest = default_method(has_draft=has_draft) if usual == PLAIN else usual
+        offered = [(METHODS[name].short_label, name) for name in (fastest, PLAIN)]
+        found["method"] = _radios("method", "Decoding", told, offered, usual=usual)
+        baseline = default_method(has_draft=True) if usual in (PLAIN, "lookup") else usual  # offered under Decoding
+        kinds = [one for one in METHODS.values() if one.exact and one.speculative and one.name != baseline]
+        others = [(one.label, one.name) for one in kinds if has_draft or not one.needs_draft]
+        found["variant"] = _select("variant", "Speculation", [AS_CHOSEN_CHOICE, *others])
+    if info is not None and (info.elsewhere or len(info.thinking) > 1):
+        as_set_up = f"As set up ({info.thinks})" if info.thinks else "As set up"
+        wishes = [(as_set_up, AS_SET_UP), *((wish.capitalize(), wish) for wish in info.thinking)]
+        found["thinking"] = _radios("thinking", "Thinking", THINKING_INFO, wishes)
     return found
 
 
 def _radios(name: str, label: str, info: str, offered: Choices, usual: str = "") -> str:
-    rows = "".join(
-        f'<label><input type="radio" name="{name}" value="{render.escape(value)}" data-keep>'
-        f"<span>{render.escape(text)}</span></label>"
-        for text, value in offered
-    )
-    return (
-        f'<fieldset class="choice" data-setting="{name}" data-usual="{render.escape(usual)}"><legend>{label}</legend>'
-        f'<p class="info">{info}</p><div class="options">{rows}</div></fieldset>'
-    )
+    fields = [(text, f'name="{name}" value="{render.escape(value)}" data-keep') for text, value in offered]
+    also = f' data-setting="{name}" data-usual="{render.escape(usual)}"'
+    return render.radios(f"<legend>{label}</legend>", fields, info=info, also=also)
 
 
 def _select(name: str, label: str, offered: Choices) -> str:
@@ -179,79 +153,54 @@ def _select(name: str, label: str, offered: Choices) -> str:
 # -------------------- Gradio's fields
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fields:
-    """The fields that are the same for all models, named as in `SettingsForm`."""
-
-    preset: gr.Radio
-    temperature: gr.Number
-    top_p: gr.Number
-    top_k: gr.Number
-    max_new_tokens: gr.Number
-    seed: gr.Textbox
-    rounds: gr.Radio
-    gamma1: gr.Number
-    gamma2: gr.Number
-    budget: gr.Radio
-
-    @property
-    def all(self) -> list[Any]:
-        """In the order in which the script knows them."""
-        return [getattr(self, name) for name in self.__slots__]
-
-
-def build_settings() -> Fields:
-    """The folded settings."""
+def build_settings() -> dict[str, Any]:
+    """The folded settings: the fields that are the same for all models, by their names in `SettingsForm`."""
     sampling, shape = DEFAULTS.sampling, DEFAULTS.speculation
+    temperature, top_p, seed = sampling.temperature, sampling.top_p, "Empty: every answer has its own."
+    kept = "Keep the likeliest tokens up to this mass; 1 keeps all."
+    most = "An answer ends here at the latest; Continue goes on."
+    rounds = [("Adaptive", ADAPTIVE), ("Fixed", FIXED)]
+    about = "Adaptive follows acceptance and times, and begins with these lengths."
+    fields: dict[str, Any] = {}
     with gr.Accordion("Settings", open=False, elem_id="settings"):
-        preset = gr.Radio([*PRESETS, CUSTOM], value="Precise", label="Answers", info=PRESET_INFO, elem_id="preset")
-        most = gr.Number(
-            DEFAULTS.max_new_tokens,
-            label="Most new tokens",
-            info="An answer ends here at the latest; Continue goes on.",
-            precision=0,
-        )
+        presets = [*PRESETS, CUSTOM]
+        fields["preset"] = gr.Radio(presets, value="Precise", label="Answers", info=PRESET_INFO, elem_id="preset")
+        fields["max_new_tokens"] = gr.Number(DEFAULTS.max_new_tokens, label="Most new tokens", info=most, precision=0)
         pane("setting:thinking")
         with gr.Accordion("Advanced", open=False, elem_id="advanced"):
-            temperature = gr.Number(sampling.temperature, label="Temperature", info="0 to 2; 0 is exact.", step=0.1)
-            top_p = gr.Number(
-                sampling.top_p, label="top-p", info="Keep the likeliest tokens up to this mass; 1 keeps all.", step=0.05
-            )
-            top_k = gr.Number(sampling.top_k, label="top-k", info="Keep so many; 0 keeps all.", precision=0)
-            seed = gr.Textbox("", label="Seed", info="Empty: every answer has its own.", max_lines=1, elem_id="seed")
+            fields["temperature"] = gr.Number(temperature, label="Temperature", info="0 to 2; 0 is exact.", step=0.1)
+            fields["top_p"] = gr.Number(top_p, label="top-p", info=kept, step=0.05)
+            fields["top_k"] = gr.Number(sampling.top_k, label="top-k", info="Keep so many; 0 keeps all.", precision=0)
+            fields["seed"] = gr.Textbox("", label="Seed", info=seed, max_lines=1, elem_id="seed")
             pane("setting:variant")
-            rounds = gr.Radio(
-                [("Adaptive", ADAPTIVE), ("Fixed", FIXED)],
-                value=ADAPTIVE,
-                label="Rounds",
-                info="Adaptive follows acceptance and times, and begins with these lengths.",
-                elem_id="rounds",
+            fields["rounds"] = gr.Radio(rounds, value=ADAPTIVE, label="Rounds", info=about, elem_id="rounds")
+            for level, gamma in ((1, shape.gamma1), (2, shape.gamma2)):
+                told = f"Guesses a round at level {level}."
+                fields[f"gamma{level}"] = gr.Number(gamma, label=f"gamma{level}", info=told, precision=0)
+            fields["budget"] = gr.Radio(
+                BUDGETS, value=AS_PLANNED, label="Retrieval budget", info=BUDGET_INFO, elem_id="budget"
             )
-            gamma1 = gr.Number(shape.gamma1, label="gamma1", info="Guesses a round at level 1.", precision=0)
-            gamma2 = gr.Number(shape.gamma2, label="gamma2", info="Guesses a round at level 2.", precision=0)
-            budget = gr.Radio(BUDGETS, value=AS_PLANNED, label="Retrieval budget", info=BUDGET_INFO, elem_id="budget")
-    return Fields(preset, temperature, top_p, top_k, most, seed, rounds, gamma1, gamma2, budget)
+    return {name: fields[name] for name in NAMES}
 
 
-def wire_settings(own: Fields, page: gr.Blocks) -> None:
+def wire_settings(own: dict[str, Any], page: gr.Blocks) -> None:
     """The browser keeps the fields; presets set the single ones and follow them. The server has no part in it."""
     quiet: dict[str, Any] = {"fn": None, "queue": False, "api_visibility": "private", "show_progress": "hidden"}
-    sampling: list[Any] = [own.temperature, own.top_p, own.top_k]
-    page.load(inputs=None, outputs=own.all, js="() => window.triforceSettings.recalled()", **quiet)
-    keep: dict[str, Any] = {**quiet, "inputs": own.all, "js": "(...fields) => window.triforceSettings.keep(fields)"}
-    preset: dict[str, Any] = {**quiet, "inputs": own.preset, "outputs": sampling}
-    own.preset.input(**preset, js="(name) => window.triforceSettings.preset(name)").then(**keep)
+    every, sampling = list(own.values()), [own[name] for name in ("temperature", "top_p", "top_k")]
+    page.load(inputs=None, outputs=every, js="() => window.triforceSettings.recalled()", **quiet)
+    keep: dict[str, Any] = {**quiet, "inputs": every, "js": "(...fields) => window.triforceSettings.keep(fields)"}
+    preset: dict[str, Any] = {**quiet, "inputs": own["preset"], "outputs": sampling}
+    own["preset"].input(**preset, js="(name) => window.triforceSettings.preset(name)").then(**keep)
+    follows: dict[str, Any] = {**quiet, "inputs": sampling, "outputs": own["preset"]}
     for field in sampling:
-        follows: dict[str, Any] = {**quiet, "inputs": sampling, "outputs": own.preset}
         field.input(**follows, js="(...fields) => window.triforceSettings.presetOf(fields)").then(**keep)
-    for other in (own.max_new_tokens, own.seed, own.rounds, own.gamma1, own.gamma2, own.budget):
-        other.input(**keep)
-    own.seed.blur(**keep)  # Gradio does not report pasted text as input
+    for name in ("max_new_tokens", "seed", "rounds", "gamma1", "gamma2", "budget"):
+        own[name].input(**keep)
+    own["seed"].blur(**keep)  # Gradio does not report pasted text as input
 
 
 def script() -> str:
     """What the page's script knows of the fields: their names, first values and presets, as JSON."""
     first = SettingsForm(method=DEFAULTS.method).model_dump()
-    names = [name for name in Fields.__slots__ if name != "preset"]
     presets = {name: [one.temperature, one.top_p, one.top_k] for name, one in PRESETS.items()}
-    return json.dumps({"names": names, "first": first, "presets": presets, "custom": CUSTOM})
+    return json.dumps({"names": NAMES[1:], "first": first, "presets": presets, "custom": CUSTOM})

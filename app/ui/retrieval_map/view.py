@@ -9,7 +9,7 @@ from app.context.open_book import Book
 from app.context.retrieval_map import STRONG, Passage, Weights
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.library.page_viewer import USUAL_WIDTH, Mark, Wanted, leaf, section, tool
+from app.ui.library.page_viewer import USUAL_WIDTH, Mark, Wanted, section, tool
 
 MOST_BARS = 120
 MOST_TOP = 4  # pages named below the strip
@@ -176,13 +176,15 @@ def _page(session: Session, book: Book, index: int, marks: list[Mark], line: str
         + tool(f"page:{index + 1}{end}", "Next page", "&gt;", off=index == last, turn=1)
         + tool("close", "Close the page", "×")
     )
-    shown = leaf(
-        session.files,
+    return section(
+        session,
         shown_book,
         shown_book.document.pages[placed.number - 1],
         moved,
+        title=page_words(book, index, short=False),
+        turning=turning,
+        line=line,
         shown=f"page:{index}{end}",
         width=wanted.width,
         part=(first, first + placed.end - placed.start),
     )
-    return section(page_words(book, index, short=False), turning, line, shown)

@@ -13,11 +13,9 @@ from app.runtime.events import ModelState, Ready
 from app.runtime.trace import Race
 from app.ui.race.view import verdict_line
 from core.decoding.registry import METHODS, PLAIN
-from core.decoding.stats import DecodeStats, LevelStats
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
     from core.engine_info import EngineInfo
-    from core.planning.forecast import Prediction
     from core.planning.hardware import Machine
     from core.planning.plan import Plan
     from core.planning.sizes import PlanRow
@@ -51,6 +49,9 @@ ATTENTION = {
     "flash-attn": "flash-attn",
 }
 UNKNOWN_PART = Part("buffers", "")
+NEEDS_LINUX = "sharing a model needs NCCL, which torch has under Linux only: start it in WSL2 with --gpus N"
+MAY_SHARE = "start with --gpus N to share the model between N of them"
+SELF_DRAFT = "4 bits, while it guesses from the retrieval cache; what it says is exact for the weights above"
 
 
 class Fact(NamedTuple):
@@ -91,7 +92,6 @@ class Snapshot:
     folder_chosen: bool  # by the user; otherwise the default folder
     kept: Sequence[Kept]
     home: Path
-    expected: "Prediction | None" = None  # None before the model is loaded
     exchanges: Sequence[Exchange] = ()
     race: Race | None = None
 
@@ -119,15 +119,16 @@ def model_facts(ready: Ready) -> list[Fact]:
         ]
     guesses = "guesses for level 1" if info.has_draft else "the retrieval cache guesses instead"
     draft = formats.amount(info.draft_weight_bytes) + " of weights" if info.has_draft else "none"
+    because, self_draft = plan.composition and plan.composition.because, info.self_draft_weight_bytes
     return [
         Fact("Model", info.model, info.description),
         Fact("Draft", draft, f"{guesses}; {info.draft_because}" if info.draft_because else guesses),
         *weight_facts(info),
-        *composition_facts(info),
-        *self_draft_facts(info),
+        *([Fact("Decodes by", METHODS[info.usual_method].label, because)] if because else []),
+        *([Fact("Self-draft weights", formats.amount(info.self_draft_weight_bytes), SELF_DRAFT)] if self_draft else []),
         Fact("Device", plan.device.value, plan.device.because),
-        Fact("Precision", name_of(plan.dtype.value), plan.dtype.because),
-        Fact("Keys and values", name_of(plan.kv.value or plan.dtype.value), plan.kv.because),
+        Fact("Precision", _name(plan.dtype.value), plan.dtype.because),
+        Fact("Keys and values", _name(plan.kv.value or plan.dtype.value), plan.kv.because),
         Fact("Full cache", plan.placement.value, plan.placement.because),
         Fact("Reading", "by layers" if plan.prefill_block.value else "by chunks", plan.prefill_block.because),
         *host_facts(info),
@@ -137,12 +138,8 @@ def model_facts(ready: Ready) -> list[Fact]:
     ]
 
 
-def composition_facts(info: "EngineInfo") -> list[Fact]:
-    """Who guesses, and why; empty if no plan compared."""
-    chosen = info.plan.composition
-    if chosen is None:
-        return []
-    return [Fact("Decodes by", METHODS[info.usual_method].label, chosen.because)]
+def _name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def weight_facts(info: "EngineInfo") -> list[Fact]:
@@ -153,14 +150,6 @@ def weight_facts(info: "EngineInfo") -> list[Fact]:
             Fact("Weights", info.weights, "the file's own blocks, multiplied as they are; rows are rounded to 8 bits")
         ]
     return [Fact("Weights", f"{bits.value} bits", bits.because)]
-
-
-def self_draft_facts(info: "EngineInfo") -> list[Fact]:
-    """The 4-bit weights for drafting; empty if there are none."""
-    if not info.self_draft_weight_bytes:
-        return []
-    because = "4 bits, while it guesses from the retrieval cache; what it says is exact for the weights above"
-    return [Fact("Self-draft weights", formats.amount(info.self_draft_weight_bytes), because)]
 
 
 def host_facts(info: "EngineInfo") -> list[Fact]:
@@ -175,11 +164,6 @@ def host_facts(info: "EngineInfo") -> list[Fact]:
         *link,
         Fact("Host attends", f"to {share.value:.0%} of it" if share.value else "no", share.because),
     ]
-
-
-def name_of(dtype: object) -> str:
-    """float32, for example."""
-    return str(dtype).removeprefix("torch.")
 
 
 def exactness(shot: Snapshot) -> list[Fact]:
@@ -209,8 +193,7 @@ def exactness(shot: Snapshot) -> list[Fact]:
     if shot.state.info.quantised:
         precision = "the quantised model, not its 16-bit original; the cache is not quantised"
     if (kept := shot.state.info.plan.kv.value) is not None:
-        name = str(kept).removeprefix("torch.")
-        precision += f"; keys and values are kept in {name}: exact for a {name} cache"
+        precision += f"; keys and values are kept in {_name(kept)}: exact for a {_name(kept)} cache"
     return [
         Fact("Exact for", f"{shot.state.info.model}, {shot.state.info.weights} weights", precision),
         Fact("Law", "the target model’s own", "for all methods but StreamingLLM and H2O, which are marked “not exact”"),
@@ -219,26 +202,20 @@ def exactness(shot: Snapshot) -> list[Fact]:
     ]
 
 
-def written(exchanges: Sequence[Exchange], race: Race | None) -> list[tuple[str, DecodeStats]]:
-    """Method and figures of this page's answers and its last race, exact methods only."""
-    found = [(one.finished.method, one.finished.stats) for one in exchanges if one.finished.exact]
-    return found + ([(lane.method, lane.stats) for lane in race.lanes if lane.exact] if race else [])
-
-
-def accepted(answers: Sequence[tuple[str, DecodeStats]]) -> tuple[float | None, float | None]:
-    """Acceptance of both levels over several answers, None if nothing was tested."""
-    first = _share([stats.level1 for _, stats in answers])
-    return first, _share([stats.level2 for _, stats in answers])
-
-
-def _share(levels: Sequence[LevelStats | None]) -> float | None:
-    tested = sum(level.tested for level in levels if level is not None)
-    return sum(level.accepted for level in levels if level is not None) / tested if tested else None
+def accepted(shot: Snapshot) -> list[float | None]:
+    """Acceptance of both levels over this page's answers and its last race, exact methods only; None: not tested."""
+    stats = [one.finished.stats for one in shot.exchanges if one.finished.exact]
+    stats += [lane.stats for lane in shot.race.lanes if lane.exact] if shot.race else []
+    shares: list[float | None] = []
+    for levels in ([one.level1 for one in stats], [one.level2 for one in stats]):
+        tested = sum(level.tested for level in levels if level)
+        shares.append(sum(level.accepted for level in levels if level) / tested if tested else None)
+    return shares
 
 
 def seen(shot: Snapshot) -> list[Fact]:
     """Acceptance so far, and the command that plans with it."""
-    shares = accepted(written(shot.exchanges, shot.race))
+    shares = accepted(shot)
     if shares[1] is None:
         return []
     shown = ", ".join(f"level {n} {formats.percent(share)}" for n, share in enumerate(shares, 1) if share is not None)
@@ -270,25 +247,6 @@ def measured_facts(shot: Snapshot) -> list[Fact]:
     ]
 
 
-def expected_facts(found: "Prediction") -> list[Fact]:
-    """Predicted speeds and their sources."""
-    level1 = "" if found.acceptance1 is None else f"{formats.percent(found.acceptance1)} / "
-
-    def speed(tokens: float, milliseconds: float) -> str:
-        return f"{formats.figure(tokens)} tokens/s, {formats.figure(milliseconds)} ms a token"
-
-    guessed = "no guess pays"
-    if found.gamma2:
-        guessed = speed(found.triforce_tokens_per_second, found.triforce_ms_per_token)
-    return [
-        Fact("At", f"{found.context:,} tokens", "the whole context; modelled, not measured"),
-        Fact("Plain decoding", speed(found.plain_tokens_per_second, found.plain_ms_per_token)),
-        Fact("TriForce", guessed),
-        Fact("Memory", f"{found.bandwidth_bytes_per_second / 1e9:.1f} GB/s", found.bandwidth_because),
-        Fact("Acceptance", f"{level1}{formats.percent(found.acceptance2)}", found.acceptance_because),
-    ]
-
-
 def machine_facts(shot: Snapshot) -> list[Fact]:
     """Devices and memory, and the attention kernels."""
     machine, rows = shot.machine, [Fact("System", shot.system)]
@@ -307,20 +265,14 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
     elif not machine.gpus:
         rows.append(Fact("GPU", "none", "no CUDA device found"))
     elif len(machine.gpus) > 1:
-        rows.append(Fact("Several GPUs", "one computes", several_gpus(shot.system)))
+        windows = shot.system.startswith("Windows")
+        rows.append(Fact("Several GPUs", "one computes", NEEDS_LINUX if windows else MAY_SHARE))
     if isinstance(shot.state, Ready) and not shot.state.info.elsewhere:
         info = shot.state.info
         rows.append(Fact("Attention", ATTENTION.get(info.attention, info.attention), info.attention_because))
         if machine.gpus:
             rows.append(Fact("CUDA graphs", "on" if info.graphs.value else "off", info.graphs.because))
     return rows
-
-
-def several_gpus(system: str) -> str:
-    """How several GPUs share a model, if this system can do that."""
-    if system.startswith("Windows"):
-        return "sharing a model needs NCCL, which torch has under Linux only: start it in WSL2 with --gpus N"
-    return "start with --gpus N to share the model between N of them"
 
 
 def data_facts(shot: Snapshot) -> list[Fact]:

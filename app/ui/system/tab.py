@@ -1,32 +1,48 @@
-"""The tab "System": model, machine, exactness, location of data; and a report to copy. Always visible."""
+"""The tab "System": model, machine, exactness, location of data and models; its facts as text for bug reports."""
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gradio as gr
 
+from app import formats
+from app.runtime.error_text import problem_and_hint
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.runtime.sessions import Session
 from app.runtime.versions import versions
+from app.ui import render
+from app.ui.charts import Bar, Segment, bars
 from app.ui.models import acts as models_acts
 from app.ui.models import view as models_view
 from app.ui.models.rows import model_rows
 from app.ui.pane import pane, tab_heading
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site
+from app.ui.site import Part, Site, standing
 from app.ui.state import Is
-from app.ui.system.facts import Kept, Snapshot, Usage, accepted, written
-from app.ui.system.report import report
-from app.ui.system.view import system
+from app.ui.system.facts import (
+    Fact,
+    Kept,
+    Snapshot,
+    Usage,
+    amount_of,
+    data_facts,
+    exactness,
+    machine_facts,
+    measured_facts,
+    model_facts,
+    ordered,
+    part_of,
+    seen,
+)
 from core.decoding.stats import DecodeStats
 
 if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that while the page is already served
-    from core.planning.forecast import Prediction
     from core.planning.hardware import Machine
+
 
 DEFAULT_FOLDER = ".triforce-reader"
 OURS = ("uploads", "conversations", "shelf")  # in the data folder; a folder chosen by the user may have others
@@ -56,7 +72,6 @@ def snapshot(site: Site, session: Session) -> Snapshot:
         folder_chosen=folder != home / DEFAULT_FOLDER,
         kept=kept_in(folder),
         home=home,
-        expected=expected_of(state, written(session.exchanges, session.race)),
         exchanges=session.exchanges,
         race=session.race,
     )
@@ -107,15 +122,6 @@ def usage_of(state: ModelState) -> Usage | None:
     return Usage(used_bytes=used_memory_bytes(device), peak_bytes=peak_memory_bytes(device))
 
 
-def expected_of(state: ModelState, answers: Sequence[tuple[str, DecodeStats]]) -> "Prediction | None":
-    """The expected speed of the loaded model; None before it is loaded."""
-    if not isinstance(state, Ready) or state.info.elsewhere:
-        return None
-    from app.ui.system.expected_speed import expect
-
-    return expect(state, answers, accepted(answers))
-
-
 # -------------------- the models
 
 
@@ -137,9 +143,9 @@ def models(site: Site) -> str:
     if source is None:
         return ""
     if source.unavailable:
-        return models_view.unavailable(source.unavailable)
+        return models_view.section(source.unavailable)
     if isinstance(state, Loading):  # free memory changes then
-        return models_view.models(site.rows, loading=True) if site.rows else models_view.waits()
+        return models_view.models(site.rows, loading=True) if site.rows else models_view.section(models_view.WAITS)
     fetching = now.name if now is not None and not now.ended else ""
     site.rows = tuple(model_rows(state, source))
     return models_view.models(site.rows, fetching=fetching)
@@ -156,23 +162,144 @@ def bring(site: Site) -> str:
     return BRING if site.source is not None and site.source.folders is not None else ""
 
 
-def _snapshot_key(site: Site, session: Session) -> object:
-    race = session.race
-    return (Is(site.worker.state), Is(race), race and race.ended, len(session.exchanges), session.is_read)
+HEADS = {
+    Loading: ("running", "The model is being loaded"),
+    LoadFailed: ("failed", "The model could not be loaded"),
+    Ready: ("ready", "The model is loaded"),
+}
+LABEL_WIDTH = 18  # of the report
 
 
-def _told(name: str, tell: Callable[[Snapshot], str]) -> Part:
-    def draw(site: Site, session: Session) -> str:
-        return tell(snapshot(site, session))
+def facts_by_card(shot: Snapshot) -> list[tuple[str, Sequence[Fact]]]:
+    """The facts of the tab below the model's, by the titles of their cards."""
+    return [
+        ("Exactness and speculation", [*exactness(shot), *seen(shot)]),
+        ("Machine", machine_facts(shot)),
+        ("Measured here", measured_facts(shot)),
+        ("Versions", [Fact(name, version) for name, version in shot.versions.items()]),
+    ]
 
-    return Part(name, draw, _snapshot_key, tab="system", rest=0.5, aside=True)
+
+def system(shot: Snapshot) -> str:
+    """The tab."""
+    state, cards = shot.state, ""
+    if isinstance(state, Ready):
+        cards = _card("Model", model_facts(state)) if state.info.elsewhere else memory_card(state, shot.usage)
+    cards += "".join(_card(title, rows) for title, rows in facts_by_card(shot) if rows)
+    cards += _card("Where data lies", data_facts(shot))
+    tone, words = HEADS[type(state)]
+    error = render.problem(state.error) if isinstance(state, LoadFailed) else ""
+    return (
+        f'<section class="system" aria-label="System"><div class="strip-head {tone}"><span class="dot"></span>'
+        f'<span class="status" role="status">{words}</span><a class="others" href="#models">Other models</a></div>'
+        f'{error}<div class="cards">{cards}</div></section>'
+    )
+
+
+def memory_card(ready: Ready, usage: Usage | None) -> str:
+    """The plan's memory by purpose, with reasons."""
+    plan = ready.info.plan
+    segments = tuple(
+        Segment(part_of(row.name).tone, row.name, row.size_bytes, formats.amount(row.size_bytes))
+        for row in ordered(plan)
+    )
+    available = formats.amount(plan.available_bytes)
+    data = [Bar("Planned", f"{formats.amount(plan.total_bytes)} of {available} that were free", segments)]
+    if usage is not None and usage.used_bytes:
+        used = Segment("other", "this process", usage.used_bytes, formats.amount(usage.used_bytes))
+        most = f", at most {formats.amount(usage.peak_bytes)} so far" if usage.peak_bytes > usage.used_bytes else ""
+        data.append(Bar("In use now", f"{formats.amount(usage.used_bytes)}{most}", (used,)))
+    about = "planned for a full context, before anything is loaded; what was never written to is not taken"
+    rows = "".join(
+        f'<tr><th scope="row"><i class="key {part_of(row.name).tone}"></i>{render.escape(row.name)}</th>'
+        f"<td>{formats.amount(row.size_bytes)}</td>"
+        f"<td>{formats.percent(row.size_bytes / max(1, plan.total_bytes))}</td>"
+        f'<td class="quiet">{part_of(row.name).purpose}</td></tr>'
+        for row in ordered(plan)
+    )
+    table = f'<table class="parts" aria-label="Parts of the plan"><tbody>{rows}</tbody></table>'
+    return (
+        f'<section class="sheet wide memory" aria-label="Model and memory"><h3>Model and memory</h3>'
+        f"{bars('Memory', about, data, table=False)}{table}{render.facts(model_facts(ready))}</section>"
+    )
+
+
+def _card(title: str, rows: Sequence[Fact]) -> str:
+    kind = "sheet" if title in ("Machine", "Measured here", "Versions") else "sheet wide"
+    return f'<section class="{kind}" aria-label="{title}"><h3>{title}</h3>{render.facts(rows)}</section>'
+
+
+# -------------------- the report
+
+
+def report(shot: Snapshot) -> str:
+    """The same as text: no text of books, no questions, no names of files or folders; home appears as ~."""
+    state = shot.state
+    told = [Fact("TriForce Reader", f"{shot.taken:%Y-%m-%d %H:%M}"), Fact("State", HEADS[type(state)][1].lower())]
+    if isinstance(state, LoadFailed):
+        told.append(Fact("Problem", *problem_and_hint(state.error)))
+    sections: list[tuple[str, Sequence[Fact]]] = [
+        ("", told),
+        ("Model", model_facts(state) if isinstance(state, Ready) else []),
+        ("Memory", _memory_facts(shot)),
+        *facts_by_card(shot),
+        (
+            "Data",
+            [
+                Fact("folder", "chosen by the user" if shot.folder_chosen else "the default"),
+                *(Fact(kept.name, amount_of(kept)) for kept in shot.kept),
+            ],
+        ),
+        ("Last answer", _answer_facts(shot)),
+        ("Last race", [Fact(lane.method, _speed(lane.stats)) for lane in shot.race.lanes] if shot.race else []),
+    ]
+    texts = ("\n".join([title, *map(_line, facts)]).lstrip() for title, facts in sections if facts)
+    return formats.with_tilde("\n\n".join(texts), shot.home)
+
+
+def _line(fact: Fact) -> str:
+    note = f" ({fact.note})" if fact.note else ""
+    return f"{fact.name + ':':<{LABEL_WIDTH}} {' '.join(f'{fact.value}{note}'.split())}"
+
+
+def _memory_facts(shot: Snapshot) -> list[Fact]:
+    rows = []
+    if isinstance(shot.state, Ready):
+        plan = shot.state.info.plan
+        rows = [Fact(row.name.split(",")[0], formats.amount(row.size_bytes)) for row in ordered(plan)]
+        rows.append(
+            Fact("planned", f"{formats.amount(plan.total_bytes)} of {formats.amount(plan.available_bytes)} free")
+        )
+    if shot.usage is not None:
+        peak = f"peak {formats.amount(shot.usage.peak_bytes)}"
+        rows.append(Fact("in use", formats.amount(shot.usage.used_bytes), peak))
+    return rows
+
+
+def _answer_facts(shot: Snapshot) -> list[Fact]:
+    if not shot.exchanges:
+        return []
+    finished = shot.exchanges[-1].finished
+    fresh = finished.prompt_tokens - finished.reused_tokens
+    return [
+        Fact("method", finished.method, finished.stop_reason),
+        Fact("prompt", f"{finished.prompt_tokens:,} tokens, {fresh:,} read in {finished.prefill_seconds:.2f} s"),
+        Fact("answer", _speed(finished.stats)),
+    ]
+
+
+def _speed(stats: DecodeStats) -> str:
+    parts = [formats.plural(stats.new_tokens, "token"), f"{formats.figure(stats.ms_per_token)} ms per token"]
+    levels = enumerate((stats.level1, stats.level2), 1)
+    parts += [f"level {number} accepted {formats.percent(level.acceptance)}" for number, level in levels if level]
+    return ", ".join(parts)
 
 
 PARTS = (
-    _told("system", system),
-    _told("report", report),
+    Part("system", lambda *of: system(snapshot(*of)), standing, tab="system", rest=0.5, aside=True),
+    Part("report", lambda *of: report(snapshot(*of)), standing, tab="system", rest=0.5, aside=True),
     Part("models-doing", doing, tab="system"),
-    Part("bring", lambda site, _: bring(site), lambda *_: None, tab="system"),
+    Part("bring", lambda site, _: bring(site), tab="system"),
     Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3, aside=True),
 )
 

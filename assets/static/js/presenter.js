@@ -14,27 +14,34 @@
   let waiting = false; // for a book
   let followed = false; // a race that runs is followed to its end
 
+  function after(milliseconds, next) {
+    cancelAnimationFrame(timer);
+    const end = performance.now() + milliseconds;
+    const look = () => (performance.now() < end ? (timer = requestAnimationFrame(look)) : next());
+    look();
+  }
+
   function scene(name) {
-    clearTimeout(timer);
+    cancelAnimationFrame(timer);
     root.dataset.scene = name;
-    if (name === "round") timer = setTimeout(() => scene("closing"), 1000 * find(".scene.round").dataset.seconds);
+    if (name === "round") after(1000 * find(".scene.round").dataset.seconds, () => scene("closing"));
   }
 
   function begin(run, count = 3) {
     scene("count");
     find(".scene.count b").textContent = count;
-    timer = setTimeout(() => {
+    after(1000, () => {
       if (count > 1) return begin(run, count - 1);
       scene("race");
       run();
-    }, 1000);
+    });
   }
 
   const live = () => window.triforceRace.start();
   const recorded = () => window.triforceRace.replay(find("#race-board .race"), 1, finish);
 
   function finish() {
-    if (presenting() && root.dataset.scene === "race" && told()) timer = setTimeout(next, FINISH);
+    if (presenting() && root.dataset.scene === "race" && told()) after(FINISH, next);
   }
 
   function next() {
@@ -67,7 +74,7 @@
       document.activeElement?.blur();
       root.requestFullscreen?.().catch(() => {}); // refused: the window is what there is
     } else {
-      clearTimeout(timer);
+      cancelAnimationFrame(timer);
       delete root.dataset.scene;
       if (document.fullscreenElement) document.exitFullscreen();
     }

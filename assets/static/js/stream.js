@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const RETRY_MS = [100, 300, 1000, 2000, 3000]; // between attempts to send an act
+  const ATTEMPTS = 8; // to send an act
   const SILENT_MS = 5000; // without a sign of life the program does not answer
   const state = new Map(); // parts by name
   const drawers = new Map(); // by the beginning of a name: how a part is drawn that is not HTML
@@ -71,6 +71,7 @@
 
   let source = null;
   let heard = 0;
+  const lost = []; // acts that did not arrive: they go out again with the next sign of life
 
   function take({ parts, whole }) {
     const names = Object.keys(parts);
@@ -98,6 +99,7 @@
     source.onmessage = ({ data }) => {
       heard = performance.now();
       root.classList.remove("silent");
+      for (const again of lost.splice(0)) again();
       take(JSON.parse(data));
       rest();
     };
@@ -135,7 +137,8 @@
 
   async function post(name, values) {
     const body = JSON.stringify({ session: session(), id: hex(12), act: name, values });
-    for (const wait of [...RETRY_MS, null]) {
+    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+      if (attempt) await new Promise((again) => lost.push(again));
       try {
         const answer = await fetch("page/act", { method: "POST", headers: { "Content-Type": "application/json" }, body, keepalive: body.length < 60000 });
         if (answer.ok) return await answer.json();
@@ -143,9 +146,8 @@
       } catch {
         // the connection broke: once more
       }
-      if (wait === null) return false;
-      await new Promise((again) => setTimeout(again, wait));
     }
+    return false;
   }
 
   // Other words on a button, until the reader does something else.

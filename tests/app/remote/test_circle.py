@@ -23,9 +23,7 @@ from app.ui.page import build_page
 from app.ui.reading.answer_footer import answer_footer
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.site import Site
-from app.ui.system.report import report
-from app.ui.system.tab import snapshot
-from app.ui.system.view import system
+from app.ui.system.tab import report, snapshot, system
 from assets.tools.commands import TOOLS
 from core.config import EngineConfig, GenerationConfig
 from core.errors import CoreError, InvalidSetting

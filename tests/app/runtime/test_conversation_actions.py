@@ -22,7 +22,7 @@ from app.runtime.prompts import with_past
 from app.runtime.recording import PARTIAL_SECONDS, AnswerComplete, BegunElsewhere, ExchangeGone, Place, Recording
 from app.runtime.sessions import OtherBook, Session
 from app.runtime.worker import EngineWorker
-from app.ui.reading.writing import Writing
+from app.ui.reading.live_strip import Writing
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.generation.events import Finished, PrefillProgress, RoundDone

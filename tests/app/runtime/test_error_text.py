@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from app.context.uploads import Upload
-from app.runtime.error_text import problem_and_hint, without_paths
-from app.runtime.worker import EngineFault, EngineWorker
+from app.runtime.error_text import EngineFault, problem_and_hint, without_paths
+from app.runtime.worker import EngineWorker
 from app.ui import render
 from app.ui.models.view import not_loaded, refused
 from app.ui.reading.book_view import failure

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from app.runtime.error_text import EngineFault
 from app.runtime.events import LoadFailed, ModelState, Ready, Waiting
 from app.runtime.jobs import MOST_WAITING, TooMuchWaits
-from app.runtime.worker import EngineFault, EngineWorker
+from app.runtime.worker import EngineWorker
 from core.generation.events import Finished
 from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, write_book
 from tests.app.runtime.test_worker import PLAIN, in_thread, wait_for

@@ -22,7 +22,7 @@ from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library.acts import once_extracted
 from app.ui.library.view import listing
-from app.ui.reading.book_view import BookView
+from app.ui.reading.book_view import book_card
 from tests.app.documents import fake_ocr
 from tests.app.documents.conftest import MakePdf, make_pdf, writer
 from tests.app.documents.fake_ocr import GATE, WAITS, write_scan
@@ -95,13 +95,13 @@ def test_a_scan_is_refused_offered_recognised_and_read(
     drop(write_scan(tmp_path / "scan.pdf", 60, 70))
     (upload,) = session.uploads.pending
     assert isinstance(upload.error, ScannedDocument) and texts(session) == []
-    html = BookView(session).html()
+    html = book_card(session)
     assert "2 of 2 pages are pictures." in html and f'data-act="recognise:{upload.number}"' in html
     events = list(worker.reading.recognise(session, str(upload.number)))
     assert any(isinstance(event, Extracting) and event.recognising for event in events)
     assert len(texts(session)) == 1 and "shade 70" in texts(session)[0] and session.uploads.pending == ()
     assert session.is_read
-    assert 'data-act="recognise' not in BookView(session).html() and "OCR" in BookView(session).html()
+    assert 'data-act="recognise' not in book_card(session) and "OCR" in book_card(session)
     assert len(uploads_left(tmp_path)) == 1
     list(worker.arrange(session.id, lambda _: Library()))
     assert uploads_left(tmp_path) == []
@@ -115,7 +115,7 @@ def test_a_book_is_replaced_where_it_stands_and_chosen_pages_stay_chosen(
     drop(tmp_path / "other.txt")
     list(worker.arrange(session.id, lambda now: now.choose(0, Pages(1, 2))))
     key = session.uploads.library.books[0].key
-    assert f'data-act="recognise:{key}"' in BookView(session).html()
+    assert f'data-act="recognise:{key}"' in book_card(session)
     assert f'data-act="recognise:{key}"' in listing(session)
     list(worker.reading.recognise(session, key))
     first, second = session.uploads.library.books
@@ -145,14 +145,14 @@ def test_stop_uses_the_pages_until_then_and_offers_the_rest(
     events = worker.reading.recognise(session, str(session.uploads.pending[0].number))
     until_page(events, 2)
     (upload,) = session.uploads.pending
-    html = BookView(session).html()
+    html = book_card(session)
     assert "page 3 of 3" in html and "left" in html and f'data-act="stop-recognising:{upload.number}"' in html
     assert list(worker.reading.recognise(session, str(upload.number))) == [], "once at a time"
     session.uploads.stop(upload.number)
     list(events)
     (book,) = session.uploads.library.books
     assert book.document.recognised_pages == (1, 2) and book.document.picture_pages == (3,)
-    assert "1 of 3 pages is a picture." in BookView(session).html()
+    assert "1 of 3 pages is a picture." in book_card(session)
     gate.unlink()
     list(worker.reading.recognise(session, book.key))
     assert session.uploads.library.books[0].document.recognised_pages == (1, 2, 3)
@@ -194,7 +194,7 @@ def test_names_are_escaped(
     drop(evil)
     (tmp_path / "other.txt").write_text("Another text, about nothing.")
     drop(tmp_path / "other.txt")
-    assert "&lt;b&gt;evil: 1 of 3 pages is a picture." in BookView(session).html()
+    assert "&lt;b&gt;evil: 1 of 3 pages is a picture." in book_card(session)
 
 
 def test_a_disk_that_is_full_fails_one_file_of_a_drop(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,8 +15,8 @@ from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library import saved
-from app.ui.library.saved_view import SavedLine, saved_list
-from app.ui.reading.book_view import BookView
+from app.ui.library.saved import saved_list
+from app.ui.reading.book_view import book_card
 from core.config import GenerationConfig
 from core.engine import Engine
 from core.generation.events import Finished, PrefillProgress
@@ -57,7 +57,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], EngineWorker]]:
 
 
 def card(session: Session) -> str:
-    return BookView(session).html()
+    return book_card(session)
 
 
 def kept(worker: EngineWorker) -> list[str]:
@@ -210,6 +210,7 @@ def test_the_list_shows_sizes_removes_and_settles_the_room(tmp_path: Path) -> No
 
 
 def test_names_of_documents_are_escaped() -> None:
-    line = SavedLine("ab12", "<script>alert(1)</script>", 10, 2048, 0.0, 1.0)
-    shown = saved_list([line], 1 << 30, ["<b>"], now=60.0)
+    evil = "<script>alert(1)</script>"
+    line = SimpleNamespace(id="ab12", name=evil, label=SimpleNamespace(num_tokens=10), size_bytes=2048, used=0.0)
+    shown = saved_list([cast(Any, line)], 1 << 30, ["<b>"], now=60.0)
     assert "<script>" not in shown and "&lt;b&gt;" in shown and "used 1 min" in shown

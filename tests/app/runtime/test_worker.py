@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.context.context_documents import Library
+from app.runtime.error_text import EngineFault
 from app.runtime.events import (
     AnswerBegun,
     LibraryTooLong,
@@ -22,7 +23,7 @@ from app.runtime.events import (
     WorkerEvent,
 )
 from app.runtime.sessions import NoBook, SessionGone
-from app.runtime.worker import EngineFault, EngineWorker
+from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig, SamplingParams
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion, UnknownModel
 from core.generation.events import Finished, PrefillProgress, RoundDone

@@ -8,7 +8,7 @@ from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library.page_viewer import Wanted, preview
 from app.ui.library.view import MOST_SHOWN, incoming, listing
-from app.ui.reading.book_view import BookView
+from app.ui.reading.book_view import book_card
 from app.ui.reading.chat_view import exchanges
 from app.ui.retrieval_map.view import MOST_BARS, MOST_TOP, opened_page, where
 from core.config import GenerationConfig
@@ -38,7 +38,7 @@ def a_document() -> Document:
 def drawn(session: Session) -> str:
     """All that the page shows of a book that nobody has looked into."""
     chat = json.dumps(exchanges(session))
-    return BookView(session).html() + incoming(session) + listing(session) + where(session) + chat
+    return book_card(session) + incoming(session) + listing(session) + where(session) + chat
 
 
 def test_what_is_drawn_stays_small_and_pages_come_one_by_one(start_worker: Callable[..., EngineWorker]) -> None:

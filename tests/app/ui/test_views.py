@@ -20,14 +20,11 @@ from app.runtime.sessions import Session
 from app.ui.header import masthead, notice
 from app.ui.library.page_viewer import preview
 from app.ui.library.view import incoming, listing
-from app.ui.reading.book_view import BookView
+from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.budget_view import budget
-from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, chat, exchanges, live, live_texts
+from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, chat, exchanges, live, live_texts, welcome
 from app.ui.reading.checklist_view import checklist
-from app.ui.reading.live_strip import LiveStrip
-from app.ui.reading.waiting import AnswerWait, until, waits_for
-from app.ui.reading.welcome import welcome
-from app.ui.reading.writing import Writing
+from app.ui.reading.live_strip import LiveStrip, Writing, until, waits_for
 from app.ui.shown import shown_of
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
@@ -76,50 +73,50 @@ def progress(done: int, *, reused: int = 0, total: int = 8124) -> PrefillProgres
 
 def test_the_card_shows_every_state_of_a_book() -> None:
     session = Session("x")
-    assert "No book yet" in BookView(session).html() and not BookView(session).reading
+    assert "No book yet" in book_card(session) and not session.is_reading
     (upload,) = session.uploads.expect(["book.pdf"])
-    assert "book.pdf" in BookView(session).html() and BookView(session).reading
+    assert "book.pdf" in book_card(session) and session.is_reading
     upload.stage, upload.num_done, upload.num_pages = "extracting", 2, 12
-    assert "page 3 of 12" in BookView(session).html()
+    assert "page 3 of 12" in book_card(session)
     upload.stage = "extracted"
-    assert "Waits to be counted" in BookView(session).html()
+    assert "Waits to be counted" in book_card(session)
     upload.stage = "counting"
-    assert "Counting tokens" in BookView(session).html()
+    assert "Counting tokens" in book_card(session)
     session = a_session(a_document(warnings=("2 pages are images.",)), num_read=0)
     session.doing = progress(0)
-    html = BookView(session).html()
+    html = book_card(session)
     assert "3 pages · 8,123 tokens" in html and "Room for about 48 pages at once" in html
     assert "2 pages are images." in html
     session.doing = progress(2048)
-    html = BookView(session).html()
-    assert "25% · a few seconds left" in html and BookView(session).reading
+    html = book_card(session)
+    assert "25% · a few seconds left" in html and session.is_reading
     assert "2,048 of 8,124 tokens, 1,000 a second so far" in html, "tokens are in the tooltip"
     session.doing, session.num_read, session.read_seconds = None, 8124, 8.1
-    view = BookView(session)
-    assert "Read once, in 8.1 s" in view.html() and not view.reading and not view.paused
+    assert "Read once, in 8.1 s" in book_card(session) and not session.is_reading and not is_paused(session)
 
 
 def test_the_card_says_how_far_a_stopped_reading_came() -> None:
-    view = BookView(a_session(num_read=2048))
-    assert view.paused and "Stopped at 25%" in view.html() and "2,048 of 8,124 tokens" in view.html()
+    session = a_session(num_read=2048)
+    assert is_paused(session) and "Stopped at 25%" in book_card(session)
+    assert "2,048 of 8,124 tokens" in book_card(session)
 
 
 def test_a_file_that_failed_shows_problem_and_action_and_keeps_the_book() -> None:
     session = a_session(a_document("The old one"))
     (upload,) = session.uploads.expect(["new.pdf"])
     upload.fail(EmptyDocument("new.pdf is empty.", hint="Choose a file with text in it."))
-    html = BookView(session).html()
+    html = book_card(session)
     assert "new.pdf is empty." in html and "Choose a file with text" in html and "The book below stays open" in html
     assert "The old one" in html and f"dismiss:{upload.number}" in html
     session.uploads.dismiss(upload.number)
-    assert "new.pdf" not in BookView(session).html()
+    assert "new.pdf" not in book_card(session)
 
 
 @pytest.mark.parametrize("reason", ["loading", "own job", "another page"])
 def test_the_card_says_what_it_waits_for(reason: Any) -> None:
     session = a_session(num_read=0)
     session.doing = Waiting(reason, 1)
-    assert "Waits" in BookView(session).html()
+    assert "Waiting until" in book_card(session) or "Queued" in book_card(session)
 
 
 def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_read() -> None:
@@ -130,13 +127,13 @@ def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_rea
     fit = Fit(books=200, frame=2, talk=30, reserve=50, context=270, possible=300)
     offer = Offer(book=1, choice=Pages(1, 2), label="pages 1–2", num_tokens=20, total_tokens=70)
     session.uploads.fit = replace(fit, offers=(offer,))
-    html, listed = BookView(session).html(), checklist(session)
+    html, listed = book_card(session), checklist(session)
     key = session.uploads.library.books[1].key
     assert "282 tokens, the context holds 270" in html and "Nothing is cut by itself" in html
     assert "Until then questions go to A book." in html and "data-choosing" in html
     assert f'data-act="choose:{key}:#1-#2"' in listed and "Two: pages 1–2" in listed and "20 tokens" in listed
     assert "Only A book" in listed and 'data-act="fresh"' in listed, "without the conversation it would fit"
-    assert not BookView(session).paused
+    assert not is_paused(session)
 
 
 def test_the_budget_is_told_in_pages_like_those_that_are_open_and_in_tokens() -> None:
@@ -167,7 +164,7 @@ def test_nothing_of_a_book_is_html() -> None:
         )
         session.uploads.settled, session.uploads.fit = session.uploads.library, fit
         key = session.uploads.library.books[0].key
-        html = BookView(session).html() + incoming(session) + listing(session) + preview(session, key, 1)
+        html = book_card(session) + incoming(session) + listing(session) + preview(session, key, 1)
         html += checklist(session)
         assert "<img" not in html and html.count("&lt;img") > 8
     assert coming.stage == "waiting"
@@ -209,7 +206,6 @@ def test_the_strip_tells_who_is_first() -> None:
     assert "Queued: another page first" in strip.apply([Waiting("another page", 1)]).html()
     assert "Queued: 2 other pages first" in strip.apply([Waiting("another page", 2)]).html()
     assert "until the book is read" in strip.apply([Waiting("own job", 0)]).html()
-    assert "Stopped before the first word" in strip.end().html()
 
 
 # -------------------- the conversation
@@ -325,17 +321,17 @@ def test_a_time_that_is_an_estimate_is_told_as_one(seconds: float, told: str) ->
 
 def test_the_bubble_says_why_there_is_no_word_yet() -> None:
     session = a_session(num_read=0)
-    wait = AnswerWait(session)
-    assert wait.html() == ""
+    wait = LiveStrip("triforce")
+    assert wait.bubble(session) == ""
     session.doing = progress(2048)
-    html = wait.apply([Waiting("own job", 0)]).html()
+    html = wait.apply([Waiting("own job", 0)]).bubble(session)
     assert "Waiting until the book is read" in html and "25% · a few seconds left" in html
-    assert "until" not in wait.apply([Waiting("another page", 1)]).html().replace("Waiting until", "")
+    assert "until" not in wait.apply([Waiting("another page", 1)]).bubble(session).replace("Waiting until", "")
     wait.apply([AnswerBegun(num_book=8123, num_read_before=8123)])
-    assert wait.html() == "", "its turn has come, and nothing was read for it yet"
-    assert "Reading the book again: another page used the model · " in wait.apply([progress(2048)]).html()
+    assert wait.bubble(session) == "", "its turn has come, and nothing was read for it yet"
+    assert "Reading the book again: another page used the model · " in wait.apply([progress(2048)]).bubble(session)
     short = replace(progress(8100), reused_tokens=8000)
-    assert wait.apply([short]).html() == '<div class="waits">Reading the question</div>'
+    assert wait.apply([short]).bubble(session) == '<div class="waits">Reading the question</div>'
 
 
 def test_a_notice_comes_only_after_a_long_reading() -> None:
@@ -347,22 +343,22 @@ def test_a_notice_comes_only_after_a_long_reading() -> None:
 def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:
     session = a_session()
     session.read_seconds = 0.1
-    assert "Read once, in 0.1 s." in BookView(session).html()
+    assert "Read once, in 0.1 s." in book_card(session)
     session.num_reused = 8123
-    html = BookView(session).html()
+    html = book_card(session)
     assert "Opened again in 0.1 s: it was still in memory." in html and "Read once" not in html
     session.read_seconds = 0.0
-    assert "Opened again at once: it was still in memory." in BookView(session).html()
+    assert "Opened again at once: it was still in memory." in book_card(session)
     session.num_reused, session.read_seconds = 4062, 0.1
-    assert "Read in 0.1 s: 50% of it was still in memory." in BookView(session).html()
+    assert "Read in 0.1 s: 50% of it was still in memory." in book_card(session)
 
 
 def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:
     session = Session("x", doing=Waiting("loading", 0))
-    assert not BookView(session).reading and "Waits" not in BookView(session).html()
+    assert not session.is_reading and "Waiting" not in book_card(session)
     assert "Ask a whole book" in welcome(session)
     session.uploads.expect(["book.txt"])
-    assert BookView(session).reading and "The book is being opened" in welcome(session)
+    assert session.is_reading and "The book is being opened" in welcome(session)
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))

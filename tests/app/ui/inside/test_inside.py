@@ -15,9 +15,9 @@ from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
 from app.ui.charts import Bar, Column, Segment, bars, columns
-from app.ui.inside.tab import PARTS, view
 from app.ui.inside.view import (
     EMPTY,
+    PARTS,
     SOURCES,
     bytes_chart,
     inside,
@@ -25,6 +25,7 @@ from app.ui.inside.view import (
     provenance,
     rounds_chart,
     time_chart,
+    view,
 )
 from app.ui.site import Drawer
 from core.config import GenerationConfig
@@ -194,7 +195,7 @@ def test_nothing_is_drawn_twice(
     worker: EngineWorker, engine: FakeEngine, session_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, drawn = PageOf(worker, session_id), []
-    monkeypatch.setattr("app.ui.inside.tab.view", lambda session: drawn.append("") or view(session))
+    monkeypatch.setattr("app.ui.inside.view.view", lambda session: drawn.append("") or view(session))
     parts = tuple(replace(part, rest=0.0) for part in PARTS if part.name == "inside")
     drawer = Drawer(page.site, page.session, "inside", parts)
     engine.enqueue("One | two")

@@ -12,10 +12,9 @@ from app.documents.document import Document, make_pages
 from app.runtime.events import BookOpened
 from app.runtime.sessions import Session
 from app.ui.library.acts import search
-from app.ui.library.find_view import MOST_SHOWN, STEP
 from app.ui.library.page_viewer import preview
-from app.ui.library.view import listing
-from app.ui.reading.book_view import BookView
+from app.ui.library.view import MOST_HITS, STEP, listing
+from app.ui.reading.book_view import book_card
 from app.ui.shown import shown_of
 from tests.app.fakes import FakeEngine, worker_held, write_book
 
@@ -83,7 +82,7 @@ def test_many_hits_come_in_steps() -> None:
     assert html.count('class="hit"') == STEP and "5,000 hits, the first 100 below" in html
     assert f'data-find-more="{2 * STEP}"' in html
     most = searched(session, f"{'9' * 5000}::gull")
-    assert most.count('class="hit"') == MOST_SHOWN and "More words narrow" in most and "find-more" not in most
+    assert most.count('class="hit"') == MOST_HITS and "More words narrow" in most and "find-more" not in most
 
 
 def test_what_is_no_search_shows_nothing() -> None:
@@ -155,7 +154,7 @@ def test_what_a_file_says_of_itself_is_escaped_and_its_text_has_language_and_dir
     )
     session = a_session(document)
     key = session.uploads.library.books[0].key
-    row, card, page = listing(session), BookView(session).html(), preview(session, key, 1)
+    row, card, page = listing(session), book_card(session), preview(session, key, 1)
     for html in (row, card, page):
         assert "<img src=x" not in html and 'onload="' not in html and "<b id=x" not in html
     assert "by &lt;img" in row and "by &lt;img" in card and "and 1 more" in row

@@ -24,9 +24,8 @@ from app.runtime.worker import EngineWorker
 from app.ui.acts import ActRequest, Acts
 from app.ui.library.acts import ACTS, changes
 from app.ui.library.page_viewer import preview
-from app.ui.library.tab import PARTS
-from app.ui.library.view import incoming, listing
-from app.ui.reading.book_view import BookView
+from app.ui.library.view import PARTS, incoming, listing
+from app.ui.reading.book_view import book_card
 from app.ui.reading.checklist_view import checklist
 from app.ui.retrieval_map.view import where
 from app.ui.shown import shown_of
@@ -192,7 +191,7 @@ def test_a_page_that_is_left_says_later_what_did_not_come(worker: EngineWorker, 
     next(events)
     events.close()  # type: ignore[attr-defined]
     assert {one.stage for one in session.uploads.pending} <= {"failed", "extracted"}
-    assert "other.txt was not opened" in BookView(session).html() and not BookView(session).reading
+    assert "other.txt was not opened" in book_card(session) and not session.is_reading
     assert "other.txt was not opened" in incoming(session)
 
 
@@ -202,10 +201,7 @@ def test_the_same_text_is_refused_in_one_line(worker: EngineWorker, tmp_path: Pa
     session = worker.sessions.get(session_id)
     (refused,) = session.uploads.pending
     assert isinstance(refused.error, AlreadyThere)
-    assert (
-        "copy.txt holds the same text as book.txt." in BookView(session).html()
-        and len(session.uploads.library.books) == 1
-    )
+    assert "copy.txt holds the same text as book.txt." in book_card(session) and len(session.uploads.library.books) == 1
 
 
 @pytest.mark.parametrize(
@@ -244,7 +240,7 @@ def test_a_long_conversation_makes_a_shelf_too_long_and_a_new_one_lets_it_fit(
     list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 150, "other.txt")))
     assert session.uploads.too_long and len(session.exchanges) == 1
     assert 'data-act="fresh"' in checklist(session)
-    assert f"{session.num_talk:,} tokens" in BookView(session).html()
+    assert f"{session.num_talk:,} tokens" in book_card(session)
     worker.clear(session_id)
     session.uploads.settled = Library()
     list(worker.read_book(session_id))
@@ -285,7 +281,7 @@ def test_a_thousand_pages_neither_slow_the_page_nor_reach_it(num_chapters: int) 
         assert session.uploads.too_long == (context == 100_000)
         begun = time.process_time()
         key = session.uploads.library.books[0].key
-        drawn = BookView(session).html() + incoming(session) + listing(session) + where(session)
+        drawn = book_card(session) + incoming(session) + listing(session) + where(session)
         page = preview(session, key, 500)
         assert time.process_time() - begun < 0.5, "on a slow machine; 15 ms on a quick one"
         assert len(drawn) < 60_000 and "A page of some words" not in drawn

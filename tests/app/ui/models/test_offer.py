@@ -17,7 +17,7 @@ from app.runtime.worker import EngineWorker
 from app.ui.models.offer import ModelOffer, best
 from app.ui.models.rows import Fit, ModelRow
 from app.ui.models.speeds import Speeds
-from app.ui.reading.book_view import BookView
+from app.ui.reading.book_view import book_card
 from app.ui.reading.parts import problem
 from app.ui.shown import shown_of
 from app.ui.site import Site
@@ -108,7 +108,7 @@ def test_a_book_of_another_kind_brings_the_offer_and_nothing_is_asked(
     told = text_of(shown)
     assert "The full model tiny suits this machine best." in told
     assert told.count(session.book.note) == 1 and session.book.note.startswith(LIMITS)
-    assert "demonstration" not in BookView(session).html(), "said once, above the chat"
+    assert "demonstration" not in book_card(session), "said once, above the chat"
     assert "about 6.00 MB to download" in told and "tokens a second" in told and EVIL not in shown
     assert 'data-act="offer-get:tiny"' in shown and 'data-tab="System"' in shown
     session.declined_offer = True

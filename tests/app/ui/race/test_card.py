@@ -15,7 +15,7 @@ from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
 from app.ui.race.card import card_html, passages
 from app.ui.race.report import Setting, report_html
-from app.ui.race.saving import race_file
+from app.ui.saving import race_file
 from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
 from tests.app.ui.race.test_race import EVIL, PAIR, config, raced, run
 

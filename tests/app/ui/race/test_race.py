@@ -17,12 +17,11 @@ from app.runtime.events import Pause, RaceBegun, RaceEnded, Waiting, WorkerEvent
 from app.runtime.race_job import first_lanes
 from app.runtime.trace import Judgement, Point, Race, Trace, first_difference, lead
 from app.runtime.worker import EngineWorker
-from app.ui.race.acts import race_configs
 from app.ui.race.result import SHORT_TOKENS, result, winner
-from app.ui.race.saving import race_file
 from app.ui.race.stage import opening, scenes, typical_round
-from app.ui.race.tab import PARTS, lane_choices
+from app.ui.race.tab import PARTS, lane_choices, race_configs
 from app.ui.race.view import RaceView, replay_points, verdict_line
+from app.ui.saving import race_file
 from app.ui.site import Drawer
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import LOSSY_METHODS, METHODS
@@ -271,7 +270,9 @@ def test_the_board_follows_a_race(worker: EngineWorker, engine: FakeEngine, sess
         shown.append(view.apply([event]).html())
         if "data-live>1</b> tokens" in shown[-1]:
             engine.writing.set()
-    assert any("Reading the question" in html for html in shown)
+    lanes = tuple(Trace("How?", one.method) for one in PAIR)
+    begun = Race("How?", lanes, tuple(PAIR), None, book="A book", num_book=9, num_read_before=9)
+    assert "Reading the question" in RaceView(begun).html()
     assert any("Racing, in fair turns" in html and "at the end, token by token" in html for html in shown)
     last = text_of(shown[-1])
     assert "Finished · the book was read once for all lanes" in last

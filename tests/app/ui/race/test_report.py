@@ -14,7 +14,7 @@ from app.runtime.trace import Race
 from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
 from app.ui.race.report import Setting, report_html, report_json
-from app.ui.race.saving import race_file
+from app.ui.saving import race_file
 from core.config import GenerationConfig, SamplingParams
 from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
 from tests.app.ui.race.test_race import EVIL, config, raced, run

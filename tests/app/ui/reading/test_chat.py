@@ -21,7 +21,7 @@ from app.ui.reading import settings
 from app.ui.reading.answer_footer import answer_footer, question_footer
 from app.ui.reading.chat_view import exchanges
 from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list, editing_notice
-from app.ui.reading.writing import Writing
+from app.ui.reading.live_strip import Writing
 from app.ui.saving import saved
 from core.config import SamplingParams, SpeculationConfig
 from core.decoding.registry import FASTEST

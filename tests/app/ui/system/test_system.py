@@ -19,22 +19,15 @@ from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
 from app.ui.site import Site
-from app.ui.system.expected_speed import expect
 from app.ui.system.facts import PARTS, Kept, Snapshot, Usage, weight_facts
-from app.ui.system.report import report
 from app.ui.system.tab import PARTS as TAB_PARTS
-from app.ui.system.tab import data_folder, kept_in
-from app.ui.system.view import system
+from app.ui.system.tab import data_folder, kept_in, report, system
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.errors import NotEnoughMemory
 from core.models.hub.catalog import find
 from core.models.loader import read_dims
-from core.planning.choices import Choice
-from core.planning.devices import Bandwidths, RowCosts
-from core.planning.forecast import PUBLISHED
 from core.planning.hardware import Gpu, Machine
-from core.planning.measured import Processor
 from core.planning.plan import make_plan
 from core.planning.sizes import DRAFTING_WEIGHTS
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, lane_stats, opened, write_book
@@ -204,52 +197,6 @@ def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
     assert "folder:            chosen by the user" in told
 
 
-def test_speed_is_expected_from_plain_decoding_seen_here_else_from_what_was_measured(
-    ready: Ready, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rates = Bandwidths(Choice(10e9, "measured on this processor"), None, rows=RowCosts(0.1, 1e-9, 1e-9))
-    monkeypatch.setattr(Processor, "rates", lambda self: rates)
-    measured = expect(ready, [], (None, None))
-    assert "measured on this processor" in measured.bandwidth_because and measured.context == 4096
-    assert PUBLISHED.because in measured.acceptance_because and "another model" in measured.acceptance_because
-    assert measured.bandwidth_bytes_per_second == 10e9
-    plain = [("autoregressive", lane_stats(tokens, "autoregressive")) for tokens in (3, 5)]
-    found = expect(ready, [*plain, ("triforce", lane_stats(9, "triforce"))], (None, 0.9))
-    # a pass took 80 ms, 4 layers of 0.2 ms of it fixed, read 300 MiB of weights and 16 MiB of cache, and computed with
-    # 4 Mi numbers of it for 2 ns each
-    rate = (316 << 20) / (0.08 - 0.0008 - (4 << 20) * 2e-9)
-    assert found.bandwidth_bytes_per_second == pytest.approx(rate) and "over 8 passes" in found.bandwidth_because
-    # at 4,096 tokens of 2 KiB it reads 308 MiB
-    assert found.plain_ms_per_token == pytest.approx(1e3 * (0.0008 + (308 << 20) / rate + (2 << 20) * 2e-9))
-    assert (found.acceptance1, found.acceptance2) == (PUBLISHED.level1, 0.9) and "seen" in found.acceptance_because
-    assert found.gamma2 == 0 and found.triforce_ms_per_token == found.plain_ms_per_token, (
-        "weights are all that it reads"
-    )
-    assert "TriForce no guess pays" in text_of(system(shot(ready, expected=found)))
-
-
-def test_plain_decoding_that_was_too_quick_to_tell_a_bandwidth_is_not_said_to_be_missing(ready: Ready) -> None:
-    quick = replace(lane_stats(9, "autoregressive"), decode_seconds=1e-6)
-    found = expect(ready, [("autoregressive", quick)], (None, None)).bandwidth_because
-    assert "not done here" not in found and "took less here than the fixed cost" in found
-
-
-def test_a_model_without_a_draft_is_expected_without_one() -> None:
-    engine = FakeEngine(has_draft=False)
-    found = expect(Ready(cast(Any, engine.info), MACHINE, 4096), [], (None, 0.9))
-    assert found.acceptance1 is None and found.gamma1 == 0
-
-
-def test_the_pair_that_comes_along_is_expected_to_accept_what_was_measured(ready: Ready, engine: FakeEngine) -> None:
-    engine.info.model = "harbour"
-    found = expect(ready, [], (None, None))
-    assert (found.acceptance1, found.acceptance2) == find("harbour").acceptance
-    html = text_of(system(shot(ready, expected=found)))
-    assert "At 4,096 tokens" in html and "Acceptance 60% / 93% measured with this pair" in html
-    assert f"Memory {found.bandwidth_bytes_per_second / 1e9:.1f} GB/s measured on this processor" in html
-    assert "Expected" in report(shot(ready, expected=found))
-
-
 def test_what_the_host_attends_to_is_told_with_its_reason(ready: Ready, engine: FakeEngine) -> None:
     engine.info.host_memory = SimpleNamespace(value="pinned", because="copies run beside computing")
     engine.info.plan.cpu_attention = SimpleNamespace(value=0.35, because="measured: both end together")
@@ -257,9 +204,6 @@ def test_what_the_host_attends_to_is_told_with_its_reason(ready: Ready, engine: 
     html = text_of(system(shot(ready)))
     assert "Host attends to 35% of it measured: both end together" in html
     assert "Host attends:" in report(shot(ready)) and "to 35% of it" in report(shot(ready))
-    found = expect(ready, [], (None, None))
-    assert found.host_bytes_per_full_pass == round(0.35 * 4096 * 2048)
-    assert found.link_bytes_per_full_pass == 4096 * 2048 - found.host_bytes_per_full_pass
 
 
 def test_what_was_measured_here_is_told_by_context_and_method(ready: Ready) -> None:
