@@ -264,7 +264,7 @@ def _line(fact: Fact) -> str:
 
 def _memory_facts(shot: Snapshot) -> list[Fact]:
     rows = []
-    if isinstance(shot.state, Ready):
+    if isinstance(shot.state, Ready) and not shot.state.info.elsewhere:
         plan = shot.state.info.plan
         rows = [Fact(row.name.split(",")[0], formats.amount(row.size_bytes)) for row in ordered(plan)]
         rows.append(
