@@ -37,55 +37,55 @@ def reference(file: Path) -> str:
     return done.stdout.decode()
 
 
-def by_odfdo(file: Path) -> str:
+def _by_odfdo(file: Path) -> str:
     return str(import_module("odfdo").Document(file).get_formatted_text())
 
 
-def by_striprtf(file: Path) -> str:
+def _by_striprtf(file: Path) -> str:
     return str(import_module("striprtf.striprtf").rtf_to_text(file.read_text("latin-1"), errors="replace"))
 
 
-def by_python_pptx(file: Path) -> str:
+def _by_python_pptx(file: Path) -> str:
     shapes = [shape for slide in import_module("pptx").Presentation(str(file)).slides for shape in slide.shapes]
     cells = (cell.text for shape in shapes if shape.has_table for row in shape.table.rows for cell in row.cells)
     return "\n".join([*(shape.text_frame.text for shape in shapes if shape.has_text_frame), *cells])
 
 
-def by_python_docx(file: Path) -> str:
+def _by_python_docx(file: Path) -> str:
     document = import_module("docx").Document(str(file))
     cells = (cell.text for table in document.tables for row in table.rows for cell in row.cells)
     return "\n".join([*(paragraph.text for paragraph in document.paragraphs), *cells])
 
 
-def by_mammoth(file: Path) -> str:
+def _by_mammoth(file: Path) -> str:
     mammoth = import_module("mammoth")
     with file.open("rb") as stream:
         return str(mammoth.extract_raw_text(stream).value)
 
 
-def by_ebooklib(file: Path) -> str:
+def _by_ebooklib(file: Path) -> str:
     items = import_module("ebooklib.epub").read_epub(str(file)).get_items_of_type(9)  # documents
     return "\n".join(import_module("bs4").BeautifulSoup(item.get_content(), "lxml").get_text(" ") for item in items)
 
 
-def by_trafilatura(file: Path) -> str:
+def _by_trafilatura(file: Path) -> str:
     extract = import_module("trafilatura").extract
     return str(extract(file.read_text(errors="replace"), include_comments=False, favor_recall=True) or "")
 
 
-def by_selectolax(file: Path) -> str:
+def _by_selectolax(file: Path) -> str:
     tree = import_module("selectolax.lexbor").LexborHTMLParser(file.read_text(errors="replace"))
     tree.strip_tags(["script", "style", "head"])
     return str(tree.body.text(separator=" "))
 
 
 OTHERS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
-    ".odt": {"odfdo": by_odfdo},
-    ".rtf": {"striprtf": by_striprtf},
-    ".pptx": {"python-pptx": by_python_pptx},
-    ".docx": {"python-docx": by_python_docx, "mammoth": by_mammoth},
-    ".epub": {"ebooklib": by_ebooklib},
-    ".html": {"trafilatura": by_trafilatura, "selectolax": by_selectolax},
+    ".odt": {"odfdo": _by_odfdo},
+    ".rtf": {"striprtf": _by_striprtf},
+    ".pptx": {"python-pptx": _by_python_pptx},
+    ".docx": {"python-docx": _by_python_docx, "mammoth": _by_mammoth},
+    ".epub": {"ebooklib": _by_ebooklib},
+    ".html": {"trafilatura": _by_trafilatura, "selectolax": _by_selectolax},
     ".fb2": {},
 }
 

@@ -1,7 +1,7 @@
 from collections import Counter
 
-from tests.app.documents.conftest import MakePdf
 from assets.tools.documents.makers import measure, num_lost
+from tests.app.documents.conftest import MakePdf
 
 LINES = [f"The old pilot counted the boats on evening number {number} of his life." for number in range(9)]
 
