@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from torch import Tensor
 
-from assets.tools.bench.choices import AHEAD, ChosenOnce, Hindsight
-from core.caches.policies import SELECTION_POLICIES, TopChunks
+from assets.tools.bench.choices import AHEAD, Hindsight
+from core.caches.policies import SELECTION_POLICIES
 from core.config import RetrievalConfig
 
 CONFIG = RetrievalConfig(budget=256, local_window=32, query_window=2)
@@ -30,21 +29,6 @@ class Full:
 
     def keys(self, layer: int, count: int) -> Tensor:
         return self.all_keys[:, :count]
-
-
-def test_a_choice_stays_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    full, numbers = Full(), iter(range(100))
-
-    def numbered(self: TopChunks, num_eligible: int, scaling: float) -> Tensor:
-        return torch.full((1, 2, 3), next(numbers))
-
-    monkeypatch.setattr(TopChunks, "choose", numbered)
-    policy = ChosenOnce(full, CONFIG)  # type: ignore[arg-type]
-    seen = []
-    for length in (200, 209, 230, 200, 201, 300, 301, 301):
-        full.length = length
-        seen.append(int(policy.choose(length // 8, 0.1)[0, 0, 0]))
-    assert seen == [0, 0, 0, 1, 1, 2, 2, 3], "another answer, or a text of another length, gets another choice"
 
 
 def test_hindsight_takes_the_queries_to_come_once_it_has_seen_them() -> None:

@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 import launch as launcher
 from assets.tools.bench import command as bench
@@ -154,27 +152,6 @@ def test_bars_of_speed_are_the_rows_numbers_with_their_speedup() -> None:
     assert sorted(legend) == sorted(plot.WORDS[method] for method in expected)
 
 
-@pytest.mark.parametrize("suite", ["speed", "offload", "page", "recall", "ablation"])
-def test_words_never_lie_on_one_another(suite: str) -> None:
-    figure = draw(crowded(suite))
-    figure.canvas.draw()
-    texts: list[Text] = [*figure.texts, *figure.legends[0].get_texts()]
-    for axes in figure.axes:
-        low, high = axes.get_ylim()
-        values = [label for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high or low > high]
-        ticks = [*axes.get_xticklabels(), *axes.get_xticklabels(minor=True)] if low < high else []
-        texts += [*axes.texts, *values, *ticks, axes.xaxis.label, axes.yaxis.label, axes.title]
-        texts += [child for child in axes.get_children() if isinstance(child, Text) and child not in texts]
-    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
-    assert len(boxes) > 40
-    inside = figure.bbox
-    for words, box in boxes:
-        assert inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1, words
-    for (one, a), (other, b) in itertools.combinations(boxes, 2):
-        wide, high = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
-        assert wide <= 0.5 or high <= 0.5, f"{one!r} lies on {other!r}"  # half a dot of a hundred an inch
-
-
 # -------------------- the command
 
 
@@ -197,23 +174,6 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
 
     monkeypatch.setattr(bench, "start_suite", lambda args, engine: ({}, interrupted()))
     return rows
-
-
-def test_an_interrupted_run_is_drawn_as_such(
-    measured: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured.append(Row())
-    charts: list[bars.Chart] = []
-    real = bars.draw
-    monkeypatch.setattr(plot, "bars", SimpleNamespace(draw=lambda chart: (charts.append(chart), real(chart))[1]))
-    path = tmp_path / "F.png"
-    assert launcher.main(["bench", "--json", "--plot", str(path), "--no-venv"]) == 130
-    captured = capsys.readouterr()
-    assert path.read_bytes().startswith(BEGINNINGS[".png"]) and str(path) in captured.err
-    document = json.loads(captured.out)
-    assert document["complete"] is False and document["config"]["device"] in ("cpu", "cuda")
-    (chart,) = charts
-    assert chart.warning.startswith("Incomplete") and chart.groups[0].bars[0].value == 12.5
 
 
 def test_a_picture_that_cannot_be_written_loses_no_result(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from assets.tools.books.files import NotWritten, check_free, write_together
+from assets.tools.books.files import NotWritten, write_together
 
 
 def test_a_failure_leaves_neither_new_files_nor_half_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,13 +22,3 @@ def test_a_failure_leaves_neither_new_files_nor_half_ones(tmp_path: Path, monkey
     with pytest.raises(NotWritten, match=r"b\.json cannot be written \(No space left on device\)"):
         write_together({tmp_path / "a.txt": b"one", tmp_path / "b.json": b"two"})
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"a.txt": b"before"}
-
-
-def test_what_exists_is_replaced_only_when_that_is_wanted(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").touch()
-    (tmp_path / "link.txt").symlink_to(tmp_path / "nowhere")
-    check_free([tmp_path / "b.txt"], force=False)
-    check_free([tmp_path / "a.txt", tmp_path / "link.txt"], force=True)
-    for name in ("a.txt", "link.txt"):
-        with pytest.raises(NotWritten, match="exists already"):
-            check_free([tmp_path / "b.txt", tmp_path / name], force=False)
