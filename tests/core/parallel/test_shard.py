@@ -18,6 +18,7 @@ from core.engine import NEAR_TIE_GAP
 from core.errors import UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.models.head_layout import SHARED, is_divisible
+from core.models.loader import dims_of
 from core.parallel.shard import SharedInputs, cut
 from tests.core.models.tiny_families import FULL, tiny_family
 from tests.core.toys import CPU, FAMILIES, random_prompt, tiny_config, tiny_model
@@ -44,13 +45,14 @@ class Sums:
 def logits_of(config: PreTrainedConfig, num_ranks: int, add: Callable[[Tensor, int], None]) -> list[Tensor]:
     """Logits of some chunks and some rows at once on each rank, [ranks] of [20, V]."""
     sizes, tokens = cast(Any, config), Context(random_prompt(90))
+    head_dim = dims_of(config, "toy", weight_bytes=0).head_dim
 
     def run(rank: int) -> Tensor:
         model = models[rank]
         if num_ranks > 1:
             cut(model, rank, num_ranks, partial(add, rank=rank))
         heads = (sizes.num_attention_heads // num_ranks, sizes.num_key_value_heads // num_ranks)
-        cache = FullCache(KVShape(sizes.num_hidden_layers, *heads, sizes.head_dim, torch.float32, CPU), 128, 8)
+        cache = FullCache(KVShape(sizes.num_hidden_layers, *heads, head_dim, torch.float32, CPU), 128, 8)
         judge = CachedModel("full", model, cache, CPU)
         judge.feed(tokens, range(0, 50), 1)
         judge.feed(tokens, range(50, 70), 1)
