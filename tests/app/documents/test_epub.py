@@ -13,6 +13,8 @@ from app.documents.errors import (
 )
 from tests.app.documents.conftest import CONTAINER, MakeEpub, package, section
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 PARAGRAPH = f"<p>{' '.join(['The pilot counted the boats.'] * 20)}</p>"
 
 

@@ -8,6 +8,8 @@ from app.documents import read_documents
 from app.documents.errors import UnsupportedFormat
 from app.documents.sniff import describe, names_in, sniff
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 OPEN_HEAD = b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/vnd.oasis.opendocument."
 OFFICE_HEAD = b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml" + bytes(40)
 

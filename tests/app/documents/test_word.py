@@ -16,6 +16,8 @@ from app.documents.errors import (
     UnsupportedFormat,
 )
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 PACKAGE = "http://schemas.openxmlformats.org/package/2006"
