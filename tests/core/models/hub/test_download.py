@@ -289,6 +289,22 @@ def test_a_model_of_the_catalogue_comes_at_its_commit(
     assert hub.revisions == [row.commit]
 
 
+def test_the_hub_s_own_download_keeps_no_part(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails, the hub's library goes on where it was cut: take ours away."""
+    from huggingface_hub import hf_hub_download, utils
+
+    class Stops(utils.tqdm):
+        """A progress that somebody ends, as Stop does."""
+
+        def update(self, n: float | None = 1) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(constants, "ENDPOINT", constants.HUGGINGFACE_CO_URL_TEMPLATE.partition("/{")[0])
+    with pytest.raises(KeyboardInterrupt):
+        hf_hub_download(REPO, WEIGHTS, cache_dir=store.cache_folder(), endpoint=hub.endpoint, tqdm_class=Stops)
+    assert not store.has_parts(REPO)
+
+
 def test_removing_takes_everything_and_says_how_much(hub: ToyHub) -> None:
     fetch()
     assert store.remove(REPO) >= SIZE
