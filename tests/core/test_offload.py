@@ -18,9 +18,11 @@ from core.engine import Engine
 from core.errors import NotEnoughMemory
 from core.generation.events import Finished
 from core.models.cached_model import CachedModel
+from core.ops import transfer
 from core.ops.backend import STOCK
+from core.ops.transfer import HostRows, pinning
 from core.planning.choices import Choice
-from core.planning.measured import Sharing
+from core.planning.measured import Sharing, measure_sharing
 from tests.core.toys import random_prompt, tiny_engine, tiny_shape
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
@@ -110,6 +112,13 @@ def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatc
     assert tiny_engine(placement="offloaded").plan.cpu_attention == Choice(0.0, "the device had no room to measure it")
 
 
+def test_a_calibration_takes_the_real_shape_and_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.planning.measured.SHARING_BYTES", 1 << 20)
+    for dtype in (torch.float32, torch.float16):
+        found = measure_sharing((2, 2, 64, 16), 4, 8, dtype, torch.device("cpu"))
+        assert found.link > 0 and found.host > 0
+
+
 # -------------------- out of memory
 
 
@@ -158,6 +167,16 @@ def test_an_answer_goes_on_where_memory_ran_out(method: str, part: str, monkeypa
     again = answer(engine, [*prompt, *expected, 5, 6], method)
     whole = answer(tiny_engine(), [*prompt, *expected, 5, 6], method)
     assert again.token_ids == whole.token_ids and again.reused_tokens >= len(prompt)
+
+
+@pytest.mark.parametrize("method", ["triforce", "h2o"])
+def test_choosing_chunks_may_run_out_of_memory_too(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, prompt = tiny_engine(), random_prompt(700)
+    expected = answer(engine, prompt, method).token_ids
+    shortage = fail(monkeypatch, engine._levels.full, "gather", 1, 1)
+    assert answer(engine, [*prompt, 7], method).token_ids is not None
+    assert shortage.failed == (1 if shortage.calls > 1 else 0)
+    assert answer(engine, prompt, method).token_ids == expected
 
 
 @pytest.mark.parametrize("method", ["streamingllm", "h2o"])
@@ -248,3 +267,41 @@ def test_a_layer_that_finds_no_room_to_move_stays_where_it_was(monkeypatch: pyte
     with pytest.raises(torch.OutOfMemoryError):
         cache.offload_one(64)
     assert cache.resident_layers == 2 and torch.equal(cache.rows(1, 0, 100)[0], k[0])
+
+
+# -------------------- pinned memory
+
+
+class Driver:
+    """Stands in for torch's binding of the CUDA runtime: pins the first `most` times."""
+
+    def __init__(self, most: int) -> None:
+        self.pinned: list[int] = []
+        self._most = most
+
+    def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> int:
+        if len(self.pinned) == self._most:
+            return 2
+        self.pinned.append(address)
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:
+        self.pinned.remove(address)
+        return 0
+
+    def cudaGetErrorString(self, error: int) -> str:
+        return f"error {error}"
+
+
+def test_memory_that_the_driver_does_not_pin_is_used_as_it_is_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, cuda = Driver(2), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(transfer.torch, "zeros", Shortage(lambda: None, 0, 9))  # what takes the runtime's last error
+    layers = [HostRows((4, 4), torch.float32, cuda) for _ in range(3)]
+    assert [layer.refused for layer in layers[:2]] == ["", ""] and "error 2 while" in layers[2].refused
+    assert pinning(layers[:2]).value == "pinned"
+    assert pinning(layers).value == "partly pinned" and "2 of 3 layers" in pinning(layers).because
+    assert pinning(layers[2:]) == ("pageable", layers[2].refused)
+    del layers
+    assert driver.pinned == [], "what was pinned is given back"

@@ -11,6 +11,7 @@ from torch import nn
 from core.caches.layer_storage import KEPT_ROWS
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
 from core.engine import Engine
+from core.errors import UnsupportedModel
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
 from core.models.cached_model import CachedModel
@@ -101,6 +102,16 @@ def test_layers_without_keys_of_their_own_read_those_of_an_earlier_layer_again(f
         shape.window_bytes(500) == 15 * (1 + 3) * shape.window_layer_bytes
     )  # two layers, one of them read three times
     assert engine.plan.cache_sizes.layers == 1 and engine.info.kv_bytes_per_token == shape.layer_bytes
+
+
+def test_heads_that_differ_otherwise_and_sharing_that_a_family_does_not_have_are_refused() -> None:
+    uneven = tiny_family(
+        "gemma4_text", per_layer_config={0: {"head_dim": 32}, 2: {"head_dim": 32}, 5: {"head_dim": 32}}
+    )
+    with pytest.raises(UnsupportedModel, match="different kinds or sizes"):
+        dims_of(uneven, "toy", weight_bytes=0)
+    with pytest.raises(UnsupportedModel, match="layers read the keys of others"):
+        dims_of(tiny_family("gemma3_text", num_kv_shared_layers=1), "toy", weight_bytes=0)
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "gemma4_text", "mistral"])

@@ -20,8 +20,9 @@ from core.planning.composition import RigPlan, one_share, plan_rig, told_of
 from core.planning.devices import Rig, described_gpu, make_rig
 from core.planning.fit import Rooms, find_fit
 from core.planning.hardware import Gpu, Machine
-from core.planning.plan import make_plan
+from core.planning.plan import make_plan, placed
 from core.planning.sizes import (
+    GPU_MARGIN,
     GRAPHS,
     RUNTIME_BYTES,
     TARGET_WEIGHTS,
@@ -128,6 +129,27 @@ def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cann
     )
     assert told.plan.most_on_device == planned(llama, cards()).plan.most_on_device == left // 64 * 64
     assert told.runs.value and "host memory" in told.runs.because
+
+
+def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
+    plan = make_plan(LLAMA2_7B, None, EngineConfig(context=65536), GAMER)
+    # 23 GiB - 800 = 22752 MiB; less weights 12852.5, retrieval cache (1024 + 8 + 192 + 1) * 0.5 = 612.5
+    # and numbers of 112 chunks * 1024 heads * 8 bytes = 0.9, prefill 377.9 (as above),
+    # ring 3 * 16 * 4 + 4 + 3968 rows of a layer = 258 and, for each of 32 layers, 256 + 192 + 1 rows
+    # of 16 KiB and 383 of a long pass = 13, 512 for recordings: 7722.2 left, less what chunks are chosen by. A layer
+    # that stays takes 1011 more, and 64 for landmarks instead of 4 for votes.
+    left = 7722.2 - plan.cache_sizes.beside_bytes(65536, 0) / (1 << 20)
+    assert plan.placement.value == "split" and plan.offload is not None and plan.offload.block_rows == 256
+    assert plan.resident_layers == plan.offload.num_resident == left // 1071 >= 5
+    assert plan.total_bytes <= plan.usable_bytes == 23 * GIB - GPU_MARGIN
+    assert plan.host_bytes == (32 - plan.resident_layers) * 1024 << 20
+    assert plan.prefill_chunk.value == 3968 and "copies" in plan.prefill_chunk.because
+    assert "cross the link" in plan.placement.because
+    fewer = placed(plan, 3, "the device ran out of memory")
+    assert fewer.placement.value == "split" and "3 of 32 layers stay" in fewer.placement.because
+    assert fewer.total_bytes < plan.total_bytes and fewer.host_bytes > plan.host_bytes
+    assert fewer.offload is not None and fewer.offload.num_resident == 3, "as it is laid out again"
+    assert fewer.rows[0] == plan.rows[0] and placed(plan, 0, "so").placement.value == "offloaded"
 
 
 def layer_by_layer(cache: CacheSizes, context: int, rooms: Rooms, most: int) -> int | None:

@@ -66,6 +66,21 @@ def test_speed_reads_several_books_and_gives_their_median(capsys: pytest.Capture
     assert f"{ours['speedup_by_book'][0]:.2f} {ours['speedup_by_book'][1]:.2f}" in captured.err
 
 
+def test_a_batch_is_measured_with_a_book_for_each_and_with_one_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--contexts", "768", "--batch", "3", "--repeats", "1", "--max-new-tokens", "6", "--json"]
+    assert launcher.main(["bench", "--methods", "triforce", *options, "--no-venv"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["text"], row["method"]) for row in rows] == [
+        (text, method) for text in ("own", "shared") for method in ("autoregressive", "triforce")
+    ]
+    for row in rows:
+        assert row["batch"] == 3 and row["new_tokens"] == 18 and row["identical_to_alone"] is True
+        assert row["ms_per_token_each"] == pytest.approx(3 * row["ms_per_token"])
+    assert rows[0]["speedup_vs_autoregressive"] == 1.0
+    ratio = rows[0]["ms_per_token"] / rows[1]["ms_per_token"]
+    assert rows[1]["speedup_vs_autoregressive"] == pytest.approx(ratio)
+
+
 def test_kernels_are_measured_without_a_model(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

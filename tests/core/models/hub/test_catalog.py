@@ -92,6 +92,17 @@ def test_a_downloaded_model_is_found_by_name_and_by_id(tmp_path: Path) -> None:
     assert catalog.find("qwen3-8b").draft == draft
 
 
+def test_a_half_downloaded_model_says_how_to_finish(tmp_path: Path) -> None:
+    folder = put_in_cache("Qwen/Qwen3-8B", save(tmp_path / "m"))
+    (folder / "model.safetensors").unlink()
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (folder / shards["a"]).write_bytes(b"")
+    with pytest.raises(IncompleteModel) as error:
+        Engine.load(EngineConfig(model="qwen3-8b", device="cpu", context=256))
+    assert shards["b"] in error.value.problem and "models get qwen3-8b" in error.value.hint
+
+
 def test_a_local_folder_without_all_files_is_told(tmp_path: Path) -> None:
     folder = save(tmp_path / "m")
     (folder / "tokenizer.json").unlink()

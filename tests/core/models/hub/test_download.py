@@ -187,6 +187,28 @@ def test_a_wrong_checksum_is_noticed_and_nothing_looks_finished(hub: ToyHub) -> 
     check_arrived(hub)
 
 
+def test_a_damaged_part_of_an_earlier_download_is_fetched_once_more(hub: ToyHub) -> None:
+    hub.cut_after = [20_000, 1_000_000]
+    hub.failures = []
+    running = download(look_up(REPO))
+    next(p for p in running if p.name == WEIGHTS and p.file_bytes >= 1_000_000)
+    running.close()  # type: ignore[attr-defined]
+    held = bytearray(part().read_bytes())
+    held[500] ^= 1
+    part().write_bytes(held)
+    fetch()
+    check_arrived(hub)
+
+
+def test_passing_failures_are_tried_again_and_lasting_ones_told(hub: ToyHub) -> None:
+    hub.failures = [503, 500]
+    fetch()
+    check_arrived(hub)
+    store.remove(REPO)
+    hub.failures = [503] * 20
+    assert "503" in the_error(HubUnreachable).problem
+
+
 def test_a_gated_model_is_told_with_its_page_and_comes_with_a_token(
     hub: ToyHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +230,13 @@ def test_a_private_model_and_one_that_is_not_there_are_told(hub: ToyHub) -> None
         look_up(REPO)
     with pytest.raises(HubRefused, match="no name of a model"):
         look_up("toys/../../etc")
+
+
+def test_a_file_that_went_away_is_told(hub: ToyHub) -> None:
+    repository = look_up(REPO)
+    del hub.files["tokenizer.json"]
+    with pytest.raises(HubRefused, match="no longer"):
+        list(download(repository))
 
 
 def test_offline_asks_nobody(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +268,12 @@ def test_a_full_disk_is_told_before_anything_is_fetched(hub: ToyHub, monkeypatch
     fetch()
     monkeypatch.setattr(shutil, "disk_usage", nearly_full)
     fetch()  # what is there needs no room
+
+
+def test_a_folder_that_cannot_be_written_is_told(hub: ToyHub) -> None:
+    store.cache_folder().parent.mkdir(exist_ok=True)
+    store.cache_folder().write_text("a file where the cache should be")
+    assert "cannot be written" in the_error(NotEnoughDisk).problem
 
 
 def test_names_that_lead_elsewhere_are_never_written(hub: ToyHub, tmp_path: Path) -> None:
