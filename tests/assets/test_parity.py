@@ -1,6 +1,5 @@
 """The comparison with transformers: it finds what is equal equal, and sees a wrong text and a wrong engine."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -69,25 +68,6 @@ def here(function: Callable[..., Any], *args: Any) -> Any:
     if problem:
         raise parity.CannotCompare(problem)
     return result
-
-
-def test_the_command_prints_a_table_and_repeats_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parity, "alone", here)
-    out = tmp_path / "out.json"
-    command = [str(MODEL), "--texts", str(TEXTS[0]), "--new", "4", "--json", str(out)]
-    assert parity.main([*command, "--lengths", "100"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith(parity.HEAD) and printed.splitlines()[-1].endswith("identical")
-    (row,) = json.loads(out.read_text(encoding="utf-8"))
-    assert (row["model"], row["document"], row["length"]) == (MODEL.name, TEXTS[0].name, 100)
-    monkeypatch.setattr(parity, "ours", lambda *_: pytest.fail("again"))
-    assert parity.main([*command, "--lengths", "100"]) == 0 and capsys.readouterr().out == printed
-    out.write_text(
-        json.dumps([row | {"verdict": parity.DIFFERENT, "first_difference": 2, "rank": 3, "below": 1.0, "gap": 2.0}])
-    )
-    assert parity.main([*command, "--lengths", "100"]) == 1
 
 
 @pytest.mark.parametrize(

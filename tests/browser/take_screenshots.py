@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 from app.documents.ocr import is_installed
-from tests.app.documents.scans import make_scan
+from assets.tools.documents.scans import make_scan
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 FOLDER, SAMPLE = ASSETS / "screenshots", ASSETS / "books" / "harbour-8k.pdf"

@@ -20,7 +20,6 @@ import inspect
 import sys
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,7 +41,6 @@ ELSEWHERE = {aten.copy_, aten._to_copy, aten._copy_from, aten._local_scalar_dens
 # A CUDA tensor may be indexed by numbers that lie in host memory: torch brings them over, and waits for that
 INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 WAITING = {aten._local_scalar_dense, aten.nonzero, aten.equal, aten.masked_select, aten.bincount, aten.is_nonzero}
-SHAPING = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten._unsafe_view}
 BOUND = 1 << 16  # streams and events are numbered from here
 
 _gpu: "PretendedGpu | None" = None
@@ -171,16 +169,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     out = returned(func, args, kwargs, out, on_device=target == "cuda")
     if _gpu.recording is not None:
         _gpu.recording.append(Recorded(replaced or func, args, inner, out if fresh(func) else None))
-    elif launches(func):
-        _gpu.launched[str(packet)] += 1
     return out
-
-
-def launches(func: Any) -> bool:
-    """Whether the device does something, other than giving memory a shape."""
-    returns = func._schema.returns
-    views = all(value.alias_info is not None and not value.alias_info.is_write for value in returns)
-    return not views and func.overloadpacket not in SHAPING
 
 
 def with_generator(function: Callable[..., Any], where: Callable[..., Any]) -> Callable[..., Any]:
@@ -370,7 +359,6 @@ class PretendedGpu:
         self.recording: list[Recorded] | None = None
         self.spoilt = False  # the recording
         self.replays = self.waits = 0
-        self.launched: Counter[str] = Counter()  # operations outside of recordings
         self.on_wait: Callable[[str], object] = lambda what: None  # told of each wait
         self.sync_mode = 0
         self.streams = [0, 0, 1]  # as torch has it: stream, device, type

@@ -16,7 +16,6 @@ from core.engine import Engine
 from core.errors import InvalidSetting, UnsupportedModel
 from core.generation.events import Finished
 from core.kv_store.folder import BookFolder
-from core.kv_store.identity import family_of
 from core.models.cached_model import CachedModel
 from core.models.hub.catalog import find
 from core.models.loader import ModelDims, load_tokenizer, prepared
@@ -24,8 +23,7 @@ from core.ops.backend import STOCK, Backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.native import SmallRows
-from core.planning.choices import choose_dtype, choose_kv
-from core.planning.sizes import kv_bytes_per_token
+from core.planning.choices import choose_kv
 from tests.core.kv_store.test_engine_store import BOOK, fetch, keep
 from tests.core.kv_store.test_engine_store import answer as answer_of_a_book
 from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine, tiny_model
@@ -116,20 +114,6 @@ def test_a_book_is_kept_and_opened_in_float16_and_never_taken_for_one_in_float32
     assert keep(tiny_engine(), BookFolder(tmp_path / "wide")).size_bytes > 1.5 * kept.size_bytes
 
 
-def test_half_the_bytes_are_planned_and_counted() -> None:
-    wide, narrow = tiny_engine(), tiny_engine(kv_bits=16)
-    assert 2 * narrow.info.kv_bytes_per_token == wide.info.kv_bytes_per_token
-    assert 2 * narrow.plan.cache_sizes.row_bytes == wide.plan.cache_sizes.row_bytes
-    assert narrow.plan.cache_sizes.side_bytes == wide.plan.cache_sizes.side_bytes, "landmarks stay float32"
-    assert narrow.plan.total_bytes < wide.plan.total_bytes
-    dims = tiny_engine().full_cache.shape
-    assert dims.kv_dtype == torch.float32
-    target = loaded(tiny_config(), 3).dims
-    assert kv_bytes_per_token(replace(target, kv_dtype=HALF), torch.float32) * 2 == kv_bytes_per_token(
-        target, torch.float32
-    )
-
-
 def test_what_cannot_be_kept_is_refused() -> None:
     target = loaded(tiny_config(), 3).dims
     assert choose_kv(EngineConfig(kv_bits=16), target, "cuda", HALF, compiles=True).value is None, "computed in already"
@@ -157,20 +141,6 @@ def test_a_processor_keeps_float16_where_its_kernel_widens_it_whatever_the_file_
     assert kept(context=8191) is None and kept(replace(target, max_context=4096)) is None, "few rows cost little"
     assert kept(context=8192) == kept(context=4096, kv_bits=16) == HALF
     assert choose_kv(EngineConfig(), target, "cuda", HALF, compiles=True).value is None
-
-
-def test_the_reasons_are_those_of_what_was_chosen() -> None:
-    target = replace(loaded(tiny_config(), 3).dims, disk_dtype=HALF, max_context=131_072)
-
-    def reason(target: ModelDims = target, *, compiles: bool = True, **settings: int) -> str:
-        config = EngineConfig(**settings)  # type: ignore[arg-type]
-        return choose_kv(config, target, "cpu", torch.float32, compiles=compiles).because
-
-    assert reason() == "half the memory; tried when the weights are loaded"
-    assert reason(kv_bits=16).startswith("asked for; half") and reason(kv_bits=32) == "asked for"
-    assert "under 8,192 tokens" in reason(context=4096) and "kernel" in reason(compiles=False)
-    assert "windows" in reason(replace(target, plain=False)) and "processes" in reason(num_gpus=2)
-    assert "fastest" not in choose_dtype("cpu", target).because, "16 bits are kept because they are faster"
 
 
 def test_numbers_too_large_for_16_bits_are_told_and_never_become_infinite() -> None:
@@ -215,11 +185,3 @@ def test_keys_that_float16_does_not_hold_are_kept_in_32_bits_and_nothing_is_refu
     assert (
         answer(large.engine, prompt, "retrieval").token_ids == answer(wide.engine, prompt, "autoregressive").token_ids
     )
-
-
-def test_books_of_every_type_of_keys_are_of_another_family() -> None:
-    model = loaded(tiny_config(), 3)
-    shapes = [model.shape._replace(narrow=narrow) for narrow in (None, HALF, torch.bfloat16)]
-    families = [family_of(model.module, shape, "letters", pieces="8", known=None).result() for shape in shapes]
-    assert len({family.digest for family in families}) == 3
-    assert [family.parts.get("kept as") for family in families] == [None, "float16", "bfloat16"]

@@ -13,16 +13,16 @@ from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import OffloadedLayer
 from core.caches.oom_fallback import OomFallback, make_full_cache
-from core.config import EngineConfig, GenerationConfig, PlacementWish, SpeculationConfig
+from core.config import GenerationConfig, PlacementWish, SpeculationConfig
 from core.engine import Engine
-from core.errors import InvalidSetting, NotEnoughMemory
+from core.errors import NotEnoughMemory
 from core.generation.events import Finished
 from core.models.cached_model import CachedModel
 from core.ops import transfer
 from core.ops.backend import STOCK
 from core.ops.transfer import HostRows, pinning
-from core.planning.choices import Choice, choose_cpu_attention
-from core.planning.measured import Sharing, measure_sharing, share_of
+from core.planning.choices import Choice
+from core.planning.measured import Sharing, measure_sharing
 from tests.core.toys import random_prompt, tiny_engine, tiny_shape
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
@@ -87,18 +87,6 @@ def test_with_a_share_left_to_the_host_every_method_writes_the_same_text(placeme
     assert answer(resident, edited).token_ids == answer(ours, edited).token_ids
 
 
-@pytest.mark.parametrize(
-    ("link", "host", "share"),
-    [(1, 1, 0.5), (3, 1, 0.75), (1, 3, 0.25), (1, 99, 0), (1, 9.5, 0), (1, 9, 0.1), (99, 1, 0.9), (1, 1.6, 0.35)],
-)
-def test_the_share_makes_both_end_together_where_that_saves_a_tenth(link: float, host: float, share: float) -> None:
-    found = share_of(Sharing(link / 1e3, host / 1e3))
-    assert found.value == pytest.approx(share) and f"in {link:g} ms" in found.because
-    assert ("both end together" in found.because) == (share > 0)
-    together = max((1 - share) * link, share * host)
-    assert together <= link * (0.901 if share else 1)
-
-
 def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "core.generation.placement.choose_cpu_attention", lambda *_, **__: Choice(None, "to be measured")
@@ -129,28 +117,6 @@ def test_a_calibration_takes_the_real_shape_and_both_times(monkeypatch: pytest.M
     for dtype in (torch.float32, torch.float16):
         found = measure_sharing((2, 2, 64, 16), 4, 8, dtype, torch.device("cpu"))
         assert found.link > 0 and found.host > 0
-
-
-def test_who_attends_is_told_before_anything_is_loaded() -> None:
-    asked = EngineConfig(cpu_attention_share=0.3)
-    assert choose_cpu_attention(asked, "cuda", away=True) == Choice(0.3, "asked for")
-    assert choose_cpu_attention(asked, "cuda", away=False).value == 0
-    assert choose_cpu_attention(EngineConfig(), "cuda", away=True).value is None
-    assert choose_cpu_attention(EngineConfig(), "cpu", away=True) == Choice(0.0, "the processor is the device itself")
-    assert choose_cpu_attention(EngineConfig(num_gpus=2), "cuda", away=True).value is None
-    for share in (-0.1, 0.95, float("nan")):
-        with pytest.raises(InvalidSetting, match="--cpu-attention-share"):
-            EngineConfig(cpu_attention_share=share)
-
-
-def test_layers_that_move_at_work_find_the_host_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, prompt = tiny_engine(prefill_chunk=200, cpu_attention_share=0.5), random_prompt(900)
-    assert engine.plan.cpu_attention.value == 0
-    fail(monkeypatch, engine._levels.full, "attend", 5, 1)
-    found = answer(engine, prompt, "autoregressive")
-    assert engine.info.plan.cpu_attention == Choice(0.5, "asked for") and engine.info.plan.resident_layers == 1
-    assert found.token_ids == answer(tiny_engine(prefill_chunk=200), prompt, "autoregressive").token_ids
-    assert found.stats.link_bytes == found.stats.full_passes * 3 * 128 * (2 * 4 * 16 * 4)
 
 
 # -------------------- out of memory
@@ -270,14 +236,6 @@ def test_a_layer_moves_only_where_the_host_holds_its_blocks_and_for_a_moment_its
     runs.clear()
     free[0] += 1
     assert oom_fallback.retry(work, lambda: None) == 1
-
-
-def test_a_host_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = tiny_engine()
-    monkeypatch.setattr(engine._levels.oom_fallback, "_free_host_bytes", lambda: 0)
-    fail(monkeypatch, engine._levels.full, "attend", 1, 1)
-    with pytest.raises(NotEnoughMemory, match="host memory has no room"):
-        answer(engine, random_prompt(300))
 
 
 def test_a_device_that_is_full_at_the_start_gets_fewer_layers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,13 @@ import pytest
 import torch
 
 from core.caches.full_parts import Offload
-from core.caches.retrieval import RetrievalCache
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
-from core.generation.decode_loop import Answer
-from core.generation.events import RoundDone
 from core.models.cached_model import CachedModel
 from tests.core.cuda_stubs import pretended_gpu
 from tests.core.test_pretended_gpu import engine_on
 from tests.core.toys import random_prompt
-from tests.core.waits import BUDGETS, CERTAIN, GAMMA1, LAYERS, OUTSIDE, RESIDENT, Ledger, watch
+from tests.core.waits import BUDGETS, CERTAIN, GAMMA1, OUTSIDE, RESIDENT, Ledger, watch
 
 pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
@@ -66,43 +63,6 @@ def test_no_piece_of_work_waits_more_often_than_it_may(way: str, sampling: Sampl
 def test_a_token_of_plain_decoding_waits_once_for_itself_its_time_and_its_chance() -> None:
     ledger = counted("resident", SamplingParams(), 4, "autoregressive")
     assert ledger.most == {"a pass of the full model": 0, OUTSIDE: 2}, dict(ledger.why)
-
-
-def test_a_lookup_waits_no_more_often() -> None:
-    assert over(counted("resident", SamplingParams(), 4, "triforce-lookup"), RESIDENT) == {}
-
-
-A_PASS = 4  # its numbers in one copy, the copy of its logits, the likeliest tokens, and these in one copy
-
-
-@pytest.mark.parametrize(("method", "beside"), [("autoregressive", 0), ("triforce", 2 * LAYERS)])
-def test_between_recorded_passes_few_operations_are_launched(method: str, beside: int) -> None:
-    """Of a round outside of choosing chunks. Beside passes: the retrieval cache gets the full cache's new rows."""
-    seen: list[int] = []
-    with pretended_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
-        round_, select = Answer.round, RetrievalCache.select
-
-        def counted_round(answer: Answer) -> RoundDone:
-            before, replays = gpu.launched.total(), gpu.replays
-            done = round_(answer)
-            seen.append(gpu.launched.total() - before - A_PASS * (gpu.replays - replays))
-            return done
-
-        def uncounted_select(cache: RetrievalCache) -> None:
-            before = gpu.launched.copy()
-            select(cache)
-            gpu.launched = before
-
-        patch.setattr(Answer, "round", counted_round)
-        patch.setattr(RetrievalCache, "select", uncounted_select)
-        shape = SpeculationConfig(gamma1=GAMMA1, gamma2=4, adaptive=False)
-        config = GenerationConfig(method=method, max_new_tokens=12, speculation=shape)
-        engine = engine_on("cuda", graphs=True)
-        for _ in range(2):
-            for _ in engine.generate(PROMPT, config):
-                pass
-        del engine
-    assert min(seen) <= beside, "other rounds mark the landmarks of a chunk, or slide the draft's window"
 
 
 def test_one_more_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from core.caches.full import FullCache, Offload
 from core.caches.layer_storage import KEPT_ROWS
-from core.caches.tokens import Context
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
 from core.engine import Engine
 from core.errors import UnsupportedModel
@@ -104,19 +102,6 @@ def test_layers_without_keys_of_their_own_read_those_of_an_earlier_layer_again(f
         shape.window_bytes(500) == 15 * (1 + 3) * shape.window_layer_bytes
     )  # two layers, one of them read three times
     assert engine.plan.cache_sizes.layers == 1 and engine.info.kv_bytes_per_token == shape.layer_bytes
-
-
-def test_a_piece_of_a_prompt_longer_than_the_rows_on_the_device_is_read_again_too() -> None:
-    config = tiny_family("gemma4_text")
-    stock, ours = twin_models(config, ATTENTION_NAME)
-    shape = dims_of(config, "toy", weight_bytes=0).shape(torch.float32, CPU)
-    full = FullCache(shape, 1024, 8, offload=Offload(block_rows=16))
-    judge, tokens = CachedModel("full", ours, full, CPU), random_prompt(800)
-    with torch.inference_mode():
-        expected = cast(Any, stock)(torch.tensor([tokens]), use_cache=False).logits[0]
-    for start, stop in ((0, 500), (500, 790), (790, 800)):  # two of them longer than the rows that stay
-        found = judge.feed(Context(tokens), range(start, stop), stop - start)
-        assert torch.allclose(found, expected[start:stop], atol=5e-4, rtol=2e-4)
 
 
 def test_heads_that_differ_otherwise_and_sharing_that_a_family_does_not_have_are_refused() -> None:

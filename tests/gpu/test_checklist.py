@@ -4,7 +4,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ import torch
 from core.config import GenerationConfig
 from tests.core.toys import random_prompt
 from tests.gpu import checklist
-from tests.gpu.checklist import STEPS, Here, Options, Report, Step, main, read_json, run_all, run_step, spawn
+from tests.gpu.checklist import STEPS, Here, Options, Report, Step, main, read_json, run_step, spawn
 from tests.gpu.passes import FIXED, differing, everything, offloads, toy
 from tests.gpu.texts import pair_in
 from tests.gpu.traces import busy
@@ -63,34 +62,6 @@ def test_a_step_that_crashes_or_hangs_is_told(
     assert found["status"] == status and time.perf_counter() - started < 30
     assert read_json(tmp_path / "failing.json") == found
     assert status == "late" or "last words" in found["log"] or "code 0" in found["error"]
-
-
-def test_what_does_not_fit_is_skipped_by_name_and_the_rest_still_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ran: list[str] = []
-
-    def pretended(step: Step, out: Path, minutes: float, options: Options) -> dict[str, Any]:
-        ran.append(step.name)
-        content = {"status": "failed" if step.name == "suite" else "done", "seconds": 1, "commit": "abc"}
-        checklist.write_json(out / f"{step.name}.json", content | {"results": {"of": step.name}})
-        return content
-
-    monkeypatch.setattr(checklist, "spawn", pretended)
-    sizes = {"big": 9, "load": 2, "suite": 1}
-    groups = [[Step(name, sizes[name], "", "machine") for name in group] for group in (["big", "load"], ["suite"])]
-    found = run_all(groups, tmp_path, 5, Options())
-    assert ran == ["load", "suite"] and found["skipped"] == ["big"] and found["failed"] == ["suite"]
-    assert "big: skipped" in capsys.readouterr().out
-    again = run_all([[Step("versions", 1, "", "machine")]], tmp_path, 5, Options())  # a later call adds its own
-    assert again["hardware"] == {"of": "versions"} and set(again["steps"]) == {"load", "suite"}
-    assert again["commit"] == ["abc"] and not again["failed now"]
-
-
-def test_what_a_step_is_told_is_what_the_command_was_told() -> None:
-    options = Options(tiny=True, more=True, real="/a b", text="", commit="-x")
-    command = checklist.command_of(FAILING, Path("out"), options)
-    assert command[-4:] == ["--tiny", "--more", "--real=/a b", "--commit=-x"]
 
 
 def test_a_target_and_its_draft_are_found_by_size(tmp_path: Path) -> None:

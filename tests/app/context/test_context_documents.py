@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.context_documents import (
-    LEFT_OUT,
     AlreadyThere,
     Chapters,
     Choice,
@@ -146,14 +145,6 @@ def test_a_chosen_character_is_found_and_leads_back_to_its_page(library: Library
                 assert (place.book, place.page) == (index, book.document.page_at(char))
 
 
-def test_titles_and_gaps_belong_to_the_page_that_follows() -> None:
-    library = Library().add(a_document("one", ["aa", "bb"])).add(a_document("two", ["cc"]))
-    between = "\n\n[End of: one]\n\n# two\n\n"
-    assert library.text == f"aabb{between}cc"
-    where = [(library.place(char).book, library.place(char).page.number) for char in range(len(library.text))]
-    assert where == [(0, 1)] * 2 + [(0, 2)] * 2 + [(1, 1)] * (len(between) + 2)
-
-
 @given(documents(), documents().filter(lambda document: document.text))
 def test_a_book_at_the_end_changes_nothing_before_it(first: Document, second: Document) -> None:
     """What the model has read of the first book stays read: also part by part, as a tokenizer sees it."""
@@ -162,23 +153,6 @@ def test_a_book_at_the_end_changes_nothing_before_it(first: Document, second: Do
         return
     longer = library.add(second)
     assert longer.text.startswith(library.text) and longer.parts[: len(library.parts)] == library.parts
-
-
-def test_parts_that_do_not_touch_are_seen_to_be_parts() -> None:
-    document = a_document("a", ["one two ", "three four"], [0, 4, 8])
-    library = Library().add(document).choose(0, Chapters((1, 3)))
-    assert library.text == f"one {LEFT_OUT}three four"
-    assert Library().add(document).choose(0, Chapters((1, 2, 3))).text == document.text
-
-
-def test_books_move_and_go() -> None:
-    library = Library()
-    for name in "abc":
-        library = library.add(a_document(name, [name]))
-    assert [book.document.name for book in library.move(0, 2).books] == ["b", "c", "a"]
-    assert [book.document.name for book in library.move(2, 0).books] == ["c", "a", "b"]
-    assert library.remove(2).remove(0).text == "b"
-    assert Library().text == ""
 
 
 def test_the_same_text_is_refused_under_any_name() -> None:
@@ -209,13 +183,3 @@ def test_choices_are_named_by_the_document_s_own_page_labels() -> None:
     assert names == ["everything", "pages i–1", "page ii", "chapter 2: T1"]
     assert label(document, Chapters((1, 2))) == "chapters 1–2"
     assert label(document, Chapters((1, 3))) == "chapters 1, 3"
-
-
-def test_beside_the_numbers_of_a_book_there_are_none_of_ours() -> None:
-    titles = ["Preface", "1. Overview", "2. Setup", "A. debmake(1)"]
-    document = a_document("a", ["text", "text"], [0, 2, 4, 6])
-    own = tuple(replace(chapter, title=title) for chapter, title in zip(document.chapters, titles, strict=True))
-    numbered = replace(document, chapters=own)
-    assert [label(numbered, Chapters((n,))) for n in (1, 2, 4)] == ["Preface", "chapter 1. Overview", "A. debmake(1)"]
-    one = replace(document, chapters=(own[0], own[1], *document.chapters[2:]))
-    assert label(one, Chapters((1,))) == "chapter 1: Preface", "a title of a few begins with a number"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.context_documents import Chapters, Library, Pages, Sections, Whole
-from app.context.offers import divided, fits, from_the_start, offers, with_only
+from app.context.offers import divided, from_the_start, offers, with_only
 from app.context.token_costs import Meter
 from app.documents.document import Document
 from tests.app.context.test_context_documents import a_document, documents
@@ -27,39 +27,11 @@ def test_what_fits_is_offered_first_and_every_chapter_is_there() -> None:
     assert names == ["pages 1–2", "chapter 1: C1", "chapter 4: C4"], "nothing is offered that does not fit"
 
 
-def test_a_document_without_chapters_is_offered_in_runs_of_pages() -> None:
-    document = a_document("a", ["word " * n for n in (3, 3, 9, 3, 3, 3)])
-    names = [offer.label for offer in offers(Library().add(document), 0, Meter(count), budget=7)]
-    assert names == ["pages 1–2", "pages 4–5", "page 6"]
-
-
-def test_when_everything_fits_chapters_are_still_there_to_choose() -> None:
-    names = [offer.label for offer in offers(Library().add(ten_pages()), 0, Meter(count), budget=100)]
-    assert names == ["everything", *(f"chapter {n}: C{n}" for n in (1, 2, 3, 4))]
-
-
-def test_other_books_take_their_share_of_the_budget() -> None:
-    library = Library().add(ten_pages()).add(a_document("b", ["other " * 20]))
-    for offer in fits(library, Meter(count), budget=70):
-        assert offer.total_tokens == Meter(count).library(library.choose(offer.book, offer.choice)) <= 70
-    labels = [offer.label for offer in fits(library, Meter(count), budget=70)]
-    assert "pages 1–4" in labels
-    assert library.text == Library.of([book.document for book in library.books]).text
-
-
 @given(documents(), st.integers(0, 12))
 def test_no_offer_claims_to_fit_that_does_not(document: Document, budget: int) -> None:
     library, meter = Library().add(document), Meter(len)
     for offer in offers(library, 0, meter, budget):
         assert offer.total_tokens == len(library.choose(0, offer.choice).text) <= budget
-
-
-def test_a_small_document_beside_one_that_is_too_long_has_no_offers_and_alone_has_all() -> None:
-    small = a_document("small", ["a b c", "d e"], [0, 2])
-    library, meter = Library().add(ten_pages()).add(small), Meter(count)
-    assert offers(library, 1, meter, budget=50) == ()
-    names = [offer.label for offer in offers(library.remove(0), 0, meter, budget=50)]
-    assert names == ["everything", "chapter 1: C1", "chapter 2: C2"]
 
 
 def test_the_list_begins_with_the_most_from_the_start() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.context.context_documents import Library
 from app.context.open_book import Book
-from app.context.quotes import Quote, quotes_in
+from app.context.quotes import quotes_in
 from app.context.retrieval_map import MOST_LOADS, Loaded, Loads, Weights, chunk_pages, mean
 from app.conversations.tree import ROOT, BookRef, Dialogue
 from app.documents.document import Document, make_pages
@@ -98,16 +98,6 @@ def test_a_head_that_looks_a_fixed_way_back_tells_nothing() -> None:
     assert [chunk for chunk, value in enumerate(Weights(book, was, baseline).excess) if value] == [16]
 
 
-def test_without_a_measured_usual_the_mean_chunk_is_the_measure() -> None:
-    weights = Weights(a_book("a" * 20, "b" * 20), loaded(7, 8), None)
-    assert weights.excess[0] == 0 and weights.excess[7] == pytest.approx(0.2 - 0.4 / 10) and weights.excess[3] == 0
-
-
-def test_a_page_weighs_what_its_chunks_weigh_together() -> None:
-    weights = Weights(a_book("a" * 20, "b" * 20), loaded(2, 6, 7, 8), NOTHING)
-    assert list(weights.pages()) == pytest.approx([1 / 3, 1])
-
-
 def test_a_book_that_fits_into_the_cache_says_so() -> None:
     book, was = a_book("a" * 9), replace(loaded(1, 2), all_held=True)
     assert not Weights(book, was, None).tells
@@ -129,20 +119,7 @@ def test_marked_passages_are_the_loaded_tokens_and_no_more_than_their_words(page
         assert text[char].isalnum(), "only the rest of a word is added"
 
 
-def test_chunks_belong_to_the_page_of_their_middle() -> None:
-    book = a_book("a" * 6, "b" * 6)
-    assert list(book.chunk_pages) == [0, 0, 1, 1]  # middles: before the book, 3, 7, 11
-
-
 # -------------------- the strip
-
-
-def test_the_strip_names_pages_and_says_what_it_shows() -> None:
-    book = a_book(*("x" * 8 for _ in range(5)))
-    html = where(a_session(book, loaded(9), NOTHING))
-    assert html.count("bar-page") == 5 and "checked against the whole book" in html
-    assert 'aria-label="Page 5: most loaded"' in html and 'aria-label="Page 1: nothing loaded"' in html
-    assert re.search(r"Guessed mostly from</span><button[^>]*page:4[^>]*>page 5</button></span></p>", html)
 
 
 @pytest.mark.parametrize("num_pages", [1, 1000])
@@ -168,12 +145,6 @@ def test_the_strip_says_when_there_is_nothing_to_show() -> None:
     assert "the same pages" in where(a_session(book, loaded(3), [1, 0, 0, 1, *NOTHING]))
     silent = replace(book, chunk_pages=array("I"), starts=array("I"))
     assert "does not tell" in where(a_session(silent, loaded(3)))
-
-
-def test_of_an_answer_of_before_a_restart_nothing_is_claimed() -> None:
-    session = a_session(a_book("The carved teapot was lost."), Loaded("Q?", "triforce", False, kept=False))
-    assert "not recorded" in where(session)
-    assert "Nothing of this page" not in opened_page(session, Wanted.parse("0")), "that is not known"
 
 
 def test_what_was_loaded_is_kept_for_the_newest_answers() -> None:
@@ -212,12 +183,6 @@ def test_an_opened_page_marks_what_was_loaded_and_turns() -> None:
     assert opened_page(Session("x"), Wanted.parse("1")) == ""
 
 
-def test_a_very_long_page_is_shown_around_its_first_mark() -> None:
-    book = a_book("word " * 20_000)
-    html = opened_page(a_session(book, loaded(20_000), NOTHING), Wanted.parse("0"))
-    assert "<mark" in html and len(html) < 25_000
-
-
 # -------------------- quotations
 
 TEXT = "It began so.\n\n“The carved teapot\nwas lost in the spring tide”, he said – and it’s gone."
@@ -236,30 +201,3 @@ TEXT = "It began so.\n\n“The carved teapot\nwas lost in the spring tide”, he
 def test_a_quotation_is_found_whatever_its_signs(answer: str, found: str) -> None:
     (quote,) = quotes_in(answer, TEXT)
     assert quote.start is not None and TEXT[quote.start : quote.end] == found
-
-
-@pytest.mark.parametrize(
-    "answer", ['"the carved teapot was found"', '"spring tide … the carved teapot"', '"teapot was lost in spring"']
-)
-def test_words_that_are_not_in_the_book_are_not_found(answer: str) -> None:
-    assert [quote.start for quote in quotes_in(answer, TEXT)] == [None]
-
-
-def test_a_quotation_knows_where_it_stands_in_the_answer() -> None:
-    said = "the carved teapot was lost"
-    answer = f'First "{said}", then “{said}”; "the carved pot was lost".'
-    assert [[answer[:end] for _, end in quote.places] for quote in quotes_in(answer, TEXT)] == [
-        [f'First "{said}"', f'First "{said}", then “{said}”'],
-        [answer[:-1]],
-    ]
-
-
-def test_short_ones_and_repeated_ones_are_not_counted() -> None:
-    assert quotes_in('"the carved teapot" and “teapot”', TEXT) == ()
-    assert len(quotes_in('"the carved teapot was" and "the carved  teapot was"', TEXT)) == 1
-
-
-def test_hostile_quotations_neither_hang_nor_match() -> None:
-    assert quotes_in('"' + "(a+)+ " * 3000 + '"', "a" * 20_000) == (Quote(("(a+)+ " * 3000).strip()),)
-    assert quotes_in('"' * 5000 + "“" * 5000, TEXT) == ()
-    assert quotes_in('"... … ... …"', TEXT)[0].start is None

@@ -1,12 +1,17 @@
 """PDFs and EPUBs made by hand, so that a test says exactly what is on the paper and in the archive."""
 
+import json
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+
+from app.documents import parsing, worker
 
 MakePdf = Callable[..., Path]
 MakeEpub = Callable[..., Path]
@@ -25,6 +30,38 @@ def write_lines(lines: Sequence[str]) -> bytes:
     """A content stream that shows each line 14 points below the last."""
     shown = [line.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)") for line in lines]
     return "\n".join(["BT /F1 11 Tf 14 TL 50 800 Td", *(f"({line}) Tj T*" for line in shown), "ET"]).encode("cp1252")
+
+
+class InThisProcess:
+    """Runs a parser as the worker does, but here: no limits, and no time for a start."""
+
+    limit, complaints = None, ""
+
+    def __init__(self, arguments: Sequence[str], *limits: int) -> None:
+        _, _, parser, file, _, _, *more = arguments
+        self._lines = self._read(parser, file, more)
+
+    def _read(self, parser: str, file: str, more: Sequence[str]) -> Iterator[bytes]:
+        sent: list[Any] = []
+        with Path(file).open("rb") as stream, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(worker, "send", sent.append)
+            worker.send_all(import_module(f"app.documents.parsers.{parser}").read(stream, *more))
+        yield from (json.dumps(message).encode() + b"\n" for message in sent)
+
+    def line(self, seconds: float) -> bytes:
+        return next(self._lines, b"")
+
+    def wait(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is in a text: parsers run here. `test_process` and `test_sandbox` have those of their own."""
+    monkeypatch.setattr(parsing, "ParsingProcess", InThisProcess)
 
 
 @pytest.fixture

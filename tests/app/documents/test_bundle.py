@@ -12,6 +12,8 @@ from app.documents.errors import DocumentTooLarge, EmptyDocument, PasswordProtec
 from app.documents.parsing import ParsingLimits
 from tests.hostile.corpus import archive, fb2, rtf, zip_files
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 WORDS = "The pilot counted the boats."
 MIXED: Mapping[str, str | bytes] = {
     "Part 10/a.txt": WORDS,

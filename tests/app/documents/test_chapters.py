@@ -10,6 +10,8 @@ from app.documents.chapters import MAX_DEPTH, letters, make_chapters, markdown_h
 from app.documents.document import Chapter
 from tests.app.documents.conftest import MakeEpub, MakePdf, section
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 BODY = "The pilot counted the boats that came in with the tide, as he had done on every evening."
 WORDS = st.text("abcdeäöü éß", min_size=1, max_size=12).map(str.strip).filter(bool)
 PROSE = st.lists(WORDS, min_size=1, max_size=8).map(lambda words: "it was " + " ".join(words) + ".")

@@ -9,6 +9,8 @@ from app.documents import Document, read_document, read_documents
 from app.documents.errors import DamagedDocument, UnsupportedFormat
 from tests.hostile.corpus import fb2, fb2_files
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 NOTES = (
     '<body name="notes"><title><p>Notes</p></title><section id="n1"><title><p>1</p></title><p>Small.</p></section>'
     "{}</body>"

@@ -1,7 +1,7 @@
 from collections import Counter
 
+from assets.tools.documents.makers import measure, num_lost
 from tests.app.documents.conftest import MakePdf
-from tests.app.documents.makers import measure, num_lost
 
 LINES = [f"The old pilot counted the boats on evening number {number} of his life." for number in range(9)]
 

@@ -10,6 +10,8 @@ from app.documents import read_document
 from app.documents.metadata import COVER_START, MAX_AUTHORS, MAX_COVER_URL, byline, clean_authors, cover_url
 from tests.app.documents.conftest import MakeEpub, MakePdf, package
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 LINE = "The old pilot stood on the quay and counted the boats that came in with the tide."
 
 

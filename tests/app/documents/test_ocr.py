@@ -15,10 +15,10 @@ from app.documents.errors import DamagedDocument, OcrMissing, PasswordProtected,
 from app.documents.ocr import Ocr
 from app.documents.parsers.recognition import LOW_PRIORITY, MAX_PIXELS, MAX_SIDE, scale_of
 from app.documents.recognised import RecognisedPages, file_digest
+from assets.tools.documents.scans import Source, measure
 from tests.app.documents import fake_ocr
 from tests.app.documents.conftest import MakePdf
 from tests.app.documents.fake_ocr import BROKEN, CRASHES, EMPTY, FAILS, GATE, MISSING, WAITS, write_scan
-from tests.app.documents.scans import Source, measure
 from tests.app.documents.test_pdf import PAGE, add_image
 
 SAMPLE = Path(__file__).parents[3] / "assets" / "books" / "harbour-8k.pdf"

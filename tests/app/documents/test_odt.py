@@ -8,6 +8,8 @@ from app.documents import Document, read_document
 from app.documents.errors import DamagedDocument, PasswordProtected, UnsupportedFormat
 from tests.hostile.corpus import odt, odt_files
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 WORDS = "<text:p>The pilot counted the boats that came in.</text:p>"
 
 

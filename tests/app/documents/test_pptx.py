@@ -9,6 +9,8 @@ from app.documents import Document, read_document
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument, UnsupportedFormat
 from tests.hostile.corpus import A, P, archive, pptx, shape, slide
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 LINK = '<Relationships><Relationship Id="n" Type="x/{}" Target="../{}"/></Relationships>'
 WORDS = "The pilot counted the boats that came in."
 

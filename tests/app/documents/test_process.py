@@ -10,7 +10,7 @@ import pytest
 
 from app.documents import parsing
 from app.documents.encodings import LABELS_BY_CODEC, codec_of
-from app.documents.parsing import LIMITS, MOST_PARSERS, Parser, worker_messages
+from app.documents.parsing import LIMITS, MOST_PARSERS, worker_messages
 from app.documents.process import KEPT_COMPLAINTS, PROJECT, ParsingProcess
 from app.documents.readers import read_document
 from app.documents.sections import parser_of
@@ -42,14 +42,6 @@ def test_what_computes_too_long_is_ended_where_the_system_does_not() -> None:
     assert list(lines(process)) == [] and process.limit == "time"
 
 
-@pytest.mark.parametrize(("what", "words"), [("memory", "GB of memory"), ("time", "900 seconds of computing")])
-def test_the_reader_is_told_which_limit_it_was(what: str, words: str) -> None:
-    process = started("")
-    assert list(lines(process)) == []
-    process.limit = what  # type: ignore[assignment]
-    assert words in parsing.explain_death(process, Parser("m", "a PDF"), "a.pdf", LIMITS).problem
-
-
 def test_a_parser_that_complains_without_end_does_not_wait_for_a_listener() -> None:
     process = started("import sys; sys.stderr.write('x' * (1 << 20) + 'the end'); print('done')")
     assert list(lines(process)) == [b"done\n"]
@@ -59,13 +51,6 @@ def test_a_parser_that_complains_without_end_does_not_wait_for_a_listener() -> N
 def test_a_line_without_end_is_cut_off() -> None:
     process = started("print('x' * 5_000_000)", line_bytes=1_000)
     assert list(lines(process)) == [b"x" * 1_000]
-
-
-def test_closing_ends_a_parser_that_nobody_listens_to() -> None:
-    process = started("for _ in range(1_000_000): print('x' * 100)")
-    process.line(SECONDS)
-    process.close()
-    assert process.wait() != 0
 
 
 ORPHAN = """

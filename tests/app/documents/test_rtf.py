@@ -8,6 +8,8 @@ from app.documents import Document, read_document
 from app.documents.errors import DamagedDocument
 from tests.hostile.corpus import rtf
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 
 def opened(folder: Path, body: str, head: str = "") -> Document:
     (folder / "a.rtf").write_bytes(rtf(body, head))

@@ -7,6 +7,8 @@ import pytest
 from app.documents import Document, read_document
 from app.documents.errors import DamagedDocument, EmptyDocument
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 
 def opened(folder: Path, content: str | bytes, name: str = "a.csv") -> Document:
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())

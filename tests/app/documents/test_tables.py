@@ -1,9 +1,5 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from app.documents import tables
 from app.documents.layout import page_text
 from app.documents.printed import PrintedLine
 from tests.app.documents.test_layout import line
@@ -77,31 +73,3 @@ def test_rows_far_apart_or_out_of_line_are_no_table() -> None:
 )
 def test_what_only_looks_like_a_table_has_no_borders(rows: list[str]) -> None:
     assert " | " not in page_text(table(*rows, width=2.8))
-
-
-@pytest.mark.parametrize("cells", [("entry", "value of it", True), ("=", "=", False), ("Gannet", "old boats", False)])
-def test_a_page_of_twice_the_rows_takes_twice_the_work(
-    cells: tuple[str, str, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = 0
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            return function(*arguments)
-
-        return call
-
-    for name in ("are_aligned", "may_go_on", "text_of", "Table._take"):
-        owner, _, part = name.rpartition(".")
-        whose = getattr(tables, owner) if owner else tables
-        monkeypatch.setattr(whose, part, counted(getattr(whose, part)))
-    left, right, fixed = cells
-    work = []
-    for num_rows in (200, 400):
-        before = calls
-        rows = table(*(f"{left}|{right}" for _ in range(num_rows)), fixed=fixed)
-        list(tables.joined(rows))
-        work.append(calls - before)
-    assert work[1] < 2.5 * work[0]

@@ -23,7 +23,7 @@ from app.runtime.recording import PARTIAL_SECONDS, AnswerComplete, BegunElsewher
 from app.runtime.sessions import OtherBook, Session
 from app.runtime.worker import EngineWorker
 from app.ui.reading.live_strip import Writing
-from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.config import GenerationConfig
 from core.engine import Engine
 from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.generation.session import Conversation
@@ -125,33 +125,6 @@ def test_a_branch_and_an_edit_read_no_token_of_the_book_again(start: Start, tmp_
 
 
 # -------------------- continuing
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_continued_answer_equals_one_long_answer(temperature: float, start: Start, tmp_path: Path) -> None:
-    """Greedy by TriForce, and with a seed by plain decoding, where one token takes one draw."""
-    worker, _ = start(with_words(tiny_engine(context=1024)))
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
-    how = {
-        "sampling": SamplingParams(temperature=temperature),
-        "method": "autoregressive" if temperature else "triforce",
-        "speculation": SpeculationConfig(adaptive=False),
-        "seed": 5,
-    }
-    list(worker.answer(session.id, "Tell!", GenerationConfig(max_new_tokens=40, **how), own_seed=False))  # type: ignore[arg-type]
-    long = session.exchanges[0]
-    worker.clear(session.id)
-    list(worker.answer(session.id, "Tell!", GenerationConfig(max_new_tokens=13, **how), own_seed=False))  # type: ignore[arg-type]
-    cut = session.exchanges[0]
-    assert cut.finished.stop_reason == "max_new_tokens"
-    rest = GenerationConfig(max_new_tokens=27, **how)  # type: ignore[arg-type]
-    events = list(worker.go_on(session.id, rest))
-    progress = next(event for event in events if isinstance(event, PrefillProgress))
-    assert progress.reused_tokens == progress.total_tokens, "nothing is read again"
-    (whole,) = session.exchanges
-    assert whole.finished.token_ids == long.finished.token_ids and whole.finished.text == long.finished.text
-    assert whole.finished.stats.new_tokens == 40 and whole.num_reread == 0 and whole.seed == 5
-    assert whole.finished.prompt_tokens == long.finished.prompt_tokens
 
 
 def test_a_stopped_answer_goes_on_where_it_stopped(reader: Opened, engine: FakeEngine) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import launch as launcher
-from assets.tools.races import fastest, says_the_same
+from assets.tools.races import says_the_same
 from core.decoding.registry import EXACT_METHODS
 from core.engine import Engine
 from tests.app.fakes import write_book
@@ -36,12 +36,6 @@ def test_questions_are_verified_and_what_was_counted_lies_beside_the_file(
     assert launcher.main([*command, "--pages", "1"]) == 2 and "one whole file" in capsys.readouterr().err
     questions.write_text(json.dumps(rows[-1:]), encoding="utf-8")
     assert launcher.main(command) != 0 and "asks nothing about book.txt" in capsys.readouterr().err
-
-
-def test_the_fastest_is_the_first_of_those_that_hardly_differ() -> None:
-    assert fastest({"autoregressive": 3.0, "triforce": 1.04, "lookup": 1.0}) == "triforce"
-    assert fastest({"autoregressive": 3.0, "triforce": 1.2, "lookup": 1.0}) == "lookup"
-    assert fastest({"autoregressive": 1.0, "triforce": 1.2}) == "autoregressive"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.core.models.tiny_families import families, tiny_family
 REFUSED = ["bert", "bloom", "deepseek_v3", "jamba", "mamba", "nemotron_h"]
 SERVED = ["cohere2", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss", "llama", "llama4_text"]
 SERVED += ["ministral", "mistral", "mixtral", "olmo3", "phi3", "phimoe", "qwen2", "qwen3_moe", "smollm3"]
-SERVED += ["falcon_h1", "lfm2", "qwen3_next"]
+SERVED += ["falcon_h1", "gemma", "glm4", "lfm2", "olmo2", "qwen3_next", "starcoder2"]
 PART = [*REFUSED, *SERVED]
 
 

@@ -11,16 +11,13 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import core.ops.graphs as graphs_module
-from core.caches.base import FixedRows, KVShape, Moving
-from core.caches.full import FullCache
+from core.caches.base import KVShape
 from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
-from core.decoding.methods import Decoder, models_of
+from core.decoding.methods import Decoder
 from core.engine import Engine
 from core.generation.events import Finished, RoundDone
-from core.models.graphed import GraphedPasses
 from core.ops.graphs import WARM_UP, Graphs
-from core.parallel.commands import Order
 from tests.core.toys import CPU, random_prompt, tiny_engine
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95, top_k=20)
@@ -89,14 +86,6 @@ def test_memory_that_the_retrieval_cache_lends_is_free_at_once(engine: Engine) -
     assert written(engine, settings()).token_ids == expected
 
 
-def test_memory_is_held_where_recordings_are_not_told(engine: Engine) -> None:
-    """Negative control: it is the recordings that would keep it."""
-    engine._levels.retrieval.moving._keepers.clear()
-    hold = retrieval_memory(engine)
-    with engine._levels.lent():
-        assert not any(hold.gone)
-
-
 def test_a_new_budget_never_holds_two_copies(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     hold, seen = retrieval_memory(engine), []
     allocate = KVShape.allocate
@@ -118,68 +107,6 @@ def test_a_layer_that_goes_to_the_host_frees_its_memory(engine: Engine) -> None:
     assert written(engine, settings()).token_ids == expected
     engine._levels.full.offload_one(64)
     assert all(hold.gone)
-
-
-def test_a_layer_that_could_not_move_is_recorded_anew(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rows came back to another place."""
-
-    def no_room(*_: object) -> None:
-        raise torch.OutOfMemoryError("no room")
-
-    expected = written(engine, settings()).token_ids
-    with monkeypatch.context() as patch:
-        patch.setattr(FullCache, "_offloaded_layer", no_room)
-        with pytest.raises(torch.OutOfMemoryError):
-            engine._levels.full.offload_one(64)
-    assert engine._levels.full.resident_layers == 2
-    assert written(engine, settings()).token_ids == expected
-    assert engine._graphs is not None and "full" in names(engine._graphs)
-
-
-class Buffers:
-    """A cache that does not tell when its rows move."""
-
-    def __init__(self) -> None:
-        self.moving = Moving()
-        self.rows = FixedRows([], [], 0)
-
-    def fixed(self) -> FixedRows:
-        return self.rows
-
-
-def test_other_buffers_at_the_same_address_are_recorded_anew() -> None:
-    """An allocator may give the same address to another shape, or to the same shape with other strides."""
-    engine, graphs, cache = tiny_engine(), twin(), Buffers()
-    passes = GraphedPasses("x", engine._levels.parts.full.module, cache, graphs)
-    store = torch.full((8, 4 * 600 * 16), float("nan"))
-    shapes = [((1, 4, 600, 16), 16), ((1, 4, 500, 16), 16), ((1, 4, 500, 16), 17)]  # the rows' stride
-    made = []
-    for shape, stride in shapes:
-        strides = (0, 500 * 17, stride, 1)
-        buffers = [row.as_strided(shape, strides) for row in store]
-        cache.rows = FixedRows(buffers[:2], buffers[2:4], 300)
-        assert passes.prepare(torch.ones(1, dtype=torch.int64), torch.tensor([300]), 1) is not None
-        made.append(next(iter(graphs._kept.values())))
-        assert graphs.num_kept == 1, "what was recorded over the others is gone"
-        assert all(buffer[:, :, 300:].isfinite().all() for buffer in buffers[:4])
-    assert len({id(recorded) for recorded in made}) == 3
-    assert passes.prepare(torch.ones(1, dtype=torch.int64), torch.tensor([300]), 1) is not None
-    assert next(iter(graphs._kept.values())) is made[-1], "the same ones are not recorded twice"
-
-
-def test_memory_that_was_never_written_is_finite_before_a_pass_is_recorded_over_it() -> None:
-    """What a mask hides is multiplied by 0: told rows may come back to the same place, holding anything."""
-    engine, cache = tiny_engine(), Buffers()
-    passes = GraphedPasses("x", engine._levels.parts.full.module, cache, twin())
-    buffers = list(torch.empty(4, 1, 4, 600, 16))
-    for behind in (0, 300):
-        cache.moving()
-        for buffer in buffers:
-            buffer.fill_(float("nan"))
-        cache.rows = FixedRows(buffers[:2], buffers[2:], 100)
-        passes.record(1, behind)
-        assert all(buffer[:, :, 100:].isfinite().all() for buffer in buffers), behind
-        assert all(buffer[:, :, :100].isnan().all() for buffer in buffers), "rows in use are left alone"
 
 
 # -------------------- when they are recorded
@@ -214,21 +141,6 @@ def test_the_first_round_records_nothing(
     (known,) = before
     assert not set(graphs._kept) - known
     assert len(known) >= (2 if sampling.greedy else 3)
-
-
-def test_passes_after_a_guess_that_was_accepted_whole_are_recorded_ahead(engine: Engine) -> None:
-    """Then the proposer has not seen the last guess, nor what the judge wrote behind it: one row more."""
-    graphs = engine._graphs
-    assert graphs is not None
-    for name in ("full", "retrieval", "draft"):
-        graphs.forget(name)
-    Decoder("triforce", engine._levels.parts, GREEDY, SpeculationConfig(gamma1=3, gamma2=6)).start(Context([0]))
-    sizes: dict[str, list[int]] = {"full": [], "retrieval": [], "draft": []}
-    for key in graphs._kept:
-        assert isinstance(key, tuple)
-        sizes[key[0]].append(key[1])
-    held = {name: sorted(own) for name, own in sizes.items()}
-    assert held == {"draft": [1, 2, 4], "retrieval": [1, 4, 8], "full": [1, 8]}, "4: the sink"
 
 
 class Working(graphs_module._Recorded):
@@ -271,17 +183,6 @@ def test_recording_ahead_writes_scratch_rows_only(sampling: SamplingParams, monk
     assert texts["recorded"] == texts["eager"]
 
 
-def test_queries_that_recording_overwrote_are_not_given_out() -> None:
-    """The ring of the newest queries has room for 128: behind a pass of 32 rows, 96 of those before are left."""
-    engine = tiny_engine(graphs=twin())
-    written(engine, settings())
-    length = engine._levels.full.length
-    engine._levels.full.truncate(length - 1)
-    engine._levels.parts.full.record([1, 32], length - 1)
-    assert engine._levels.full.queries_start() == length - 1 + 32 - 128
-    assert engine._levels.full.length == length - 1
-
-
 def test_recording_is_set_up_and_no_part_of_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what is recorded ahead nor what a later round needs: gammas change, buckets end (256 rows)."""
     hours, seconds = [0], time.perf_counter
@@ -307,35 +208,3 @@ def test_recording_is_set_up_and_no_part_of_decoding(monkeypatch: pytest.MonkeyP
     assert 0 <= finished.stats.seconds_by_part["other"] < 3600
     assert 0 < decoder._overhead < 3600, "gammas are chosen by it"
     assert all(judge.meter.seconds < 3600 for judge in decoder.models)
-
-
-# -------------------- several processes
-
-
-class OneRank:
-    """A rank pool of rank 0 alone."""
-
-    num_ranks = 1
-
-    def __init__(self) -> None:
-        self.told: list[Order] = []
-
-    def tell(self, order: Order) -> None:
-        self.told.append(order)
-
-    @contextmanager
-    def leading(self, judge: str, start: int, tokens: Sequence[int]) -> Iterator[None]:
-        assert judge != "draft", "it lives on rank 0"
-        yield
-
-
-def test_where_processes_share_the_target_the_draft_alone_is_recorded() -> None:
-    graphs = twin()
-    shared, alone = tiny_engine(graphs=graphs, ranks=OneRank()), tiny_engine()
-    for sampling in (GREEDY, SAMPLED):
-        finished = written(shared, settings(sampling=sampling))
-        assert finished.token_ids == written(alone, settings(sampling=sampling)).token_ids
-    assert names(graphs) == {"draft", "law"}
-    assert shared.info.graphs.value and "the draft's alone" in shared.info.graphs.because
-    recorded = {judge.name: judge.graphs is not None for judge in models_of("triforce", shared._levels.parts)}
-    assert recorded == {"draft": True, "retrieval": False, "full": False}

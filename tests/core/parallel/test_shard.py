@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from core.caches.base import KVShape
 from core.caches.full import FullCache
@@ -18,9 +18,9 @@ from core.engine import NEAR_TIE_GAP
 from core.errors import UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.models.head_layout import SHARED, is_divisible
+from core.models.loader import dims_of
 from core.parallel.shard import SharedInputs, cut
-from tests.core.models.test_parity_families import config_of as case_config
-from tests.core.models.test_parity_families import family_cases
+from tests.core.models.tiny_families import FULL, tiny_family
 from tests.core.toys import CPU, FAMILIES, random_prompt, tiny_config, tiny_model
 
 # Ranks add in another order than one process does. If no logit moves by more than half a near tie's gap, a greedy
@@ -45,13 +45,14 @@ class Sums:
 def logits_of(config: PreTrainedConfig, num_ranks: int, add: Callable[[Tensor, int], None]) -> list[Tensor]:
     """Logits of some chunks and some rows at once on each rank, [ranks] of [20, V]."""
     sizes, tokens = cast(Any, config), Context(random_prompt(90))
+    head_dim = dims_of(config, "toy", weight_bytes=0).head_dim
 
     def run(rank: int) -> Tensor:
         model = models[rank]
         if num_ranks > 1:
             cut(model, rank, num_ranks, partial(add, rank=rank))
         heads = (sizes.num_attention_heads // num_ranks, sizes.num_key_value_heads // num_ranks)
-        cache = FullCache(KVShape(sizes.num_hidden_layers, *heads, sizes.head_dim, torch.float32, CPU), 128, 8)
+        cache = FullCache(KVShape(sizes.num_hidden_layers, *heads, head_dim, torch.float32, CPU), 128, 8)
         judge = CachedModel("full", model, cache, CPU)
         judge.feed(tokens, range(0, 50), 1)
         judge.feed(tokens, range(50, 70), 1)
@@ -69,7 +70,15 @@ def config_of(family: str, kv_heads: int, **changes: object) -> PreTrainedConfig
     return config
 
 
-LISTED = {name: fields for name, fields in family_cases().items() if is_divisible(case_config(fields))}
+def without_windows(family: str) -> PreTrainedConfig:
+    if family not in CONFIG_MAPPING:
+        pytest.skip(f"this transformers has no {family}")
+    config = tiny_family(family)
+    if is_divisible(config):
+        return config
+    return tiny_family(family, sliding_window=None, use_sliding_window=False, layer_types=[FULL] * 2)
+
+
 CASES = [(family, kv_heads, 2, {}) for family in FAMILIES for kv_heads in (4, 2)]
 CASES += [("llama", 4, 4, {"intermediate_size": 97}), ("llama", 2, 2, {"attention_bias": True, "mlp_bias": True})]
 
@@ -85,16 +94,13 @@ def test_shares_together_compute_what_the_whole_model_does(
     assert all(torch.equal(share, shares[0]) for share in shares), "sums have the same bits on every rank"
 
 
-@pytest.mark.parametrize("name", LISTED)
-def test_shares_of_every_family_that_is_divided_compute_what_the_whole_model_does(name: str) -> None:
-    (whole,) = logits_of(case_config(LISTED[name]), 1, lambda x, rank: None)
-    shares = logits_of(case_config(LISTED[name]), 2, Sums(2).add)
+@pytest.mark.parametrize("family", sorted(SHARED))
+def test_shares_of_every_family_that_is_divided_compute_what_the_whole_model_does(family: str) -> None:
+    config = without_windows(family)
+    assert is_divisible(config)
+    (whole,) = logits_of(config, 1, lambda x, rank: None)
+    shares = logits_of(config, 2, Sums(2).add)
     assert float((shares[0] - whole).abs().max()) < LOGIT_TOLERANCE
-
-
-def test_every_family_that_is_divided_has_a_case_and_the_others_are_refused() -> None:
-    assert {fields["model_type"] for fields in LISTED.values()} == SHARED
-    assert not is_divisible(case_config({**LISTED["cohere"], "use_qk_norm": True}))
 
 
 def test_a_missing_sum_would_be_noticed() -> None:
@@ -117,6 +123,7 @@ def test_each_rank_holds_its_part_of_every_layer_and_no_more() -> None:
 
 def test_families_whose_layers_are_fused_are_refused() -> None:
     fused = cast(Any, AutoConfig).for_model("phi3")
+    assert not is_divisible(tiny_family("cohere", use_qk_norm=True))
     assert not is_divisible(fused) and is_divisible(config_of("qwen3", 2))
     model = tiny_model(config_of("llama", 2), 3)
     cast(Any, model).config.base_model_tp_plan = None

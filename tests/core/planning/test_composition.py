@@ -21,9 +21,6 @@ from core.planning.forecast import (
     pass_cost,
     planned_reads,
     predict,
-    published_at,
-    reading_seconds,
-    usual_acceptance,
 )
 from core.planning.hardware import Machine, resolve_device
 from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, GPU_MARGIN, RETRIEVAL, RUNTIME, TARGET_WEIGHTS, WIDENED
@@ -114,24 +111,11 @@ def test_a_processor_guesses_with_a_copy_in_four_bits_where_that_costs_nothing_e
         assert told.plan.settled(config).self_draft_bits == wanted
 
 
-def test_a_copy_in_four_bits_is_loaded_on_a_gpu_where_it_was_asked_for_alone() -> None:
-    told = composed("llama-3.1-8b", "1xh100", 32768, draft=False)
-    assert told.self_draft_bits.value == 16 and not told.plan.bytes_of(DRAFTING_WEIGHTS)
-    told = composed("llama-3.1-8b", "1xh100", 32768, EngineConfig(self_draft_bits=4), draft=False)
-    assert chosen(told)[0] == Composition("lookup", self_draft_bits=4) and told.self_draft_bits.value == 4
-    assert told.plan.bytes_of(DRAFTING_WEIGHTS) == sizes_of("llama-3.1-8b")[0].self_draft_bytes, "its memory is planned"
-
-
 def test_a_method_that_was_asked_for_gets_its_models() -> None:
     for methods, has_draft in ((("triforce",), True), (("lookup",), False), ((PLAIN, "triforce-lookup"), True)):
         for machine in ("1x4090", "1xh100"):
             told = composed("llama-3.1-8b", machine, 32768, EngineConfig(methods=methods))
             assert chosen(told)[0].has_draft is has_draft, methods
-
-
-def test_acceptance_is_the_pair_s_own_or_the_published_one() -> None:
-    assert usual_acceptance(None) is PUBLISHED
-    assert usual_acceptance((0.6, 0.93)).level1 == 0.6 and "this pair" in usual_acceptance((0.6, 0.93)).because
 
 
 # -------------------- mixtures
@@ -162,12 +146,6 @@ def test_verifying_many_guesses_reads_more_experts() -> None:
         full = pass_cost("cuda", planned_reads(plan, sizes_of(model)[0], None, AS_IT_IS, 8192).full, plan.nominal)
         further.append(full.of(8) / full.of(0))
     assert further[0] < 1.05 and further[1] > 1.3
-
-
-def test_reading_computes_with_the_active_parameters() -> None:
-    size = sizes_of("qwen3-30b-a3b-2507")[0]
-    seconds = [reading_seconds(1000, size.dims, n, 1e12) for n in (size.active_parameters, size.num_parameters)]
-    assert seconds[0] < 0.3 * seconds[1]
 
 
 # -------------------- loading
@@ -251,13 +229,6 @@ def test_a_budget_that_was_asked_for_stays_and_one_without_room_falls_back() -> 
     assert small.budget is not None and small.budget.value == 2048 and "no room" in small.budget.because
     with pytest.raises(NotEnoughMemory, match="lies beside them need"):
         settled("RTX 4090,12,1008,25", GROWING)
-
-
-def test_fewer_guesses_are_rejected_with_a_larger_budget() -> None:
-    assert published_at(4096) is PUBLISHED
-    accepted = [published_at(budget).level2 for budget in (1024, 4096, 8192, 12288)]
-    assert accepted == sorted(accepted) and accepted[-1] == pytest.approx(0.94, abs=1e-3)
-    assert "inferred" in published_at(8192).because and published_at(8192).because.startswith("published")
 
 
 def test_a_dense_model_of_four_bits_keeps_its_weights_on_the_card_and_its_context_in_host_memory() -> None:

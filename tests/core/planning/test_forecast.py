@@ -14,8 +14,6 @@ from transformers import AutoConfig
 
 from core.caches.full_parts import Offload
 from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig, RetrievalConfig
-from core.config import SpeculationConfig as Shape
-from core.errors import InvalidSetting
 from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize, size_of
@@ -95,16 +93,6 @@ def test_a_forecast_is_of_the_text_and_not_of_the_planned_context() -> None:
     numbers = 22_000 * 2 * size.dims.num_kv_heads * size.dims.head_dim * size.dims.num_layers
     each = 2 / plan.nominal.memory.value + ON_PROCESSOR.number + ON_PROCESSOR.attended * 6
     assert long.plain_ms_per_token - short.plain_ms_per_token == pytest.approx(1e3 * numbers * each, rel=1e-6)
-
-
-def test_query_heads_that_share_keys_make_further_rows_dear() -> None:
-    rates = nominal_bandwidths("cpu")
-    alone, group = (PassReads.of(28, 10**9, 10**9, heads=(2, heads)) for heads in (1, 6))
-    costs = [pass_cost("cpu", reads, rates) for reads in (alone, group)]
-    assert costs[1].of(8) - costs[1].of(0) > 2 * (costs[0].of(8) - costs[0].of(0))
-    each = 5e8 * ON_PROCESSOR.attended
-    further = ON_PROCESSOR.product * 1e9 / rates.memory.value
-    assert costs[1].of(1) - costs[1].of(0) == pytest.approx(further + 6 * each)
 
 
 def test_a_pass_reads_no_embeddings_beside_the_output_layer() -> None:
@@ -217,15 +205,6 @@ def test_a_processor_has_no_link_that_long_rounds_would_pay_for() -> None:
         assert plan.most_guesses.value == most and plan.most_guesses.because
 
 
-def test_what_the_settings_say_of_the_longest_round_is_checked() -> None:
-    for most, gamma2 in ((None, 25), (48, 49), (8, 9)):
-        with pytest.raises(InvalidSetting, match="not usable"):
-            Shape(gamma2=gamma2, max_gamma2=most)
-    assert Shape(gamma2=40, max_gamma2=48).gamma2 == 40
-    with pytest.raises(InvalidSetting):
-        Shape(max_gamma2=49)
-
-
 def test_reading_takes_two_operations_a_weight_and_the_attention_to_what_came_before() -> None:
     dims = size_of(find_shape("qwen3-8b").config, "m").dims  # type: ignore[union-attr]
     short, long = (reading_seconds(tokens, dims, 8_190_735_360, 1e12) for tokens in (1_000, 2_000))
@@ -289,30 +268,3 @@ def test_link_and_host_bound_an_offloaded_pass(share: float | None, link_gib: in
         both = forecast(count=2, cpu_attention_share=share)[1]
         assert both.host_bytes_per_second == (found.host_bytes_per_second or 0) / 2
         assert (both.host_because or "").endswith("; 2 GPUs share it")
-
-
-def test_more_acceptance_is_more_speed_and_its_source_is_told() -> None:
-    slow, fast = (forecast(Acceptance(0.3, level2, "seen"))[1] for level2 in (0.5, 0.97))
-    assert fast.triforce_ms_per_token < slow.triforce_ms_per_token < slow.plain_ms_per_token
-    assert fast.acceptance_because == "seen" and fast.gamma2 > slow.gamma2
-
-
-def test_self_draft_weights_make_guessing_cheaper() -> None:
-    rig, llama = make_rig(HOST, gpu_gib=48), sizes_of("llama-3.1-8b")[0]
-    slow, fast = (
-        predict(llama, None, config, plan, bandwidths(plan, rig), Acceptance(0.3, 0.9, "seen"))
-        for config in (EngineConfig(context=65536, self_draft_bits=16), EngineConfig(context=65536, self_draft_bits=4))
-        for plan in (plan_rig(llama, None, config, rig),)
-    )
-    assert fast.triforce_ms_per_token < slow.triforce_ms_per_token
-    assert fast.plain_ms_per_token == slow.plain_ms_per_token
-
-
-def test_the_modelled_speedup_grows_with_the_context() -> None:
-    size = sizes_of("harbour")[0]
-    rates, seen, speedups = Bandwidths(Choice(10e9, "chosen"), None), Acceptance(0.6, 0.93, "as before"), []
-    for context in (4096, 32768, 131072):
-        config = EngineConfig(context=context)
-        found = predict(size, size, config, plan_rig(size, size, config, make_rig(HOST, assume="cpu")), rates, seen)
-        speedups.append(found.plain_ms_per_token / found.triforce_ms_per_token)
-    assert speedups == sorted(speedups) and speedups[-1] > 2

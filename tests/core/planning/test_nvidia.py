@@ -65,12 +65,6 @@ def test_no_program_or_no_device_is_no_gpu(folder: Path) -> None:
     assert ask_driver() == DriverAnswer()
 
 
-def test_macos_is_not_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_smi(folder, answer("581.42"))
-    monkeypatch.setattr(nvidia, "SYSTEM", "darwin")
-    assert ask_driver() == DriverAnswer()
-
-
 @pytest.mark.parametrize(
     ("lines", "code", "failure"),
     [
@@ -136,14 +130,6 @@ def test_a_driver_that_is_too_old_for_a_new_gpu_is_told_the_version_it_needs(fol
     assert suited.hint == "Update the NVIDIA driver to 580 or newer, then run: python launch.py repair"
 
 
-def test_several_gpus_get_a_build_for_all_or_else_for_the_first(folder: Path) -> None:
-    put_smi(folder, answer("580.65.06"), answer("580.65.06", PASCAL, index=1))
-    both = choose_build(ask_driver().gpus).build
-    put_smi(folder, answer("580.65.06", BLACKWELL), answer("580.65.06", PASCAL, index=1))
-    first = choose_build(ask_driver().gpus).build
-    assert both and first and (both.name, first.name) == ("cu126", "cu130")
-
-
 @pytest.mark.parametrize(("system", "processor"), [("win32", "arm64"), ("linux", "ppc64le"), ("freebsd14", "amd64")])
 def test_systems_without_cuda_wheels_get_none(
     system: str, processor: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -189,12 +175,6 @@ def test_the_torch_of_these_tests_is_read_as_it_tells_itself() -> None:
 
 
 # -------------------- both together
-
-
-def test_what_suits_is_no_matter(folder: Path) -> None:
-    put_smi(folder, answer("581.42"))
-    assert compare(ask_driver(), CUDA_13) is None
-    assert compare(DriverAnswer(), CPU_BUILD) is None
 
 
 def test_a_driver_that_does_not_answer_is_told(folder: Path) -> None:

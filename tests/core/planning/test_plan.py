@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
-from core.errors import ContextTooSmall, CoreError, InvalidSetting, ModelNotHere, NotEnoughMemory
-from core.models.hub.catalog import entries, find
+from core.errors import ContextTooSmall, CoreError, InvalidSetting, NotEnoughMemory
+from core.models.hub.catalog import find
 from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims, read_dims
 from core.models.param_count import ModelSize, size_in, size_of
 from core.planning import composition
 from core.planning.choices import Choice
 from core.planning.composition import RigPlan, one_share, plan_rig, told_of
-from core.planning.devices import KINDS, Rig, described_gpu, make_rig
+from core.planning.devices import Rig, described_gpu, make_rig
 from core.planning.fit import Rooms, find_fit
 from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan, placed
@@ -131,30 +131,6 @@ def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cann
     assert told.runs.value and "host memory" in told.runs.because
 
 
-def test_two_cards_share_layers_and_caches_by_heads_and_the_draft_lies_on_the_first() -> None:
-    llama = size("llama2-7b-128k")
-    told = planned(llama, cards(2))
-    first, second, _ = ({row.name: row.size_bytes for row in tier.rows} for tier in told.tiers)
-    # half of the layers' weights, all of embeddings, output layer and norms: 6,476,005,376 + 524,820,480
-    assert first == second and first["target weights"] == 7_000_825_856
-    assert first["retrieval cache"] == 4297 * 256 * KIB + 496 * 512 * 8
-    # 23776 - 6676.5 - 1076.2 - prefill 3968 * (4 * 8192 + 3 * 22016 + 544) bytes = 376.0, as with half of the
-    # heads the MLP takes more - ring 49 * 4 + 31 = 15420.3 MiB, less what chunks are chosen by; each half layer has
-    # 512 + 193 newest rows of 8 KiB and 512 + 127 of a long pass = 10.5, and takes 1024 - 10.5 more, 60 for landmarks
-    assert first["prefill buffers"] == 3968 * (4 * 8192 + 3 * 22016 + 544)
-    left = 15420.3 - told.plan.cache_sizes.beside_bytes(131072, 0) / (1 << 20)
-    assert told.plan.resident_layers == int((left - 32 * 10.5) / 1073.5) >= 12 and told.num_gpus == 2
-    assert "--gpus 2" in told.runs.because and "2 GPUs share the model by heads" in told.plan.placement.because
-    draft, config = find_shape("llama-68m").size(), EngineConfig()  # type: ignore[union-attr]
-    with_draft = told_of(plan_rig(llama, draft, config, cards(2)), llama, config, cards(2))
-    names = [{row.name for row in tier.rows} for tier in with_draft.tiers]
-    assert [("draft weights" in found, "streaming cache" in found) for found in names] == [
-        (True, True),
-        (False, False),
-        (False, False),
-    ]
-
-
 def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
     plan = make_plan(LLAMA2_7B, None, EngineConfig(context=65536), GAMER)
     # 23 GiB - 800 = 22752 MiB; less weights 12852.5, retrieval cache (1024 + 8 + 192 + 1) * 0.5 = 612.5
@@ -227,16 +203,6 @@ def test_what_is_shown_of_one_device_is_the_plan_that_loads(machine: Machine, co
     assert counted == pytest.approx(stored, rel=1e-3) and counted < stored, "a file has a header, too"
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("gpus", [(), (Gpu("g", 24 * GIB, 23 * GIB),)])
-def test_what_is_shown_of_quantised_models_is_what_loads(gpus: tuple[Gpu, ...], bits: int) -> None:
-    size, machine = sizes_of("llama-3.1-8b")[0], replace(HOST, gpus=gpus)
-    dims = rank_share(size, 1).dims
-    loading = make_plan(dims, None, EngineConfig(context=131072, bits=bits), machine, size)
-    shown = plan_rig(size, None, EngineConfig(context=131072), make_rig(machine), bits)
-    assert (shown.rows, shown.resident_layers) == (loading.rows, loading.resident_layers)
-
-
 @pytest.mark.parametrize("memories", [(24, 24), (24, 20)])
 def test_what_is_shown_of_several_gpus_is_what_each_rank_plans(tmp_path: Path, memories: tuple[int, int]) -> None:
     shape = find_shape("llama2-7b-128k")
@@ -256,18 +222,6 @@ def test_what_is_shown_of_several_gpus_is_what_each_rank_plans(tmp_path: Path, m
     assert host.rows[0].size_bytes == 2 * RUNTIME_BYTES, "each process has its own"
 
 
-def test_a_rank_has_half_of_the_heads_and_of_the_layers_weights() -> None:
-    whole = read_dims(HARBOUR)
-    share, machine = one_share(HARBOUR, whole, TWO, LAPTOP)
-    assert 2 * share.num_kv_heads == whole.num_kv_heads and 2 * share.num_heads == whole.num_heads
-    assert whole.weight_bytes / 2 < share.weight_bytes < whole.weight_bytes, "embeddings are on each"
-    assert machine.free_ram_bytes == LAPTOP.free_ram_bytes // 2
-    plan, alone = make_plan(share, None, TWO, machine), make_plan(whole, None, EngineConfig(device="cpu"), LAPTOP)
-    assert "2 processes share the model by heads" in plan.placement.because
-    cache = "full cache, landmarks, query log"
-    assert 2 * plan.bytes_of(cache) == alone.bytes_of(cache)
-
-
 # -------------------- what is chosen
 
 
@@ -278,12 +232,6 @@ def test_a_small_model_gets_the_whole_context_it_can_read() -> None:
     gpu = make_plan(SMALL, None, EngineConfig(), GAMER)
     assert (gpu.device.value, gpu.dtype.value) == ("cuda", torch.float16), "weights keep their precision"
     assert make_plan(SMALL, None, EngineConfig(device="cpu"), GAMER).device.value == "cpu"
-
-
-def test_a_context_that_fits_memory_only_in_part_is_cut_to_what_fits_with_the_reason() -> None:
-    plan = make_plan(LLAMA2_7B, None, EngineConfig(placement="resident"), GAMER)
-    assert 0 < plan.context.value < 131072 and plan.context.value == plan.most_context // 64 * 64
-    assert "free memory" in plan.context.because and plan.total_bytes <= plan.usable_bytes
 
 
 @pytest.mark.parametrize(("wish", "layers"), [("resident", 32), ("split", 31), ("offloaded", 0)])
@@ -432,19 +380,6 @@ def test_gpus_that_cannot_share_a_model_are_told(monkeypatch: pytest.MonkeyPatch
         assert not runs.value and words in runs.because
 
 
-def test_self_draft_weights_are_counted() -> None:
-    llama = size("llama-3.1-8b")
-    plain, copied = (
-        planned(llama, make_rig(HOST, gpu_gib=30), 16384, self_draft_bits=bits, placement="resident")
-        for bits in (16, 4)
-    )
-    row = (llama.layer_parameters + 128256 * 4096) * 9 // 16  # 4 bits, and bfloat16 scale and offset for 64 of them
-    assert copied.plan.bytes_of("self-draft weights, 4 bit") == row
-    assert copied.tiers[0].used_bytes == plain.tiers[0].used_bytes + row and copied.runs.value
-    assert (plain.self_draft_bits.value, copied.self_draft_bits.value) == (16, 4)
-    assert copied.plan.most_on_device < plain.plan.most_on_device
-
-
 # -------------------- machines that are described
 
 
@@ -480,14 +415,3 @@ def test_descriptions_that_describe_nothing_are_refused(description: dict[str, A
     with pytest.raises(InvalidSetting) as error:
         make_rig(HOST, **description)
     assert words in error.value.problem and error.value.hint
-
-
-def test_known_gpus_and_shapes_are_usable() -> None:
-    for name in KINDS:
-        assert make_rig(HOST, assume=f"1x{name}").machine.gpus[0].total_bytes >= 24 * GIB
-    for name in (name for name, row in entries().items() if row.config):
-        shape = find_shape(name)
-        assert shape is not None and shape.description
-        with pytest.raises(ModelNotHere, match="is not on this machine"):
-            find(name)
-    assert find_shape("nope") is None

@@ -13,19 +13,6 @@ from assets.tools.bench import kernels
 from core.ops.kernel_build import NoKernel
 
 
-def test_recall_ends_with_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--contexts", "512", "--questions", "1", "--methods", "streamingllm", "--budget", "256", "--json"]
-    assert launcher.main(["bench", "--suite", "recall", *options, "--no-venv"]) == 0
-    captured = capsys.readouterr()
-    document = json.loads(captured.out)
-    assert document["complete"] is True and {"hardware", "versions", "commit"} <= set(document)
-    assert document["config"]["questions"] == 1 and document["config"]["retrieval"]["budget"] == 256
-    skills = {row["skill"]: row for row in document["rows"]}
-    assert {"fact", "absent", "quote", "quote_any", "recite", "all"} <= set(skills)
-    assert len(skills["fact"]["exact_interval"]) == 2 and skills["fact"]["n"] == 1
-    assert "fact: streamingllm" in captured.err, "progress goes to stderr"
-
-
 @dataclass(frozen=True)
 class Row:
     context: int

@@ -2,29 +2,20 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.container import BarContainer
-from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 import launch as launcher
 from assets.tools.bench import command as bench
-from assets.tools.bench.charts import bars, plot
-from core.decoding.registry import METHODS
+from assets.tools.bench.charts import plot
 
 ROOT = Path(__file__).parents[4]
 RESULTS = ROOT / "assets" / "results"
 BEGINNINGS = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
-ALL_METHODS = tuple(METHODS)
-CONTEXTS = (4096, 8192, 32768, 122880)
 
 
 def recorded(suite: str) -> dict[str, Any]:
@@ -32,73 +23,12 @@ def recorded(suite: str) -> dict[str, Any]:
     return document
 
 
-def document_of(suite: str, rows: Sequence[dict[str, Any]], **config: Any) -> dict[str, Any]:
-    """A document as its suite writes it, with rows and settings of ours."""
-    document = recorded("speed")
-    return {**document, "config": {**document["config"], **config, "suite": suite}, "rows": list(rows)}
-
-
-def speed_row(context: int, method: str, ms: float | None = 10.0, ratio: float = 1.5, **more: Any) -> dict[str, Any]:
-    return {"context": context, "method": method, "ms_per_token": ms, "speedup_vs_autoregressive": ratio, **more}
-
-
-def crowded(suite: str) -> dict[str, Any]:
-    """Four contexts and eight methods (offload: three placements and two methods), all of about one height."""
-    if suite == "offload":
-        cells = itertools.product(CONTEXTS, ("resident", "split", "offloaded"), ("autoregressive", "triforce"))
-        return document_of(suite, [speed_row(context, method, placement=where) for context, where, method in cells])
-    pairs = list(itertools.product(CONTEXTS, ALL_METHODS))
-    if suite == "speed":
-        return document_of(
-            suite, [speed_row(*pair, 10 + n % 3, ms_per_token_by_book=[9, 12]) for n, pair in enumerate(pairs)]
-        )
-    if suite == "page":
-        figures = {"alone_ms_per_token": 10.0, "page_ms_per_token": 11.0, "page_over_alone": 1.1}
-        return document_of(suite, [{"context": context, "method": method, **figures} for context, method in pairs])
-    if suite == "ablation":
-        return document_of(suite, [ablation_row(context, f"with another {m} than that", m) for context, m in pairs])
-    skills = ("fact", "absent", "list", "quote", "recite", "quote_any")
-    return document_of(
-        suite, [recall_row(*pair, skill, 0.5, n=100 - n % 2) for n, pair in enumerate(pairs) for skill in skills]
-    )
-
-
-def recall_row(context: int, method: str, skill: str, exact: float | None, n: int = 100) -> dict[str, Any]:
-    interval = None if exact is None else [exact - 0.1, exact + 0.1]
-    return {"context": context, "method": method, "skill": skill, "n": n, "exact": exact, "exact_interval": interval}
-
-
-def ablation_row(context: int, variant: str, method: str, ms: float | None = 10.0) -> dict[str, Any]:
-    return speed_row(context, method, ms, part="round lengths", variant=variant, acceptance_level2=0.93)
-
-
-def draw(document: dict[str, Any]) -> Figure:
-    return bars.draw(plot.chart_of(document))
-
-
-def drawn(axes: Axes) -> dict[str, list[float]]:
-    """The heights (or lengths, from the left) of the bars of each series."""
-    found: dict[str, list[float]] = {}
-    for container in axes.containers:
-        if not isinstance(container, BarContainer):  # the lines of a spread
-            continue
-        sideways = container.orientation == "horizontal"
-        values = [patch.get_width() if sideways else patch.get_height() for patch in container.patches]
-        found.setdefault(str(container.get_label()), []).extend(values)
-    return found
-
-
-def said(figure: Figure) -> str:
-    return "\n".join(text.get_text() for text in figure.texts)
-
-
-def notes(axes: Axes) -> list[str]:
-    """What stands at the bars, series by series, and under the axis."""
-    return [text.get_text() for text in axes.texts if text.get_text()]
-
-
-def names(axes: Axes) -> list[str]:
-    return [label.get_text() for label in axes.get_xticklabels()]
+def offloaded() -> dict[str, Any]:
+    """A document of the offload suite, of which none is recorded."""
+    document, figures = recorded("speed"), {"ms_per_token": 10.0, "speedup_vs_autoregressive": 1.5}
+    cells = itertools.product((4096, 122_880), ("resident", "split", "offloaded"), ("autoregressive", "triforce"))
+    rows = [{"context": n, "placement": where, "method": method, **figures} for n, where, method in cells]
+    return {**document, "config": {**document["config"], "suite": "offload"}, "rows": rows}
 
 
 # -------------------- files
@@ -119,60 +49,9 @@ def test_every_suite_s_document_becomes_a_file_of_its_format(
     suite: str, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / f"{suite}{ending}"
-    plot.keep(crowded(suite) if suite in ("offload", "ablation") else recorded(suite), path)
+    plot.keep(offloaded() if suite == "offload" else recorded(suite), path)
     assert path.read_bytes().startswith(BEGINNINGS[ending.lower()])
     assert capsys.readouterr().err == f"The picture is in {path}.\n"
-
-
-# -------------------- what is drawn
-
-
-def test_bars_of_speed_are_the_rows_numbers_with_their_speedup() -> None:
-    document = recorded("speed")
-    figure = draw(document)
-    (axes,) = figure.axes
-    expected: dict[str, list[float]] = {}
-    for row in document["rows"]:
-        expected.setdefault(row["method"], []).append(row["ms_per_token"])
-    assert drawn(axes) == expected
-    assert sorted(notes(axes)) == sorted(f"{row['speedup_vs_autoregressive']:.1f}x" for row in document["rows"])
-    assert names(axes) == ["8,192 tokens", "32,768 tokens"]
-    assert axes.get_ylabel() == "ms per token (lower is better)"
-    lines = [
-        tuple(path.vertices[:, 1]) for c in axes.collections if isinstance(c, LineCollection) for path in c.get_paths()
-    ]
-    books = [row["ms_per_token_by_book"] for row in document["rows"]]
-    assert sum(sorted(lines), ()) == pytest.approx(sum(sorted((min(book), max(book)) for book in books), ()))
-    words = said(figure)
-    assert (
-        f"harbour, float32, float16 cache, on {document['hardware']['cpu']} (2 cores)" in words
-        and f"Commit {document['commit']}." in words
-    )
-    runs = f"medians of {document['config']['repeats']} runs"
-    assert "slowest book" in words and runs in words and "Incomplete" not in words
-    legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert sorted(legend) == sorted(plot.WORDS[method] for method in expected)
-
-
-@pytest.mark.parametrize("suite", ["speed", "offload", "page", "recall", "ablation"])
-def test_words_never_lie_on_one_another(suite: str) -> None:
-    figure = draw(crowded(suite))
-    figure.canvas.draw()
-    texts: list[Text] = [*figure.texts, *figure.legends[0].get_texts()]
-    for axes in figure.axes:
-        low, high = axes.get_ylim()
-        values = [label for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high or low > high]
-        ticks = [*axes.get_xticklabels(), *axes.get_xticklabels(minor=True)] if low < high else []
-        texts += [*axes.texts, *values, *ticks, axes.xaxis.label, axes.yaxis.label, axes.title]
-        texts += [child for child in axes.get_children() if isinstance(child, Text) and child not in texts]
-    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
-    assert len(boxes) > 40
-    inside = figure.bbox
-    for words, box in boxes:
-        assert inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1, words
-    for (one, a), (other, b) in itertools.combinations(boxes, 2):
-        wide, high = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
-        assert wide <= 0.5 or high <= 0.5, f"{one!r} lies on {other!r}"  # half a dot of a hundred an inch
 
 
 # -------------------- the command
@@ -197,23 +76,6 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
 
     monkeypatch.setattr(bench, "start_suite", lambda args, engine: ({}, interrupted()))
     return rows
-
-
-def test_an_interrupted_run_is_drawn_as_such(
-    measured: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured.append(Row())
-    charts: list[bars.Chart] = []
-    real = bars.draw
-    monkeypatch.setattr(plot, "bars", SimpleNamespace(draw=lambda chart: (charts.append(chart), real(chart))[1]))
-    path = tmp_path / "F.png"
-    assert launcher.main(["bench", "--json", "--plot", str(path), "--no-venv"]) == 130
-    captured = capsys.readouterr()
-    assert path.read_bytes().startswith(BEGINNINGS[".png"]) and str(path) in captured.err
-    document = json.loads(captured.out)
-    assert document["complete"] is False and document["config"]["device"] in ("cpu", "cuda")
-    (chart,) = charts
-    assert chart.warning.startswith("Incomplete") and chart.groups[0].bars[0].value == 12.5
 
 
 def test_a_picture_that_cannot_be_written_loses_no_result(

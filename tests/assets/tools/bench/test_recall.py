@@ -42,13 +42,6 @@ def test_f1_weighs_what_is_missing_and_what_is_too_much(answer: str, f1: float) 
 
 
 @pytest.mark.parametrize(
-    ("said", "share"), [([1, 2, 3, 4], 1.0), ([1, 2, 9, 4], 0.5), ([9, 2, 3, 4], 0.0), ([1, 2, 3, 4, 5], 1.0), ([], 0)]
-)
-def test_only_what_stands_before_the_first_error_counts(said: list[int], share: float) -> None:
-    assert recall.prefix_share(said, [1, 2, 3, 4]) == share
-
-
-@pytest.mark.parametrize(
     ("answer", "right"), [("It sank.", True), ("It sank. It sank.", False), ("It sank", False), ("it sank.", False)]
 )
 def test_the_whole_answer_must_be_equal(answer: str, right: bool) -> None:
@@ -61,17 +54,6 @@ def test_the_whole_answer_must_be_equal(answer: str, right: bool) -> None:
 )
 def test_wilson_intervals(rate: float, n: int, low: float, high: float) -> None:
     assert recall.wilson_interval(rate, n) == pytest.approx((low, high), abs=5e-4)
-
-
-def test_what_costs_more_is_asked_less() -> None:
-    assert recall.cell_size("fact", 8192, 100) == recall.cell_size("fact", 122880, 100) == 100
-    assert recall.cell_size("list", 122880, 100) < recall.cell_size("list", 8192, 100) < 100
-    assert recall.cell_size("recite", 122880, 1) == 1, "never nothing"
-    assert recall.num_asked("triforce", "list", 122880, 50) == 50
-    assert recall.num_asked("streamingllm", "list", 122880, 50) == 25
-    of_100 = [recall.num_asked("h2o", "fact", context, 100) for context in (8192, 32768, 122880)]
-    assert of_100 == [50, 15, 5]
-    assert recall.num_asked("h2o", "list", 32768, 4) == 1 and recall.num_asked("h2o", "list", 122880, 4) == 0
 
 
 # -------------------- the suite on the bundled pair
@@ -99,16 +81,6 @@ def test_every_method_and_skill_has_a_row(rows: list[RecallRow]) -> None:
         assert row.prompt_tokens <= CONTEXT and row.texts <= row.n and row.ms_per_token
         assert (row.exact is None) == (row.skill == "all") and (row.f1 is None) == (row.skill != "list")
         assert row.exact_interval is None or row.exact_interval[0] <= (row.exact or 0) <= row.exact_interval[1]
-
-
-def test_triforce_writes_what_plain_decoding_writes(rows: list[RecallRow]) -> None:
-    """Also a check of the measurement: the lossy method is not compared, and plain decoding not with itself."""
-    for row in rows:
-        if row.method == "triforce":
-            assert row.compared == row.n
-            assert row.identical_to_autoregressive == row.n - (row.near_ties or 0)
-        else:
-            assert row.compared is None and row.acceptance_level2 is None
 
 
 def test_an_interrupt_leaves_the_rows_so_far(engine: Engine) -> None:

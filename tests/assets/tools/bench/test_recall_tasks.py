@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
 from assets.tools.bench import recall_tasks
-from assets.tools.bench.recall_tasks import Source
-from assets.tools.books.generated import ABSENT_ANSWER, Question, write_book
+from assets.tools.books.generated import ABSENT_ANSWER, write_book
 from assets.tools.books.quotes import quote_questions
 from core.generation.text import ChatText
 from core.models.hub.catalog import find
@@ -43,17 +41,6 @@ def test_what_is_asked_about_a_cut_book_has_its_answer_in_it() -> None:
         assert asked.answer == ABSENT_ANSWER and asked.question not in told
 
 
-def test_books_are_distinct_and_of_the_suite_s_own_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds: list[int] = []
-    real = recall_tasks.long_enough_book
-    monkeypatch.setattr(recall_tasks, "long_enough_book", lambda t, n, seed: seeds.append(seed) or real(t, n, seed))
-    for seed in (0, 1, 10**9):
-        for _, _ in zip(range(3), recall_tasks.books(TEXT, 512, seed, 1), strict=False):
-            pass
-    assert len(set(seeds)) == len(seeds) >= 9
-    assert all(3_000_000 <= seed < 4_000_000 for seed in seeds), "training and its measurements use 10,000,000 on"
-
-
 def test_sentences_that_training_reads_as_well_are_not_asked_for() -> None:
     trained, shared, own = recall_tasks.trained_english(), [], set()
     for source in recall_tasks.english_texts(TEXT, 120_000, 0, 10_000):
@@ -63,23 +50,3 @@ def test_sentences_that_training_reads_as_well_are_not_asked_for() -> None:
         shared += [q for q in quote_questions(source.text, 10_000, random.Random(0)) if q.answer in trained]
     assert shared, "topics do share sentences, so leaving them out was needed"
     assert not own & {question.answer for question in shared}
-
-
-def sources(*counts: int) -> Iterator[Source]:
-    for number, count in enumerate(counts):
-        asked = [Question("fact", f"Question {number}.{index}?", "Yes.", ("Yes.",)) for index in range(count)]
-        yield Source(f"Text {number}.", {"fact": asked})
-
-
-@pytest.mark.parametrize(
-    ("context", "counts", "asked"),
-    [
-        (8192, (99, 99, 99), [5, 5]),  # two texts, although one would do
-        (8192, (2, 3, 99), [2, 3, 5]),  # more where they hold too little
-        (8192, (2, 3), [2, 3]),  # fewer questions where there are no more texts
-        (65536, (99, 99), [10]),
-    ],
-)
-def test_questions_are_spread_over_few_texts(context: int, counts: tuple[int, ...], asked: list[int]) -> None:
-    chosen = list(recall_tasks.choose_readings(TEXT, context, sources(*counts), {"fact": 10}))
-    assert [len(reading.asked["fact"]) for reading in chosen] == asked

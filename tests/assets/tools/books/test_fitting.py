@@ -28,11 +28,6 @@ def test_a_book_has_at_most_the_wanted_length_and_hardly_less(wanted: int, seed:
     assert count.num_calls <= max(MAX_TRIES, TRIED_TOKENS // wanted) + 1
 
 
-def test_a_seed_and_a_length_give_one_book() -> None:
-    assert fit_book(7, 2_000, Counter(1.2)) == fit_book(7, 2_000, Counter(1.2))
-    assert fit_book(7, 2_000, Counter(1.2)).book.text != fit_book(8, 2_000, Counter(1.2)).book.text
-
-
 def test_a_length_below_the_shortest_book_is_refused_and_the_one_named_works() -> None:
     with pytest.raises(BookTooShort, match="No book is as short as 80 tokens") as caught:
         fit_book(7, 80, Counter(2.0))

@@ -1,15 +1,11 @@
 """Every format gives the text back as it went in, and equal books give equal bytes."""
 
-import io
-import time
-import zipfile
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from app.documents import read_document
-from assets.tools.books.epub import to_epub
 from assets.tools.books.formats import FORMATS, as_read
 from assets.tools.books.generated import Book, write_book
 
@@ -40,15 +36,3 @@ def test_every_chapter_is_read_as_its_recitation_has_it(book: Book, suffix: str,
     text = read_document(written(book, suffix, tmp_path)).text
     places = [text.find(chapter.text) for chapter in book.chapters]
     assert places[0] > 0 and all(before < after for before, after in pairwise(places))
-
-
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_equal_books_give_equal_bytes(book: Book, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = FORMATS[suffix](book)
-    monkeypatch.setattr(time, "time", lambda: 2_000_000_000.0)
-    assert FORMATS[suffix](write_book(424_242, 3_000)) == first
-    assert FORMATS[suffix](write_book(424_243, 3_000)) != first
-
-
-def opened(book: Book) -> zipfile.ZipFile:
-    return zipfile.ZipFile(io.BytesIO(to_epub(book)))

@@ -21,12 +21,6 @@ def facts_told(book: Book) -> str:
     return book.text.lower()
 
 
-@settings(max_examples=15, deadline=None)
-@given(seeds, lengths)
-def test_same_seed_gives_the_same_book(seed: int, num_words: int) -> None:
-    assert write_book(seed, num_words) == write_book(seed, num_words)
-
-
 @pytest.mark.parametrize(
     ("arguments", "digest"),
     [
@@ -36,12 +30,6 @@ def test_same_seed_gives_the_same_book(seed: int, num_words: int) -> None:
 )
 def test_books_stay_what_they_were_when_models_were_trained_on_them(arguments: tuple[int, ...], digest: str) -> None:
     assert sha256(repr(write_book(*arguments)).encode()).hexdigest() == digest
-
-
-@settings(max_examples=15, deadline=None)
-@given(seeds)
-def test_another_seed_gives_another_book(seed: int) -> None:
-    assert write_book(seed, 200).text != write_book(seed + 1, 200).text
 
 
 @settings(max_examples=30, deadline=None)
@@ -75,11 +63,6 @@ def test_a_recited_chapter_stands_in_the_book_word_for_word(seed: int, num_words
         assert chapter.text.startswith(f"Chapter {number}: {chapter.title}\n\n")
         assert book.text.count(chapter.text) == 1
     assert sum(question.kind == "recite" for question in book.questions) == len(book.chapters)
-
-
-def test_a_book_too_short_for_a_plot_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 60 words"):
-        write_book(1, 59)
 
 
 @settings(max_examples=20, deadline=None)

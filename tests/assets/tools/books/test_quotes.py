@@ -35,8 +35,3 @@ def test_every_phrase_points_to_exactly_one_sentence(book_seed: int, seed: int) 
         assert text.count(phrase) == 1 and phrase in question.answer
         assert text.count(question.answer) == 1 and "\n" not in question.answer
         assert question.values == (question.answer,)
-
-
-def test_a_sentence_that_stands_twice_is_not_asked_for() -> None:
-    asked = quote_questions(TEXT, 100, random.Random(0))
-    assert asked and all("ran for the wall" not in question.answer for question in asked)

@@ -99,13 +99,6 @@ def test_the_hub_s_own_library_finds_what_was_downloaded(hub: ToyHub) -> None:
     assert not cache.warnings and [repo.repo_id for repo in cache.repos] == [REPO]
 
 
-def test_a_second_download_fetches_nothing(hub: ToyHub) -> None:
-    fetch()
-    hub.asked.clear()
-    fetch()
-    assert hub.asked == []
-
-
 def test_cut_connections_are_gone_on_with_where_they_broke(hub: ToyHub) -> None:
     hub.cut_after = [20_000, 1_500_000, 700_000]  # of the tokenizer, whole as it happens; then twice of the weights
     fetch()
@@ -205,11 +198,6 @@ def test_a_damaged_part_of_an_earlier_download_is_fetched_once_more(hub: ToyHub)
     part().write_bytes(held)
     fetch()
     check_arrived(hub)
-
-
-def test_a_wrong_checksum_of_a_small_file_is_noticed_too(hub: ToyHub) -> None:
-    hub.corrupt = ["config.json"]
-    assert "config.json" in the_error(DamagedDownload).problem
 
 
 def test_passing_failures_are_tried_again_and_lasting_ones_told(hub: ToyHub) -> None:

@@ -57,17 +57,6 @@ def test_lanes_take_turns_and_are_compared_with_ours(weights: Weights) -> None:
     assert not made.skipped
 
 
-def test_a_text_brings_two_kinds_of_answers_of_one_run(weights: Weights) -> None:
-    said: list[str] = []
-    made = peers(weights, Lane("other", "far", {"ms": 5.0, "wrong_from": 2, "writes": 9}), said=said)
-    rows = list(made.rows((64,), **SHAPE | {"repeats": 1}, checkpoint=Checkpoint(None, {}), text="A text."))
-    assert [(row.answer, row.method, row.prompt_tokens) for row in rows] == [
-        (kind, method, 65) for kind in ("free", "quote") for method in (BASELINE, "far")
-    ]
-    assert len(said) == 2 and {row.difference for row in rows} == {None, "' a', there token 9"}
-    assert all(row.difference_logprob is None for row in rows), "it is none of the likely ones"
-
-
 def test_what_fails_is_reported_and_the_rest_goes_on(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "RUN_SECONDS", 5.0)
     note = weights.target.parent / "child"
@@ -100,24 +89,6 @@ def gone(process: int) -> bool:
             return True
         time.sleep(0.01)
     return False
-
-
-def test_it_goes_on_where_it_ended(weights: Weights, tmp_path: Path) -> None:
-    file, lane = tmp_path / "runs.jsonl", Lane("other", "slow", {"ms": 25.0})
-    first = peers(weights, lane)
-    assert list(first.rows((64,), **SHAPE, checkpoint=Checkpoint(file, {}), minutes=0)) == [] and first.out_of_time
-    whole = list(peers(weights, lane).rows((64,), **SHAPE, checkpoint=Checkpoint(file, {})))
-    lines = file.read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 1 + 6, "the settings and six runs"
-    file.write_text("\n".join(lines[:3]) + "\n" + lines[3][:20], encoding="utf-8")
-    said: list[str] = []
-    again = peers(weights, lane, said=said)
-    assert list(again.rows((64,), **SHAPE, checkpoint=Checkpoint(file, {}))) == whole
-    assert len(said) == 4, "two runs were whole; the third was cut off as it was written"
-    said.clear()
-    done = peers(weights, lane, said=said)
-    assert list(done.rows((64,), **SHAPE, checkpoint=Checkpoint(file, {}), minutes=0)) == whole
-    assert said == [] and not done.out_of_time
 
 
 def test_every_lane_has_a_program_and_a_name_of_its_own() -> None:

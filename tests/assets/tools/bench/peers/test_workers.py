@@ -1,46 +1,12 @@
 """The workers: the clock, and our own and transformers' on the bundled pair."""
 
-import sys
 from collections.abc import Iterator
-from types import ModuleType
 
 import pytest
 import torch
 
 from assets.tools.bench.peers.lanes import LANES
-from assets.tools.bench.peers.workers import protocol
-from assets.tools.bench.peers.workers.protocol import Clock
 from core.models.hub.catalog import ROOT
-
-
-def test_the_clock_leaves_out_the_tokens_that_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter((10.0, 12.0, 12.5, 13.0))
-    monkeypatch.setattr(protocol, "perf_counter", lambda: next(times))
-    clock = Clock()
-    for count in (2, 3, 2):
-        clock.arrived(count)
-    answer = clock.answer([1] * 7)
-    assert answer["first_token_seconds"] == 2.0 and answer["ms_per_token"] == 1000 / 5
-    times = iter((0.0, 1.0))
-    clock = Clock()
-    clock.arrived()
-    assert clock.answer([1])["ms_per_token"] is None
-
-
-# -------------------- llama.cpp
-
-
-@pytest.fixture
-def llama(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The worker without the library."""
-    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
-    monkeypatch.setitem(sys.modules, "llama_cpp", ModuleType("llama_cpp"))
-    sys.modules.pop("assets.tools.bench.peers.workers.llama_cpp", None)
-    import assets.tools.bench.peers.workers.llama_cpp as worker
-
-    yield worker
-    sys.modules.pop("assets.tools.bench.peers.workers.llama_cpp", None)
-
 
 # -------------------- ours and transformers
 

@@ -1,6 +1,6 @@
 """How fast and how large the images of real pages are, and whether sentences are found on them: a table.
 
-    python -m tests.app.documents.drawing FOLDER [--markdown]        every PDF in a folder, up to PAGES pages of each
+    python -m assets.tools.documents.drawing FOLDER [--markdown]        every PDF in a folder, up to PAGES pages of each
 
 Each page is drawn as the app draws it, in a new process. "Processor" is the time of a core that this takes, "seconds"
 the wait, which other work on the machine makes longer (medians). "PNG", "JPEG": what the same image would take as such

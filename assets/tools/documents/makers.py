@@ -1,6 +1,6 @@
 """How well real PDFs are read, by the program that made each: a table of speed, joined words and lost words.
 
-    python -m tests.app.documents.makers FOLDER [--markdown]        every PDF in a folder
+    python -m assets.tools.documents.makers FOLDER [--markdown]        every PDF in a folder
 
 Each file is read as the program reads it and compared with what PDFium alone says is on its pages. "Joined": the share
 of words with more than 18 letters, ours and PDFium's. "Lost": words of PDFium's text that ours lacks, without the lines
@@ -118,7 +118,7 @@ def long_share(found: Iterable[str]) -> float:
 
 def main(argv: Sequence[str]) -> int:
     """Print the table. Returns 0."""
-    parser = argparse.ArgumentParser(prog="tests.app.documents.makers", description="Read real PDFs.")
+    parser = argparse.ArgumentParser(prog="assets.tools.documents.makers", description="Read real PDFs.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--markdown", action="store_true", help="as in assets/docs/documents.md")
     args = parser.parse_args(argv)

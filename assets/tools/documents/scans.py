@@ -1,6 +1,6 @@
 """How well scanned pages are read: pages of PDFs become pictures, and their recognised text is compared with the text.
 
-    python -m tests.app.documents.scans FILE.pdf[:FIRST-LAST[:ANGLE]]... [--dpi 200] [--markdown] [--differences]
+    python -m assets.tools.documents.scans FILE.pdf[:FIRST-LAST[:ANGLE]]... [--dpi 200] [--markdown] [--differences]
 
 Needs requirements-ocr.txt. Pages are drawn in grey at 200 dpi and stored as JPEG, turned by ANGLE degrees. Both texts
 go the program's whole way, headers and columns included. "Right": one minus the fewest letters to change, add or remove
@@ -138,7 +138,7 @@ def source_of(text: str) -> Source:
 
 def main(argv: Sequence[str]) -> int:
     """Print the table. Returns 0."""
-    parser = argparse.ArgumentParser(prog="tests.app.documents.scans", description="Read scanned PDFs.")
+    parser = argparse.ArgumentParser(prog="assets.tools.documents.scans", description="Read scanned PDFs.")
     parser.add_argument("sources", nargs="+", type=source_of, metavar="FILE.pdf[:A-B[:ANGLE]]")
     parser.add_argument("--dpi", type=int, default=200)
     parser.add_argument("--markdown", action="store_true", help="as in assets/docs/documents.md")

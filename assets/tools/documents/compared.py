@@ -1,6 +1,6 @@
 """Words of real files, by our readers and by others: which words are lost, and how fast each is.
 
-    python -m tests.app.documents.compared FOLDER [--markdown]
+    python -m assets.tools.documents.compared FOLDER [--markdown]
 
 A file named MAKER-NAME was made of NAME.html, if that is there, and pandoc's plain text of it is the reference, else
 that of the file itself. Libraries that are not installed are left out: odfdo, striprtf, python-pptx, python-docx,
@@ -14,9 +14,9 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from app.documents import read_document
 
@@ -37,71 +37,55 @@ def reference(file: Path) -> str:
     return done.stdout.decode()
 
 
-def by_odfdo(file: Path) -> str:
-    import odfdo
-
-    return str(odfdo.Document(file).get_formatted_text())
+def _by_odfdo(file: Path) -> str:
+    return str(import_module("odfdo").Document(file).get_formatted_text())
 
 
-def by_striprtf(file: Path) -> str:
-    from striprtf.striprtf import rtf_to_text
-
-    return str(rtf_to_text(file.read_text("latin-1"), errors="replace"))
+def _by_striprtf(file: Path) -> str:
+    return str(import_module("striprtf.striprtf").rtf_to_text(file.read_text("latin-1"), errors="replace"))
 
 
-def by_python_pptx(file: Path) -> str:
-    import pptx
-
-    shapes = [shape for slide in pptx.Presentation(str(file)).slides for shape in slide.shapes]
+def _by_python_pptx(file: Path) -> str:
+    shapes = [shape for slide in import_module("pptx").Presentation(str(file)).slides for shape in slide.shapes]
     cells = (cell.text for shape in shapes if shape.has_table for row in shape.table.rows for cell in row.cells)
     return "\n".join([*(shape.text_frame.text for shape in shapes if shape.has_text_frame), *cells])
 
 
-def by_python_docx(file: Path) -> str:
-    import docx
-
-    document = docx.Document(str(file))
+def _by_python_docx(file: Path) -> str:
+    document = import_module("docx").Document(str(file))
     cells = (cell.text for table in document.tables for row in table.rows for cell in row.cells)
     return "\n".join([*(paragraph.text for paragraph in document.paragraphs), *cells])
 
 
-def by_mammoth(file: Path) -> str:
-    import mammoth
-
+def _by_mammoth(file: Path) -> str:
+    mammoth = import_module("mammoth")
     with file.open("rb") as stream:
         return str(mammoth.extract_raw_text(stream).value)
 
 
-def by_ebooklib(file: Path) -> str:
-    import ebooklib
-    from bs4 import BeautifulSoup
-    from ebooklib import epub
-
-    items = epub.read_epub(str(file)).get_items_of_type(ebooklib.ITEM_DOCUMENT)
-    return "\n".join(BeautifulSoup(item.get_content(), "lxml").get_text(" ") for item in items)
+def _by_ebooklib(file: Path) -> str:
+    items = import_module("ebooklib.epub").read_epub(str(file)).get_items_of_type(9)  # documents
+    return "\n".join(import_module("bs4").BeautifulSoup(item.get_content(), "lxml").get_text(" ") for item in items)
 
 
-def by_trafilatura(file: Path) -> str:
-    import trafilatura
+def _by_trafilatura(file: Path) -> str:
+    extract = import_module("trafilatura").extract
+    return str(extract(file.read_text(errors="replace"), include_comments=False, favor_recall=True) or "")
 
-    return trafilatura.extract(file.read_text(errors="replace"), include_comments=False, favor_recall=True) or ""
 
-
-def by_selectolax(file: Path) -> str:
-    from selectolax.lexbor import LexborHTMLParser
-
-    tree: Any = LexborHTMLParser(file.read_text(errors="replace"))
+def _by_selectolax(file: Path) -> str:
+    tree = import_module("selectolax.lexbor").LexborHTMLParser(file.read_text(errors="replace"))
     tree.strip_tags(["script", "style", "head"])
     return str(tree.body.text(separator=" "))
 
 
 OTHERS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
-    ".odt": {"odfdo": by_odfdo},
-    ".rtf": {"striprtf": by_striprtf},
-    ".pptx": {"python-pptx": by_python_pptx},
-    ".docx": {"python-docx": by_python_docx, "mammoth": by_mammoth},
-    ".epub": {"ebooklib": by_ebooklib},
-    ".html": {"trafilatura": by_trafilatura, "selectolax": by_selectolax},
+    ".odt": {"odfdo": _by_odfdo},
+    ".rtf": {"striprtf": _by_striprtf},
+    ".pptx": {"python-pptx": _by_python_pptx},
+    ".docx": {"python-docx": _by_python_docx, "mammoth": _by_mammoth},
+    ".epub": {"ebooklib": _by_ebooklib},
+    ".html": {"trafilatura": _by_trafilatura, "selectolax": _by_selectolax},
     ".fb2": {},
 }
 
@@ -126,7 +110,7 @@ def measured(file: Path) -> Iterator[tuple[str, float, float]]:
 
 def main(argv: list[str]) -> int:
     """Print one line for each file."""
-    parser = argparse.ArgumentParser(prog="tests.app.documents.compared", description="Words of real files.")
+    parser = argparse.ArgumentParser(prog="assets.tools.documents.compared", description="Words of real files.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--markdown", action="store_true")
     args = parser.parse_args(argv)
