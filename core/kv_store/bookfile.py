@@ -174,10 +174,13 @@ class BookReader:
             if metadata["format"] != str(FORMAT):
                 raise OtherFormat(f"it has format {metadata['format']}, this is {FORMAT}")
             label = json.loads(metadata["label"])
-            placed = {
-                name: Placed(Part(DTYPES[row["dtype"]], tuple(row["shape"])), len(header) + row["data_offsets"][0], own)
-                for (name, row), own in zip(entries.items(), others, strict=True)
-            }
+            placed, end = {}, 0
+            for (name, row), own in zip(entries.items(), others, strict=True):
+                part, start = Part(DTYPES[row["dtype"]], tuple(row["shape"])), end
+                end += part.size
+                if row["data_offsets"] != [start, end]:
+                    raise DamagedBook(f"its {name} is not as large as it says")
+                placed[name] = Placed(part, len(header) + start, own)
             return Label(**{**label, "names": tuple(label["names"])}), placed
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error) as error:
             raise DamagedBook("its header cannot be understood") from error

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,20 @@ def test_every_flipped_bit_and_every_cut_is_noticed(where: str, shelf: BookFolde
     with pytest.raises(FileNotFoundError):
         is_whole(shelf, path)
     assert not path.exists() and shelf.books() == [] and "damaged" in shelf.notices[0]
+
+
+def test_a_tensor_that_says_more_than_it_has_asks_for_no_memory(shelf: BookFolder) -> None:
+    """With the right checksum, as a program may write one that does not know what it does."""
+    path = write(shelf)
+    content = path.read_bytes()
+    first = 8 + int.from_bytes(content[:8], "little")
+    header = content[8:first].replace(b'"shape": [10, 30]', b'"shape": [10, 30, 1099511627776]', 1).strip()
+    header += b" " * (-len(header) % 8)
+    start = len(header).to_bytes(8, "little") + header
+    sums = 4 * (2 + len(rows_of(0)))
+    checksum = zlib.crc32(start).to_bytes(4, "little")
+    path.write_bytes(start + content[first:-sums] + checksum + content[-sums + 4 :])
+    assert shelf.books() == [] and "not as large as it says" in shelf.notices[0]
 
 
 def test_a_book_of_another_version_is_left_alone(shelf: BookFolder, monkeypatch: pytest.MonkeyPatch) -> None:
