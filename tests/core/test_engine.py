@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
-from core.decoding import methods
+from core.decoding import pace
 from core.decoding.adaptive import PassCost
 from core.decoding.registry import EXACT_METHODS, LOSSY_METHODS
 from core.engine import Engine
@@ -357,7 +357,7 @@ def test_decoding_goes_plain_where_speculation_would_lose(monkeypatch: pytest.Mo
 
     Every pass costs the same here: measured times would tell of other work on the machine.
     """
-    monkeypatch.setattr(methods, "MeasuredCost", lambda by_rows, model, overhead: PassCost(1.0, 0.1))
+    monkeypatch.setattr(pace, "MeasuredCost", lambda by_rows, model, overhead: PassCost(1.0, 0.1))
     engine = tiny_engine(noise=30.0, budget=80)
     finished = answer(engine, random_prompt(900), method="draft", max_new_tokens=100, speculation=SpeculationConfig())
     level2 = finished.stats.level2

@@ -38,7 +38,7 @@ class Clock:
     def set(cls, monkeypatch: pytest.MonkeyPatch) -> "Clock":
         """The clock of all rounds from now on."""
         clock = cls()
-        for module in ("core.decoding.methods", "core.decoding.speculative"):
+        for module in ("core.decoding.methods", "core.decoding.pace", "core.decoding.speculative"):
             monkeypatch.setattr(f"{module}.time", clock)
         return clock
 

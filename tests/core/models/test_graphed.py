@@ -206,5 +206,5 @@ def test_recording_is_set_up_and_no_part_of_decoding(monkeypatch: pytest.MonkeyP
     assert (before - loading) * 3600 <= finished.prefill_seconds < (before - loading + 1) * 3600
     assert 0 < finished.stats.decode_seconds < 3600
     assert 0 <= finished.stats.seconds_by_part["other"] < 3600
-    assert 0 < decoder._overhead < 3600, "gammas are chosen by it"
+    assert 0 < decoder.pace.overhead < 3600, "gammas are chosen by it"
     assert all(judge.meter.seconds < 3600 for judge in decoder.models)

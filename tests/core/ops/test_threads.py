@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from core.config import SamplingParams
-from core.decoding import methods
+from core.decoding import pace
 from core.decoding.ledger import Ledger
 from core.models import cached_model
 from core.models.cached_model import PassMeter
@@ -171,18 +171,18 @@ def test_a_speculation_that_did_not_pay_beside_others_is_tried_again_when_thread
     """Rounds measured while threads waited for another program made guessing look bad: it stayed off to the end."""
     machine = Machine()
     chosen = machine.threads()
-    monkeypatch.setattr(methods, "process_threads", lambda: chosen)
+    monkeypatch.setattr(pace, "process_threads", lambda: chosen)
     chosen.now()
-    decoder = object.__new__(methods.Decoder)
+    rounds = object.__new__(pace.Pace)
     level = SimpleNamespace(seconds_per_guess=9.0)
-    decoder._threads, decoder._overhead, decoder.levels = chosen.changes, 0.4, [cast(Any, level)]
-    decoder._ledger, decoder._sampling = Ledger(1.0, timed=True), SamplingParams()
-    decoder._ledger.add(1, 9.0, guessed=False)
+    rounds._threads, rounds.overhead, rounds._levels = chosen.changes, 0.4, [cast(Any, level)]
+    rounds.ledger, rounds._sampling = Ledger(1.0, timed=True), SamplingParams()
+    rounds.ledger.add(1, 9.0, guessed=False)
     machine.passes(LOOK_SECONDS, others=3.0, own=1.0)
     chosen.now()
-    decoder._look_again()
-    assert decoder._overhead == 0 and level.seconds_per_guess == 0
-    assert decoder._ledger.plain == 1.0 and decoder._ledger.plain_is_due
-    decoder._overhead = 0.1
-    decoder._look_again()
-    assert decoder._overhead == 0.1, "once"
+    rounds.look_again()
+    assert rounds.overhead == 0 and level.seconds_per_guess == 0
+    assert rounds.ledger.plain == 1.0 and rounds.ledger.plain_is_due
+    rounds.overhead = 0.1
+    rounds.look_again()
+    assert rounds.overhead == 0.1, "once"
