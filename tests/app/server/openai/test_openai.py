@@ -174,10 +174,11 @@ def test_a_text_goes_on_without_a_chat_template(client: openai.OpenAI, worker: E
 
     def work(engine: Engine, _cancel: Any) -> Iterator[Any]:
         ids = [*engine.text.beginning, *engine.text.encode(BOOK)]
-        yield from (found.append((ids, one)) for one in engine.generate(ids, GenerationConfig(max_new_tokens=9)))
+        found.append(ids)
+        yield from engine.generate(ids, GenerationConfig(max_new_tokens=9))
 
-    of_engine(worker, work)
-    ids, finished = found[-1]
+    *_, finished = of_engine(worker, work)
+    (ids,) = found
     fields: Any = {"model": "harbour", "max_tokens": 9, "temperature": 0}
     reply = client.completions.create(prompt=BOOK, logprobs=2, **fields)
     choice = reply.choices[0]
