@@ -62,17 +62,15 @@ def ours(part: Any) -> dict[str, Any]:
 
 
 def test_the_text_is_what_the_engine_writes_by_itself(client: openai.OpenAI, worker: EngineWorker) -> None:
-    found: list[Any] = []
-
     def work(engine: Engine, _cancel: Any) -> Iterator[Any]:
         prompt = Conversation(tuple(engine.text.encode(BOOK))).ask(QUESTION).prompt_ids(engine.text)
-        yield from (found.append(one) for one in engine.generate(prompt, GenerationConfig(max_new_tokens=24)))
+        yield from engine.generate(prompt, GenerationConfig(max_new_tokens=24))
 
-    list(worker.borrow(worker.sessions.enter("").id, work))
+    *_, finished = of_engine(worker, work)
     reply = ask(client)
-    assert text_of(reply) == found[-1].text
-    assert reply.usage.prompt_tokens == found[-1].prompt_tokens
-    assert reply.usage.completion_tokens == found[-1].stats.new_tokens
+    assert text_of(reply) == finished.text
+    assert reply.usage.prompt_tokens == finished.prompt_tokens
+    assert reply.usage.completion_tokens == finished.stats.new_tokens
 
 
 def test_the_book_is_read_once_over_several_requests(client: openai.OpenAI) -> None:
