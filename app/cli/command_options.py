@@ -133,7 +133,7 @@ ASKED = Option("-q --question TEXT|@FILE", "about the files; @FILE reads a file,
 PAGES = Option("--pages A-B", "only these, counted from 1 (default: all)", type=page_range)
 CHAPTERS = Option("--chapters A-B", "only these, counted from 1 (default: all)", type=page_range)
 METHODS = Option("--methods A,B", "to compare (default: the usual ones)", type=name_list)
-METHOD = Option("--method", "(default: the fastest by forecast, see doctor)")
+METHOD = Option("--method", "(default: chosen by the plan, see doctor)")
 TOKEN_IDS = flag("--token-ids", "--json: the prompt's tokens, too", RARE)
 SAVED = Option("--saved", "keep the read text (default: if it took long)", action=argparse.BooleanOptionalAction)
 EFFORTS = ("on", "off", "low", "medium", "high")
