@@ -327,16 +327,12 @@ class Library:
     @cached_property
     def pages(self) -> tuple[Placed, ...]:
         """Every page that has text in the joined text, in order."""
-        return tuple(
-            placed for piece in self.pieces for placed in self._place_parts(piece, self._document(piece).pages)
-        )
+        return self._placed([book.document.pages for book in self.books])
 
     @cached_property
     def chapters(self) -> tuple[Placed, ...]:
         """Every chapter that has text in the joined text, in order."""
-        return tuple(
-            placed for piece in self.pieces for placed in self._place_parts(piece, self._document(piece).chapters)
-        )
+        return self._placed([book.document.chapters for book in self.books])
 
     def place(self, char: int) -> Place:
         """The source of a character of the joined text at an offset in [0, len(text)).
@@ -375,8 +371,8 @@ class Library:
                     yield Part(LEFT_OUT, index, None)
                 yield Part(book.document.text[span.start : span.end], index, span)
 
-    def _document(self, piece: Piece) -> Document:
-        return self.books[piece.book].document
+    def _placed(self, parts: Sequence[Sequence[Page | Chapter]]) -> tuple[Placed, ...]:
+        return tuple(placed for piece in self.pieces for placed in self._place_parts(piece, parts[piece.book]))
 
     def _place_parts(self, piece: Piece, parts: Sequence[Page | Chapter]) -> Iterator[Placed]:
         first = bisect_right(parts, piece.source.start, key=lambda part: part.char_end)
