@@ -2,8 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from core.config import GenerationConfig
 from core.decoding import pass_costs
 from core.decoding.pass_costs import Seconds, kept_costs
+from core.decoding.speculative import SampledModel
+from tests.core.toys import random_prompt, tiny_engine
 
 
 def test_costs_are_measured_once_for_each_length_and_survive_the_process(
@@ -39,3 +42,22 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written_do_not_matter(
     assert kept_costs(tmp_path, "a", "full", 8, lambda: {1: 2.0}) == {1: 2.0}
     (tmp_path / "file").touch()
     assert kept_costs(tmp_path / "file", "a", "full", 8, lambda: {1: 3.0}) == {1: 3.0}
+
+
+@pytest.mark.parametrize("method", ["retrieval", "draft"])
+def test_passes_are_timed_as_rounds_compute_them(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verification counts what it attends to where a retrieval cache guesses, and nowhere else."""
+    engine, counted = tiny_engine(), set()
+    timed = SampledModel.time
+
+    def time(model: SampledModel, rows: int) -> float:
+        if model.name == "full":
+            counted.add((rows > 1, engine.full_cache.votes.wanted))
+        return timed(model, rows)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(SampledModel, "time", time)
+    monkeypatch.setattr(pass_costs, "_known", {})
+    list(engine.generate(random_prompt(200), GenerationConfig(method=method, max_new_tokens=1)))
+    assert counted == {(False, False), (True, method == "retrieval")}
+    assert not engine.full_cache.votes.wanted
