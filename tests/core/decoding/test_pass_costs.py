@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from core.config import GenerationConfig
-from core.decoding import pass_costs
+from core.decoding import pace, pass_costs
 from core.decoding.pass_costs import Seconds, kept_costs
 from core.decoding.speculative import SampledModel
 from tests.core.toys import random_prompt, tiny_engine
@@ -45,7 +45,7 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written_do_not_matter(
 
 
 @pytest.mark.parametrize("method", ["retrieval", "draft"])
-def test_passes_are_timed_as_rounds_compute_them(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_are_timed_as_rounds_compute_them(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verification counts what it attends to where a retrieval cache guesses, and nowhere else."""
     engine, counted = tiny_engine(), set()
     timed = SampledModel.time
@@ -55,9 +55,8 @@ def test_passes_are_timed_as_rounds_compute_them(method: str, tmp_path: Path, mo
             counted.add((rows > 1, engine.full_cache.votes.wanted))
         return timed(model, rows)
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(SampledModel, "time", time)
-    monkeypatch.setattr(pass_costs, "_known", {})
+    monkeypatch.setattr(pace, "kept_costs", lambda folder, about, model, length, measure: measure())
     list(engine.generate(random_prompt(200), GenerationConfig(method=method, max_new_tokens=1)))
     assert counted == {(False, False), (True, method == "retrieval")}
     assert not engine.full_cache.votes.wanted
