@@ -107,10 +107,10 @@ def _titles(session: Session) -> str:
 
 def _facts(session: Session, book: LibraryBook) -> str:
     """A single document."""
-    document, length = book.document, extent(book) if book.is_whole else f"of {extent(book)}"
-    chosen = "" if book.is_whole else label(document, book.choice)
+    document = book.document
+    length = extent(book) if book.is_whole else f"{label(document, book.choice)} of {extent(book)}"
     language = language_name(document.language)
-    facts = " · ".join(filter(None, (SHORT[document.format], chosen, length, _num_tokens(session, book), language)))
+    facts = " · ".join(filter(None, (SHORT[document.format], length, _num_tokens(session, book), language)))
     name = "" if document.title in (document.name, document.name.rpartition(".")[0]) else document.name
     told = " · ".join(filter(None, (byline(document.authors), name)))
     file = f'<p class="quiet file">{render.escape(told)}</p>' if told else ""
