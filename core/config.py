@@ -129,6 +129,8 @@ class EngineConfig:
     draft_model: str = "auto"  # the same, "auto" (the draft that suits the target, if it is downloaded) or "none"
     bits: int | None = None  # of the target's weights: 8 or 4 are quantised; None: the type that is computed with
     kv_bits: int | None = None  # of the target's keys and values: 16, 32; None: on a processor 16 where they fit
+    # Of what a bfloat16 target's weights are multiplied with while it reads, on a processor: 16, 32; None: 32
+    prefill_bits: int | None = None
     # Of the target's weights in passes over the retrieval cache: 4; 16: no separate weights; None: 4 where that pays
     self_draft_bits: int | None = None
     device: Device = "auto"
@@ -159,6 +161,11 @@ class EngineConfig:
             self.kv_bits in (None, 16, 32),
             f"Keys and values of {self.kv_bits} bits are not usable.",
             "Use --kv-bits 16 or 32.",
+        )
+        _require(
+            self.prefill_bits in (None, 16, 32),
+            f"Reading in {self.prefill_bits} bits is not possible.",
+            "Use --prefill-bits 16 or 32.",
         )
         _require(
             self.kv_bits is None or self.num_gpus == 1,

@@ -16,6 +16,7 @@ from core.generation.loaded import LoadedModels
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import ModelEntry
 from core.models.hub.draft_selection import pair
+from core.models.linear import read_in_brain
 from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load_tokenizer, prepared, read_dims
 from core.models.loading import load_meter
 from core.models.param_count import ModelSize, size_in
@@ -258,6 +259,11 @@ def _tried(
 ) -> tuple[LoadedModel, Choice[torch.dtype | None]]:
     """A target that was tried, with keys and values in the type that its weights fit, and why in this one."""
     trial = try_out(target, name, plan.dtype.value, backend)
+    if config.prefill_bits == 16 and not read_in_brain(target.module):
+        raise InvalidSetting(
+            "--prefill-bits 16 needs bfloat16 weights, and a processor that multiplies bfloat16.",
+            hint="Leave it out; --bits 8 reads faster, too.",
+        )
     if plan.kv.value is None:
         return target, plan.kv
     kept = kv_type(target, trial, backend, asked=config.kv_bits is not None)

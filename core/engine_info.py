@@ -11,7 +11,7 @@ from core.generation.reading_pace import ReadingPace
 from core.generation.text import ChatText
 from core.models.experts import Experts
 from core.models.hub.catalog import ModelEntry
-from core.models.linear import stored_kinds
+from core.models.linear import reads_in_brain, stored_kinds
 from core.models.loader import LoadedModel, ModelDims
 from core.models.quantised import FORMATS
 from core.models.self_draft import is_int4, self_draft_bytes
@@ -107,6 +107,7 @@ def _format(plan: Plan, target: LoadedModel) -> str:
     if stored := stored_kinds(target.module):
         return stored
     kept = FORMATS.get(plan.bits.value, str(plan.dtype.value).removeprefix("torch."))
+    kept += " (reading in bfloat16)" if reads_in_brain(target.module) else ""
     return "int4" if plan.bits.value in FORMATS and is_int4(target.module) else kept
 
 

@@ -93,6 +93,13 @@ COMMON = Group(
     Option("--draft NAME|PATH", "a draft model, or none (default: one with the same tokens)", RARE, default="auto"),
     Option("--bits", "of its weights (default: as computed)", "doctor serve", type=int, choices=(16, 8, 4)),
     Option("--kv-bits", "of keys and values, on a processor (default: what fits)", RARE, type=int, choices=(16, 32)),
+    Option(
+        "--prefill-bits",
+        "of a bfloat16 model's products while it reads, on a processor",
+        RARE,
+        type=int,
+        choices=(16, 32),
+    ),
     Option("--self-draft-bits", "of its weights while it guesses (default: chosen)", RARE, type=int, choices=(16, 4)),
     Option("--device", choices=("auto", "cpu", "cuda"), default="auto"),
     Option("--gpus N", "GPUs that share the model (default: 1)", "doctor", type=int),

@@ -15,6 +15,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         draft_model=args.draft,
         bits=args.bits,
         kv_bits=args.kv_bits,
+        prefill_bits=args.prefill_bits,
         self_draft_bits=args.self_draft_bits,
         device=args.device,
         context=args.context,

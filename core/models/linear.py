@@ -71,6 +71,7 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features, self.bias = linear.in_features, linear.out_features, linear.bias
         self.kernel, stored = kernel, stored_blocks(linear.weight)
+        self.reads_in_brain = False  # see `read_in_brain`
         self.stored = StoredWeight(stored, self.in_features, kernel) if stored else None
         if self.stored:
             panels, kind = self.stored.cells, self.stored.sizes.kind
@@ -100,7 +101,8 @@ class PackedLinear(nn.Module):
         """x [..., I] to [..., O]."""
         if x.dtype != torch.float32:
             return functional.linear(x, self.weight.to(x.dtype), self.bias)
-        return self.kernel.product(x, self.sizes)
+        brain = self.reads_in_brain and x.numel() > MOST_ROWS * self.in_features
+        return self.kernel.product(x, self.sizes, brain=brain)
 
 
 def _round(linear: nn.Linear, bits: int) -> None:
@@ -127,6 +129,30 @@ def in_bits(part: PackedLinear, bits: int) -> PackedLinear:
     blocks = torch.cat([rounded(piece, ROUNDED[bits]).blocks for piece in pieces])
     cast(Any, linear.weight).stored_blocks = StoredBlocks(ROUNDED[bits], blocks)
     return PackedLinear(linear, part.kernel)
+
+
+def read_in_brain(module: nn.Module) -> bool:
+    """Let passes over pieces of a prompt round their rows to bfloat16 for weights that bfloat16 holds, in place.
+
+    Passes of up to MOST_ROWS tokens, which decoding has, stay as they are. Returns whether there are such layers, and
+    the processor has such products.
+    """
+    for part in module.modules():
+        if isinstance(part, PackedLinear):
+            part.reads_in_brain = part.kernel.multiplies_brain and part.in_features % 2 == 0 and _is_brain(part.packed)
+    return reads_in_brain(module)
+
+
+def _is_brain(packed: Tensor) -> bool:
+    """Whether bfloat16 holds weights of 16 bits exactly."""
+    return packed.dtype == torch.bfloat16 or (
+        packed.dtype == torch.float16 and all(torch.equal(panel.bfloat16().half(), panel) for panel in packed)
+    )
+
+
+def reads_in_brain(module: nn.Module) -> bool:
+    """Whether some of a model's layers have been told to by `read_in_brain`."""
+    return any(isinstance(part, PackedLinear) and part.reads_in_brain for part in module.modules())
 
 
 def stored_kinds(module: nn.Module) -> str:

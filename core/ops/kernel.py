@@ -79,10 +79,16 @@ def _check(kernel: SmallRows) -> None:
     silu = (kernel.silu(10 * x), 10 * x.double() * (10 * x.double()).sigmoid())
     panels = packed(weight, kernel.panel)
     product = kernel.product(x, LinearSizes(panels.data_ptr(), None, 163, 21, 0)), x.double() @ weight.double().T
+    even, half = random(7, 300), random(21, 300).bfloat16()
+    brains = packed(half, kernel.panel)
+    narrow = LinearSizes(brains.data_ptr(), None, 300, 21, KEPT_AS.index(torch.bfloat16))
+    by_brain = kernel.product(even, narrow, brain=kernel.multiplies_brain)
+    rounded = even.bfloat16() if kernel.multiplies_brain else even
     means, asked = random(2, 70, 24), random(2, 8, 24)
     shares = (kernel.votes(asked, means, 0.3), torch.softmax(asked.double() @ means.double().mT * 0.3, -1).sum(1))
     assert by_chunk[1] is not None, "the kernel votes in chunks of this size"
-    pairs = [product, shares, (by_chunk[1], by_chunk[0]), (kernel.norm(x, norm, 1e-5), exact), silu]
+    pairs = [(by_brain, rounded.double() @ half.double().T), product, shares]
+    pairs += [(by_chunk[1], by_chunk[0]), (kernel.norm(x, norm, 1e-5), exact), silu]
     for kept in KEPT_AS:
         blocks, found = random(9, 2, 1, 56, 64).to(kept), Partial(torch.empty_like(q), torch.empty(1, 2, VOTERS))
         masses = Masses(torch.empty(9, 1, 2 * VOTERS, 7), torch.empty(9, 1, 2 * VOTERS))

@@ -70,6 +70,9 @@ class SmallRows:
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
         self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
         self._call_votes.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_double, *[ctypes.c_int64] * 7]
+        self._call_brain = loaded.small_rows_brain_product
+        self._call_brain.restype, self._call_brain.argtypes = number, self._call_product.argtypes
+        self.multiplies_brain = bool(self._call_brain(None, None, None, 0, 0))  # whether `product` can
         loaded.small_rows_rounds.argtypes, loaded.small_rows_rounds.restype = [ctypes.c_int64], None
         loaded.small_rows_store.argtypes = [number, pointers, *[number] * 2, pointers, number]
         loaded.small_rows_store.restype = number
@@ -246,12 +249,16 @@ class SmallRows:
         pointers = (source.data_ptr(), target.data_ptr(), *(numbers.data_ptr() for numbers in indices))
         self._call_move(*pointers, len(indices[0]), width, from_head, to_head, self._threads.now())
 
-    def product(self, x: Tensor, layer: LinearSizes) -> Tensor:
-        """x [..., I] through a packed layer, [..., O]; float32 on CPU, any number of rows."""
+    def product(self, x: Tensor, layer: LinearSizes, *, brain: bool = False) -> Tensor:
+        """x [..., I] through a packed layer, [..., O]; float32 on CPU, any number of rows.
+
+        `brain`: of 16-bit weights that bfloat16 holds and an even I, with x rounded to bfloat16; sums are float32.
+        """
         rows = x.contiguous()
         out = torch.empty(*x.shape[:-1], layer.outs, dtype=torch.float32)
         num_rows = x.numel() // x.shape[-1]
-        self._call_product(ctypes.byref(layer), rows.data_ptr(), out.data_ptr(), num_rows, self._threads.now())
+        call = self._call_brain if brain else self._call_product
+        call(ctypes.byref(layer), rows.data_ptr(), out.data_ptr(), num_rows, self._threads.now())
         return out
 
     def between(

@@ -158,6 +158,12 @@ template <class V> INLINE V load(const Brain* p) {
   std::memcpy(&x, &upper, sizeof x);
   return x;
 }
+// A float32 rounded to the nearest bfloat16, ties to even.
+INLINE uint32_t brain_bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return x != x ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
 #ifdef __AVX512F__
 template <> INLINE Vec16 load<Vec16>(const Brain* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -936,9 +942,7 @@ INLINE bool put(const float* from, Brain* to, int64_t num) {
   constexpr uint32_t INFINITE = 0x7f80;
   uint32_t most = 0;  // of exponents; GCC takes vectors for this, but not for a bool
   for (int64_t i = 0; i < num; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, from + i, sizeof bits);
-    bits = from[i] != from[i] ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    const uint32_t bits = brain_bits(from[i]);
     to[i].bits = uint16_t(bits);
     most = std::max(most, bits & INFINITE);
   }
@@ -1150,9 +1154,25 @@ INLINE void round_rows(Team& team, const float* x, int64_t rows, int64_t width, 
   team.each(rows * width / stored::NUMBERS, round, 16);
 }
 
+struct Pair { uint32_t bits; };  // two bfloat16 numbers: an instruction adds both of their products to a sum
+
+INLINE Wide every(float x) { return all<Wide>(x); }
+template <class X> INLINE Wide plus_products(Wide sum, Wide x, Wide w) { return sum + x * w; }
+#ifdef __AVX512BF16__
+template <class V> INLINE V load(const Pair* p) {
+  V x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+INLINE Wide every(Pair x) { return (Wide)_mm512_set1_epi32(int(x.bits)); }
+template <> INLINE Wide plus_products<Pair>(Wide sum, Wide x, Wide w) {
+  return (Wide)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)w);
+}
+#endif
+
 // out[r][c] (+)= <x_r, column c> over some inputs, for R rows and a panel.
-template <int R, class T>
-INLINE void add_panel(const float* x, int64_t x_row, const T* weights, int num, float* out, int64_t out_row, int valid,
+template <int R, class X, class T>
+INLINE void add_panel(const X* x, int64_t x_row, const T* weights, int num, float* out, int64_t out_row, int valid,
                       bool first) {
   Wide sums[R][COLUMNS] = {};
   for (int i = 0; i < num; ++i, weights += PANEL) {
@@ -1164,9 +1184,9 @@ UNROLL(4)
     }
 UNROLL(6)
     for (int r = 0; r < R; ++r) {
-      const Wide number = all<Wide>(x[r * x_row + i]);
+      const Wide number = every(x[r * x_row + i]);
 UNROLL(4)
-      for (int c = 0; c < COLUMNS; ++c) sums[r][c] += number * w[c];
+      for (int c = 0; c < COLUMNS; ++c) sums[r][c] = plus_products<X>(sums[r][c], number, w[c]);
     }
   }
   for (int r = 0; r < R; ++r) {
@@ -1179,8 +1199,8 @@ UNROLL(4)
   }
 }
 
-template <class T>
-void add_rows(const float* x, int64_t x_row, const T* weights, int num, float* out, int64_t out_row, int64_t rows,
+template <class X, class T>
+void add_rows(const X* x, int64_t x_row, const T* weights, int num, float* out, int64_t out_row, int64_t rows,
               int valid, bool first) {
   const int64_t tiles = (rows + TOGETHER - 1) / TOGETHER;
   for (int64_t t = 0; t < tiles; ++t) {
@@ -1208,6 +1228,12 @@ template <class F> void widen_panel(const Linear& layer, int64_t panel, int64_t 
   }
 }
 
+INLINE void add_bias(const Linear& layer, int64_t first, int valid, float* out, int64_t rows) {
+  if (layer.bias != nullptr)
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t o = first; o < first + valid; ++o) out[r * layer.outs + o] += layer.bias[o];
+}
+
 template <class T>  // char: of stored blocks
 void panel_product(const Linear& layer, const T* weights, int64_t panel, const float* x, float* out, int64_t rows) {
   const int64_t first = panel * PANEL;
@@ -1227,10 +1253,30 @@ void panel_product(const Linear& layer, const T* weights, int64_t panel, const f
       add_rows(x + start, layer.in, some, num, out + first, layer.outs, rows, valid, start == 0);
     }
   }
-  if (layer.bias != nullptr)
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t o = first; o < first + valid; ++o) out[r * layer.outs + o] += layer.bias[o];
+  add_bias(layer, first, valid, out, rows);
 }
+
+#ifdef __AVX512BF16__
+// One panel of weights that bfloat16 holds exactly, for rows of pairs; as many inputs are even.
+template <class T>
+void brain_panel(const Linear& layer, const T* weights, int64_t panel, const Pair* x, float* out, int64_t rows) {
+  const int64_t first = panel * PANEL;
+  const int valid = int(std::min<int64_t>(PANEL, layer.outs - first));
+  alignas(64) Pair pairs[DEPTH / 2 * PANEL];
+  for (int64_t start = 0; start < layer.in; start += DEPTH) {
+    const int num = int(std::min<int64_t>(DEPTH, layer.in - start)) / 2;
+    const T* some = weights + (panel * layer.in + start) * PANEL;
+    for (int i = 0; i < num * PANEL; i += WIDE) {
+      const T* low = some + i / PANEL * 2 * PANEL + i % PANEL;
+      const __m512i upper = _mm512_set1_epi32(int(0xffff0000)), odd = (__m512i)load<Wide>(low + PANEL);
+      const __m512i even = _mm512_srli_epi32((__m512i)load<Wide>(low), 16), both = _mm512_or_si512(even, _mm512_and_si512(odd, upper));
+      std::memcpy(pairs + i, &both, sizeof both);
+    }
+    add_rows(x + start / 2, layer.in / 2, pairs, num, out + first, layer.outs, rows, valid, start == 0);
+  }
+  add_bias(layer, first, valid, out, rows);
+}
+#endif
 
 template <class F>
 void stored_panel(const Linear& layer, int64_t panel, const stored::Piece* x, float* out, int64_t rows) {
@@ -1300,6 +1346,39 @@ EXPORT void small_rows_product(const Linear* layer, const float* x, float* out, 
       panel_of(*layer, i % panels, x + from * in, own, out + from * layer->outs, to - from);
     });
   });
+}
+
+// The same for weights of 16 bits that bfloat16 holds, and an even number of inputs, x rounded to bfloat16. Returns 0 where the processor has no
+// such products; a call without a layer asks for that.
+EXPORT int64_t small_rows_brain_product(const Linear* layer, const float* x, float* out, int64_t rows,
+                                            int64_t threads) {
+#ifdef __AVX512BF16__
+  if (layer == nullptr) return 1;
+  static thread_local std::vector<Pair> memory;
+  const int64_t in = layer->in / 2, parts = (rows + ROWS_OF_A_TASK - 1) / ROWS_OF_A_TASK, panels = layer->panels();
+  if (memory.size() < size_t(rows * in)) memory.resize(rows * in);
+  Pair* const pairs = memory.data();
+  parallel(threads, [&](Team& team) {
+    team.each(rows, [&](int64_t r) {
+      const float* from = x + r * layer->in;
+      for (int64_t i = 0; i < in; ++i)
+        pairs[r * in + i].bits = brain_bits(from[2 * i]) | brain_bits(from[2 * i + 1]) << 16;
+    });
+    team.each(panels * parts, [&](int64_t i) {
+      const int64_t part = i / panels, start = rows * part / parts, end = rows * (part + 1) / parts;
+      const Pair* own = pairs + start * in;
+      float* to = out + start * layer->outs;
+      if (layer->kind == 1)
+        brain_panel(*layer, static_cast<const Half*>(layer->weights), i % panels, own, to, end - start);
+      else
+        brain_panel(*layer, static_cast<const Brain*>(layer->weights), i % panels, own, to, end - start);
+    });
+  });
+  return 1;
+#else
+  (void)layer, (void)x, (void)out, (void)rows, (void)threads;
+  return 0;
+#endif
 }
 
 // Whether this thread's products round rows to 8 bits for stored blocks, as they do unless told otherwise.

@@ -48,6 +48,7 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
         draft="auto",
         bits=None,
         kv_bits=None,
+        prefill_bits=None,
         self_draft_bits=None,
         device="cpu",
         gpus=None,
