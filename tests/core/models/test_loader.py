@@ -12,8 +12,9 @@ from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import DamagedAssets, UnknownModel, UnsupportedModel
 from core.models.hub import catalog
-from core.models.loader import dims_of, load_model, load_tokenizer, read_dims, same_tokens
+from core.models.loader import dims_of, load_tokenizer, read_dims, same_tokens
 from core.models.rotary import KeyShift
+from core.models.weights import load_model
 from tests.core.toys import CPU, tiny_config, tiny_model
 
 
@@ -86,7 +87,7 @@ REASONS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"v_head_dim": 8}, "values of another size"),
     ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "dynamic"),
     ("llama", {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}}, "longrope"),
-    ("llama", {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}, "proportional"),
+    ("llama", {"rope_parameters": {"rope_type": "another", "rope_theta": 1e4}}, "the kind 'another'"),
     ("mistral", {"per_layer_config": {1: {"sliding_window": 16}}}, "layers of different kinds"),
     ("opt", {}, "the family 'opt'"),
 ]

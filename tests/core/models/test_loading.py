@@ -15,8 +15,9 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from core.errors import LoadingStopped
 from core.models.linear import PackedLinear, RowsInBits, exact_products, pack, places
-from core.models.loader import LoadedModel, load_model, load_module, prepared, read_dims
+from core.models.loader import LoadedModel, read_dims
 from core.models.loading import LoadProgress, load_meter, watched_loading
+from core.models.weights import load_model, load_module, prepared
 from core.ops.backend import STOCK, Backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
@@ -154,7 +155,8 @@ PEAK = """
 import json, re, sys, threading
 from pathlib import Path
 import torch
-from core.models.loader import load_model, read_dims
+from core.models.loader import read_dims
+from core.models.weights import load_model
 from core.ops.backend import Backend
 from core.ops.kernel import small_rows
 
@@ -232,6 +234,6 @@ def test_stop_ends_transformers_own_loop(tmp_path: Path, monkeypatch: pytest.Mon
     """Of weights that it converts, such as a mixture's experts."""
     folder, stop = saved(tmp_path, "experts", torch.bfloat16), threading.Event()
     stop.set()
-    monkeypatch.setattr("core.models.loader.prepared", lambda *_, **__: pytest.fail("it has loaded them all"))
+    monkeypatch.setattr("core.models.weights.prepared", lambda *_, **__: pytest.fail("it has loaded them all"))
     with watched_loading(lambda *_: None, stop), pytest.raises(LoadingStopped):
         load(folder, STOCK)

@@ -49,6 +49,8 @@ def cases() -> dict[str, dict[str, Any]]:
                 found[name] = small
     plain = found["llama-68m"]
     found["llama, linear RoPE"] = {**plain, "rope_parameters": {**PLAIN, "rope_type": "linear", "factor": 4.0}}
+    part = {**PLAIN, "rope_type": "proportional", "partial_rotary_factor": 0.5}
+    found["llama, some rotary frequencies"] = {**plain, "rope_parameters": part}
     found["llama, biases everywhere"] = {**plain, "attention_bias": True, "mlp_bias": True}
     found["qwen3, biases"] = {**found["qwen3-8b"], "attention_bias": True}
     return found

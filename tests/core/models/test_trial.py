@@ -20,8 +20,9 @@ from core.errors import UnsupportedModel
 from core.models import trial
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import find
-from core.models.loader import LoadedModel, dims_of, load_tokenizer, prepared
+from core.models.loader import LoadedModel, dims_of, load_tokenizer
 from core.models.trial import try_out
+from core.models.weights import prepared
 from core.ops.backend import STOCK, Backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel

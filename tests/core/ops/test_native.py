@@ -15,7 +15,7 @@ from core.caches.policies import landmark_scores
 from core.caches.tokens import Context
 from core.models.cached_model import CachedModel
 from core.models.linear import FewRowsNorm, PackedLinear, use_few_rows_norm
-from core.models.loader import prepared
+from core.models.weights import prepared
 from core.ops import backend, kernel_build, native
 from core.ops.attention import attend, attend_reference
 from core.ops.backend import STOCK, Attend, Backend, choose_backend
