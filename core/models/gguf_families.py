@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 FREQUENCIES = "rope_freqs.weight"  # what rotary frequencies are divided by, where positions are scaled as in Llama 3.1
-LENGTHS = tuple(1 << power for power in range(5, 21))  # of texts before positions were scaled
 
 ALIKE = """
     arcee cohere2 ernie4_5 exaone4 gemma gemma2 glm4 granite granitemoe jais2 lfm2 llama nemotron olmo olmo2 olmoe phi3
@@ -136,9 +135,6 @@ class Header:
         return any(re.fullmatch(rf"(blk\.\d+\.)?{re.escape(tensor)}", name) for name in self.shapes)
 
 
-# -------------------- sizes
-
-
 def configuration(header: Header, frequencies: Tensor | None) -> PreTrainedConfig:
     """The configuration that a header stands for; `frequencies`: what the file divides rotary frequencies by.
 
@@ -166,7 +162,8 @@ def configuration(header: Header, frequencies: Tensor | None) -> PreTrainedConfi
     if isinstance(windowed, tuple):
         found["layer_types"] = [SLIDING if own else FULL for own in windowed]
     found |= UNSTATED.get(kind, {})
-    return made(**found | (MORE[kind](header, found) if kind in MORE else {}))
+    more = MORE[kind](header, found) if kind in MORE else {}
+    return cast(PreTrainedConfig, made(**found | more))
 
 
 def _gemma(large: int) -> Callable[[Header, dict[str, Any]], dict[str, Any]]:
@@ -209,10 +206,6 @@ def _lfm2(header: Header, found: dict[str, Any]) -> dict[str, Any]:
     return {"num_key_value_heads": max(heads), "layer_types": [FULL if count else "conv" for count in heads]}
 
 
-def _gpt_oss(_: Header, found: dict[str, Any]) -> dict[str, Any]:
-    return {"rope_parameters": found["rope_parameters"] | {"truncate": False}}
-
-
 def _qwen3_5(header: Header, found: dict[str, Any]) -> dict[str, Any]:
     sections = [size for size in header.said[f"{header.family}.rope.dimension_sections"] if size]
     rope = found["rope_parameters"] | {"mrope_section": sections, "mrope_interleaved": True}
@@ -225,7 +218,7 @@ MORE: Mapping[str, Callable[[Header, dict[str, Any]], dict[str, Any]]] = {  # by
     "exaone4": _exaone4,
     "gemma2": _gemma(46),
     "gemma3_text": _gemma3,
-    "gpt_oss": _gpt_oss,
+    "gpt_oss": lambda _, found: {"rope_parameters": found["rope_parameters"] | {"truncate": False}},
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2,
     "olmo3": _olmo3,
@@ -276,7 +269,7 @@ def _llama3(theta: float, turned: int, frequencies: Tensor) -> dict[str, Any]:
     """What Llama 3.1 and later state, of which a file has the result alone: a divisor for each frequency."""
     factor = float(frequencies.max())
     waves = 2 * math.pi * theta ** (torch.arange(0, turned, 2, dtype=torch.float64) / turned)
-    for length in LENGTHS:
+    for length in (1 << power for power in range(5, 21)):  # of texts before positions were scaled
         share = ((length / waves - 1) / 3).clamp(0, 1)  # low_freq_factor 1, high_freq_factor 4
         if waves.shape == frequencies.shape and torch.allclose(
             ((1 - share) / factor + share).reciprocal(), frequencies.double(), rtol=1e-4
@@ -284,9 +277,6 @@ def _llama3(theta: float, turned: int, frequencies: Tensor) -> dict[str, Any]:
             stated = {"rope_type": "llama3", "factor": factor, "original_max_position_embeddings": length}
             return stated | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     raise Unknown("rotary frequencies of its own")
-
-
-# -------------------- weights
 
 
 class Part(NamedTuple):
@@ -310,7 +300,7 @@ def _halves(found: re.Match[str], config: Any, usual: str) -> list[Part]:
     ]
 
 
-def _gate_up(names: str, view: Callable[[Tensor, int], Tensor]) -> list[Part]:
+def _gate_up(names: str, view: Callable[..., Tensor]) -> list[Part]:
     """Gates, and what they multiply, which transformers has in one weight."""
     return [Part(names.format(name), partial(view, at=at)) for at, name in enumerate(("gate", "up"))]
 
@@ -330,12 +320,8 @@ def _neighbours(found: re.Match[str], _config: Any, _usual: str) -> list[Part]:
     return _gate_up(f"blk.{found[1]}.ffn_{{}}_exps.weight", lambda weight, at: weight[..., at::2].transpose(1, 2))
 
 
-def _turned(found: re.Match[str], _config: Any, _usual: str) -> list[Part]:
-    return [Part(f"blk.{found[1]}.ffn_down_exps.weight", lambda weight: weight.transpose(1, 2))]
-
-
-def _named(name: str) -> Filled:
-    return lambda found, _config, _usual: [Part(name.format(*found.groups()))]
+def _named(name: str, view: Callable[[Tensor], Tensor] | None = None) -> Filled:
+    return lambda found, _config, _usual: [Part(name.format(*found.groups()), view)]
 
 
 def _shifted(_found: re.Match[str], _config: Any, usual: str) -> list[Part]:
@@ -367,11 +353,16 @@ def _values(found: re.Match[str], config: Any, usual: str) -> list[Part]:
 
 LAYER = r"model\.layers\.(\d+)\."
 NORMS = r".*(?<!linear_attn\.)norm\.weight"  # the norm inside linear attention multiplies by its weight
+OSS = ("gpt-oss",)
 RULES: tuple[tuple[str, Filled, tuple[str, ...]], ...] = (  # the first that matches counts, of these families or of all
     (LAYER + r"self_attn\.([qk])_proj\.(?:weight|bias)", _halves, PERMUTED),
-    (LAYER + r"mlp\.experts\.gate_up_proj(_bias)?", _neighbours, ("gpt-oss",)),
-    (LAYER + r"mlp\.experts\.down_proj", _turned, ("gpt-oss",)),
-    (LAYER + r"mlp\.experts\.down_proj_bias", _named("blk.{0}.ffn_down_exps.bias"), ("gpt-oss",)),
+    (LAYER + r"mlp\.experts\.gate_up_proj(_bias)?", _neighbours, OSS),
+    (
+        LAYER + r"mlp\.experts\.down_proj",
+        _named("blk.{0}.ffn_down_exps.weight", lambda weight: weight.mT),
+        OSS,
+    ),
+    (LAYER + r"mlp\.experts\.down_proj_bias", _named("blk.{0}.ffn_down_exps.bias"), OSS),
     (NORMS, _shifted, SHIFTED),
     (LAYER + r".*experts\.gate_up_proj", _experts, ()),
     (LAYER + r".*experts\.down_proj", _named("blk.{0}.ffn_down_exps.weight"), ()),

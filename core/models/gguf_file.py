@@ -1,26 +1,20 @@
 """A model in one GGUF file, as llama.cpp's tools write it: what its header says, and its weights, tensor by tensor.
 
-What a family's files call its sizes and weights is in `core.models.gguf_families`. Needs the package of
-gguf, which unpacks the weights. The header is read here: of a vocabulary of 150,000 tokens that
-package's reader makes 700 MB of objects in nine seconds.
+What a family's files call its sizes and weights is in `core.models.gguf_families`. Needs the package of gguf, which
+unpacks the weights.
 """
 
 import functools
 import math
-import mmap
 import re
-import struct
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from packaging.version import Version
 from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.initialization import no_init_weights
@@ -36,27 +30,20 @@ from core.models.gguf_families import (
     parts_of,
     unused,
 )
+from core.models.gguf_header import AGAIN, TableRow, read_header, readable
 from core.models.gguf_words import ends_of_text, load_words
 from core.models.hub import store
 from core.models.loading import load_meter
 from core.ops.stored_blocks import LAYOUTS, StoredBlocks, cell_bytes
 
 ENDING = store.GGUF
-ROOT = Path(__file__).parents[2]
-PYTHON = str(Path(".venv", *(("Scripts",) if sys.platform == "win32" else ("bin",)), "python"))
-LEAST_TRANSFORMERS = Version("5.19.0")  # 5.17 reads their tokenizers wrong, as the comparison with it shows
-INSTALL = f"{PYTHON if Path(sys.prefix) == ROOT / '.venv' else 'python'} -m pip install --upgrade -r requirements.txt"
 EYES = "the part of a model that sees pictures (mmproj)"
 OTHERS = {"mmproj": EYES, "adapter": "an adapter, not a whole model", "imatrix": "a table for quantising"}
 OTHERS |= {"clip": EYES, "whisper": "a model that hears speech"}
 SAFETENSORS = "Take the model's folder with safetensors instead."
-AGAIN = "Fetch the file again."
 WORDS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
-UNREADABLE = (struct.error, ValueError, LookupError, TypeError, ArithmeticError, MemoryError)
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that hold numbers, not blocks
 AT_ONCE = 1 << 17  # numbers that are unpacked at once: more than the processor's caches hold take twice as long
-NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-FLOAT, STRING = 6, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +107,7 @@ class GgufFile:
             DamagedAssets: it states no model.
         """
         divisors = self.tensors.get(FREQUENCIES)
-        with self._known(), _readable(self.path):
+        with self._known(), readable(self.path):
             return configuration(self.header, None if divisors is None else torch.cat(list(self.numbers(divisors))))
 
     @contextmanager
@@ -209,53 +196,12 @@ def _packed_bytes(tensor: StoredTensor) -> int:
     return math.prod(tensor.shape) * tensor.dtype.itemsize
 
 
-class _Fields:
-    """Reads a header's fields, one after the other."""
-
-    def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.at = data, 0
-
-    def numbers(self, layout: str) -> tuple[Any, ...]:
-        found = struct.unpack_from(f"<{layout}", self.data, self.at)
-        self.at += struct.calcsize(f"<{layout}")
-        return found
-
-    def string(self) -> bytes:
-        (length,) = struct.unpack_from("<Q", self.data, self.at)
-        self.at += 8 + length
-        if self.at > len(self.data):
-            raise ValueError("a text beyond the end")
-        return self.data[self.at - length : self.at]
-
-    def value(self, kind: int) -> Any:
-        if kind == STRING:
-            return self.string().decode()
-        if kind == FLOAT:  # the shortest number that stands for it, as config.json has it: 1e-06
-            return float(str(np.float32(self.numbers("f")[0])))
-        if kind in NUMBERS:
-            return self.numbers(NUMBERS[kind])[0]
-        inner, count = self.numbers("IQ")
-        if inner in NUMBERS:
-            return self.numbers(f"{count}{NUMBERS[inner]}")
-        if inner != STRING:
-            raise ValueError("an array of arrays")
-        return tuple(self.string() for _ in range(count))
-
-
-@contextmanager
-def _readable(path: Path, part: str = "header") -> Iterator[None]:
-    try:
-        yield
-    except UNREADABLE as error:
-        raise DamagedAssets(f"The {part} of {path.name} is damaged.", hint=AGAIN) from error
-
-
 @functools.lru_cache(maxsize=32)
 def _read(path: Path, size: int, _changed: int) -> GgufFile:
-    said, table, end = _header(path)
+    said, table, end = read_header(path)
     family = str(said["general.architecture"])
     refuse_others(path.name, said, family)
-    with _readable(path):
+    with readable(path):
         tensors = _tensors(path.name, table, end, said.get("general.alignment", 32))
         end = max((one.start + one.num_bytes for one in tensors.values()), default=size + 1)
         if end > size:
@@ -271,10 +217,7 @@ def _read(path: Path, size: int, _changed: int) -> GgufFile:
         return GgufFile(path, Header(family, sizes, ends_of_text(said), shapes), tensors)
 
 
-Table = list[tuple[str, tuple[int, ...], int, int]]  # of tensors: name, shape, number of the type, offset
-
-
-def _tensors(file: str, table: Table, end: int, alignment: int) -> dict[str, StoredTensor]:
+def _tensors(file: str, table: Sequence[TableRow], end: int, alignment: int) -> dict[str, StoredTensor]:
     """Where each tensor lies in a file whose header ends at a byte."""
     found = {}
     for name, shape, number, offset in table:
@@ -293,37 +236,8 @@ def _tensors(file: str, table: Table, end: int, alignment: int) -> dict[str, Sto
 def load_gguf_words(path: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a file. Raises as `GgufFile.read`."""
     GgufFile.read(path)
-    with _readable(path, "tokenizer"):
-        return load_words(path, _header(path)[0])
-
-
-def _header(path: Path) -> tuple[dict[str, Any], Table, int]:
-    """All fields, the table of tensors, and where the header ends.
-
-    Raises:
-        UnsupportedModel: it is no GGUF file; or a package is missing. DamagedAssets: it cannot be read.
-    """
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise UnsupportedModel(f"{path.name} is no GGUF file.", hint="Choose another file, or a model's folder.")
-        require_package()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, _readable(path):
-            fields = _Fields(data)
-            _, version, tensors, count = fields.numbers("4sIQQ")
-            if version not in (2, 3):
-                raise ValueError(f"version {version}")
-            said = {}
-            for _ in range(count):
-                name = fields.string().decode()
-                said[name] = fields.value(*fields.numbers("I"))
-            if "general.architecture" not in said:
-                raise KeyError("general.architecture")
-            table: Table = []
-            for _ in range(tensors):
-                name, (dimensions,) = fields.string().decode(), fields.numbers("I")
-                shape = fields.numbers(f"{dimensions}Q")
-                table.append((name, shape[::-1], *fields.numbers("IQ")))  # type: ignore[arg-type]
-            return said, table, fields.at
+    with readable(path, "tokenizer"):
+        return load_words(path, read_header(path)[0])
 
 
 @functools.cache
@@ -366,22 +280,6 @@ def refuse_others(name: str, said: Mapping[str, Any], family: str) -> None:
         raise UnsupportedModel(
             f"{name} holds a model of the family {family!r}, whose GGUF files were not compared with folders.",
             hint=SAFETENSORS,
-        )
-
-
-def require_package() -> None:
-    """Check that weights can be unpacked.
-
-    Raises:
-        UnsupportedModel: the optional package is not installed, or transformers is too old.
-    """
-    try:
-        metadata.version("gguf")
-    except metadata.PackageNotFoundError as error:
-        raise UnsupportedModel("Models in GGUF files need one more package.", hint=f"Install it: {INSTALL}") from error
-    if Version(metadata.version("transformers")) < LEAST_TRANSFORMERS:
-        raise UnsupportedModel(
-            f"Models in GGUF files need transformers {LEAST_TRANSFORMERS} or newer.", hint=f"Install it: {INSTALL}"
         )
 
 

@@ -10,18 +10,16 @@ Only families whose layers were compared are known here, and each model is tried
 
 import ctypes
 import logging
-from collections.abc import Callable
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from core.caches.base import FixedRows, KVCache, RunningPass, too_large
+from core.caches.base import FixedRows, RunningPass, too_large
 from core.errors import UnsupportedModel
 from core.models.hf_attention import forward
 from core.models.linear import FewRowsNorm, PackedLinear, exact_products
-from core.ops.attention import attend
 from core.ops.kernel_structs import DecoderSizes, ModelSizes, ScratchPointers
 from core.ops.native import MOST_DIM, MOST_TOKENS, SmallRows
 from core.ops.reach import Asked
@@ -203,27 +201,13 @@ def _decoder(layer: Any, dim: int) -> DecoderSizes:
     return DecoderSizes(*weights, *(part.sizes for part in linear), *heads, dim, norms[0].variance_epsilon)
 
 
-class _Alone:
-    """A cache of one pass over a text that begins with it."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self._rows: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self._rows[layer] = k.clone(), v.clone()
-
-    def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
-        assert asked is None, f"layer {layer} asks for {asked}"
-        return attend(q, *self._rows[layer], scaling)
-
-
 def _agrees(model: nn.Module, short: ShortPass) -> bool:
     """Whether both give the same logits for a few tokens, up to rounding."""
     positions = torch.arange(BLOCK - 1, BLOCK - 1 + TRIED)
     tokens = positions % cast(Any, model).config.vocab_size
     with torch.inference_mode(), exact_products(model):
-        wanted, found = (run(tokens, positions) for run in (_modules(model), _alone(short)))
+        wanted = forward(model, tokens, positions, _Kept(short, torch.float32), TRIED)
+        found = short(tokens, positions, _Kept(short, torch.float32), TRIED)
     return torch.allclose(found, wanted, rtol=0.0, atol=TOLERANCE * float(wanted.abs().max()))
 
 
@@ -243,6 +227,7 @@ class _Kept:
         self.k[layer][:], self.v[layer][:] = k, v
 
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
+        assert asked is None, f"layer {layer} asks for {asked}"
         return self._kernel(q, self.k[layer], self.v[layer], scaling)
 
 
@@ -252,20 +237,12 @@ def _agrees_with_itself(model: nn.Module, short: ShortPass) -> bool:
     tokens = positions % cast(Any, model).config.vocab_size
     for dtype in short.shape[3].puts:
         parts, whole = _Kept(short, dtype), _Kept(short, dtype)
-        wanted = short(tokens, positions, cast(KVCache, parts), TRIED)
+        wanted = short(tokens, positions, parts, TRIED)
         try:
-            found = short(tokens, positions, cast(KVCache, whole), TRIED, whole.rows())
+            found = short(tokens, positions, whole, TRIED, whole.rows())
         except UnsupportedModel:  # a type that does not hold this model's keys, which no cache of it has
             continue
         pairs = [(found, wanted), *zip(whole.k, parts.k, strict=True), *zip(whole.v, parts.v, strict=True)]
         if not all(torch.equal(ours, theirs) for ours, theirs in pairs):
             return False
     return True
-
-
-def _modules(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda tokens, positions: forward(model, tokens, positions, cast(KVCache, _Alone()), TRIED)
-
-
-def _alone(short: ShortPass) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda tokens, positions: short(tokens, positions, cast(KVCache, _Alone()), TRIED)

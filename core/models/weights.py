@@ -20,8 +20,7 @@ from core.models.linear import (
     RowsInBits,
     pack,
     places,
-    use_few_rows_norm,
-    use_few_rows_silu,
+    use_few_rows,
     use_wide_output,
 )
 from core.models.loader import NOTHING, LoadedModel, ModelDims, read_config, stated_kind, stored_as
@@ -178,8 +177,7 @@ def prepared(
     if device.type != "cpu":
         use_wide_output(module)
     if backend.kernel is not None:
-        use_few_rows_norm(module, backend.kernel.norm)
-        use_few_rows_silu(module, backend.kernel.silu)
+        use_few_rows(module, backend.kernel)
     eos: Any = getattr(cast(Any, model).generation_config, "eos_token_id", None)
     eos = cast(Any, model).config.eos_token_id if eos is None else eos
     ids = frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])

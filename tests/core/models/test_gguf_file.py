@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from core import TriForce
 from core.errors import CoreError, UnknownModel, UnsupportedModel
-from core.models import families, gguf_file
+from core.models import families, gguf_file, gguf_header
 from core.models.gguf_families import KINDS, VARIANTS
 from core.models.gguf_file import PLAIN, GgufFile, load_gguf
 from core.models.hub.catalog import find
@@ -163,7 +163,7 @@ def test_memory_holds_the_weights_and_little_more(tmp_path: Path) -> None:
         before = most()
         model = load_gguf(Path(sys.argv[1]), config, torch.float32, "eager")
         print((most() - before) / sum(4 * one.numel() for one in model.parameters()))"""
-    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, cwd=gguf_file.ROOT)
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, cwd=gguf_header.ROOT)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 1.1
 
@@ -296,15 +296,15 @@ def test_other_files_and_none(tmp_path: Path) -> None:
 
 def test_without_the_package_one_command_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def lacks(_name: str) -> str:
-        raise gguf_file.metadata.PackageNotFoundError
+        raise gguf_header.metadata.PackageNotFoundError
 
-    monkeypatch.setattr(gguf_file.metadata, "version", lacks)
+    monkeypatch.setattr(gguf_header.metadata, "version", lacks)
     with pytest.raises(UnsupportedModel) as caught:
-        gguf_file.require_package()
+        gguf_header.require_package()
     assert " -m pip install --upgrade -r requirements.txt" in caught.value.hint
 
 
 def test_a_transformers_that_reads_their_tokenizers_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_file.metadata, "version", {"gguf": "0.19.0", "transformers": "5.17.0"}.__getitem__)
+    monkeypatch.setattr(gguf_header.metadata, "version", {"gguf": "0.19.0", "transformers": "5.17.0"}.__getitem__)
     with pytest.raises(UnsupportedModel, match=r"transformers 5\.19"):
-        gguf_file.require_package()
+        gguf_header.require_package()

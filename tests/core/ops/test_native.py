@@ -14,7 +14,7 @@ from core.caches.full import FullCache
 from core.caches.policies import landmark_scores
 from core.caches.tokens import Context
 from core.models.cached_model import CachedModel
-from core.models.linear import FewRowsNorm, PackedLinear, use_few_rows_norm
+from core.models.linear import FewRowsNorm, PackedLinear, use_few_rows
 from core.models.weights import prepared
 from core.ops import backend, kernel_build, native
 from core.ops.attention import attend, attend_reference
@@ -434,7 +434,7 @@ def test_norms_of_a_model_are_replaced_and_long_passes_keep_every_bit(kernel: Sm
     long, short = torch.arange(3, 43)[None], torch.arange(3, 8)[None]
     with torch.inference_mode():
         plain = [model.get_submodule("model.norm")(model.get_input_embeddings()(ids)) for ids in (long, short)]
-    use_few_rows_norm(model, kernel.norm)
+    use_few_rows(model, kernel)
     norms = [part for name, part in model.named_modules() if name.endswith("norm")]
     assert norms and all(isinstance(part, FewRowsNorm) for part in norms)
     after = model.state_dict()
