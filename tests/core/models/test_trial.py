@@ -32,9 +32,6 @@ from tests.core.toys import tiny_config
 
 TINY: dict[str, dict[str, Any]] = {
     "falcon": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
-    "bloom": {"hidden_size": 64, "n_layer": 2, "n_head": 4},
-    "opt": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 64},
-    "gpt_bigcode": {"n_embd": 64, "n_layer": 2, "n_head": 4},
     "deepseek_v3": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4},
 }
 

@@ -364,18 +364,6 @@ def test_packed_layers_equal_their_slow_twin_and_rows_do_not_depend_on_one_anoth
         assert all(torch.equal(packed(x[row : row + 1])[0], together[0, row]) for row in range(rows))
 
 
-def test_weights_of_16_bits_give_what_the_same_numbers_in_float32_give(kernel: SmallRows) -> None:
-    linear = torch.nn.Linear(300, 70).requires_grad_(False)
-    x = torch.randn(30, 300, generator=torch.Generator().manual_seed(1))
-    for dtype in (torch.float16, torch.bfloat16):
-        linear.weight.data = linear.weight.data.to(dtype).float() * (1 if dtype == torch.float16 else 2.0**-30)
-        narrow, wide = PackedLinear(linear, kernel), PackedLinear(linear, kernel)
-        wide.packed.data = narrow.packed.float()
-        wide.sizes.weights, wide.sizes.kind = wide.packed.data_ptr(), 0
-        for rows in (1, 6, 30):
-            assert torch.equal(narrow(x[:rows]), wide(x[:rows]))
-
-
 @pytest.mark.parametrize(
     ("heads", "num_chunks", "dim"), [(4, 1, 64), (2, 8, 128), (6, 700, 64), (2, 64, 24), (3, 129, 256)]
 )
