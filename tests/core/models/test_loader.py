@@ -67,6 +67,8 @@ REASONS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}}, "longrope"),
     ("llama", {"rope_parameters": {"rope_type": "another", "rope_theta": 1e4}}, "the kind 'another'"),
     ("mistral", {"per_layer_config": {1: {"sliding_window": 16}}}, "layers of different kinds"),
+    ("llama", {"num_kv_shared_layers": 1}, "layers read the keys of others"),
+    ("llama", {"per_layer_config": {1: {"num_key_value_heads": 2}}}, "layers of different kinds"),
     ("opt", {}, "the family 'opt'"),
 ]
 
