@@ -17,9 +17,9 @@ from core.caches.base import KVCache
 from core.caches.branch import BranchCache
 from core.caches.tokens import Context
 from core.models.cached_model import CachedModel
+from core.models.families import FIXED_ROPE
 from core.models.hf_attention import forward
 from core.models.linear import FewRowsNorm, PackedLinear, RowsInBits
-from core.models.short_pass import FIXED_ROTATIONS
 from core.ops.native import MOST_TOKENS
 from core.ops.reach import Asked
 from core.ops.threads import process_threads
@@ -86,7 +86,7 @@ def most_joined(model: CachedModel) -> int:
 def _is_alone(part: nn.Module) -> bool:
     """Whether a module computes a token of few as if it were alone: the kernel's layers, and fixed rotations."""
     kinds = getattr(part, "rope_type", "default")
-    if not set(kinds.values() if isinstance(kinds, dict) else [kinds]) <= FIXED_ROTATIONS:
+    if not set(kinds.values() if isinstance(kinds, dict) else [kinds]) <= set(FIXED_ROPE):
         return False
     return isinstance(part, ALONE) or next(part.parameters(recurse=False), None) is None
 

@@ -18,7 +18,10 @@ from torch import Tensor, nn
 
 from core.caches.base import FixedRows, RunningPass, too_large
 from core.errors import UnsupportedModel
+from core.models.families import FIXED_ROPE
 from core.models.hf_attention import forward
+from core.models.layer_reach import reaches_of
+from core.models.layerwise import DecoderLayers
 from core.models.linear import FewRowsNorm, PackedLinear, exact_products
 from core.ops.kernel_structs import DecoderSizes, ModelSizes, ScratchPointers
 from core.ops.native import MOST_DIM, MOST_TOKENS, SmallRows
@@ -26,8 +29,6 @@ from core.ops.reach import Asked
 
 log = logging.getLogger(__name__)
 
-FAMILIES = frozenset({"llama", "qwen2", "qwen3", "mistral"})
-FIXED_ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})  # others change with the length of the text
 BLOCK = 1024  # positions whose rotations are computed together
 MOST_BLOCKS = 16  # kept: conversations that are decoded together have one each
 TRIED = 5  # tokens of the comparison
@@ -164,25 +165,20 @@ def short_pass_of(model: nn.Module) -> ShortPass | None:
 
 
 def _is_known(model: nn.Module) -> bool:
-    config: Any = getattr(model, "config", None)
-    body = getattr(model, "model", None)
-    if getattr(config, "model_type", "") not in FAMILIES or type(model).__name__[-11:] != "ForCausalLM":
+    whole, decoder = cast(Any, model), DecoderLayers.of(model) if hasattr(model, "config") else None
+    if decoder is None or not len(decoder.layers) or not type(model).__name__.endswith("ForCausalLM"):
         return False
-    rotation = getattr(getattr(body, "rotary_emb", None), "rope_type", "")
-    if rotation not in FIXED_ROTATIONS or (getattr(config, "sliding_window", None) and _slides(config)):
+    if getattr(decoder.rotary, "rope_type", "") not in FIXED_ROPE or reaches_of(whole.config):
         return False
-    parts = [_decoder_parts(layer) for layer in cast(Any, body).layers]
-    linear = all(
-        isinstance(part, PackedLinear) for part in (cast(Any, model).lm_head, *(p for a, _ in parts for p in a))
-    )
-    norms = all(isinstance(part, FewRowsNorm) for part in (cast(Any, body).norm, *(p for _, b in parts for p in b)))
-    dim = cast(Any, body).layers[0].self_attn.head_dim if parts else 0
-    return linear and norms and dim % 8 == 0 and 0 < dim <= MOST_DIM
-
-
-def _slides(config: Any) -> bool:
-    kinds = getattr(config, "layer_types", None)
-    return kinds is None or "sliding_attention" in kinds
+    linear, norms = [whole.lm_head], [whole.model.norm]
+    for layer in decoder.layers:
+        own_linear, own_norms = _decoder_parts(layer)
+        linear += own_linear
+        norms += own_norms
+    known = all(isinstance(part, PackedLinear) for part in linear)
+    known &= all(isinstance(part, FewRowsNorm) for part in norms)
+    dim = cast(Any, decoder.layers[0]).self_attn.head_dim
+    return known and dim % 8 == 0 and 0 < dim <= MOST_DIM
 
 
 def _decoder_parts(layer: Any) -> tuple[list[Any], list[Any]]:
