@@ -137,6 +137,8 @@ def test_a_files_blocks_are_multiplied_as_they_are(
 
 
 def test_what_is_no_linear_layer_and_no_embedding_is_filled_all_the_same(backend: Backend) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed")
+
     class Doubled(nn.Embedding):
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(input)
