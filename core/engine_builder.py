@@ -17,12 +17,13 @@ from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import ModelEntry
 from core.models.hub.draft_selection import pair
 from core.models.linear import read_in_brain
-from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load_tokenizer, prepared, read_dims
+from core.models.loader import LoadedModel, ModelDims, dims_of, load_tokenizer, read_dims
 from core.models.loading import load_meter
 from core.models.param_count import ModelSize, size_in
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS, self_draft_of
 from core.models.trial import kv_type, try_out
+from core.models.weights import load_model, prepared
 from core.ops.backend import Backend, choose_backend
 from core.ops.graphs import Graphs
 from core.parallel.rank_pool import load_shared

@@ -25,7 +25,8 @@ from core.caches.full import FullCache  # noqa: E402
 from core.caches.tokens import Context, common_prefix  # noqa: E402
 from core.engine_builder import flush_denormals  # noqa: E402
 from core.models.cached_model import CachedModel  # noqa: E402
-from core.models.loader import LoadedModel, load_model, load_tokenizer, read_dims  # noqa: E402
+from core.models.loader import LoadedModel, load_tokenizer, read_dims  # noqa: E402
+from core.models.weights import load_model  # noqa: E402
 from core.ops.backend import choose_backend  # noqa: E402
 
 CPU = torch.device("cpu")

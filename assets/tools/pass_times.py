@@ -31,8 +31,9 @@ from core.decoding.adaptive import expected_tokens
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.shapes import find_shape
 from core.models.linear import stored_kinds
-from core.models.loader import LoadedModel, dims_of, load_model, prepared, read_dims
+from core.models.loader import LoadedModel, dims_of, read_dims
 from core.models.short_pass import ShortPass, short_pass_of
+from core.models.weights import load_model, prepared
 from core.ops.backend import Backend, choose_backend
 from core.ops.stored_blocks import random_blocks
 

@@ -36,8 +36,9 @@ from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import BUNDLED
 from core.models.hub.shapes import find_shape
 from core.models.linear import OutputLinear
-from core.models.loader import LoadedModel, ModelDims, load_module, prepared, read_config
+from core.models.loader import LoadedModel, ModelDims, read_config
 from core.models.param_count import ModelSize, size_of
+from core.models.weights import load_module, prepared
 from core.ops.backend import Backend
 
 WIDENED = "widened:"  # prefix of the sizes in a model's name

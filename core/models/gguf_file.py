@@ -1,62 +1,49 @@
 """A model in one GGUF file, as llama.cpp's tools write it: what its header says, and its weights, tensor by tensor.
 
-What a family's files call its sizes and weights is in `core.models.gguf_families`. Needs the package of
-gguf, which unpacks the weights. The header is read here: of a vocabulary of 150,000 tokens that
-package's reader makes 700 MB of objects in nine seconds.
+What a family's files call its sizes and weights is in `core.models.gguf_families`. Needs the package of gguf, which
+unpacks the weights.
 """
 
 import functools
 import math
-import mmap
 import re
-import struct
-import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from packaging.version import Version
 from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.initialization import no_init_weights
 
 from core.errors import DamagedAssets, IncompleteModel, UnsupportedModel
 from core.models.gguf_families import (
-    FAMILIES,
     FREQUENCIES,
+    KINDS,
     Header,
     Part,
     Unknown,
     configuration,
-    ends_of_text,
     parts_of,
     unused,
 )
-from core.models.gguf_words import load_words
+from core.models.gguf_header import AGAIN, TableRow, read_header, readable
+from core.models.gguf_words import ends_of_text, load_words
 from core.models.hub import store
+from core.models.loading import load_meter
 from core.ops.stored_blocks import LAYOUTS, StoredBlocks, cell_bytes
 
 ENDING = store.GGUF
-ROOT = Path(__file__).parents[2]
-PYTHON = str(Path(".venv", *(("Scripts",) if sys.platform == "win32" else ("bin",)), "python"))
-LEAST_TRANSFORMERS = Version("5.19.0")  # 5.17 reads their tokenizers wrong, as the comparison with it shows
-INSTALL = f"{PYTHON if Path(sys.prefix) == ROOT / '.venv' else 'python'} -m pip install --upgrade -r requirements.txt"
-PARTS = {"clip": "the part of a model that sees pictures (mmproj)", "whisper": "a model that hears speech"}
-KINDS = {"mmproj": PARTS["clip"], "adapter": "an adapter, not a whole model", "imatrix": "a table for quantising"}
+EYES = "the part of a model that sees pictures (mmproj)"
+OTHERS = {"mmproj": EYES, "adapter": "an adapter, not a whole model", "imatrix": "a table for quantising"}
+OTHERS |= {"clip": EYES, "whisper": "a model that hears speech"}
 SAFETENSORS = "Take the model's folder with safetensors instead."
-AGAIN = "Fetch the file again."
 WORDS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
-UNREADABLE = (struct.error, ValueError, LookupError, TypeError, ArithmeticError, MemoryError)
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that hold numbers, not blocks
 AT_ONCE = 1 << 17  # numbers that are unpacked at once: more than the processor's caches hold take twice as long
-NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-FLOAT, STRING = 6, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,51 +106,62 @@ class GgufFile:
             UnsupportedModel: it states something that is not known of its family.
             DamagedAssets: it states no model.
         """
-        try:
-            divisors = self.tensors.get(FREQUENCIES)
+        divisors = self.tensors.get(FREQUENCIES)
+        with self._known(), readable(self.path):
             return configuration(self.header, None if divisors is None else torch.cat(list(self.numbers(divisors))))
-        except Unknown as error:
-            raise self.refused(str(error)) from error
-        except UNREADABLE as error:
-            raise DamagedAssets(f"The header of {self.path.name} is damaged.", hint=AGAIN) from error
 
-    def refused(self, what: str) -> UnsupportedModel:
-        """That a part of the model would be left out."""
-        family = self.header.family
-        return UnsupportedModel(f"{self.path.name} has {what}, untested in files of {family!r}.", hint=SAFETENSORS)
-
-    def parts(self, name: str, config: PreTrainedConfig) -> list[Part]:
-        """The tensors that fill one of transformers' weights. Raises UnsupportedModel."""
+    @contextmanager
+    def _known(self) -> Iterator[None]:
+        """Refuse a file of which a part would be left out."""
         try:
-            return parts_of(name, config, self.header, _names(self.header.family, config.num_hidden_layers)(name))
+            yield
         except Unknown as error:
-            raise self.refused(str(error)) from error
+            raise UnsupportedModel(
+                f"{self.path.name} has {error}, untested in files of {self.header.family!r}.", hint=SAFETENSORS
+            ) from error
+
+    def parts(self, model: nn.Module, config: PreTrainedConfig) -> dict[str, list[Part]]:
+        """The tensors that fill each of the weights of a model of transformers, tied ones once.
+
+        Raises:
+            UnsupportedModel: one is not known of the family, or a tensor would be left over.
+        """
+        held, usual = set(model.state_dict()), _names(self.header.family, config.num_hidden_layers)
+        names = [name for name, _ in model.named_parameters()]
+        names += [name for name, _ in model.named_buffers() if name in held]
+        with self._known():
+            found = {name: parts_of(name, config, self.header, usual(name)) for name in names}
+            used = {part.tensor for parts in found.values() for part in parts}
+            if left := set(self.tensors) - used - unused(self.header, config):
+                raise Unknown(f"the tensor {min(left)}")
+        return found
 
     def blocks(self, weight: Tensor, parts: Sequence[Part]) -> StoredBlocks | None:
         """What fills a weight [O, I], if it is whole rows of blocks that the kernel multiplies with as they are.
 
         Of one tensor that is in the weight's order, the file itself, mapped to memory.
         """
-        tensors = [self.tensors.get(part.tensor) for part in parts]
-        kinds = {tensor.kind for tensor in tensors if tensor is not None}
+        tensors = [tensor for part in parts if (tensor := self.tensors.get(part.tensor)) is not None]
+        kinds = {tensor.kind for tensor in tensors}
         changed = any(part.number is not None or part.whole is not None for part in parts)
-        if weight.ndim != 2 or None in tensors or changed or len(kinds) != 1 or not kinds <= set(LAYOUTS):
+        if weight.ndim != 2 or len(tensors) < len(parts) or changed or len(kinds) != 1 or not kinds <= set(LAYOUTS):
             return None
-        kind, rows = kinds.pop(), torch.arange(len(weight))[:, None]
-        found, whole = [], True
-        for part, tensor in zip(parts, cast(list[StoredTensor], tensors), strict=True):
-            order = (part.view(rows) if part.view else rows).flatten()
-            if tensor.shape != (len(order), weight.shape[1]):
-                return None
-            shape = (len(order), tensor.num_bytes // len(order))
-            found.append((order, np.memmap(self.path, np.uint8, "c", tensor.start, shape)))
-            whole = part.view is None
-        if len(found) == 1 and whole:
-            return StoredBlocks(kind, torch.from_numpy(found[0][1]))
-        blocks = torch.empty(len(weight), found[0][1].shape[1], dtype=torch.uint8)
-        for order, own in found:
-            blocks[order] = torch.from_numpy(own)
-        return StoredBlocks(kind, blocks) if sum(len(order) for order, _ in found) == len(weight) else None
+        rows, (kind,) = torch.arange(len(weight))[:, None], kinds
+        orders = [(part.view(rows) if part.view else rows).flatten() for part in parts]
+        shapes = [(len(order), weight.shape[1]) for order in orders]
+        if [tensor.shape for tensor in tensors] != shapes or sum(map(len, orders)) != len(weight):
+            return None
+        stored = [
+            torch.from_numpy(
+                np.memmap(self.path, np.uint8, "c", tensor.start, (len(order), tensor.num_bytes // len(order)))
+            )
+            for order, tensor in zip(orders, tensors, strict=True)
+        ]
+        if len(parts) == 1 and parts[0].view is None:
+            return StoredBlocks(kind, stored[0])
+        blocks = torch.empty(len(weight), stored[0].shape[1], dtype=torch.uint8)
+        blocks[torch.cat(orders)] = torch.cat(stored)
+        return StoredBlocks(kind, blocks)
 
     def numbers(self, tensor: StoredTensor, of: int = 1) -> Iterator[Tensor]:
         """A tensor's numbers, unpacked some at a time, always a multiple of `of`."""
@@ -198,45 +196,12 @@ def _packed_bytes(tensor: StoredTensor) -> int:
     return math.prod(tensor.shape) * tensor.dtype.itemsize
 
 
-class _Fields:
-    """Reads a header's fields, one after the other."""
-
-    def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.at = data, 0
-
-    def numbers(self, layout: str) -> tuple[Any, ...]:
-        found = struct.unpack_from(f"<{layout}", self.data, self.at)
-        self.at += struct.calcsize(f"<{layout}")
-        return found
-
-    def string(self) -> bytes:
-        (length,) = struct.unpack_from("<Q", self.data, self.at)
-        self.at += 8 + length
-        if self.at > len(self.data):
-            raise ValueError("a text beyond the end")
-        return self.data[self.at - length : self.at]
-
-    def value(self, kind: int) -> Any:
-        if kind == STRING:
-            return self.string().decode()
-        if kind == FLOAT:  # the shortest number that stands for it, as config.json has it: 1e-06
-            return float(str(np.float32(self.numbers("f")[0])))
-        if kind in NUMBERS:
-            return self.numbers(NUMBERS[kind])[0]
-        inner, count = self.numbers("IQ")
-        if inner in NUMBERS:
-            return self.numbers(f"{count}{NUMBERS[inner]}")
-        if inner != STRING:
-            raise ValueError("an array of arrays")
-        return tuple(self.string() for _ in range(count))
-
-
 @functools.lru_cache(maxsize=32)
 def _read(path: Path, size: int, _changed: int) -> GgufFile:
-    said, table, end = _header(path)
+    said, table, end = read_header(path)
     family = str(said["general.architecture"])
     refuse_others(path.name, said, family)
-    try:
+    with readable(path):
         tensors = _tensors(path.name, table, end, said.get("general.alignment", 32))
         end = max((one.start + one.num_bytes for one in tensors.values()), default=size + 1)
         if end > size:
@@ -250,13 +215,9 @@ def _read(path: Path, size: int, _changed: int) -> GgufFile:
         sizes = {name: value for name, value in said.items() if not name.startswith(WORDS)}
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         return GgufFile(path, Header(family, sizes, ends_of_text(said), shapes), tensors)
-    except UNREADABLE as error:
-        raise DamagedAssets(f"The header of {path.name} is damaged.", hint=AGAIN) from error
 
 
-def _tensors(
-    file: str, table: list[tuple[str, tuple[int, ...], int, int]], end: int, alignment: int
-) -> dict[str, StoredTensor]:
+def _tensors(file: str, table: Sequence[TableRow], end: int, alignment: int) -> dict[str, StoredTensor]:
     """Where each tensor lies in a file whose header ends at a byte."""
     found = {}
     for name, shape, number, offset in table:
@@ -275,46 +236,8 @@ def _tensors(
 def load_gguf_words(path: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a file. Raises as `GgufFile.read`."""
     GgufFile.read(path)
-    try:
-        return load_words(path, _header(path)[0])
-    except UNREADABLE as error:
-        raise DamagedAssets(f"The tokenizer of {path.name} is damaged.", hint=AGAIN) from error
-
-
-def _header(path: Path) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
-    """All fields; name, shape, number of the type and offset of each tensor; and where the header ends.
-
-    Raises:
-        UnsupportedModel: it is no GGUF file; or a package is missing. DamagedAssets: it cannot be read.
-    """
-    with path.open("rb") as file:
-        begins = file.read(4)
-        if begins != b"GGUF":
-            raise UnsupportedModel(f"{path.name} is no GGUF file.", hint="Choose another file, or a model's folder.")
-        require_package()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                return _all_fields(_Fields(data))
-            except UNREADABLE as error:
-                raise DamagedAssets(f"The header of {path.name} is damaged.", hint=AGAIN) from error
-
-
-def _all_fields(fields: _Fields) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
-    _, version, tensors, count = fields.numbers("4sIQQ")
-    if version not in (2, 3):
-        raise ValueError(f"version {version}")
-    said = {}
-    for _ in range(count):
-        name = fields.string().decode()
-        said[name] = fields.value(fields.numbers("I")[0])
-    if "general.architecture" not in said:
-        raise KeyError("general.architecture")
-    table = []
-    for _ in range(tensors):
-        name, (dimensions,) = fields.string().decode(), fields.numbers("I")
-        shape = fields.numbers(f"{dimensions}Q")
-        table.append((name, shape[::-1], *fields.numbers("IQ")))
-    return said, cast(Any, table), fields.at
+    with readable(path, "tokenizer"):
+        return load_words(path, read_header(path)[0])
 
 
 @functools.cache
@@ -347,32 +270,16 @@ def refuse_others(name: str, said: Mapping[str, Any], family: str) -> None:
     Raises:
         UnsupportedModel: says what it is.
     """
-    if found := KINDS.get(str(said.get("general.type", "model"))) or PARTS.get(family):
+    if found := OTHERS.get(str(said.get("general.type", "model"))) or OTHERS.get(family):
         raise UnsupportedModel(f"{name} is {found}.", hint="Choose the file with the text model.")
     if (parts := said.get("split.count", 1)) > 1:
         raise UnsupportedModel(
             f"{name} is one of {parts} parts of a file.", hint="Join them first: llama-gguf-split --merge PART1 WHOLE"
         )
-    if family not in FAMILIES:
+    if family not in KINDS:
         raise UnsupportedModel(
             f"{name} holds a model of the family {family!r}, whose GGUF files were not compared with folders.",
             hint=SAFETENSORS,
-        )
-
-
-def require_package() -> None:
-    """Check that weights can be unpacked.
-
-    Raises:
-        UnsupportedModel: the optional package is not installed, or transformers is too old.
-    """
-    try:
-        metadata.version("gguf")
-    except metadata.PackageNotFoundError as error:
-        raise UnsupportedModel("Models in GGUF files need one more package.", hint=f"Install it: {INSTALL}") from error
-    if Version(metadata.version("transformers")) < LEAST_TRANSFORMERS:
-        raise UnsupportedModel(
-            f"Models in GGUF files need transformers {LEAST_TRANSFORMERS} or newer.", hint=f"Install it: {INSTALL}"
         )
 
 
@@ -383,8 +290,7 @@ def load_gguf(
     attention: str,
     *,
     as_stored: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-    cancel: threading.Event | None = None,
+    told_bytes: float = 0,
 ) -> nn.Module:
     """The model on the CPU. Memory never holds more than its weights and some numbers that are being unpacked.
 
@@ -392,26 +298,25 @@ def load_gguf(
         dtype: of the weights; None: each in the narrowest type that holds what the file has.
         as_stored: weights whose blocks the kernel multiplies with are not filled; `core.models.linear.pack` finds the
             blocks by them.
-        progress: gets the bytes of the file that were read, and all of them, every few milliseconds.
-        cancel: ends it as soon.
+        told_bytes: what the load meter is told in all, in proportion to the bytes that were read.
     Raises:
         UnsupportedModel: the file has tensors that transformers' model has not.
         DamagedAssets: tensors are missing or of another size.
-        CancelledError: `cancel` was set.
+        LoadingStopped: the user has stopped it.
     """
-    file = GgufFile.read(path)
+    file, meter = GgufFile.read(path), load_meter()
     with no_init_weights():  # memory that nothing has written to is not taken
         model = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])._from_config(
             config, dtype=dtype or torch.float32, attn_implementation=attention
         )
     model.tie_weights()
     wide = [re.compile(rf"(?:^|\.){re.escape(part)}(?:\.|$)") for part in model._keep_in_fp32_modules_strict or ()]
-    weights = [(name, weight, file.parts(name, config)) for name, weight in _weights(model)]
-    used = {part.tensor for _, _, parts in weights for part in parts}
-    if left := set(file.tensors) - used - unused(file.header, config):
-        raise file.refused(f"the tensor {min(left)}")
-    total, done = sum(file.tensors[name].num_bytes for name in used & set(file.tensors)), 0
-    for name, weight, parts in weights:
+    weights = file.parts(model, config)
+    used = {file.tensors[part.tensor] for parts in weights.values() for part in parts if part.tensor in file.tensors}
+    told_share = told_bytes / sum(tensor.num_bytes for tensor in used)
+    state = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name, parts in weights.items():
+        weight = state[name]
         if as_stored and (blocks := file.blocks(weight, parts)) is not None:
             cast(Any, weight).stored_blocks = blocks
             continue
@@ -427,20 +332,9 @@ def load_gguf(
                 problem = f"{part.tensor} is missing or of another size"
                 raise DamagedAssets(f"The weights in {path.name} do not fit its header: {problem}.", hint=AGAIN)
             for filled in _fill(view, file.numbers(tensor, view[0].numel()), part):
-                if cancel is not None and cancel.is_set():
-                    raise CancelledError
-                if progress is not None:
-                    progress(done + tensor.num_bytes * filled // view.numel(), total)
-            done += tensor.num_bytes
+                meter.add(told_share * tensor.num_bytes * filled / view.numel())
     model.config.name_or_path = str(path)
     return cast(nn.Module, model.eval())
-
-
-def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters, tied ones once, and the buffers that files hold."""
-    yield from model.named_parameters()
-    held = set(model.state_dict())
-    yield from ((name, buffer) for name, buffer in model.named_buffers() if name in held)
 
 
 def _fits(view: Tensor, shape: tuple[int, ...], *, exactly: bool) -> bool:
@@ -450,7 +344,7 @@ def _fits(view: Tensor, shape: tuple[int, ...], *, exactly: bool) -> bool:
 
 
 def _fill(view: Tensor, numbers: Iterator[Tensor], part: Part) -> Iterator[int]:
-    """Write numbers into a view of a weight, in its order; how many there are, after some of them."""
+    """Write numbers into a view of a weight, in its order, some at a time; how many."""
     if part.whole is not None:
         numbers = iter([part.whole(torch.cat(list(numbers)).view(view.shape))])
     at = 0
@@ -458,4 +352,4 @@ def _fill(view: Tensor, numbers: Iterator[Tensor], part: Part) -> Iterator[int]:
         rows = some.reshape(-1, *view.shape[1:])
         view[at : at + len(rows)] = rows if part.number is None else part.number(rows.float())
         at += len(rows)
-        yield at * view[0].numel()
+        yield rows.numel()

@@ -14,7 +14,11 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from core.errors import UnsupportedModel
 
 SAFETENSORS = "Take the model's folder with safetensors instead."
-CONTROL, USER_DEFINED = 3, 4  # types of tokens that are matched whole
+CONTROL, USER_DEFINED = 3, 4  # types of tokens that are matched whole; the first are no text
+ENDS_OF_TEXT = frozenset(
+    b"</s> <eos> <|endoftext|> <|end_of_text|> <|im_end|> <|eot_id|> <|eom_id|> <|end|> <end_of_turn> <turn|> "
+    b"[|endofturn|] <|END_OF_TURN_TOKEN|> <|return|> <|call|> <end_of_utterance>".split()
+)
 SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -96,3 +100,11 @@ def _byte_level(words: list[str], known: Mapping[str, Any], pre: str) -> Tokeniz
     tokenizer.add_special_tokens([AddedToken(word, normalized=False) for word, kind in kinds if kind == CONTROL])
     tokenizer.add_tokens([AddedToken(word, normalized=False) for word, kind in kinds if kind == USER_DEFINED])
     return tokenizer
+
+
+def ends_of_text(said: Mapping[str, Any]) -> tuple[int, ...]:
+    """The tokens that end a text: those that the header names, and known ones of the vocabulary."""
+    named = (said.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+    words, types = said["tokenizer.ggml.tokens"], said.get("tokenizer.ggml.token_type", ())
+    known = {number for number, kind in enumerate(types) if kind == CONTROL and words[number] in ENDS_OF_TEXT}
+    return tuple(sorted(known | {end for end in named if end is not None}))

@@ -99,7 +99,7 @@ class Place(NamedTuple):
 class _FixedView:
     """A cache as one recorded pass sees it: a tensor gives the places of new rows."""
 
-    length = nbytes = link_bytes = 0  # not used in a pass
+    length = 0  # not used in a pass
 
     def __init__(
         self,
@@ -116,14 +116,6 @@ class _FixedView:
         self._rows, self._at, self._whole, self._hidden = rows, start + steps, whole, hidden
         self._partial = backend.partial
 
-    def unseen_spans(self, total: int) -> list[range]:
-        """Not used in a pass."""
-        raise AssertionError("a recorded pass begins and ends outside")
-
-    def begin(self, start: int, num_new: int) -> Tensor:
-        """Not used in a pass."""
-        raise AssertionError("a recorded pass begins and ends outside")
-
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] at the rows of this pass."""
         self._rows.k[layer].index_copy_(2, self._at, k)
@@ -136,9 +128,3 @@ class _FixedView:
             self._rows.log(layer, self.positions, q)
         k, v = self._rows.k[layer], self._rows.v[layer]
         return attend_bucketed(q, k, v, scaling, self._whole, self._hidden, self._partial)
-
-    def commit(self, num_new: int) -> None:
-        """Not used in a pass."""
-
-    def truncate(self, length: int) -> None:
-        """Not used in a pass."""

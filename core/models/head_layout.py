@@ -16,27 +16,11 @@ from core.models.layer_reach import reaches_of
 Cut = Literal["outputs", "inputs"]
 # Families whose shares are compared with the whole model (tests/core/parallel/test_shard.py iterates over them).
 # Others state a plan, too, but have further layers or norms that cannot be divided by heads.
-SHARED = frozenset(
-    {
-        "apertus",
-        "arcee",
-        "cohere",
-        "ernie4_5",
-        "gemma",
-        "granite",
-        "helium",
-        "llama",
-        "ministral3",
-        "mistral",
-        "nemotron",
-        "olmo",
-        "qwen2",
-        "qwen3",
-        "seed_oss",
-        "smollm3",
-        "starcoder2",
-    }
-)
+COMPARED = """
+    apertus arcee cohere ernie4_5 gemma granite helium llama ministral3 mistral nemotron olmo qwen2 qwen3 seed_oss
+    smollm3 starcoder2
+"""
+SHARED = frozenset(COMPARED.split())
 CUTS: dict[str, Cut | None] = {"colwise": "outputs", "rowwise": "inputs", "replicated_with_grad_allreduce": None}
 
 
@@ -48,7 +32,7 @@ def division_of(config: PreTrainedConfig) -> dict[str, Cut]:
             something that cannot be divided by heads (fused projections, norms over all heads, experts).
     """
     stated = cast("dict[str, str] | None", getattr(cast(Any, config), "base_model_tp_plan", None))
-    windowed = bool(reaches_of(config, everywhere=True))
+    windowed = bool(reaches_of(config))
     norms_of_heads = getattr(config, "use_qk_norm", False)  # Cohere's: a weight for every head
     tested = config.model_type in SHARED and not norms_of_heads and not windowed
     if not tested or not stated or not set(stated.values()) <= set(CUTS):

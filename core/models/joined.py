@@ -17,9 +17,9 @@ from core.caches.base import KVCache
 from core.caches.branch import BranchCache
 from core.caches.tokens import Context
 from core.models.cached_model import CachedModel
+from core.models.families import FIXED_ROPE
 from core.models.hf_attention import forward
 from core.models.linear import FewRowsNorm, PackedLinear, RowsInBits
-from core.models.short_pass import FIXED_ROTATIONS
 from core.ops.native import MOST_TOKENS
 from core.ops.reach import Asked
 from core.ops.threads import process_threads
@@ -86,7 +86,7 @@ def most_joined(model: CachedModel) -> int:
 def _is_alone(part: nn.Module) -> bool:
     """Whether a module computes a token of few as if it were alone: the kernel's layers, and fixed rotations."""
     kinds = getattr(part, "rope_type", "default")
-    if not set(kinds.values() if isinstance(kinds, dict) else [kinds]) <= FIXED_ROTATIONS:
+    if not set(kinds.values() if isinstance(kinds, dict) else [kinds]) <= set(FIXED_ROPE):
         return False
     return isinstance(part, ALONE) or next(part.parameters(recurse=False), None) is None
 
@@ -101,30 +101,27 @@ def logits_together(wanted: Sequence[Wanted]) -> list[Tensor]:
     """
     most, found = most_joined(wanted[0].model), dict[int, Tensor]()
     spans = [one.model.newest(one.context, one.keep) for one in wanted]
-    together: list[int] = []
-    for number, (one, span) in enumerate(zip(wanted, spans, strict=True)):
+    groups: list[list[int]] = [[]]
+    for number, span in enumerate(spans):
         if len(span) > min(most, MOST_TOKENS):  # alone it would not be a short pass either
-            found[number] = one.model.feed(one.context, span, one.keep)
+            groups.insert(0, [number])
             continue
-        if sum(len(spans[other]) for other in together) + len(span) > most:
-            found |= _joined(together, wanted, spans)
-            together = []
-        together.append(number)
-    found |= _joined(together, wanted, spans)
+        if sum(len(spans[other]) for other in groups[-1]) + len(span) > most:
+            groups.append([])
+        groups[-1].append(number)
+    for group in groups:
+        parts = [(wanted[number], spans[number]) for number in group]
+        found |= zip(group, _joined(parts), strict=True)
     return [found[number] for number in range(len(wanted))]
 
 
-def _joined(numbers: Sequence[int], wanted: Sequence[Wanted], spans: Sequence[range]) -> dict[int, Tensor]:
-    """One pass for some of them: its time is shared equally."""
-    parts = [(wanted[number], spans[number]) for number in numbers]
+def _joined(parts: Sequence[tuple[Wanted, range]]) -> list[Tensor]:
+    """One pass for the newest tokens of some of them: its time is shared equally."""
     if len(parts) < 2:
-        return {
-            number: wanted[number].model.feed(wanted[number].context, spans[number], wanted[number].keep)
-            for number in numbers
-        }
+        return [one.model.feed(one.context, span, one.keep) for one, span in parts]
     process_threads().lend()
     started, threads = time.perf_counter(), process_threads().changes
-    first = wanted[numbers[0]].model
+    first = parts[0][0].model
     tokens = torch.cat([one.model.known(one.context.span(span.start, span.stop)) for one, span in parts])
     positions = torch.cat([one.model.cache.begin(span.start, len(span)) for one, span in parts])
     cache = RaggedCache([(one.model.cache, len(span)) for one, span in parts])
@@ -134,12 +131,9 @@ def _joined(numbers: Sequence[int], wanted: Sequence[Wanted], spans: Sequence[ra
         logits = first.short(tokens, positions, cache, kept)
     else:
         logits = forward(first.module, tokens, positions, cache, kept)
-    seconds = (time.perf_counter() - started) / len(parts)
-    found = {}
-    for number, (one, span), own in zip(
-        numbers, parts, torch.split(logits, [one.keep for one, _ in parts]), strict=True
-    ):
+    seconds, found = (time.perf_counter() - started) / len(parts), []
+    for (one, span), own in zip(parts, torch.split(logits, [one.keep for one, _ in parts]), strict=True):
         one.model.meter.took(len(span), one.model.cache.nbytes, seconds, threads)
         one.model.cache.commit(len(span))
-        found[number] = one.model.widened(own)
+        found.append(one.model.widened(own))
     return found

@@ -272,26 +272,22 @@ class FewRowsNorm(nn.Module):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
-def use_few_rows_norm(module: nn.Module, few_rows: Callable[[Tensor, Tensor, float], Tensor]) -> None:
-    """Replace the norms of a float32 model on CPU, in place, if they compute what `FewRowsNorm` does.
+def _few_rows_norm(part: nn.Module, few_rows: Callable[[Tensor, Tensor, float], Tensor]) -> FewRowsNorm | None:
+    """What replaces a norm, if it computes what `FewRowsNorm` does; None: it does not, or is none.
 
     Families use similar names for different norms (Gemma multiplies by 1 + weight), so each one is tried.
     """
-    generator = torch.Generator().manual_seed(0)
-    for parent in list(module.modules()):
-        for name, part in list(parent.named_children()):
-            if not type(part).__name__.endswith("RMSNorm"):  # others may make their weights when asked for them
-                continue
-            weight, eps = getattr(part, "weight", None), getattr(part, "variance_epsilon", None)
-            if not isinstance(weight, nn.Parameter) or eps is None:
-                continue
-            if weight.ndim != 1 or weight.dtype != torch.float32 or not weight.is_contiguous():
-                continue
-            ours = FewRowsNorm(weight, float(eps), few_rows)
-            rows = torch.randn(2, weight.shape[0], generator=generator)
-            with torch.inference_mode():
-                if torch.allclose(part(rows), ours(rows), rtol=1e-5, atol=1e-6):
-                    setattr(parent, name, ours)
+    if not type(part).__name__.endswith("RMSNorm"):  # others may make their weights when asked for them
+        return None
+    weight, eps = getattr(part, "weight", None), getattr(part, "variance_epsilon", None)
+    if not isinstance(weight, nn.Parameter) or eps is None:
+        return None
+    if weight.ndim != 1 or weight.dtype != torch.float32 or not weight.is_contiguous():
+        return None
+    ours = FewRowsNorm(weight, float(eps), few_rows)
+    rows = torch.randn(2, weight.shape[0], generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        return ours if torch.allclose(part(rows), ours(rows), rtol=1e-5, atol=1e-6) else None
 
 
 class FewRowsSiLU(nn.Module):
@@ -308,9 +304,11 @@ class FewRowsSiLU(nn.Module):
         return self._few_rows(x)
 
 
-def use_few_rows_silu(module: nn.Module, few_rows: Callable[[Tensor], Tensor]) -> None:
-    """Replace the SiLU of torch and of transformers, in place."""
+def use_few_rows(module: nn.Module, kernel: SmallRows) -> None:
+    """Replace the norms and SiLUs of a float32 model on CPU, in place."""
     for parent in list(module.modules()):
         for name, part in list(parent.named_children()):
             if type(part).__name__ in ("SiLU", "SiLUActivation"):
-                setattr(parent, name, FewRowsSiLU(few_rows))
+                setattr(parent, name, FewRowsSiLU(kernel.silu))
+            elif (norm := _few_rows_norm(part, kernel.norm)) is not None:
+                setattr(parent, name, norm)

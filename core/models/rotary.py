@@ -58,18 +58,10 @@ class _LoneKeys:
     """
 
     length = 0
-    nbytes = 0
-    link_bytes = 0
 
     def __init__(self) -> None:
         self.keys: list[Tensor] = []
         self._values: dict[int, Tensor] = {}  # by layer
-
-    def unseen_spans(self, total: int) -> list[range]:
-        return [range(total)]
-
-    def begin(self, start: int, num_new: int) -> Tensor:
-        return torch.arange(start, start + num_new)
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.keys.append(k)
@@ -78,7 +70,3 @@ class _LoneKeys:
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         value = self._values[layer]
         return value.repeat_interleave(q.shape[1] // value.shape[1], 1)
-
-    def commit(self, num_new: int) -> None: ...
-
-    def truncate(self, length: int) -> None: ...

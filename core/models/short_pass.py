@@ -10,26 +10,25 @@ Only families whose layers were compared are known here, and each model is tried
 
 import ctypes
 import logging
-from collections.abc import Callable
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from core.caches.base import FixedRows, KVCache, RunningPass, too_large
+from core.caches.base import FixedRows, RunningPass, too_large
 from core.errors import UnsupportedModel
+from core.models.families import FIXED_ROPE
 from core.models.hf_attention import forward
+from core.models.layer_reach import reaches_of
+from core.models.layerwise import DecoderLayers
 from core.models.linear import FewRowsNorm, PackedLinear, exact_products
-from core.ops.attention import attend
 from core.ops.kernel_structs import DecoderSizes, ModelSizes, ScratchPointers
 from core.ops.native import MOST_DIM, MOST_TOKENS, SmallRows
 from core.ops.reach import Asked
 
 log = logging.getLogger(__name__)
 
-FAMILIES = frozenset({"llama", "qwen2", "qwen3", "mistral"})
-FIXED_ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})  # others change with the length of the text
 BLOCK = 1024  # positions whose rotations are computed together
 MOST_BLOCKS = 16  # kept: conversations that are decoded together have one each
 TRIED = 5  # tokens of the comparison
@@ -166,25 +165,20 @@ def short_pass_of(model: nn.Module) -> ShortPass | None:
 
 
 def _is_known(model: nn.Module) -> bool:
-    config: Any = getattr(model, "config", None)
-    body = getattr(model, "model", None)
-    if getattr(config, "model_type", "") not in FAMILIES or type(model).__name__[-11:] != "ForCausalLM":
+    whole, decoder = cast(Any, model), DecoderLayers.of(model) if hasattr(model, "config") else None
+    if decoder is None or not len(decoder.layers) or not type(model).__name__.endswith("ForCausalLM"):
         return False
-    rotation = getattr(getattr(body, "rotary_emb", None), "rope_type", "")
-    if rotation not in FIXED_ROTATIONS or (getattr(config, "sliding_window", None) and _slides(config)):
+    if getattr(decoder.rotary, "rope_type", "") not in FIXED_ROPE or reaches_of(whole.config):
         return False
-    parts = [_decoder_parts(layer) for layer in cast(Any, body).layers]
-    linear = all(
-        isinstance(part, PackedLinear) for part in (cast(Any, model).lm_head, *(p for a, _ in parts for p in a))
-    )
-    norms = all(isinstance(part, FewRowsNorm) for part in (cast(Any, body).norm, *(p for _, b in parts for p in b)))
-    dim = cast(Any, body).layers[0].self_attn.head_dim if parts else 0
-    return linear and norms and dim % 8 == 0 and 0 < dim <= MOST_DIM
-
-
-def _slides(config: Any) -> bool:
-    kinds = getattr(config, "layer_types", None)
-    return kinds is None or "sliding_attention" in kinds
+    linear, norms = [whole.lm_head], [whole.model.norm]
+    for layer in decoder.layers:
+        own_linear, own_norms = _decoder_parts(layer)
+        linear += own_linear
+        norms += own_norms
+    known = all(isinstance(part, PackedLinear) for part in linear)
+    known &= all(isinstance(part, FewRowsNorm) for part in norms)
+    dim = cast(Any, decoder.layers[0]).self_attn.head_dim
+    return known and dim % 8 == 0 and 0 < dim <= MOST_DIM
 
 
 def _decoder_parts(layer: Any) -> tuple[list[Any], list[Any]]:
@@ -203,27 +197,13 @@ def _decoder(layer: Any, dim: int) -> DecoderSizes:
     return DecoderSizes(*weights, *(part.sizes for part in linear), *heads, dim, norms[0].variance_epsilon)
 
 
-class _Alone:
-    """A cache of one pass over a text that begins with it."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self._rows: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self._rows[layer] = k.clone(), v.clone()
-
-    def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
-        assert asked is None, f"layer {layer} asks for {asked}"
-        return attend(q, *self._rows[layer], scaling)
-
-
 def _agrees(model: nn.Module, short: ShortPass) -> bool:
     """Whether both give the same logits for a few tokens, up to rounding."""
     positions = torch.arange(BLOCK - 1, BLOCK - 1 + TRIED)
     tokens = positions % cast(Any, model).config.vocab_size
     with torch.inference_mode(), exact_products(model):
-        wanted, found = (run(tokens, positions) for run in (_modules(model), _alone(short)))
+        wanted = forward(model, tokens, positions, _Kept(short, torch.float32), TRIED)
+        found = short(tokens, positions, _Kept(short, torch.float32), TRIED)
     return torch.allclose(found, wanted, rtol=0.0, atol=TOLERANCE * float(wanted.abs().max()))
 
 
@@ -243,6 +223,7 @@ class _Kept:
         self.k[layer][:], self.v[layer][:] = k, v
 
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
+        assert asked is None, f"layer {layer} asks for {asked}"
         return self._kernel(q, self.k[layer], self.v[layer], scaling)
 
 
@@ -252,20 +233,12 @@ def _agrees_with_itself(model: nn.Module, short: ShortPass) -> bool:
     tokens = positions % cast(Any, model).config.vocab_size
     for dtype in short.shape[3].puts:
         parts, whole = _Kept(short, dtype), _Kept(short, dtype)
-        wanted = short(tokens, positions, cast(KVCache, parts), TRIED)
+        wanted = short(tokens, positions, parts, TRIED)
         try:
-            found = short(tokens, positions, cast(KVCache, whole), TRIED, whole.rows())
+            found = short(tokens, positions, whole, TRIED, whole.rows())
         except UnsupportedModel:  # a type that does not hold this model's keys, which no cache of it has
             continue
         pairs = [(found, wanted), *zip(whole.k, parts.k, strict=True), *zip(whole.v, parts.v, strict=True)]
         if not all(torch.equal(ours, theirs) for ours, theirs in pairs):
             return False
     return True
-
-
-def _modules(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda tokens, positions: forward(model, tokens, positions, cast(KVCache, _Alone()), TRIED)
-
-
-def _alone(short: ShortPass) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda tokens, positions: short(tokens, positions, cast(KVCache, _Alone()), TRIED)

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 import torch
 
 from core.errors import CoreError
-from core.models.loader import LoadedModel, ModelDims, load_model
+from core.models.loader import LoadedModel, ModelDims
+from core.models.weights import load_model
 from core.ops.backend import Backend, backend_named
 from core.parallel.commands import CacheSizes, Order, Share
 from core.parallel.group import Group, RankLost

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from assets.tools import parity
-from core.models import loader
+from core.models import weights
 
 MODEL = parity.ROOT / "assets" / "models" / "harbour-draft"
 TEXTS = [parity.ROOT / "assets" / "books" / name for name in ("harbour-32k.txt", "harbour-8k.pdf")]
@@ -51,14 +51,14 @@ def test_a_wrong_token_is_named_with_its_place_and_rank(written: list[parity.Wri
 
 
 def test_a_wrong_engine_is_seen(written: list[parity.Written], monkeypatch: pytest.MonkeyPatch) -> None:
-    load: Callable[..., Any] = loader.load_module
+    load: Callable[..., Any] = weights.load_module
 
     def scaled(*args: Any, **options: Any) -> Any:
         model = load(*args, **options)
         model.model.layers[0].self_attn.q_proj.weight.data *= 1.02
         return model
 
-    monkeypatch.setattr(loader, "load_module", scaled)
+    monkeypatch.setattr(weights, "load_module", scaled)
     (row,) = rows(parity.ours(MODEL, TEXTS[:1], LENGTH, NEW, 32))
     assert row["most_apart"] > 20 * rows(written)[0]["most_apart"]
 

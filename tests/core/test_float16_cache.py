@@ -18,7 +18,8 @@ from core.generation.events import Finished
 from core.kv_store.folder import BookFolder
 from core.models.cached_model import CachedModel
 from core.models.hub.catalog import find
-from core.models.loader import ModelDims, load_tokenizer, prepared
+from core.models.loader import ModelDims, load_tokenizer
+from core.models.weights import prepared
 from core.ops.backend import STOCK, Backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel

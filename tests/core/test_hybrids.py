@@ -13,11 +13,12 @@ from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
 from core.kv_store.engine_store import BookStore
 from core.kv_store.folder import BookFolder
-from core.models.families import FAMILIES, HYBRID
+from core.models.families import HYBRIDS
 from core.models.head_layout import is_divisible
 from core.models.hf_attention import ATTENTION_NAME
-from core.models.loader import LoadedModel, dims_of, prepared
+from core.models.loader import LoadedModel, dims_of
 from core.models.rotary import KeyShift
+from core.models.weights import prepared
 from core.planning.plan import make_plan
 from tests.core.models.tiny_families import tiny_family, twin_models
 from tests.core.toys import CPU, MACHINE, Letters, random_prompt
@@ -86,7 +87,7 @@ def test_a_race_draws_what_each_lane_would_draw_alone(monkeypatch: pytest.Monkey
     assert [ended[lane].token_ids for lane in range(len(methods))] == alone
 
 
-@pytest.mark.parametrize("family", sorted(name for name, family in FAMILIES.items() if family is HYBRID))
+@pytest.mark.parametrize("family", sorted(HYBRIDS))
 def test_a_plan_counts_states_and_the_rows_of_layers_that_attend(family: str) -> None:
     engine, _ = engine_of(family)
     full, dims = engine.full_cache, engine._models.target.dims

@@ -14,8 +14,9 @@ from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalCo
 from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
-from core.models.loader import LoadedModel, prepared
+from core.models.loader import LoadedModel
 from core.models.self_draft import SelfDraftLinear, is_int4, self_draft_of
+from core.models.weights import prepared
 from core.ops import attention
 from core.ops.attention import attend, attend_reference, partial
 from core.ops.backend import STOCK, _seconds

@@ -16,7 +16,8 @@ from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
 from core.models.cached_model import CachedModel
 from core.models.hf_attention import ATTENTION_NAME
-from core.models.loader import dims_of, prepared
+from core.models.loader import dims_of
+from core.models.weights import prepared
 from core.planning.fit import Rooms, find_fit
 from core.planning.plan import make_plan
 from core.planning.sizes import REMEMBERED

@@ -121,25 +121,23 @@ class ModelEntry(Described):
 @functools.cache
 def entries() -> Mapping[str, Known]:
     """The catalogue, by name."""
-    rows = json.loads(CATALOG_FILE.read_text(encoding="utf-8"))
-    return {name: _known(name, _whole(row, rows)) for name, row in rows.items()}
-
-
-def _whole(row: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """A row with what it shares with the model whose weights its file holds."""
-    found = dict(row)
-    model = rows[found.pop("of")] if "of" in found else {}
-    return {name: model[name] for name in SHARED if name in model} | found
+    rows: dict[str, dict[str, Any]] = json.loads(CATALOG_FILE.read_text(encoding="utf-8"))
+    for row in rows.values():
+        if "of" in row:  # the model whose weights its file holds
+            model = rows[row.pop("of")]
+            row.update({name: model[name] for name in SHARED if name in model and name not in row})
+    return {name: _known(name, row) for name, row in rows.items()}
 
 
 def _known(name: str, row: dict[str, Any]) -> Known:
+    made = dict(row)
     if "speculation" in row:
-        row["speculation"] = Recommended(**row["speculation"])
+        made["speculation"] = Recommended(**row["speculation"])
     if "acceptance" in row:
-        row["acceptance"] = tuple(row["acceptance"])
+        made["acceptance"] = tuple(row["acceptance"])
     if "gguf" in row:
-        row["gguf"] = KnownFile(**{**row["gguf"], "kinds": tuple(row["gguf"]["kinds"])})
-    return Known(name=name, **row)
+        made["gguf"] = KnownFile(**{**row["gguf"], "kinds": tuple(row["gguf"]["kinds"])})
+    return Known(name=name, **made)
 
 
 def find(name: str) -> ModelEntry:

@@ -13,7 +13,8 @@ from core.config import EngineConfig
 from core.engine_builder import PairFiles
 from core.models.cached_model import CachedModel
 from core.models.hub.catalog import find
-from core.models.loader import dims_of, load_module, load_tokenizer, read_config
+from core.models.loader import dims_of, load_tokenizer, read_config
+from core.models.weights import load_module
 from tests.core.toys import CPU
 
 TEXT = "The keeper of the harbour wrote the name of every ship into a grey book, and nobody asked him why. "

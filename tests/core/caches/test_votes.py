@@ -13,7 +13,7 @@ from core.caches.votes import Counted, Votes
 from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.generation.events import Finished
 from core.models.cached_model import CachedModel
-from core.models.loader import prepared
+from core.models.weights import prepared
 from core.ops.attention import Masses, attend
 from core.ops.backend import Backend
 from core.ops.native import KEPT_AS, VOTERS, SmallRows

@@ -15,7 +15,7 @@ from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 from core.generation.loaded import LoadedModels
 from core.generation.together import Question, in_order
 from core.models import joined
-from core.models.loader import prepared
+from core.models.weights import prepared
 from core.ops.backend import Backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel

@@ -15,8 +15,9 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from core.errors import LoadingStopped
 from core.models.linear import PackedLinear, RowsInBits, exact_products, pack, places
-from core.models.loader import LoadedModel, load_model, load_module, prepared, read_dims
+from core.models.loader import LoadedModel, read_dims
 from core.models.loading import LoadProgress, load_meter, watched_loading
+from core.models.weights import load_model, load_module, prepared
 from core.ops.backend import STOCK, Backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
@@ -136,6 +137,8 @@ def test_a_files_blocks_are_multiplied_as_they_are(
 
 
 def test_what_is_no_linear_layer_and_no_embedding_is_filled_all_the_same(backend: Backend) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed")
+
     class Doubled(nn.Embedding):
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(input)
@@ -154,7 +157,8 @@ PEAK = """
 import json, re, sys, threading
 from pathlib import Path
 import torch
-from core.models.loader import load_model, read_dims
+from core.models.loader import read_dims
+from core.models.weights import load_model
 from core.ops.backend import Backend
 from core.ops.kernel import small_rows
 
@@ -232,6 +236,6 @@ def test_stop_ends_transformers_own_loop(tmp_path: Path, monkeypatch: pytest.Mon
     """Of weights that it converts, such as a mixture's experts."""
     folder, stop = saved(tmp_path, "experts", torch.bfloat16), threading.Event()
     stop.set()
-    monkeypatch.setattr("core.models.loader.prepared", lambda *_, **__: pytest.fail("it has loaded them all"))
+    monkeypatch.setattr("core.models.weights.prepared", lambda *_, **__: pytest.fail("it has loaded them all"))
     with watched_loading(lambda *_: None, stop), pytest.raises(LoadingStopped):
         load(folder, STOCK)

@@ -8,12 +8,10 @@ import json
 from typing import Any, cast
 
 import pytest
-from transformers import CONFIG_MAPPING, AutoConfig, DeepseekV3Config, JambaConfig, PreTrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
-from core.errors import UnsupportedModel
 from core.models.families import FIXED_ROPE
 from core.models.hub.catalog import entries
-from core.models.loader import dims_of
 from tests.core.models.census import judged
 from tests.core.models.tiny_families import tiny_family
 from tests.core.toys import VOCAB
@@ -49,6 +47,8 @@ def cases() -> dict[str, dict[str, Any]]:
                 found[name] = small
     plain = found["llama-68m"]
     found["llama, linear RoPE"] = {**plain, "rope_parameters": {**PLAIN, "rope_type": "linear", "factor": 4.0}}
+    part = {**PLAIN, "rope_type": "proportional", "partial_rotary_factor": 0.5}
+    found["llama, some rotary frequencies"] = {**plain, "rope_parameters": part}
     found["llama, biases everywhere"] = {**plain, "attention_bias": True, "mlp_bias": True}
     found["qwen3, biases"] = {**found["qwen3-8b"], "attention_bias": True}
     return found
@@ -117,19 +117,3 @@ def test_a_scaling_that_is_left_out_is_noticed(name: str) -> None:
     plain = {"rope_type": "default", "rope_theta": CASES[name]["rope_parameters"]["rope_theta"]}
     other = config_of({**CASES[name], "rope_parameters": plain})
     assert judged("llama", config_of(CASES[name]), other=other).verdict == "WRONG"
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        JambaConfig(),
-        DeepseekV3Config(),
-        config_of({**CASES["llama-68m"], "rope_parameters": {**PLAIN, "rope_type": "dynamic", "factor": 2.0}}),
-        config_of({**CASES["llama-68m"], "is_causal": False}),
-    ],
-    ids=["recurrent layers", "latent attention", "dynamic RoPE", "attention to tokens that follow"],
-)
-def test_parity_that_cannot_be_had_is_refused(config: PreTrainedConfig) -> None:
-    with pytest.raises(UnsupportedModel) as error:
-        dims_of(config, "toy", weight_bytes=0)
-    assert error.value.hint

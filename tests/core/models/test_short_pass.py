@@ -16,8 +16,9 @@ from core.caches.tokens import Context
 from core.config import DraftConfig, RetrievalConfig
 from core.errors import UnsupportedModel
 from core.models.cached_model import CachedModel
-from core.models.loader import LoadedModel, prepared
+from core.models.loader import LoadedModel
 from core.models.short_pass import short_pass_of
+from core.models.weights import prepared
 from core.ops.backend import STOCK, Backend
 from core.ops.native import MOST_TOKENS, SmallRows
 from tests.core.toys import CPU, VOCAB, loaded, random_prompt, tiny_config

@@ -14,8 +14,9 @@ from core.caches.tokens import Context
 from core.errors import DamagedAssets, UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.models.families import FAMILIES
-from core.models.loader import dims_of, load_model, read_dims
+from core.models.loader import dims_of, read_dims
 from core.models.text_part import PLAIN, WHOLES
+from core.models.weights import load_model
 from tests.core.models.tiny_families import tiny_family
 from tests.core.toys import CPU, random_prompt
 

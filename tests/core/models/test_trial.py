@@ -20,8 +20,9 @@ from core.errors import UnsupportedModel
 from core.models import trial
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import find
-from core.models.loader import LoadedModel, dims_of, load_tokenizer, prepared
+from core.models.loader import LoadedModel, dims_of, load_tokenizer
 from core.models.trial import try_out
+from core.models.weights import prepared
 from core.ops.backend import STOCK, Backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
@@ -31,9 +32,6 @@ from tests.core.toys import tiny_config
 
 TINY: dict[str, dict[str, Any]] = {
     "falcon": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
-    "bloom": {"hidden_size": 64, "n_layer": 2, "n_head": 4},
-    "opt": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 64},
-    "gpt_bigcode": {"n_embd": 64, "n_layer": 2, "n_head": 4},
     "deepseek_v3": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4},
 }
 

@@ -16,17 +16,13 @@ def tensors(heads: int, kv_heads: int, cached: int, new: int) -> tuple[torch.Ten
     return q, k, v
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_attend_equals_its_slow_twin(shape: tuple[int, int, int, int]) -> None:
-    q, k, v = tensors(*shape)
-    assert torch.allclose(attend(q, k, v, 0.3), attend_reference(q, k, v, 0.3), atol=2e-6)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_fused_path_equals_the_slow_twin_too(
-    shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+def test_attend_equals_its_slow_twin(
+    shape: tuple[int, int, int, int], fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "MATMUL_ROWS", 0)
+    if fused:
+        monkeypatch.setattr(attention, "MATMUL_ROWS", 0)
     q, k, v = tensors(*shape)
     assert torch.allclose(attend(q, k, v, 0.3), attend_reference(q, k, v, 0.3), atol=2e-6)
 

@@ -111,15 +111,6 @@ def test_the_faster_one_is_chosen_and_says_why(
     assert found.name == name and f"{seconds[0] / seconds[1]:.1f}x the speed of torch's" in found.because
 
 
-@pytest.mark.parametrize("seconds, name", [((1.0, 2.0), "torch"), ((2.0, 1.0), "flash-attn")])
-def test_the_choice_is_a_measurement(
-    package: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, float], name: str
-) -> None:
-    monkeypatch.setattr(backends, "_seconds", lambda *_: list(seconds))
-    found = choose_flash(CPU, HALF)
-    assert found.name == name and f"{seconds[0] / seconds[1]:.1f}x" in found.because
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_choice_on_a_gpu_computes_what_the_slow_twin_does(dtype: torch.dtype) -> None:

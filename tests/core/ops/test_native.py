@@ -14,8 +14,8 @@ from core.caches.full import FullCache
 from core.caches.policies import landmark_scores
 from core.caches.tokens import Context
 from core.models.cached_model import CachedModel
-from core.models.linear import FewRowsNorm, PackedLinear, use_few_rows_norm
-from core.models.loader import prepared
+from core.models.linear import FewRowsNorm, PackedLinear, use_few_rows
+from core.models.weights import prepared
 from core.ops import backend, kernel_build, native
 from core.ops.attention import attend, attend_reference
 from core.ops.backend import STOCK, Attend, Backend, choose_backend
@@ -364,18 +364,6 @@ def test_packed_layers_equal_their_slow_twin_and_rows_do_not_depend_on_one_anoth
         assert all(torch.equal(packed(x[row : row + 1])[0], together[0, row]) for row in range(rows))
 
 
-def test_weights_of_16_bits_give_what_the_same_numbers_in_float32_give(kernel: SmallRows) -> None:
-    linear = torch.nn.Linear(300, 70).requires_grad_(False)
-    x = torch.randn(30, 300, generator=torch.Generator().manual_seed(1))
-    for dtype in (torch.float16, torch.bfloat16):
-        linear.weight.data = linear.weight.data.to(dtype).float() * (1 if dtype == torch.float16 else 2.0**-30)
-        narrow, wide = PackedLinear(linear, kernel), PackedLinear(linear, kernel)
-        wide.packed.data = narrow.packed.float()
-        wide.sizes.weights, wide.sizes.kind = wide.packed.data_ptr(), 0
-        for rows in (1, 6, 30):
-            assert torch.equal(narrow(x[:rows]), wide(x[:rows]))
-
-
 @pytest.mark.parametrize(
     ("heads", "num_chunks", "dim"), [(4, 1, 64), (2, 8, 128), (6, 700, 64), (2, 64, 24), (3, 129, 256)]
 )
@@ -434,7 +422,7 @@ def test_norms_of_a_model_are_replaced_and_long_passes_keep_every_bit(kernel: Sm
     long, short = torch.arange(3, 43)[None], torch.arange(3, 8)[None]
     with torch.inference_mode():
         plain = [model.get_submodule("model.norm")(model.get_input_embeddings()(ids)) for ids in (long, short)]
-    use_few_rows_norm(model, kernel.norm)
+    use_few_rows(model, kernel)
     norms = [part for name, part in model.named_modules() if name.endswith("norm")]
     assert norms and all(isinstance(part, FewRowsNorm) for part in norms)
     after = model.state_dict()

@@ -15,7 +15,7 @@ from core.decoding.ledger import Ledger
 from core.models import cached_model
 from core.models.cached_model import PassMeter
 from core.ops import threads
-from core.ops.threads import LOOK_SECONDS, Threads, Used, free_cores, used_now
+from core.ops.threads import LOOK_SECONDS, Threads, Used, used_now
 
 
 class Machine:
@@ -48,13 +48,6 @@ def four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_free_are_the_cores_that_are_idle_or_ours() -> None:
-    quiet, now = Used(10.0, 100.0, 5.0), Used(12.0, 102.0, 7.0)  # two seconds: one idle core, one of ours
-    assert free_cores(quiet, now, 4) == pytest.approx(2.0)
-    assert free_cores(quiet, Used(12.0, 109.0, 7.0), 4) == 4.0, "rounding of the system's clocks gives no fifth core"
-    assert free_cores(quiet, Used(12.0, 100.0, 5.0), 4) == pytest.approx(0.0)
-
-
 @pytest.mark.parametrize(
     ("others", "own", "expected"),
     [(0.0, 4.0, 4), (0.3, 3.7, 4), (0.8, 3.2, 3), (1.0, 3.0, 3), (2.0, 2.0, 2), (3.9, 0.1, 1)],
@@ -67,15 +60,6 @@ def test_a_thread_for_each_core_that_others_leave(others: float, own: float, exp
     assert chosen.now() == expected
     machine.passes(LOOK_SECONDS, others=others, own=float(expected))
     assert chosen.now() == expected, "with fewer threads of ours, the same again"
-
-
-def test_threads_come_back_when_the_others_end() -> None:
-    machine = Machine()
-    chosen = machine.threads()
-    machine.passes(LOOK_SECONDS, others=2.0, own=2.0)
-    assert chosen.now() == 2
-    machine.passes(LOOK_SECONDS, others=0.0, own=2.0)
-    assert chosen.now() == 4
 
 
 def test_it_looks_four_times_a_second_at_most() -> None:

@@ -15,8 +15,7 @@ from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import CoreError, DamagedAssets, IncompleteModel, ModelNotHere, UnknownModel, UnsupportedModel
 from core.models import loader
-from core.models.families import Family
-from core.models.gguf_families import FAMILIES
+from core.models.gguf_families import KINDS
 from core.models.hub import catalog, client, store
 from core.models.hub.draft_selection import pair
 from core.models.hub.shapes import find_shape
@@ -167,7 +166,7 @@ def test_a_family_whose_keys_cannot_be_moved_is_no_draft(tmp_path: Path, monkeyp
     target = save(tmp_path / "t", layers=9)
     draft = put_in_cache("small/same-words", save(tmp_path / "b", layers=1))
     assert pair(str(target)).draft == draft
-    monkeypatch.setattr(loader, "FAMILIES", {"llama": Family(drafts=False)})
+    monkeypatch.setattr(loader, "DRAFTS", frozenset())
     assert pair(str(target)).draft is None
     with pytest.raises(UnsupportedModel, match="cannot be moved"):
         pair(str(target), str(draft))
@@ -213,7 +212,7 @@ def test_every_file_is_of_a_known_kind_and_comes_from_one_commit(row: catalog.Kn
     assert row.gguf is not None and row.parameters is not None and row.config is not None
     assert row.gguf.file.endswith(".gguf") and store.GGUF == ".gguf" and len(row.gguf.sha256) == 64
     assert (row.gguf.commit is None) == bool(row.gguf.package) == (not row.needs_hub)
-    assert row.config["model_type"] in {family.kind for family in FAMILIES.values()}
+    assert row.config["model_type"] in set(KINDS.values())
     assert set(row.gguf.kinds) <= catalog.KEPT, "a laptop keeps them as they are"
     assert 4.5 < 8 * row.gguf.size_bytes / row.parameters < 6
     repository = client.look_up(str(row.repo))
