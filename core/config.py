@@ -216,7 +216,7 @@ class GenerationConfig:
     max_new_tokens: int = 256
     sampling: SamplingParams = SamplingParams()
     speculation: SpeculationConfig = SpeculationConfig()
-    method: str = "triforce"
+    method: str = ""  # a name of `core.decoding.registry.METHODS`; "": the usual one of the loaded models
     seed: int = 0
     stop_strings: Sequence[str] = ()
     budget: int | None = None  # of the retrieval cache, tokens; None: as loaded

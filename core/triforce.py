@@ -156,6 +156,5 @@ class TriForce:
     def _config(self, settings: dict[str, Any]) -> GenerationConfig:
         drawn = {name: settings[name] for name in SAMPLING if name in settings}
         kept = {name: value for name, value in settings.items() if name not in SAMPLING}
-        kept.setdefault("method", self.engine.info.usual_method)
         config = GenerationConfig(**kept)
         return replace(config, sampling=replace(config.sampling, **drawn)) if drawn else config

@@ -167,7 +167,7 @@ class ExactAttention(TopChunks):
 
     def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
         """Attention mass of each chunk, [H_kv, num_eligible] float32."""
-        keys = self.full.keys(layer, num_eligible * self.full.chunk_size)
+        keys = self.full.rows(layer, 0, num_eligible * self.full.chunk_size)[0]
         return attention_scores(self.queries(layer), keys, self.full.chunk_size, scaling)
 
 
@@ -225,7 +225,7 @@ class HeavyHitters:
         queries, positions = self._full.sampled_queries(layer)
         if not queries.any():
             raise NotPossibleHere("This book was saved without what H2O needs.", hint="Read the book again.")
-        keys = self._full.keys(layer, num_eligible * self._full.chunk_size)
+        keys = self._full.rows(layer, 0, num_eligible * self._full.chunk_size)[0]
         scores = accumulated_scores(queries, positions, keys, self._full.chunk_size, scaling)
         return top_chunks(scores, self.max_chunks)
 

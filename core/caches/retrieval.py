@@ -120,7 +120,7 @@ class RetrievalCache:
         for layer in self.shape.full_layers:
             self._copy_recent(layer, self._recent_start, length)
         for layer, window in self._windows.items():
-            window.adopt(self._full.window(layer), length)
+            window.adopt(self._full.windows[layer], length)
 
     def _hold(self, wanted: Tensor, num_eligible: int) -> None:
         """Bring the chunks `wanted` [L, H_kv, n] into the slots; a chunk that stays keeps its slot."""
@@ -232,7 +232,7 @@ class RetrievalCache:
             for layer in self.shape.full_layers:
                 self._copy_recent(layer, self._synced, exact)
             for layer, window in self._windows.items():
-                window.refresh(self._full.window(layer), self._synced, exact)
+                window.refresh(self._full.windows[layer], self._synced, exact)
             self._synced = exact
         if self._first_recent + start - self._recent_start + num_new > self._rows:
             self._slide()

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from core.caches.base import KVCache
+from core.caches.branch import BranchCache
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.oom_fallback import OomFallback, make_full_cache
@@ -30,6 +31,7 @@ from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, Parts
 from core.decoding.ngram_lookup import TokenIndex
 from core.decoding.pass_costs import costs_folder
+from core.decoding.registry import default_method
 from core.errors import NotEnoughMemory, NotPossibleHere
 from core.generation.json_grammar import grammar_of
 from core.generation.loaded import LoadedModels
@@ -61,8 +63,8 @@ class Levels:
         plan: Plan,
         models: LoadedModels,
         plan_now: Callable[[], Plan],
-        offload: Offload | None,
-        graphs: Graphs | None,
+        offload: Offload | None = None,
+        graphs: Graphs | None = None,
         full: FullCache | None = None,
     ) -> None:
         self._config, self._models, self._plan_now, self._graphs = config, models, plan_now, graphs
@@ -162,6 +164,14 @@ class Levels:
         """Where a book may end in a prompt, to keep running states there; 0: the model has none."""
         return max(0, total - LIKELY_QUESTION) if self.full.shape.recurrent else 0
 
+    def branch(self, shared: int, most: int) -> "Levels":
+        """Levels of a conversation that continues the first `shared` tokens here with at most so many of its own.
+
+        It takes over what the full cache holds behind them; then rewind these levels to `shared`.
+        """
+        full = BranchCache(self.full, shared, min(most, self.full.capacity - shared))
+        return Levels(self._config, self._plan_now(), self._models, self._plan_now, full=full)
+
     # -------------------- what the caches hold
 
     def rewind(self, length: int) -> None:
@@ -237,7 +247,9 @@ class Levels:
         schema, grammar = config.json_schema, None
         if schema is not None:
             grammar = grammar_of(text, schema, prompt_ids, parts.vocab, written)
-        return Decoder(config.method, parts, config.sampling, config.speculation, grammar)
+        planned = self._plan_now().composition
+        usual = default_method(has_draft=parts.draft is not None, planned=planned.value.method if planned else "")
+        return Decoder(config.method or usual, parts, config.sampling, config.speculation, grammar)
 
     def lane_decoders(
         self, configs: Sequence[GenerationConfig], text: ChatText, prompt_ids: Sequence[int]

@@ -118,7 +118,7 @@ def test_a_choice_after_verification_has_the_chunks_of_exact_attention(kernel: S
     assert torch.equal(policy.choose(80, 0.25), landmarks.choose(80, 0.25)), "nothing was counted yet"
     judge.feed(tokens, range(900, 908), 8)
     counted = policy.score(1, 80, 0.25)
-    queries, keys = full.recent_queries(1, VOTERS), full.keys(1, 908)
+    queries, keys = full.recent_queries(1, VOTERS), full.rows(1, 0, 908)[0]
     expected = votes_reference(queries[None], keys[None], model.shape.head_dim**-0.5, 8)[:, -1, :80]
     assert torch.allclose(counted.double(), expected, atol=1e-5)
     full.truncate(900)

@@ -311,7 +311,7 @@ MUTANTS = (
         "start = min(max(self.first, length - num_queries), length)",
         "start = max(0, length - 1 - num_queries)",
     ),
-    Mutant("a lane's rows come back without its queries", FULL, "        self._queries.restore(suffix.queries)\n", ""),
+    Mutant("a lane's rows come back without its queries", FULL, "        self.queries.restore(suffix.queries)\n", ""),
     # answers, engine, race
     Mutant("a continued answer repeats its draws", ANSWERING, 'f"{seed} {num_written}"', 'f"{seed} {0 * num_written}"'),
     Mutant(

@@ -10,10 +10,9 @@ import torch
 from core.caches.branch import BranchCache, BranchLayer
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
 from core.engine import Engine
-from core.generation.branches import MOST_TOGETHER
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 from core.generation.loaded import LoadedModels
-from core.generation.together import Question, in_order
+from core.generation.together import MOST_TOGETHER, Question, in_order
 from core.models import joined
 from core.models.loader import prepared
 from core.ops.backend import Backend
