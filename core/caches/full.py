@@ -14,10 +14,11 @@ from core.caches.base import CpuShare, FixedRows, KVShape, LayerStore, Moving
 from core.caches.full_parts import Gathered, Mark, Offload, Suffix
 from core.caches.layer_storage import SHORT_PASS, OffloadedLayer, ResidentLayer
 from core.caches.layerwise import LayerwisePass
+from core.caches.marks import Marks
 from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE, QueryLog
 from core.caches.running_state import RunningState
 from core.caches.votes import Counting, Votes
-from core.caches.window_layer import FORGETTABLE, WindowLayer, WindowRows
+from core.caches.window_layer import FORGETTABLE, WindowLayer
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
 from core.ops.host_attention import HostAttention
@@ -35,10 +36,7 @@ class FullCache:
     """Keys and values of one conversation. Rows [0, length) are valid, rows beyond are scratch.
 
     Memory: capacity x bytes_per_token, touched as it fills; landmarks 1 / (2 chunk_size) of the part on the device,
-    query samples 1/128 of it for MHA where all of it is.
-
-    Args:
-        landmarks: also of layers in host memory.
+    query samples 1/128 of it for MHA where all of it is. `landmarks`: also of layers in host memory.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ class FullCache:
         self._num_landmarks = 0
         self.queries = QueryLog(shape, capacity, samples=offload is None)
         self.moving = Moving()
-        self._marks: dict[int, Mark] = {}  # by length
+        self._marks = Marks[Mark]()
         self.state = RunningState(shape.attending)
         self.votes = Votes()
 
@@ -88,12 +86,11 @@ class FullCache:
 
     @property
     def nbytes(self) -> int:
-        rows = self._length * self.shape.full_reads * self.shape.layer_bytes + self.shape.window_bytes(self._length)
-        return rows + self.state.nbytes
+        full = self._length * self.shape.full_reads * self.shape.layer_bytes
+        return full + self.shape.window_bytes(self._length) + self.state.nbytes
 
     @property
     def link_bytes(self) -> int:
-        """Bytes of keys and values that the latest pass brought from host memory."""
         return sum(layer.link_bytes for layer in self._in_order_of_reading())
 
     @property
@@ -108,16 +105,15 @@ class FullCache:
 
     def let_host_attend(self, share: float) -> None:
         """In later short passes the host attends to this share of its blocks in place; 0: to none."""
-        shape = self.shape
-        self._help = None
+        shape, self._help = self.shape, None
         if share:
             self._help = CpuShare(HostAttention(shape.num_heads, shape.head_dim, SHORT_PASS, shape.device), share)
 
     def offload_one(self, block_rows: int) -> None:
         """Move the last resident layer with its rows to host memory. Cost: a copy of its rows.
 
-        Args:
-            block_rows: of the ring, if there is none yet.
+        `block_rows`: of the ring, if there is none yet.
+
         Raises:
             torch.OutOfMemoryError: the device has no room even for the newest rows; the layer stays where it was.
         """
@@ -146,11 +142,9 @@ class FullCache:
     def unseen_spans(self, total: int) -> list[range]:
         return [range(self._length, total)]
 
-    def begin(self, start: int, num_new: int) -> Tensor:
-        """Check that the tokens follow and fit; positions are plain indices."""
-        return self._open(start, num_new, self._help if num_new <= SHORT_PASS else None)
-
-    def _open(self, start: int, num_new: int, help: CpuShare | None) -> Tensor:
+    def begin(self, start: int, num_new: int, *, whole: bool = False) -> Tensor:
+        """Check that the tokens follow and fit; positions are plain indices. `whole`: the pass brings all blocks."""
+        help = self._help if num_new <= SHORT_PASS and not whole else None
         assert start == self._length, f"tokens from {start} do not follow a cache of length {self._length}"
         if start + num_new > self.capacity:
             raise ContextTooSmall(start + num_new, self.capacity, possible=self._possible)
@@ -208,9 +202,7 @@ class FullCache:
 
     def workspace(self, num_rows: int) -> ResidentLayer | None:
         """Device memory for rows [0, num_rows) of one layer; None if every layer is resident."""
-        if self.resident_layers == len(self.shape.full_layers):
-            return None
-        return ResidentLayer(self.shape, num_rows, self.backend)
+        return ResidentLayer(self.shape, num_rows, self.backend) if self.host_memory else None
 
     def layerwise(self, num_new: int, work: ResidentLayer | None) -> LayerwisePass:
         """Begin to read the next tokens layer by layer; `work` is a `workspace` for all rows including these tokens.
@@ -219,7 +211,7 @@ class FullCache:
             ContextTooSmall: they do not fit.
         """
         queries = self.queries.saved(torch.device("cpu"))
-        self._open(self._length, num_new, None)  # a long pass even if short: each layer is read whole
+        self.begin(self._length, num_new, whole=True)
         return LayerwisePass(self, self._layers, num_new, work, queries)
 
     def remember_queries(self, num_queries: int) -> None:
@@ -227,20 +219,17 @@ class FullCache:
 
         Cost: L x H x num_queries x D numbers and these rows cross to host memory once.
         """
-        self._marks.pop(self._length, None)
-        if len(self._marks) == (MOST_WINDOW_MARKS if self.shape.reaches else MOST_MARKS):
-            del self._marks[next(mark for mark in self._marks if mark != min(self._marks))]
         newest = [self.recent_queries(layer, num_queries) for layer in self.shape.full_layers]
-        host = torch.device("cpu")
-        windows = [store.saved(store.reach.first(self._length), host) for store in self.windows.values()]
         queries = torch.stack(newest).cpu() if newest else torch.empty(0, 0, 0, 0)
-        self._marks[self._length] = Mark(queries, windows, self.votes.at(self._length))
+        self._marks.keep(self._length, Mark(queries, self.votes.at(self._length)), MOST_MARKS)
+        for window in self.windows.values():
+            window.remember(self._length, MOST_WINDOW_MARKS)
         self.state.remember()
 
     def count_votes(self, wanted: bool) -> None:
         """Whether layers with landmarks count votes too, and every row of a short pass instead of the last ones.
 
-        False also forgets the votes of layers with landmarks, so that a seed's draws do not depend on them.
+        False also forgets their votes, so that a seed's draws do not depend on them.
         """
         self.votes.wanted = wanted
         if not wanted:
@@ -255,13 +244,8 @@ class FullCache:
         return self.queries_start() <= first and all(votes is not None for votes in counted)
 
     def queries_start(self) -> int:
-        """The first token whose query is known, as are all up to `length`; `recent_queries` returns no others.
-
-        0 if all layers have windows, which need no queries.
-        """
-        if not self.shape.full_layers:
-            return 0
-        return min(self.queries.first, self._length)
+        """The first token whose query is known, as are all up to `length`; 0 if all layers have windows."""
+        return min(self.queries.first, self._length) if self.shape.full_layers else 0
 
     @property
     def link_traffic(self) -> tuple[int, int]:
@@ -288,36 +272,23 @@ class FullCache:
         """
         length = self.rewindable(length)
         known = self._marks.get(length)
-        lost = not self._windows_reach_back_to(length)
         self._length, self._staged = length, False
         self.votes.truncate(length)
         for store in self._layers:
-            store.truncate(self._length)
-        self.state.truncate(self._length)
-        if known is not None and lost:
-            self._put_back(known.windows)
+            store.truncate(length)
+        self.state.truncate(length)
         self._num_landmarks = min(self._num_landmarks, self._length // self.chunk_size)
-        self.queries.truncate(self._length)
-        for mark in [mark for mark in self._marks if mark > self._length]:
-            del self._marks[mark]  # it belongs to forgotten tokens
+        self.queries.truncate(length)
+        self._marks.truncate(length)
         if known is not None and known.votes and not self.votes.at(length):
             self.votes.restore(length, known.votes, self.shape.device)
-        if known is not None and self.queries.first > self._length - known.queries.shape[2]:
-            self.queries.put(self._length - known.queries.shape[2], known.queries.to(self.shape.device))
+        if known is not None and self.queries.first > length - known.queries.shape[2]:
+            self.queries.put(length - known.queries.shape[2], known.queries.to(self.shape.device))
 
     def rewindable(self, length: int) -> int:
         """The length that `truncate(length)` would leave: at most `length`."""
         length = self.state.rewindable(min(self._length, length))
-        if self._windows_reach_back_to(length):
-            return length
-        return max((mark for mark in self._marks if mark <= length), default=0)
-
-    def _windows_reach_back_to(self, length: int) -> bool:
-        return all(store.reaches_back_to(length) for store in self.windows.values())
-
-    def _put_back(self, windows: Sequence[WindowRows]) -> None:
-        for store, rows in zip(self.windows.values(), windows, strict=True):
-            store.put_back(rows)
+        return min((window.rewindable(length) for window in self.windows.values()), default=length)
 
     def resident(self, layer: int) -> ResidentLayer:
         """The rows of a layer that lie on the device."""
@@ -328,18 +299,17 @@ class FullCache:
     def detach(self, start: int) -> Suffix:
         """Take out what was seen from `start` on, so that another continuation can take its place; see `attach`."""
         rows = [self.rows(layer, start, self._length) for layer in self.shape.full_layers]
-        windows = [store.saved(start) for store in self.windows.values()]
-        copies = [(k.clone(), v.clone()) for k, v in rows]
-        suffix = Suffix(start, self._length - start, copies, windows, self.queries.saved(), self.state.point)
+        rows = [(k.clone(), v.clone()) for k, v in rows]
+        windows = [window.saved(start) for window in self.windows.values()]
+        suffix = Suffix(start, self._length - start, rows, windows, self.queries.saved(), self.state.point)
         self.truncate(start)
         return suffix
 
     def attach(self, suffix: Suffix) -> None:
         """Put a suffix back behind the tokens that preceded it."""
-        assert self._length == suffix.start, (
-            f"a suffix from {suffix.start} does not follow a cache of length {self._length}"
-        )
-        self._put_back(suffix.windows)
+        assert self._length == suffix.start, f"a suffix from {suffix.start} does not follow {self._length} tokens"
+        for window, rows in zip(self.windows.values(), suffix.windows, strict=True):
+            window.put_back(rows)
         for start in range(0, suffix.num_tokens, MOST_ATTACHED):
             part = slice(start, start + MOST_ATTACHED)
             for layer, (k, v) in zip(self.shape.full_layers, suffix.rows, strict=True):
@@ -390,7 +360,7 @@ class FullCache:
     def samples_to_save(self, layer: int, length: int) -> Tensor:
         """Sampled queries before `length`, [H, N, D]; zeros if there are none."""
         samples = self.queries.views(layer, length)[1]
-        none = self.has_samples or self.shape.reach(layer) is not None
+        none = self.queries.samples or self.shape.reach(layer) is not None
         return samples if none else samples.new_zeros(len(samples), -(-length // QUERY_SAMPLE_STRIDE), samples.shape[2])
 
     def landmarks_to_save(self, layer: int, length: int) -> Tensor:
@@ -405,15 +375,6 @@ class FullCache:
     def recent_queries(self, layer: int, num_queries: int) -> Tensor:
         """The newest known queries of committed tokens, [H, W, D], W <= num_queries."""
         return self.queries.recent(layer, self._length, num_queries)
-
-    @property
-    def has_samples(self) -> bool:
-        """Whether queries are sampled: where all layers began on the device, which has room for them then."""
-        return self.queries.samples
-
-    def sampled_queries(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Every 64th query so far, [H, N, D], and their token positions, [N] int64."""
-        return self.queries.sampled(layer, self._length)
 
     def rows(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Keys and values of tokens [start, stop), each [H_kv, stop - start, D]; a copy of rows in host memory."""

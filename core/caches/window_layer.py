@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from core.caches.base import KVShape, LayerStore
+from core.caches.marks import Marks
 from core.caches.votes import Counting
 from core.errors import UnsupportedModel
 from core.ops.backend import Backend
@@ -40,6 +41,7 @@ class WindowLayer(LayerStore):
         self._k, self._v = shape.allocate(self._room), shape.allocate(self._room)
         self._first = self._end = 0
         self._new: tuple[Tensor, Tensor] | None = None  # of a pass that has no room, until it is committed
+        self._marks = Marks[WindowRows]()
 
     @property
     def first(self) -> int:
@@ -115,11 +117,23 @@ class WindowLayer(LayerStore):
             self._write(start + skipped, k[:, :, skipped:], v[:, :, skipped:])
         self._end = length
 
+    def remember(self, length: int, most: int) -> None:
+        """Keep what later tokens attend to behind `length` in host memory, and of at most so many lengths."""
+        self._marks.keep(length, self.saved(self.reach.first(length), torch.device("cpu")), most)
+
+    def rewindable(self, length: int) -> int:
+        """The length that can be gone back to: at most `length`."""
+        return length if self.reaches_back_to(length) else self._marks.before(length)
+
     def truncate(self, length: int) -> None:
-        """Rows from `length` on become scratch."""
+        """Rows from `length` on become scratch; rows that were dropped come back where they are remembered."""
+        known = None if self.reaches_back_to(length) else self._marks.get(length)
         self._end, self._new = min(self._end, length), None
         if length == 0:
             self._first = 0
+        self._marks.truncate(length)
+        if known is not None:
+            self.put_back(known)
 
     def saved(self, start: int, device: torch.device | None = None) -> WindowRows:
         """A copy of the rows from token `start` on, or from the oldest one held; here unless on another device."""

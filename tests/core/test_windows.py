@@ -152,8 +152,8 @@ def test_what_is_remembered_of_windows_is_planned(family: str) -> None:
     engine, _ = engine_of(family)
     for number in range(5):
         list(engine.read(random_prompt(100 + 50 * number)))
-    marks = engine.full_cache._marks
-    held = sum(rows.k.nbytes + rows.v.nbytes for mark in marks.values() for rows in mark.windows)
+    marks, *others = (window._marks for window in engine.full_cache.windows.values())
+    held = sum(rows.k.nbytes + rows.v.nbytes for kept in (marks, *others) for rows in kept.values())
     planned = engine.plan.cache_sizes.remembered_bytes(2048)
     assert len(marks) == 3 and min(marks) == 99 and held <= planned == engine.plan.bytes_of(REMEMBERED)
     assert held > 0.9 * planned

@@ -76,7 +76,8 @@ SPECULATIVE, LOOKUP, METHODS = (
 )
 RETRIEVAL, FULL, STREAMING = "core/caches/retrieval.py", "core/caches/full.py", "core/caches/streaming.py"
 QUERIES, LEVELS = "core/caches/query_log.py", "core/generation/levels.py"
-ANSWERING, ENGINE, RACE = "core/generation/decode_loop.py", "core/engine.py", "core/generation/interleave.py"
+MARKS, PREFILL = "core/caches/marks.py", "core/generation/prefill.py"
+ANSWERING, RACE = "core/generation/decode_loop.py", "core/generation/interleave.py"
 
 NEAREST = {  # what is run first for faults in a file
     RETRIEVAL: "tests/core/caches/test_caches.py",
@@ -85,7 +86,7 @@ NEAREST = {  # what is run first for faults in a file
     LEVELS: "tests/core/generation/test_interleave.py",
     STREAMING: "tests/core/generation/test_interleave.py",
     RACE: "tests/core/generation/test_interleave.py",
-    ENGINE: "tests/core/test_engine.py",
+    PREFILL: "tests/core/test_engine.py",
     METHODS: "tests/core/test_engine.py",
     ANSWERING: "tests/core/decoding/test_sampled_text.py",
 }
@@ -301,8 +302,8 @@ MUTANTS = (
     ),
     Mutant(
         "remembered queries outlive their tokens",
-        FULL,
-        "            del self._marks[mark]  # it belongs to forgotten tokens\n",
+        MARKS,
+        "            del self[mark]  # it belongs to forgotten tokens\n",
         "            pass\n",
     ),
     Mutant(
@@ -334,9 +335,9 @@ MUTANTS = (
     ),
     Mutant(
         "after an answer the caches keep what was not committed",
-        ENGINE,
-        "        self._seen = tokens[:length]\n        self.rewind(length)\n",
-        "        self._seen = tokens[:length]\n",
+        PREFILL,
+        "        self._seen = list(tokens[:length])\n        self.rewind(length)\n",
+        "        self._seen = list(tokens[:length])\n",
     ),
     Mutant(
         "comparison looks at the best two tokens",
@@ -352,9 +353,9 @@ MUTANTS = (
     ),
     Mutant(
         "overwritten queries are not asked again",
-        ENGINE,
-        "if reused > voting and not self._levels.full.can_choose(voting, total):",
-        "if reused > voting and not self._levels.full.can_choose(total, total):",
+        PREFILL,
+        "if reused > voting and not full.can_choose(voting, total):",
+        "if reused > voting and not full.can_choose(total, total):",
     ),
     Mutant("two lossy lanes share a cache", LEVELS, "lane=before[config.method])", "lane=0)"),
     Mutant(
@@ -367,7 +368,7 @@ MUTANTS = (
         "lanes choose anew in every turn",
         RACE,
         "retry(lambda: decoder.put_back(held, self._base), lambda: None)",
-        "retry(lambda: decoder.resume(Context(self.answer.tokens)), lambda: None)",
+        'decoder.recover(__import__("core.caches.tokens").caches.tokens.Context(self.answer.tokens))',
     ),
     Mutant(
         "a lookup leaves out the draft's law",
