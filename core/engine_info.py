@@ -129,8 +129,6 @@ def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None, text
         pass_bytes=(target.pass_bytes, draft.pass_bytes if draft else 0),
         target_layers=target.dims.num_layers,
         draft_layers=draft.dims.num_layers if draft else 0,
-        host_memory=None,
-        link=None,
         experts=target.experts,
         self_draft_weight_bytes=0 if self_draft is None else self_draft_bytes(self_draft, target.module),
         num_ranks=models.ranks.num_ranks if models.ranks else 1,

@@ -71,7 +71,8 @@ class Levels:
         self.full = full or self._full_cache(plan, offload or plan.offload)
         self.chunks = config.retrieval  # the retrieval cache's present settings
         self._chooser = selection_policy(self.full, self.chunks)
-        self.oom_fallback = self._fallback(lambda: None, may_move=True)  # no pass is running yet
+        block_rows = self._block_rows(self.full.capacity)
+        self.oom_fallback = OomFallback(self.full, block_rows, free_memory_bytes)  # no pass is running yet
         self.retrieval = self.oom_fallback.retry(lambda: self._part_of_full("retrieval", self._chooser), lambda: None)
         self._evicting: dict[str, CachedModel] = {}
         self.parts = self._parts()
@@ -97,13 +98,12 @@ class Levels:
         target = self._models.target
         return CacheSizes.of(target.dims, self._config, target.shape.dtype).block_rows(context)
 
-    def _fallback(self, moved: Callable[[], None], *, may_move: bool) -> OomFallback:
-        block_rows = self._block_rows(self.full.capacity)
-        return OomFallback(self.full, block_rows, free_memory_bytes, moved, may_move=may_move)
-
     def when_layers_move(self, moved: Callable[[], None]) -> None:
-        """Call `moved` when the device runs out of memory and a layer of the full cache has moved to the host."""
-        self.oom_fallback = self._fallback(moved, may_move=self._models.ranks is None)
+        """Call `moved` when the device runs out of memory and a layer of the full cache has moved to the host.
+
+        From now on passes run. One that fails has ended the other processes that hold the rest of each layer.
+        """
+        self.oom_fallback.moved, self.oom_fallback.may_move = moved, self._models.ranks is None
 
     def _parts(self) -> Parts:
         models, module = self._models, self._models.target.module

@@ -222,7 +222,7 @@ def test_a_layer_moves_only_where_the_host_holds_its_blocks_and_for_a_moment_its
         full.stage(layer, k, k)
     full.commit(40)
     free = [(128 + 40) * shape.bytes_per_token // 2 - 1]  # blocks of 64 rows hold 100, and 40 were seen
-    oom_fallback = OomFallback(full, 64, lambda: free[0], lambda: None)
+    oom_fallback = OomFallback(full, 64, lambda: free[0])
     runs: list[int] = []
 
     def work() -> int:

@@ -203,12 +203,7 @@ MUTANTS = (
         "yield Pass(self._verifier, context.extended(tokens[:-1]), len(tokens) + 1)",
     ),
     # lookups
-    Mutant(
-        "a lookup is sure of another token",
-        LOOKUP,
-        ".scatter_(1, at, 1.0)",
-        ".scatter_(1, 0 * at, 1.0)",
-    ),
+    Mutant("a lookup is sure of another token", LOOKUP, ".scatter_(1, at, 1.0)", ".scatter_(1, 0 * at, 1.0)"),
     Mutant("a lookup doubts", LOOKUP, "(1, at, 1.0)", "(1, at, 0.5)"),
     Mutant(
         "a lookup proposes what it matched",
@@ -289,10 +284,7 @@ MUTANTS = (
         "self._landmarks[layer][:, max(first - 1, 0) : max(first - 1, 0) + last - first] = ",
     ),
     Mutant(
-        "a rewind finds no remembered queries",
-        FULL,
-        "known = self._marks.get(length)",
-        "known = self._marks.get(-1)",
+        "a rewind finds no remembered queries", FULL, "known = self._marks.get(length)", "known = self._marks.get(-1)"
     ),
     Mutant(
         "overwritten queries count as known",
