@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from core.caches.base import KVCache
 from core.caches.branch import BranchCache
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
@@ -106,17 +105,11 @@ class Levels:
         self.oom_fallback.moved, self.oom_fallback.may_move = moved, self._models.ranks is None
 
     def _parts(self) -> Parts:
-        models, module = self._models, self._models.target.module
-        draft = models.draft
+        models = self._models
         return Parts(
-            full=self._target_model("full", self.full, self._passes("full", module, self.full)),
-            retrieval=self._target_model(
-                "retrieval",
-                self.retrieval,
-                self._passes("retrieval", models.looking, self.retrieval),
-                models.looking,
-            ),
-            draft=self._draft_model(draft) if draft else None,
+            full=self._model("full", models.target.module, self.full),
+            retrieval=self._model("retrieval", models.looking, self.retrieval),
+            draft=self._draft_model(models.draft) if models.draft else None,
             index=TokenIndex(),
             vocab=models.target.dims.vocab_size,
             evicting=self._evicting_model,
@@ -131,27 +124,25 @@ class Levels:
         self.full.count_votes(wanted and isinstance(self._chooser, ByVerification))
 
     def _draft_model(self, draft: LoadedModel) -> CachedModel:
-        shift, backend = KeyShift.of(draft.module, draft.shape), self._models.backend
         window = grown_window(self._config.draft, draft.dims, draft.shape.dtype)
-        streaming = StreamingCache(draft.shape, window, shift, backend=backend)
-        passes, target = self._passes("draft", draft.module, streaming), self._models.target
-        vocab = target.dims.vocab_size
-        return CachedModel("draft", draft.module, streaming, target.shape.device, vocab=vocab, graphed=passes)
+        shift = KeyShift.of(draft.module, draft.shape)
+        streaming = StreamingCache(draft.shape, window, shift, backend=self._models.backend)
+        return self._model("draft", draft.module, streaming, vocab=self._models.target.dims.vocab_size)
 
-    def _target_model(
-        self, name: str, cache: KVCache, graphed: GraphedPasses | None = None, model: nn.Module | None = None
+    def _model(
+        self,
+        name: str,
+        module: nn.Module,
+        cache: FullCache | RetrievalCache | StreamingCache,
+        *,
+        vocab: int | None = None,
+        recorded: bool = True,
     ) -> CachedModel:
-        target, ranks = self._models.target, self._models.ranks
-        lead = ranks.leading if ranks else None
-        model = target.module if model is None else model
-        return CachedModel(name, model, cache, target.shape.device, lead, graphed=graphed)
-
-    def _passes(
-        self, name: str, model: nn.Module, cache: FullCache | RetrievalCache | StreamingCache
-    ) -> GraphedPasses | None:
-        if self._graphs is None or (self._models.ranks and name != "draft"):  # the draft runs on rank 0 alone
-            return None
-        return GraphedPasses(name, model, cache, self._graphs, backend=self._models.backend)
+        ranks = self._models.ranks if name != "draft" else None  # which runs on rank 0 alone
+        lead, graphed = ranks.leading if ranks else None, None
+        if self._graphs is not None and recorded and ranks is None:
+            graphed = GraphedPasses(name, module, cache, self._graphs, backend=self._models.backend)
+        return CachedModel(name, module, cache, self._models.target.shape.device, lead, vocab=vocab, graphed=graphed)
 
     def try_graphs(self) -> None:
         """Record a first pass of each model, so that failures show at the start."""
@@ -268,7 +259,7 @@ class Levels:
         if name not in self._evicting:
             policy = LOSSY_POLICIES[method](self.full, self.chunks)  # the plan does not count these rows
             cache = self.oom_fallback.retry(lambda: self._part_of_full(name, policy), lambda: None)
-            self._evicting[name] = self._target_model(name, cache)
+            self._evicting[name] = self._model(name, self._models.target.module, cache, recorded=False)
         return self._evicting[name]
 
     def _part_of_full(self, name: str, policy: ChunkPolicy) -> RetrievalCache:

@@ -190,18 +190,6 @@ def test_closing_the_generator_midway_leaves_a_conversation_that_goes_on() -> No
     assert (*written, *rest.token_ids) == expected
 
 
-def test_cancel_between_rounds_keeps_what_was_written() -> None:
-    engine, cancel = tiny_engine(), threading.Event()
-    prompt = random_prompt(300)
-    last = None
-    for event in engine.generate(prompt, GenerationConfig(max_new_tokens=60), cancel):
-        last = event
-        if isinstance(event, RoundDone) and event.stats.new_tokens > 5:
-            cancel.set()
-    assert isinstance(last, Finished) and last.stop_reason == "cancelled"
-    assert 5 < len(last.token_ids) < 60
-
-
 def test_cancel_during_prefill_keeps_the_chunks_that_were_read() -> None:
     engine, cancel = tiny_engine(prefill_chunk=100), threading.Event()
     prompt = random_prompt(1000)
@@ -281,11 +269,6 @@ def test_a_lossy_answer_does_not_spoil_the_next_exact_one() -> None:
     before = answer(engine, prompt).token_ids
     answer(engine, prompt, method="streamingllm", max_new_tokens=150)
     assert answer(engine, prompt).token_ids == before
-
-
-def test_an_unknown_method_is_refused_by_name() -> None:
-    with pytest.raises(InvalidSetting, match="no method 'magic'"):
-        answer(tiny_engine(), random_prompt(100), method="magic")
 
 
 def test_comparison_names_the_first_divergence_and_its_logit_gap() -> None:

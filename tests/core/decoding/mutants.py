@@ -228,8 +228,8 @@ MUTANTS = (
     Mutant(
         "replaced one row too late",
         RETRIEVAL,
-        "self._copy_recent(layer, self._synced, exact)",
-        "self._copy_recent(layer, self._synced + 1, exact)",
+        "self._copy_recent(self._synced, exact)",
+        "self._copy_recent(self._synced + 1, exact)",
     ),
     Mutant(
         "a rewind keeps the chunks behind it",
