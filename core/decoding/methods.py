@@ -287,7 +287,7 @@ class Decoder:
     @property
     def level_stats(self) -> tuple[LevelStats | None, LevelStats | None]:
         """Level 1 and level 2 so far; methods with one model above the proposer have level 2 only."""
-        stats = [level.counter.stats for level in self.levels]
+        stats = [level.counter.snapshot() for level in self.levels]
         return (stats[0] if len(stats) == 2 else None, stats[-1] if stats else None)
 
 

@@ -30,18 +30,38 @@ class LevelStats:
 
 
 class LevelCounter:
-    """Collects one level's verdicts in `stats`."""
+    """Collects one level's verdicts."""
 
     def __init__(self) -> None:
-        self.stats = LevelStats()
+        self._rounds = self._guessed = self._tested = self._accepted = 0
+        self._tested_at: list[int] = []
+        self._accepted_at: list[int] = []
+        self._committed: dict[int, int] = {}
 
     def add(self, num_guesses: int, num_accepted: int) -> None:
         """Record one verdict: the accepted prefix and, if anything was rejected, the one test that failed."""
         tested = min(num_accepted + 1, num_guesses)
-        tested_at, accepted_at = ((1,) * upto + (0,) * (num_guesses - upto) for upto in (tested, num_accepted))
-        committed = {num_accepted + 1: 1}
-        one = LevelStats(1, num_guesses, tested, num_accepted, tested_at, accepted_at, committed)
-        self.stats = _sum(self.stats, one)
+        self._rounds += 1
+        self._guessed += num_guesses
+        self._tested += tested
+        self._accepted += num_accepted
+        for counts, upto in ((self._tested_at, tested), (self._accepted_at, num_accepted)):
+            counts.extend([0] * (num_guesses - len(counts)))
+            for position in range(upto):
+                counts[position] += 1
+        self._committed[num_accepted + 1] = self._committed.get(num_accepted + 1, 0) + 1
+
+    def snapshot(self) -> LevelStats:
+        """The present counts."""
+        return LevelStats(
+            self._rounds,
+            self._guessed,
+            self._tested,
+            self._accepted,
+            tuple(self._tested_at),
+            tuple(self._accepted_at),
+            dict(sorted(self._committed.items())),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

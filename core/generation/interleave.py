@@ -55,8 +55,6 @@ class Lane:
             retry(lambda: decoder.put_back(held, self._base), lambda: None)
             self._held = None
         else:
-            for model in decoder.models[:-1]:
-                model.cache.truncate(self._base)  # later rows may be another lane's
             self.answer.begin(cancel)
         self._inside = True
 

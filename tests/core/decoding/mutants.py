@@ -351,12 +351,6 @@ MUTANTS = (
     ),
     Mutant("two lossy lanes share a cache", LEVELS, "lane=before[config.method])", "lane=0)"),
     Mutant(
-        "a lane begins with the other lane's draft",
-        RACE,
-        "                model.cache.truncate(self._base)  # later rows may be another lane's\n",
-        "                pass\n",
-    ),
-    Mutant(
         "lanes choose anew in every turn",
         RACE,
         "retry(lambda: decoder.put_back(held, self._base), lambda: None)",

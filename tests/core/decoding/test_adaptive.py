@@ -34,7 +34,7 @@ def test_acceptance_counts_only_what_was_tested() -> None:
     counter = LevelCounter()
     counter.add(4, 4)  # all accepted: four tests
     counter.add(4, 1)  # the second test failed, two guesses were never tested
-    stats = counter.stats
+    stats = counter.snapshot()
     assert (stats.tested, stats.accepted, stats.acceptance) == (6, 5, 5 / 6)
     assert stats.tested_at == (2, 2, 1, 1) and stats.accepted_at == (2, 1, 1, 1)
     assert stats.committed_per_round == {2: 1, 5: 1}
