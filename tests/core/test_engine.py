@@ -17,7 +17,7 @@ from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.planning.sizes import USABLE_SHARE
-from tests.core.toys import random_prompt, tiny_engine
+from tests.core.toys import last_event, random_prompt, tiny_engine
 
 # Tiny models gain nothing from speculation, so adapting would go plain and leave nothing to test.
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
@@ -25,9 +25,7 @@ FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 
 def answer(engine: Engine, prompt: list[int], **settings: object) -> Finished:
     config = replace(GenerationConfig(max_new_tokens=60, speculation=FIXED), **settings)  # type: ignore[arg-type]
-    *_, finished = engine.generate(prompt, config)
-    assert isinstance(finished, Finished)
-    return finished
+    return last_event(engine.generate(prompt, config))
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])

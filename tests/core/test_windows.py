@@ -21,7 +21,7 @@ from core.planning.fit import Rooms, find_fit
 from core.planning.plan import make_plan
 from core.planning.sizes import REMEMBERED
 from tests.core.models.tiny_families import tiny_family, twin_models
-from tests.core.toys import CPU, MACHINE, Letters, random_prompt
+from tests.core.toys import CPU, MACHINE, Letters, last_event, random_prompt
 
 LENGTH, WRITTEN = 400, 20
 GREEDY = SamplingParams(temperature=0)
@@ -52,9 +52,7 @@ def written(stock: nn.Module, prompt: list[int]) -> list[int]:
 
 def answer(engine: Engine, prompt: list[int], method: str) -> Finished:
     config = GenerationConfig(max_new_tokens=WRITTEN, method=method, sampling=GREEDY)
-    *_, last = engine.generate(prompt, config)
-    assert isinstance(last, Finished)
-    return last
+    return last_event(engine.generate(prompt, config))
 
 
 @pytest.mark.parametrize("placement", ["auto", "offloaded"])
@@ -133,8 +131,8 @@ def test_no_question_reads_the_book_again_whatever_was_asked_between(
     config = GenerationConfig(max_new_tokens=WRITTEN, method=method, sampling=GREEDY)
     for number, size in enumerate((200, 30, 5, 90, 150, 2)):
         prompt = [*book, *random_prompt(size, seed=10 + number)]
-        *_, last = engine.generate(prompt, config, boundary=len(book))
-        assert isinstance(last, Finished) and (number == 0 or last.reused_tokens >= len(book))
+        last = last_event(engine.generate(prompt, config, boundary=len(book)))
+        assert number == 0 or last.reused_tokens >= len(book)
         if number in (2, 5):
             assert list(last.token_ids) == written(stock, prompt)
         if number == 1:

@@ -11,7 +11,6 @@ from core.caches.policies import ByVerification, TopChunks
 from core.caches.tokens import Context
 from core.caches.votes import Counted, Votes
 from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
-from core.generation.events import Finished
 from core.models.cached_model import CachedModel
 from core.models.loader import prepared
 from core.ops.attention import Masses, attend
@@ -19,7 +18,7 @@ from core.ops.backend import Backend
 from core.ops.native import KEPT_AS, VOTERS, SmallRows
 from core.ops.reach import Asked
 from core.ops.scores import MOST_GROUPS, Tally
-from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine, tiny_shape
+from tests.core.toys import last_event, loaded, random_prompt, tiny_config, tiny_engine, tiny_shape
 
 CPU = torch.device("cpu")
 
@@ -233,8 +232,7 @@ def answer(policy: str, backend: Backend) -> tuple[int, ...]:
     )
     engine._levels.retrieval.set_policy(engine._levels._chooser)
     config = GenerationConfig(method="retrieval", max_new_tokens=40, speculation=SpeculationConfig(adaptive=False))
-    *_, last = engine.generate(random_prompt(700), config)
-    assert isinstance(last, Finished)
+    last = last_event(engine.generate(random_prompt(700), config))
     assert engine.full_cache.votes.wanted == (policy == "verification")
     return last.token_ids
 

@@ -24,7 +24,7 @@ from core.generation.prefill import Prefill
 from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
 from core.planning.plan import make_plan
-from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
+from tests.core.toys import CPU, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
 
 PLACES = {
     "resident": None,
@@ -190,9 +190,7 @@ def engine_reading_blocks(blocks: int, placement: PlacementWish = "offloaded") -
 
 
 def answer(engine: Engine, prompt: list[int], method: str = "triforce") -> Finished:
-    *_, finished = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=12))
-    assert isinstance(finished, Finished)
-    return finished
+    return last_event(engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=12)))
 
 
 @pytest.mark.parametrize(("placement", "blocks"), [("split", 400), ("offloaded", 200), ("offloaded", 2000)])
