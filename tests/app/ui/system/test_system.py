@@ -185,7 +185,7 @@ def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
     list(worker.answer(session_id, f"Why {SECRET}?", GenerationConfig(method="triforce")))
     for text in (f"{SECRET} was dark.", f"{SECRET} was light."):
         engine.enqueue(text)
-    race = raced(worker, session_id, [GenerationConfig(method="autoregressive"), GenerationConfig()])
+    race = raced(worker, session_id, [GenerationConfig(method="autoregressive"), GenerationConfig(method="triforce")])
     race.question = f"Why {SECRET}?"
     shown = drawn(worker, session_id)
     view, told = shown["system"], shown["report"]
