@@ -10,6 +10,14 @@ Device = Literal["auto", "cpu", "cuda"]
 PlacementWish = Literal["auto", "resident", "split", "offloaded"]
 AttentionWish = Literal["auto", "torch", "compiled", "flash-attn"]
 ATTENTIONS: tuple[AttentionWish, ...] = get_args(AttentionWish)
+CHOICES: dict[str, tuple[object, ...]] = {  # of settings of an engine
+    "bits": (None, 16, 8, 4),
+    "kv-bits": (None, 16, 32),
+    "self-draft-bits": (None, 16, 4),
+    "device": get_args(Device),
+    "placement": get_args(PlacementWish),
+    "attention": ATTENTIONS,
+}
 MOST_GIB = 1 << 20  # the largest device memory that a setting may state
 MOST_GPUS = 8
 MOST_LOGPROBS = 20  # of other tokens at each place
@@ -154,14 +162,9 @@ class EngineConfig:
             "Use at least 64, for example --context 32768.",
         )
         _require(1 <= self.num_gpus <= MOST_GPUS, f"--gpus {self.num_gpus} is not usable.", f"Use 1 to {MOST_GPUS}.")
-        _require(
-            self.bits in (None, 16, 8, 4), f"Weights of {self.bits} bits are not usable.", "Use --bits 16, 8 or 4."
-        )
-        _require(
-            self.kv_bits in (None, 16, 32),
-            f"Keys and values of {self.kv_bits} bits are not usable.",
-            "Use --kv-bits 16 or 32.",
-        )
+        for name, choices in CHOICES.items():
+            value, named = getattr(self, name.replace("-", "_")), [str(choice) for choice in choices if choice]
+            _require(value in choices, f"--{name} {value} is unknown.", f"Use {', '.join(named[:-1])} or {named[-1]}.")
         _require(
             self.prefill_bits in (None, 16, 32),
             f"Reading in {self.prefill_bits} bits is not possible.",
@@ -171,11 +174,6 @@ class EngineConfig:
             self.kv_bits is None or self.num_gpus == 1,
             "The type of keys and values is not chosen where several processes share the model.",
             "Leave out --kv-bits or --gpus.",
-        )
-        _require(
-            self.self_draft_bits in (None, 16, 4),
-            f"Self-draft weights of {self.self_draft_bits} bits are not usable.",
-            "Use --self-draft-bits 16 or 4.",
         )
         if self.self_draft_bits == 4:
             _require(
@@ -189,14 +187,6 @@ class EngineConfig:
                 "Leave out --self-draft-bits or --gpus.",
             )
         _require(self.prefill_chunk > 0, "The prefill chunk must be positive.", "Use for example 1024.")
-        _require(
-            self.device in ("auto", "cpu", "cuda"), f"Device {self.device!r} is unknown.", "Use auto, cpu or cuda."
-        )
-        _require(
-            self.attention in ATTENTIONS,
-            f"--attention {self.attention} is unknown.",
-            f"Use {', '.join(ATTENTIONS[:-1])} or {ATTENTIONS[-1]}.",
-        )
         gib = self.gpu_memory_gib
         _require(
             gib is None or 0 < gib < MOST_GIB,
@@ -209,11 +199,6 @@ class EngineConfig:
             f"--cpu-attention-share {share:g} is not usable." if share is not None else "",
             f"Use 0 (off) to {MOST_CPU_SHARE:g}, or leave it out: then it is measured.",
         )
-        _require(
-            self.placement in ("auto", "resident", "split", "offloaded"),
-            f"The placement {self.placement!r} is unknown.",
-            "Use resident, split or offloaded.",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +208,7 @@ class GenerationConfig:
     max_new_tokens: int = 256
     sampling: SamplingParams = SamplingParams()
     speculation: SpeculationConfig = SpeculationConfig()
-    method: str = "triforce"
+    method: str = ""  # a name of `core.decoding.registry.METHODS`; "": the usual one of the loaded models
     seed: int = 0
     stop_strings: Sequence[str] = ()
     budget: int | None = None  # of the retrieval cache, tokens; None: as loaded

@@ -4,26 +4,23 @@ Only tokens behind the common prefix with the last prompt are read, so a second 
 """
 
 import threading
-import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import torch
 
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.oom_fallback import give_back
-from core.caches.tokens import Context, common_prefix
+from core.caches.tokens import common_prefix
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, models_of
 from core.engine_builder import LoadedPair, PairFiles, planned_pair
 from core.engine_info import NEAR_TIE_GAP, Equality, engine_info, graphs_choice
 from core.errors import ContextTooSmall, NotEnoughMemory
-from core.generation.branches import Branches, number_together, started
 from core.generation.decode_loop import LONGEST_ROUND, Answer
 from core.generation.events import Event, LaneEvent, PrefillProgress
 from core.generation.interleave import raced
@@ -31,9 +28,8 @@ from core.generation.levels import Levels
 from core.generation.loaded import LoadedModels
 from core.generation.placement import Placement
 from core.generation.prefill import Prefill
-from core.generation.reading_pace import ReadingClock, Step, work_of
 from core.generation.text import ChatText
-from core.generation.together import Question, answered_together, one_by_one
+from core.generation.together import Question, answered_together, number_together, one_by_one, shared_tokens
 from core.kv_store.identity import Family, family_of
 from core.models.hub.catalog import ModelEntry
 from core.models.layerwise import DecoderLayers
@@ -73,11 +69,10 @@ class Engine:
         self.context = plan.context.value  # most tokens of book, conversation and answer together
         first = begun(plan) if offload is None else plan
         self.info = engine_info(first, models, about, text)
-        self._pace = self.info.pace
         self._lay_out(first)
         if graphs is not None:
             self._levels.try_graphs()
-            self._tell_graphs(graphs)
+            self._tell()
 
     def _lay_out(self, plan: Plan) -> None:
         """Allocate the caches by a plan."""
@@ -85,17 +80,7 @@ class Engine:
         self._levels = Levels(config, plan, models, lambda: self.plan, self._offload, self._graphs)
         self._placement = Placement(plan, config, self._levels.full, models.ranks, self._tell)
         self._levels.when_layers_move(self._placement.layers_moved)
-        self._prefill = Prefill(
-            self._levels.parts.full,
-            self._levels.full,
-            self._levels.oom_fallback,
-            layers=self._layers,
-            chunk=plan.prefill_chunk.value,
-            block=plan.prefill_block.value,
-            lent=self._levels.lent,
-            shrunk=self._placement.block_shrunk,
-        )
-        self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count
+        self._prefill = Prefill(self._levels, plan, self._layers, self.info.pace, self._placement.block_shrunk)
         self._placement.update()
 
     def make_room(self, prompt_ids: Sequence[int], room: int) -> None:
@@ -129,21 +114,13 @@ class Engine:
 
     @classmethod
     def load(cls, config: EngineConfig, files: PairFiles | None = None) -> "Engine":
-        """Plan, then load the models that the settings name, or these.
-
-        Raises:
-            UnknownModel, UnsupportedModel, DamagedAssets, NotEnoughMemory, ContextTooSmall: see `core.errors`.
-        """
+        """Plan, then load the models that the settings name, or these. Raises what `planned_pair` raises."""
         pair, plan = planned_pair(config, files)
         return cls.of(pair, config, plan)
 
     @classmethod
     def of(cls, pair: LoadedPair, config: EngineConfig, plan: Plan) -> "Engine":
-        """An engine for weights that are loaded.
-
-        Raises:
-            NotEnoughMemory: the device has no room for the caches, whatever the plan says.
-        """
+        """An engine for weights that are loaded. Raises NotEnoughMemory where the device has no room for the caches."""
         entry = pair.files.entry
         text = ChatText(pair.tokenizer, pair.target.eos_ids, entry.chat_template, entry.template_options)
         return cls(config, plan, text, pair, entry, graphs=pair.recorder(config))
@@ -154,18 +131,16 @@ class Engine:
         return self._placement.plan
 
     def _tell(self) -> None:
-        """Update `info` after layers have moved."""
-        now = self._placement
+        """Update `info` after layers have moved, or passes were recorded."""
+        now, graphs = self._placement, self.info.graphs
+        if self._graphs is not None:
+            graphs = graphs_choice(self._graphs, shared=self._models.ranks is not None)
         link = now.link if now.host_memory else None
-        self.info = replace(self.info, plan=now.plan, host_memory=now.host_memory, link=link)
-
-    def _tell_graphs(self, graphs: Graphs) -> None:
-        self.info = replace(self.info, graphs=graphs_choice(graphs, shared=self._models.ranks is not None))
+        self.info = replace(self.info, plan=now.plan, host_memory=now.host_memory, link=link, graphs=graphs)
 
     def close(self) -> None:
         """Forget the conversation; memory is freed with the engine."""
-        self._seen.clear()
-        self._levels.full.truncate(0)
+        self._prefill.rewind(0)
 
     def knows(self, token_ids: Sequence[int]) -> bool:
         """Whether all of these tokens are in the model's vocabulary."""
@@ -173,8 +148,7 @@ class Engine:
 
     def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
         """Number of leading tokens of this prompt that need not be read again."""
-        known = self._seen[: self._levels.full.length]
-        return self._levels.full.rewindable(common_prefix(known, list(prompt_ids[: len(known)])))
+        return self._prefill.cached_prefix(prompt_ids)
 
     def use_budget(self, budget: int | None) -> int:
         """Set the budget of the retrieval cache, and of the lossy caches, from the next answer on; None: as loaded.
@@ -194,14 +168,10 @@ class Engine:
     @property
     def held_tokens(self) -> list[int]:
         """The tokens whose keys and values the full cache holds."""
-        return self._seen[: self._levels.full.length]
+        return self._prefill.held_tokens
 
     def family(self, known: Path | None = None) -> "Future[Family]":
-        """What the full cache's rows depend on besides the text; done when a thread has read the weights.
-
-        Args:
-            known: a file with digests of weights.
-        """
+        """What the full cache's rows depend on besides the text. `known`: a file with digests of weights."""
         target, config = self._models.target, self.config
         pieces = f"{self.plan.prefill_chunk.value} tokens a pass, {config.retrieval.chunk_size} a landmark"
         pieces += f", {self.info.weights} weights"
@@ -209,18 +179,14 @@ class Engine:
 
     @contextmanager
     def refilled(self, token_ids: Sequence[int], *, logged: int) -> Iterator[FullCache]:
-        """Inside, the caller writes the rows of these tokens. Committed rows count, even if it ends early.
-
-        Args:
-            logged: the length at which the newest queries were saved.
-        """
+        """Inside, the caller writes the rows of these tokens; see `FullCache.refilled`. Committed rows count."""
         self.make_room(token_ids, 0)
-        self.rewind(0)
+        self._prefill.rewind(0)
         try:
             with self._levels.full.refilled(len(token_ids), logged):
                 yield self._levels.full
         finally:
-            self._seen = list(token_ids[: self._levels.full.length])
+            self._prefill.settle([*token_ids, 0])
 
     def held_chunks(self) -> torch.Tensor:
         """Chunk numbers in the retrieval cache, [L, H_kv, n] int64: what was loaded for drafting, not a proof."""
@@ -231,10 +197,7 @@ class Engine:
         return self._levels.parts.retrieval in models_of(method, self._levels.parts)
 
     def chunk_weights(self) -> torch.Tensor:
-        """How much each chunk counted when the retrieval cache was filled, [C] float32; empty: no chunk was chosen.
-
-        See `core.caches.policies.chosen_weights`. It shows what was loaded for drafting, not a proof.
-        """
+        """How much each chunk counted when the retrieval cache was filled, [C] float32; empty: no chunk was chosen."""
         return self._levels.chunk_weights()
 
     @property
@@ -261,50 +224,22 @@ class Engine:
         *,
         boundary: int = 0,
         room: int = 0,
-    ) -> Iterator[PrefillProgress]:
+    ) -> Generator[PrefillProgress, None, PrefillProgress]:
         """Prefill: bring the full cache to all tokens but the last. `cancel` ends it early; what was read stays.
 
         Args:
             room: as in `make_room`.
             boundary: tokens of the book. If it is not read yet, a step ends there, and the cache marks that length.
+        Returns:
+            The last event.
         Raises:
             ContextTooSmall: the prompt leaves no room for an answer.
         """
-        total, needed = len(prompt_ids) - 1, len(prompt_ids) + LONGEST_ROUND
+        needed = len(prompt_ids) + LONGEST_ROUND
         if needed > self.context:
             raise ContextTooSmall(needed, self.context, possible=self.info.most_context)
         self.make_room(prompt_ids, room)
-        context, boundary = Context(list(prompt_ids)), min(boundary, total) or self._levels.likely_boundary(total)
-        reused = self.rewind(min(self.cached_prefix(prompt_ids), total))
-        self._levels.parts.count_votes(False)
-        voting = max(0, total - self._levels.chunks.query_window)  # queries from here on vote for chunks
-        if reused > voting and not self._levels.full.can_choose(voting, total):  # computed again
-            reused = self.rewind(voting)
-        if reused and reused in (boundary, total):
-            self._levels.full.remember_queries(self._levels.chunks.query_window)
-        clock, done = ReadingClock(self._pace, reused, total), reused
-        yield clock.tick(Step(done, done, work_of(done)))
-        with closing(self._steps(context, done, boundary, total)) as steps:
-            while not (cancel and cancel.is_set()) and (step := next(steps, None)):
-                self._seen[done:] = prompt_ids[done : step.kept]
-                done = step.kept
-                if done in (boundary, total):
-                    self._levels.full.remember_queries(self._levels.chunks.query_window)
-                yield clock.tick(step)
-
-    def _steps(self, context: Context, done: int, *ends: int) -> Generator[Step]:
-        for end in ends:
-            if done < end:
-                with closing(cast("Generator[Step]", self._prefill.steps(context, done, end))) as steps:
-                    yield from steps
-                done = end
-
-    def rewind(self, length: int) -> int:
-        """Forget the conversation from `length` on, or earlier where windows are gone; returns the tokens left."""
-        self._levels.rewind(length)
-        left = min(length, self._levels.full.length)
-        del self._seen[left:]
-        return left
+        return (yield from self._prefill.read(prompt_ids, cancel, boundary))
 
     def generate(
         self,
@@ -327,20 +262,8 @@ class Engine:
         Raises:
             ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
         """
-        whole = [*prompt_ids, *written]
-        room = len(whole) + config.max_new_tokens
-        self.make_room(whole, room)
-        self.use_budget(config.budget)
-        decoder = self._levels.decoder(config, self.text, prompt_ids, written)
-        reused, prefill_seconds = 0, 0.0
-        for progress in self.read(whole, cancel, boundary=boundary, room=room):
-            reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
-            yield progress
-        answer = self.answer(decoder, prompt_ids, config, written)
+        answer = yield from self.opened(Question(prompt_ids, config, cancel, boundary), written)
         try:
-            began = time.perf_counter()
-            started(decoder, answer, cancel)
-            prefill_seconds += time.perf_counter() - began
             while answer.stop_reason is None:
                 if cancel and cancel.is_set():
                     answer.stop_reason = "cancelled"
@@ -348,18 +271,31 @@ class Engine:
                     yield answer.round()
         finally:
             self.settle(answer.tokens)
-        yield answer.finished(reused_tokens=reused, prefill_seconds=prefill_seconds)
+        yield answer.finished()
 
-    def answer(
-        self, decoder: Decoder, prompt_ids: Sequence[int], config: GenerationConfig, written: Sequence[int] = ()
+    def opened(self, question: Question, written: Sequence[int] = ()) -> Generator[PrefillProgress, None, Answer]:
+        """Read a prompt, and return its answer, ready for the first round; `settle` its tokens when it has ended.
+
+        Answers of several engines for the same models can be decoded by one `core.generation.together.Together`.
+        """
+        prompt_ids, config, cancel, boundary = question
+        whole, room = [*prompt_ids, *written], question.room + len(written)
+        self.make_room(whole, room)
+        self.use_budget(config.budget)
+        decoder = self._levels.decoder(config, self.text, prompt_ids, written)
+        read = yield from self.read(whole, cancel, boundary=boundary, room=room)
+        return self._answer(decoder, question, read, written).begin(cancel)
+
+    def _answer(
+        self, decoder: Decoder, question: Question, read: PrefillProgress, written: Sequence[int] = ()
     ) -> Answer:
-        """An answer that a decoder will write, behind a prompt that was read."""
         return Answer(
             self.text,
             decoder,
-            prompt_ids,
-            config,
+            question.prompt_ids,
+            question.config,
             written=written,
+            read=read,
             context=self._levels.full.capacity,
             kv_bytes_per_token=self.info.kv_bytes_per_token,
             oom_fallback=self._levels.oom_fallback,
@@ -384,20 +320,26 @@ class Engine:
             configs: all lanes have the retrieval budget of the first.
             seconds: a budget on each lane's clock, after which it ends with "time_up"; None: no limit.
             boundary: see `read`.
-        Raises:
-            ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
+        Raises what `generate` raises.
         """
         room = len(prompt_ids) + max(config.max_new_tokens for config in configs)
         self.make_room(prompt_ids, room)
-        yield from raced(self, self._levels, prompt_ids, configs, cancel, seconds=seconds, boundary=boundary, room=room)
+        self.use_budget(configs[0].budget)
+        decoders = self._levels.lane_decoders(configs, self.text, prompt_ids)
+        for read in self.read(prompt_ids, cancel, boundary=boundary, room=room):
+            yield LaneEvent(None, read)
+        lanes = zip(decoders, configs, strict=True)
+        answers = [self._answer(decoder, Question(prompt_ids, config), read) for decoder, config in lanes]
+        try:
+            yield from raced(answers, self._levels.full, cancel, seconds)
+        finally:
+            self.settle(list(prompt_ids))
 
     def settle(self, tokens: list[int]) -> None:
         """Set the committed tokens [S]; caches keep at most all but the newest."""
-        length = min(self._levels.full.length, len(tokens) - 1)
-        self._seen = tokens[:length]
-        self.rewind(length)
-        if self._graphs:
-            self._tell_graphs(self._graphs)
+        self._prefill.settle(tokens)
+        if self._graphs is not None:
+            self._tell()
 
     def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:
         """Compare greedy texts (token ids) after one prompt: where they differ, and whether rounding explains it.
@@ -420,35 +362,32 @@ class Engine:
         """Answer questions about one text together, in one pass where they need the same model.
 
         Each answer is what it would be alone, with a seed too. The text is read once, and its rows are not copied.
-        Lanes are numbers of questions; each has the events of `generate`.
-
-        Raises:
-            ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: as `generate`.
+        Lanes are numbers of questions; each has the events of `generate`. Raises what `generate` raises.
         """
-        room = max(len(question.prompt_ids) + question.config.max_new_tokens for question in questions)
+        room = max(question.room for question in questions)
         self.make_room(questions[0].prompt_ids, room)
-        reader = Branches(self, self._levels, self._models, questions, room)
-        number = self.together(questions).value
-        yield from answered_together(reader, questions, number) if number > 1 else one_by_one(self.generate, questions)
-
-    def opened(self, question: Question) -> Generator[PrefillProgress, None, Answer]:
-        """Read a prompt, and return its answer, ready for the first round; `settle` its tokens when it has ended.
-
-        Answers of several engines for the same models can be decoded by one `core.generation.together.Together`.
-        Raises what `generate` raises.
-        """
-        prompt_ids, config, cancel, boundary = question
-        room = len(prompt_ids) + config.max_new_tokens
-        self.make_room(prompt_ids, room)
-        self.use_budget(config.budget)
-        decoder = self._levels.decoder(config, self.text, prompt_ids)
-        yield from self.read(prompt_ids, cancel, boundary=boundary, room=room)
-        return started(decoder, self.answer(decoder, prompt_ids, config), cancel)
-
-    def sibling(self, plan: Plan) -> "Engine":
-        """Another engine with other caches for the same models, in memory that the caller has planned."""
-        return Engine(self.config, plan, self.text, self._models)
+        number, shared = self.together(questions).value, shared_tokens(questions)
+        if number > 1:
+            yield from answered_together(lambda question: self._branch(question, shared, room), questions, number)
+        else:
+            yield from one_by_one(self.generate, questions)
 
     def together(self, questions: Sequence[Question]) -> Choice[int]:
         """How many of the questions `answer_together` answers at a time, and why not more."""
         return number_together(self._levels, self._models, self.plan, questions)
+
+    def _branch(self, question: Question, shared: int, room: int) -> Generator[PrefillProgress, None, Answer]:
+        """As `opened`, in caches that continue the first `shared` tokens of the full cache."""
+        prompt_ids, config, cancel, boundary = question
+        decoder = self._levels.decoder(config, self.text, prompt_ids)
+        read = yield from self.read(prompt_ids, cancel, boundary=boundary, room=room)
+        if not question.cancelled:
+            levels = self._levels.branch(shared, question.room - shared + LONGEST_ROUND)
+            levels.use_budget(config.budget)
+            decoder = levels.decoder(config, self.text, prompt_ids)
+        self._prefill.rewind(min(shared, self._levels.full.length))  # other answers continue there
+        return self._answer(decoder, question, read).begin(cancel)
+
+    def sibling(self, plan: Plan) -> "Engine":
+        """Another engine with other caches for the same models, in memory that the caller has planned."""
+        return Engine(self.config, plan, self.text, self._models)

@@ -123,16 +123,23 @@ class LoadedPair(LoadedModels):
     def load(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":
         """Load both; the target quantised, and a second time in 4 bits, where the settings say so.
 
+        With several GPUs a share of the target is loaded in this and in each other process, which this starts.
+
         Args:
-            device: the plan's, see `core.planning.hardware.resolve_device`.
+            files: with the share of the target that each rank holds.
+            device: the plan's, see `core.planning.hardware.resolve_device`; of rank 0.
         Raises:
-            InvalidSetting, UnsupportedModel, DamagedAssets, NotEnoughMemory, LoadingStopped: see `core.errors`.
+            InvalidSetting, UnsupportedModel, DamagedAssets, NotEnoughMemory, LoadingStopped, WorkerLost.
         """
         flush_denormals()
         dtype = plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
         load_meter().expect(files.weight_bytes)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
+        if config.num_gpus > 1:
+            share, overrides = files.target, files.entry.overrides
+            ranks, target = load_shared(files.entry.target, share, config, plan, backend, plan.offload, overrides)
+            return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, ranks=ranks)
         kept = replace(files.target, kv_dtype=plan.kv.value)
         target = files.load_target(kept, dtype, device, backend, config.bits)
         target, kv = _tried(target, files.entry.name, config, plan, backend)
@@ -147,26 +154,6 @@ class LoadedPair(LoadedModels):
         recorded = config.graphs and device.type == "cuda" and (self.ranks is None or self.draft is not None)
         recorded = recorded and all(model is None or model.dims.plain for model in (self.target, self.draft))
         return Graphs(device) if recorded else None
-
-    @classmethod
-    def load_shared(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":
-        """Load the draft here, and a share of the target in this and in each other process; starts those processes.
-
-        Args:
-            files: with the share of the target that each rank holds.
-            device: of rank 0.
-        Raises:
-            InvalidSetting, UnsupportedModel, DamagedAssets, WorkerLost: see `core.errors`.
-        """
-        flush_denormals()
-        dtype = plan.dtype.value
-        backend = choose_backend(device, dtype, config.attention)
-        load_meter().expect(files.weight_bytes)
-        tokenizer, draft = _load_draft(files, device, dtype, backend)
-        ranks, target = load_shared(
-            files.entry.target, files.target, config, plan, backend, plan.offload, files.entry.overrides
-        )
-        return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, ranks=ranks)
 
     @classmethod
     def of_modules(
@@ -239,10 +226,8 @@ def planned_pair(config: EngineConfig, files: PairFiles | None = None) -> tuple[
         log.warning("%s %s", unused.because, unused.hint)
     device = resolve_device(plan.device.value)
     cap_memory(device, config.gpu_memory_gib)
-    if config.num_gpus > 1:
-        return LoadedPair.load_shared(replace(files, target=dims), config, plan, device), plan
-    loaded = LoadedPair.load(files, config, plan, device)
-    return loaded, loaded.fitted(config, plan, machine)
+    loaded = LoadedPair.load(replace(files, target=dims), config, plan, device)
+    return loaded, plan if loaded.ranks is not None else loaded.fitted(config, plan, machine)
 
 
 def composed_plan(files: PairFiles, config: EngineConfig, machine: Machine) -> Plan:

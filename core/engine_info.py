@@ -5,7 +5,7 @@ from typing import Literal, cast
 
 import torch
 
-from core.decoding.registry import METHODS, REMOTE, default_method
+from core.decoding.registry import REMOTE, default_method
 from core.generation.loaded import LoadedModels
 from core.generation.reading_pace import ReadingPace
 from core.generation.text import ChatText
@@ -70,10 +70,8 @@ class EngineInfo:
         """The method of answers that name none: the plan's composition, if its models are loaded."""
         if self.elsewhere:
             return REMOTE
-        chosen = self.plan.composition.value.method if self.plan.composition else ""
-        if chosen in METHODS and (self.has_draft or not METHODS[chosen].needs_draft):
-            return chosen
-        return default_method(has_draft=self.has_draft)
+        planned = self.plan.composition.value.method if self.plan.composition else ""
+        return default_method(has_draft=self.has_draft, planned=planned)
 
     @property
     def idle_expert_bytes(self) -> int:
@@ -132,8 +130,6 @@ def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None, text
         pass_bytes=(target.pass_bytes, draft.pass_bytes if draft else 0),
         target_layers=target.dims.num_layers,
         draft_layers=draft.dims.num_layers if draft else 0,
-        host_memory=None,
-        link=None,
         experts=target.experts,
         self_draft_weight_bytes=0 if self_draft is None else self_draft_bytes(self_draft, target.module),
         num_ranks=models.ranks.num_ranks if models.ranks else 1,

@@ -1,27 +1,5 @@
 """Every error that core raises on purpose: the user's situation, one problem and one action.
 
-CoreError
-├── InvalidSetting         a number or name the user gave cannot be used
-│   ├── NotPossibleHere    on this machine: with other devices, packages or rights it could
-│   └── BadGrammar         no answer can follow the JSON schema
-├── UnknownModel           no such model in the catalogue or on disk
-├── UnsupportedModel       the files are there, but this engine cannot run them
-├── DamagedAssets          files that ship with the project are missing or corrupt
-├── ContextTooSmall        the text does not fit into the chosen or possible context
-│   └── ContextBeyondModel a longer context was asked for than the model's
-├── NotEnoughMemory        weights or context do not fit on this machine
-├── LoadingStopped         the user has stopped the loading of a model
-├── WorkerLost             a process that held a share of the model has ended
-├── ModelNotHere           a known model whose files were not downloaded
-├── IncompleteModel        some files of a model are missing
-├── HubRefused             the hub does not hand a model out: gated, private, unknown
-├── HubUnreachable         no answer, or the connection ended too often
-├── DamagedDownload        what arrived is not what the hub announced
-├── NotEnoughDisk          a download does not fit
-├── BookFolderFull         a read book cannot be saved: no room among the saved books or on the disk
-├── UnknownBook            no saved book, or several, have the given name
-└── EmptyQuestion          nothing was asked
-
 Bugs of ours are assertions, never CoreError.
 """
 

@@ -118,11 +118,8 @@ class TriForce:
             ContextTooSmall, BookFolderFull; NotPossibleHere: the folder cannot be made; InvalidSetting: this model's
                 texts cannot be kept (several processes, windowed or recurrent layers).
         """
-        store, opening = (
-            BookStore(self.engine, BookFolder(Path(folder))),
-            self._about(text).opening_ids(self.engine.text),
-        )
-        seconds = 0.0
+        store = BookStore(self.engine, BookFolder(Path(folder)))
+        opening, seconds = self._about(text).opening_ids(self.engine.text), 0.0
         for progress in self.engine.read([*opening, opening[-1]]):  # the last token is left for an answer
             seconds = progress.elapsed_seconds
         for _ in store.keep(store.read_book(opening, [name], seconds)):
@@ -136,10 +133,8 @@ class TriForce:
         Raises:
             NotPossibleHere, InvalidSetting: as `save`.
         """
-        store, opening = (
-            BookStore(self.engine, BookFolder(Path(folder))),
-            self._about(text).opening_ids(self.engine.text),
-        )
+        store = BookStore(self.engine, BookFolder(Path(folder)))
+        opening = self._about(text).opening_ids(self.engine.text)
         for _ in store.fetch([*opening, opening[-1]]):
             pass
         return self.engine.cached_prefix(opening)
@@ -156,6 +151,5 @@ class TriForce:
     def _config(self, settings: dict[str, Any]) -> GenerationConfig:
         drawn = {name: settings[name] for name in SAMPLING if name in settings}
         kept = {name: value for name, value in settings.items() if name not in SAMPLING}
-        kept.setdefault("method", self.engine.info.usual_method)
         config = GenerationConfig(**kept)
         return replace(config, sampling=replace(config.sampling, **drawn)) if drawn else config

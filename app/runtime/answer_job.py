@@ -80,7 +80,8 @@ class AnswerJob:
         info, before = engine.info, recorded(self.place, session)
         wish = before.thinking if before is not None else self.config.thinking  # an answer goes on as it was begun
         wish = wish if wish in info.thinking else None  # another model may have taken this one's place
-        config = replace(self.config, method=info.usual_method if info.elsewhere else self.config.method, thinking=wish)
+        method = "" if info.elsewhere else self.config.method
+        config = replace(self.config, method=method or info.usual_method, thinking=wish)
         if self.seed is not None:
             config = replace(config, seed=self.seed + session.num_drawn)
         session.budget = 0 if info.elsewhere else local(engine).use_budget(config.budget)

@@ -11,13 +11,16 @@ A cache has seen a prefix of the conversation, never its newest token. One forwa
 Only these methods change a cache. Rows written without `commit` are scratch; the next pass overwrites them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from core.caches.votes import Counting
 from core.errors import UnsupportedModel
+from core.ops.host_attention import HostAttention
 from core.ops.reach import Asked, Reach
 
 
@@ -230,3 +233,68 @@ class KVCache(RunningPass, Protocol):
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on; then `self.length <= length` (0 where a cache cannot rewind so far)."""
+
+
+class CpuShare(NamedTuple):
+    """What the host computes in short passes."""
+
+    helper: HostAttention
+    share: float  # of each layer's blocks in host memory
+
+    def blocks_of(self, count: int) -> int:
+        """Number of a layer's blocks; the same in every pass, so that passes of one row and of many sum alike."""
+        return int(self.share * count + 1e-9)  # 0.7 * 10 is 7
+
+
+class LayerStore(ABC):
+    """Keys and values of one layer. What is not abstract is that of rows that stay in place on the device."""
+
+    def open(self, help: CpuShare | None) -> None:  # noqa: B027
+        """Begin a pass in which the host attends to a share of its blocks; None: the pass brings all of them."""
+
+    def pieces(self) -> Sequence[Tensor]:
+        """The blocks that the pass must bring from the host, in order, in groups."""
+        return ()
+
+    @property
+    def link_bytes(self) -> int:
+        """Bytes of these blocks."""
+        return 0
+
+    @abstractmethod
+    def stage(self, start: int, k: Tensor, v: Tensor) -> None:
+        """Write k, v [1, H_kv, T, D] as rows [start, start + T); rows before are valid."""
+
+    @abstractmethod
+    def attend(
+        self, start: int, q: Tensor, scaling: float, asked: Asked | None = None, counting: Counting | None = None
+    ) -> Tensor:
+        """Causal attention of q [1, H, T, D], whose rows begin at `start`, to themselves and all rows before.
+
+        `counting`: what the rows attend to is counted, where the layer can.
+        """
+
+    def commit(self, length: int) -> None:  # noqa: B027
+        """Rows [0, length) become valid; the oldest may move."""
+
+    def truncate(self, length: int) -> None:  # noqa: B027
+        """Rows from `length` on become scratch."""
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of rows [start, stop) on the device, each [H_kv, stop - start, D]."""
+
+    def chunks_away(self, chunk_size: int) -> int:
+        """Number of leading chunks that lie on the host; all others lie on the device."""
+        return 0
+
+    def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
+        """Copies of chosen chunks on the device.
+
+        Args:
+            heads, chunks: [N] int64 on the device, chunks on the host first.
+            away: [2, A] int64 in host memory: heads and chunks of those on the host.
+        Returns:
+            k, v [N, chunk_size * D].
+        """
+        raise AssertionError("nothing is chosen in this layer")

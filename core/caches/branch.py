@@ -9,17 +9,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from core.caches.base import KVShape
+from core.caches.base import KVShape, LayerStore
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
-from core.caches.layer_storage import CpuShare, LayerStore, ResidentLayer
+from core.caches.layer_storage import ResidentLayer
 from core.caches.query_log import QUERY_LOG
-from core.caches.votes import Counted
+from core.caches.votes import Counting
 from core.ops.native import KEYS_OF_A_SHARE
 from core.ops.reach import Asked
 
 
-class BranchLayer:
+class BranchLayer(LayerStore):
     """One layer: rows [0, shared) are the trunk's, later rows are kept here."""
 
     def __init__(self, shape: KVShape, trunk: ResidentLayer, shared: int, most: int) -> None:
@@ -37,16 +37,6 @@ class BranchLayer:
             rows[:, :, self._shared : stop] = branch_rows[:, :, : stop - self._shared]
         return self._trunk
 
-    def open(self, help: CpuShare | None) -> None:
-        """The host has no blocks to attend to."""
-
-    def pieces(self) -> tuple[()]:
-        return ()
-
-    @property
-    def link_bytes(self) -> int:
-        return 0
-
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
         first = start - self._shared
         assert first >= 0, f"rows from {start} on are the trunk's, up to {self._shared}"
@@ -54,20 +44,12 @@ class BranchLayer:
         self._k[:, :, first : self._staged] = k
         self._v[:, :, first : self._staged] = v
 
-    def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
-        return self.laid(start + q.shape[2]).attend(start, q, scaling, asked)
-
-    def attend_counting(
-        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
-    ) -> tuple[Tensor, Counted | None]:
-        """As `ResidentLayer.attend_counting`."""
-        return self.laid(start + q.shape[2]).attend_counting(start, q, scaling, chunk_size, asked)
-
-    def commit(self, length: int) -> None:
-        """Rows stay in place."""
+    def attend(
+        self, start: int, q: Tensor, scaling: float, asked: Asked | None = None, counting: Counting | None = None
+    ) -> Tensor:
+        return self.laid(start + q.shape[2]).attend(start, q, scaling, asked, counting)
 
     def truncate(self, length: int) -> None:
-        """Rows stay in place."""
         assert length >= self._shared, f"a branch from {self._shared} on cannot go back to {length}"
 
     def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
@@ -75,9 +57,6 @@ class BranchLayer:
             behind = slice(start - self._shared, stop - self._shared)
             return self._k[0, :, behind], self._v[0, :, behind]
         return self.laid(max(stop, self._shared)).rows(start, stop)
-
-    def chunks_away(self, chunk_size: int) -> int:
-        return 0
 
     def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
         return self.laid(self._shared + self._staged).gather(heads, chunks, away, chunk_size)
@@ -106,7 +85,7 @@ class BranchCache(FullCache):
             behind = slice(shared // self.chunk_size, trunk.length // self.chunk_size)
             self._landmarks[layer][:, behind] = trunk.landmarks(layer, behind.stop)[:, behind]
         self._length, self._num_landmarks = trunk.length, trunk.length // self.chunk_size
-        self._queries.restore(trunk.saved_queries())
+        self.queries.restore(trunk.queries.saved())
 
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
         trunk = self._trunk.resident(layer)
@@ -144,7 +123,7 @@ class BranchCache(FullCache):
         outs = []
         for branch, rows in branches:
             queries = q[:, :, rows]
-            branch._queries.write(layer, branch._length, queries)
+            branch.queries.write(layer, branch._length, queries)
             k, v = branch._laid(layer, branch._length + queries.shape[2])
             outs.append(kernel.ended(queries, k, v, scaling, begun[:, :, rows], first))
         return torch.cat(outs, 2)

@@ -5,26 +5,26 @@ Each pass also writes what selection needs: landmarks of layers on the device, v
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from core.caches.base import FixedRows, KVShape, Moving
+from core.caches.base import CpuShare, FixedRows, KVShape, LayerStore, Moving
 from core.caches.full_parts import Gathered, Mark, Offload, Suffix
-from core.caches.layer_storage import SHORT_PASS, CountingStore, CpuShare, LayerStore, OffloadedLayer, ResidentLayer
+from core.caches.layer_storage import SHORT_PASS, OffloadedLayer, ResidentLayer
 from core.caches.layerwise import LayerwisePass
-from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE, QueryLog, SavedQueries
+from core.caches.marks import Marks
+from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE, QueryLog
 from core.caches.running_state import RunningState
-from core.caches.votes import Counted, Votes
+from core.caches.votes import Counting, Votes
 from core.caches.window_layer import FORGETTABLE, WindowLayer
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
 from core.ops.host_attention import HostAttention
-from core.ops.native import VOTERS
-from core.ops.reach import Asked, Reach
-from core.ops.scores import Tally
+from core.ops.reach import Asked
 from core.ops.streams import to_device
-from core.ops.transfer import HostRows, PrefetchRing
+from core.ops.transfer import HostRows
 
 # Lengths whose newest queries are kept for a rewind to exactly there: newest prompts, and the shortest (a book's end)
 MOST_MARKS = 9
@@ -36,10 +36,7 @@ class FullCache:
     """Keys and values of one conversation. Rows [0, length) are valid, rows beyond are scratch.
 
     Memory: capacity x bytes_per_token, touched as it fills; landmarks 1 / (2 chunk_size) of the part on the device,
-    query samples 1/128 of it for MHA where all of it is.
-
-    Args:
-        landmarks: also of layers in host memory.
+    query samples 1/128 of it for MHA where all of it is. `landmarks`: also of layers in host memory.
     """
 
     def __init__(
@@ -59,30 +56,29 @@ class FullCache:
         self._ring = offload.ring(shape) if offload else None
         self._help: CpuShare | None = None
         self._layers = [self._store(number, offload) for number in range(shape.num_layers)]
-        self._landmarks = [  # each [H_kv, C, D]; none of windowed layers
-            shape.allocate(capacity // chunk_size if wanted else 0, shape.dtype)[0]
-            for wanted in (
-                shape.reach(layer) is None and (landmarks or not isinstance(store, OffloadedLayer))
-                for layer, store in enumerate(self._layers)
-            )
-        ]
+        self.windows = {layer: store for layer, store in enumerate(self._layers) if isinstance(store, WindowLayer)}
+        self._landmarks: list[Tensor] = []  # each [H_kv, C, D]; C = 0: none
+        for layer, store in enumerate(self._layers):
+            wanted = layer not in self.windows and (landmarks or not isinstance(store, OffloadedLayer))
+            self._landmarks.append(shape.allocate(capacity // chunk_size if wanted else 0, shape.dtype)[0])
         self._num_landmarks = 0
-        self._queries = QueryLog(shape, capacity, samples=offload is None)
+        self.queries = QueryLog(shape, capacity, samples=offload is None)
         self.moving = Moving()
-        self._marks: dict[int, Mark] = {}  # by length
+        self._marks = Marks[Mark]()
         self.state = RunningState(shape.attending)
         self.votes = Votes()
 
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
         if (reach := self.shape.reach(layer)) is not None:
             return WindowLayer(self.shape.of(layer), self.capacity, reach, self.backend, FORGETTABLE)
-        if offload is None or self._ring is None or self.shape.full_layers.index(layer) < offload.num_resident:
+        if offload is None or self.shape.full_layers.index(layer) < offload.num_resident:
             return ResidentLayer(self.shape, self.capacity, self.backend)
-        return self._offloaded_layer(layer, offload, self._ring)
+        return self._offloaded_layer(layer, offload)
 
-    def _offloaded_layer(self, layer: int, offload: Offload, ring: PrefetchRing) -> OffloadedLayer:
+    def _offloaded_layer(self, layer: int, offload: Offload) -> OffloadedLayer:
         block, chunk, reads = offload.block_rows, self.chunk_size, self.shape.times_read(layer)
-        return OffloadedLayer(self.shape, self.capacity, ring, block_rows=block, chunk_size=chunk, reads=reads)
+        assert self._ring is not None, "blocks have no ring to cross the link"
+        return OffloadedLayer(self.shape, self.capacity, self._ring, block_rows=block, chunk_size=chunk, reads=reads)
 
     @property
     def length(self) -> int:
@@ -90,12 +86,11 @@ class FullCache:
 
     @property
     def nbytes(self) -> int:
-        rows = self._length * self.shape.full_reads * self.shape.layer_bytes + self.shape.window_bytes(self._length)
-        return rows + self.state.nbytes
+        full = self._length * self.shape.full_reads * self.shape.layer_bytes
+        return full + self.shape.window_bytes(self._length) + self.state.nbytes
 
     @property
     def link_bytes(self) -> int:
-        """Bytes of keys and values that the latest pass brought from host memory."""
         return sum(layer.link_bytes for layer in self._in_order_of_reading())
 
     @property
@@ -110,17 +105,15 @@ class FullCache:
 
     def let_host_attend(self, share: float) -> None:
         """In later short passes the host attends to this share of its blocks in place; 0: to none."""
-        shape = self.shape
-        self._help = None
+        shape, self._help = self.shape, None
         if share:
-            helper = HostAttention(shape.num_heads, shape.head_dim, SHORT_PASS, shape.device)
-            self._help = CpuShare(helper, share)
+            self._help = CpuShare(HostAttention(shape.num_heads, shape.head_dim, SHORT_PASS, shape.device), share)
 
     def offload_one(self, block_rows: int) -> None:
         """Move the last resident layer with its rows to host memory. Cost: a copy of its rows.
 
-        Args:
-            block_rows: of the ring, if there is none yet.
+        `block_rows`: of the ring, if there is none yet.
+
         Raises:
             torch.OutOfMemoryError: the device has no room even for the newest rows; the layer stays where it was.
         """
@@ -132,7 +125,7 @@ class FullCache:
         try:
             if self._ring is None:
                 self._ring = self._offload.ring(self.shape)
-            moved = self._offloaded_layer(number, self._offload, self._ring)
+            moved = self._offloaded_layer(number, self._offload)
         except torch.OutOfMemoryError:
             store.put_back(*saved)
             raise
@@ -144,20 +137,18 @@ class FullCache:
         buffers = [store.buffers for store in self._layers if isinstance(store, ResidentLayer)]
         if len(buffers) < len(self._layers):
             return None
-        return FixedRows([k for k, _ in buffers], [v for _, v in buffers], self._length, self._queries.write_at)
+        return FixedRows([k for k, _ in buffers], [v for _, v in buffers], self._length, self.queries.write_at)
 
     def unseen_spans(self, total: int) -> list[range]:
         return [range(self._length, total)]
 
-    def begin(self, start: int, num_new: int) -> Tensor:
-        """Check that the tokens follow and fit; positions are plain indices."""
-        return self._open(start, num_new, self._help if num_new <= SHORT_PASS else None)
-
-    def _open(self, start: int, num_new: int, help: CpuShare | None) -> Tensor:
+    def begin(self, start: int, num_new: int, *, whole: bool = False) -> Tensor:
+        """Check that the tokens follow and fit; positions are plain indices. `whole`: the pass brings all blocks."""
+        help = self._help if num_new <= SHORT_PASS and not whole else None
         assert start == self._length, f"tokens from {start} do not follow a cache of length {self._length}"
         if start + num_new > self.capacity:
             raise ContextTooSmall(start + num_new, self.capacity, possible=self._possible)
-        self._queries.open(start, num_new)
+        self.queries.open(start, num_new)
         self.votes.open(start, num_new)
         for layer in self._layers:
             layer.open(help)
@@ -202,26 +193,16 @@ class FullCache:
     ) -> Tensor:
         """As `attend`, for tokens from `start` on, in the store that now has the layer's rows."""
         if self.shape.reach(layer) is None:
-            self._queries.write(layer, start, q)
-        if isinstance(store, CountingStore) and (self.votes.wanted or not self.has_landmarks(layer)):
-            every = self.votes.wanted  # else the last tokens vote, so that the pieces of a prompt do not matter
-            out, counted = store.attend_counting(start, q, scaling, self.chunk_size, asked, every=every)
-            if counted is not None:
-                self.votes.put(layer, counted)
-            return out
-        return store.attend(start, q, scaling, asked)
-
-    def count_newest(self, layer: int, keys: Tensor, q: Tensor, scaling: float, asked: Asked | None) -> None:
-        """Count what the last tokens of q [1, H, T, D] attend to among the keys [H_kv, S, D], which end with theirs."""
-        newest = q[:, :, -VOTERS:]
-        tally = Tally(newest, self.shape.num_kv_heads, scaling, self.chunk_size, asked.softcap if asked else None)
-        self.votes.put(layer, Counted(keys.shape[1] - tally.tokens, tally.group, tally.finish([keys]).votes))
+            self.queries.write(layer, start, q)
+        counting = None
+        if self.votes.wanted or not self.has_landmarks(layer):
+            # Unless they are wanted the last tokens vote, so that the pieces of a prompt do not matter
+            counting = Counting(self.chunk_size, self.votes.wanted, partial(self.votes.put, layer))
+        return store.attend(start, q, scaling, asked, counting)
 
     def workspace(self, num_rows: int) -> ResidentLayer | None:
         """Device memory for rows [0, num_rows) of one layer; None if every layer is resident."""
-        if self.resident_layers == len(self.shape.full_layers):
-            return None
-        return ResidentLayer(self.shape, num_rows, self.backend)
+        return ResidentLayer(self.shape, num_rows, self.backend) if self.host_memory else None
 
     def layerwise(self, num_new: int, work: ResidentLayer | None) -> LayerwisePass:
         """Begin to read the next tokens layer by layer; `work` is a `workspace` for all rows including these tokens.
@@ -229,37 +210,26 @@ class FullCache:
         Raises:
             ContextTooSmall: they do not fit.
         """
-        queries = self.saved_queries()
-        self._open(self._length, num_new, None)  # a long pass even if short: each layer is read whole
+        queries = self.queries.saved(torch.device("cpu"))
+        self.begin(self._length, num_new, whole=True)
         return LayerwisePass(self, self._layers, num_new, work, queries)
-
-    def saved_queries(self) -> SavedQueries:
-        """A copy of the newest queries of every layer, in ordinary host memory."""
-        return self._queries.saved(torch.device("cpu"))
-
-    def restore_queries(self, saved: SavedQueries) -> None:
-        """Restore the newest queries from a copy."""
-        self._queries.restore(saved)
 
     def remember_queries(self, num_queries: int) -> None:
         """Keep the newest queries, and of windowed layers the rows in reach, for a later rewind to this length.
 
         Cost: L x H x num_queries x D numbers and these rows cross to host memory once.
         """
-        self._marks.pop(self._length, None)
-        if len(self._marks) == (MOST_WINDOW_MARKS if self.shape.reaches else MOST_MARKS):
-            del self._marks[next(mark for mark in self._marks if mark != min(self._marks))]
         newest = [self.recent_queries(layer, num_queries) for layer in self.shape.full_layers]
-        host = torch.device("cpu")
-        windows = [store.saved(reach.first(self._length), host) for _, reach, store in self._windows()]
         queries = torch.stack(newest).cpu() if newest else torch.empty(0, 0, 0, 0)
-        self._marks[self._length] = Mark(queries, windows, self.votes.at(self._length))
+        self._marks.keep(self._length, Mark(queries, self.votes.at(self._length)), MOST_MARKS)
+        for window in self.windows.values():
+            window.remember(self._length, MOST_WINDOW_MARKS)
         self.state.remember()
 
     def count_votes(self, wanted: bool) -> None:
         """Whether layers with landmarks count votes too, and every row of a short pass instead of the last ones.
 
-        False also forgets the votes of layers with landmarks, so that a seed's draws do not depend on them.
+        False also forgets their votes, so that a seed's draws do not depend on them.
         """
         self.votes.wanted = wanted
         if not wanted:
@@ -274,13 +244,8 @@ class FullCache:
         return self.queries_start() <= first and all(votes is not None for votes in counted)
 
     def queries_start(self) -> int:
-        """The first token whose query is known, as are all up to `length`; `recent_queries` returns no others.
-
-        0 if all layers have windows, which need no queries.
-        """
-        if not self.shape.full_layers:
-            return 0
-        return min(self._queries.first, self._length)
+        """The first token whose query is known, as are all up to `length`; 0 if all layers have windows."""
+        return min(self.queries.first, self._length) if self.shape.full_layers else 0
 
     @property
     def link_traffic(self) -> tuple[int, int]:
@@ -307,36 +272,23 @@ class FullCache:
         """
         length = self.rewindable(length)
         known = self._marks.get(length)
-        lost = [not store.reaches_back_to(length) for _, _, store in self._windows()]
         self._length, self._staged = length, False
         self.votes.truncate(length)
         for store in self._layers:
-            store.truncate(self._length)
-        self.state.truncate(self._length)
-        if known is not None and any(lost):
-            for (_, _, store), rows in zip(self._windows(), known.windows, strict=True):
-                store.put_back(rows)
+            store.truncate(length)
+        self.state.truncate(length)
         self._num_landmarks = min(self._num_landmarks, self._length // self.chunk_size)
-        self._queries.truncate(self._length)
-        for mark in [mark for mark in self._marks if mark > self._length]:
-            del self._marks[mark]  # it belongs to forgotten tokens
+        self.queries.truncate(length)
+        self._marks.truncate(length)
         if known is not None and known.votes and not self.votes.at(length):
             self.votes.restore(length, known.votes, self.shape.device)
-        if known is not None and self._queries.first > self._length - known.queries.shape[2]:
-            self._queries.put(self._length - known.queries.shape[2], known.queries.to(self.shape.device))
+        if known is not None and self.queries.first > length - known.queries.shape[2]:
+            self.queries.put(length - known.queries.shape[2], known.queries.to(self.shape.device))
 
     def rewindable(self, length: int) -> int:
         """The length that `truncate(length)` would leave: at most `length`."""
         length = self.state.rewindable(min(self._length, length))
-        if not self.shape.reaches or all(store.reaches_back_to(length) for _, _, store in self._windows()):
-            return length
-        return max((mark for mark in self._marks if mark <= length), default=0)
-
-    def window(self, layer: int) -> WindowLayer:
-        """The rows of a windowed layer."""
-        store = self._layers[layer]
-        assert isinstance(store, WindowLayer), f"layer {layer} attends to all tokens"
-        return store
+        return min((window.rewindable(length) for window in self.windows.values()), default=length)
 
     def resident(self, layer: int) -> ResidentLayer:
         """The rows of a layer that lie on the device."""
@@ -344,34 +296,27 @@ class FullCache:
         assert isinstance(store, ResidentLayer), f"layer {layer} is not resident"
         return store
 
-    def _windows(self) -> Iterator[tuple[int, Reach, WindowLayer]]:
-        for layer, (reach, store) in enumerate(zip(self.shape.reaches, self._layers, strict=False)):
-            if reach is not None and isinstance(store, WindowLayer):
-                yield layer, reach, store
-
     def detach(self, start: int) -> Suffix:
         """Take out what was seen from `start` on, so that another continuation can take its place; see `attach`."""
         rows = [self.rows(layer, start, self._length) for layer in self.shape.full_layers]
-        windows = [store.saved(start) for _, _, store in self._windows()]
-        copies = [(k.clone(), v.clone()) for k, v in rows]
-        suffix = Suffix(start, self._length - start, copies, windows, self._queries.saved(), self.state.point)
+        rows = [(k.clone(), v.clone()) for k, v in rows]
+        windows = [window.saved(start) for window in self.windows.values()]
+        suffix = Suffix(start, self._length - start, rows, windows, self.queries.saved(), self.state.point)
         self.truncate(start)
         return suffix
 
     def attach(self, suffix: Suffix) -> None:
         """Put a suffix back behind the tokens that preceded it."""
-        assert self._length == suffix.start, (
-            f"a suffix from {suffix.start} does not follow a cache of length {self._length}"
-        )
-        for (_, _, store), window in zip(self._windows(), suffix.windows, strict=True):
-            store.put_back(window)
+        assert self._length == suffix.start, f"a suffix from {suffix.start} does not follow {self._length} tokens"
+        for window, rows in zip(self.windows.values(), suffix.windows, strict=True):
+            window.put_back(rows)
         for start in range(0, suffix.num_tokens, MOST_ATTACHED):
             part = slice(start, start + MOST_ATTACHED)
             for layer, (k, v) in zip(self.shape.full_layers, suffix.rows, strict=True):
                 self.stage(layer, k[None, :, part], v[None, :, part])
             self._staged = True
             self.commit(len(range(suffix.num_tokens)[part]))
-        self._queries.restore(suffix.queries)
+        self.queries.restore(suffix.queries)
         self.votes.forget()
         self.state.adopt(suffix.state)
 
@@ -386,7 +331,7 @@ class FullCache:
             ones [H, N, D].
         """
         landmarks = self._landmarks[layer][:, : length // self.chunk_size]
-        return landmarks, *self._queries.views(layer, length)
+        return landmarks, *self.queries.views(layer, length)
 
     @contextmanager
     def refilled(self, length: int, logged: int) -> Iterator[None]:
@@ -397,7 +342,7 @@ class FullCache:
         """
         assert self._length == 0, f"{self._length} rows are there"
         self._num_landmarks = length // self.chunk_size
-        self._queries.first = max(0, logged - QUERY_LOG)
+        self.queries.first = max(0, logged - QUERY_LOG)
         try:
             yield
         finally:
@@ -414,8 +359,8 @@ class FullCache:
 
     def samples_to_save(self, layer: int, length: int) -> Tensor:
         """Sampled queries before `length`, [H, N, D]; zeros if there are none."""
-        samples = self._queries.views(layer, length)[1]
-        none = self.has_samples or self.shape.reach(layer) is not None
+        samples = self.queries.views(layer, length)[1]
+        none = self.queries.samples or self.shape.reach(layer) is not None
         return samples if none else samples.new_zeros(len(samples), -(-length // QUERY_SAMPLE_STRIDE), samples.shape[2])
 
     def landmarks_to_save(self, layer: int, length: int) -> Tensor:
@@ -429,23 +374,10 @@ class FullCache:
 
     def recent_queries(self, layer: int, num_queries: int) -> Tensor:
         """The newest known queries of committed tokens, [H, W, D], W <= num_queries."""
-        return self._queries.recent(layer, self._length, num_queries)
-
-    @property
-    def has_samples(self) -> bool:
-        """Whether queries are sampled: where all layers began on the device, which has room for them then."""
-        return self._queries.samples
-
-    def sampled_queries(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Every 64th query so far, [H, N, D], and their token positions, [N] int64."""
-        return self._queries.sampled(layer, self._length)
-
-    def keys(self, layer: int, length: int) -> Tensor:
-        """The first `length` keys of a layer, [H_kv, length, D]. Cost: none for resident layers; else a copy of all."""
-        return self._layers[layer].rows(0, length)[0]
+        return self.queries.recent(layer, self._length, num_queries)
 
     def rows(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of tokens [start, stop), each [H_kv, stop - start, D]."""
+        """Keys and values of tokens [start, stop), each [H_kv, stop - start, D]; a copy of rows in host memory."""
         return self._layers[layer].rows(start, stop)
 
     def gather(self, layer: Tensor, head: Tensor, chunk: Tensor) -> Iterator[Gathered]:

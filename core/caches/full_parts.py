@@ -52,5 +52,4 @@ class Mark(NamedTuple):
     """What a rewind to a length needs, in host memory."""
 
     queries: Tensor  # the newest ones [L, H, W, D] of the layers that attend to all tokens
-    windows: list[WindowRows]  # what later tokens attend to, of each windowed layer
     votes: dict[int, Tensor]  # of the newest tokens, by layer: [H_kv, C]

@@ -4,13 +4,12 @@ A store holds rows [0, length) and scratch behind them. Layers are independent, 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from core.caches.base import KVShape
-from core.caches.votes import Counted
+from core.caches.base import CpuShare, KVShape, LayerStore
+from core.caches.votes import Counted, Counting
 from core.ops.attention import Partial, add_part, union
 from core.ops.backend import Backend
 from core.ops.host_attention import HostAttention
@@ -40,70 +39,7 @@ def by_chunk(rows: Tensor, chunk_size: int) -> Tensor:
     return rows[:, : complete * chunk_size].view(heads, complete, chunk_size * dim)
 
 
-class CpuShare(NamedTuple):
-    """What the host computes in short passes."""
-
-    helper: HostAttention
-    share: float  # of each layer's blocks in host memory
-
-    def blocks_of(self, count: int) -> int:
-        """Number of a layer's blocks; the same in every pass, so that passes of one row and of many sum alike."""
-        return int(self.share * count + 1e-9)  # 0.7 * 10 is 7
-
-
-class LayerStore(Protocol):
-    """Keys and values of one layer."""
-
-    def open(self, help: "CpuShare | None") -> None:
-        """Begin a pass in which the host attends to a share of its blocks; None: the pass brings all of them."""
-
-    def pieces(self) -> Sequence[Tensor]:
-        """The blocks that the pass must bring from the host, in order, in groups."""
-
-    @property
-    def link_bytes(self) -> int:
-        """Bytes of these blocks."""
-
-    def stage(self, start: int, k: Tensor, v: Tensor) -> None:
-        """Write k, v [1, H_kv, T, D] as rows [start, start + T); rows before are valid."""
-
-    def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
-        """Causal attention of q [1, H, T, D], whose rows begin at `start`, to themselves and all rows before."""
-
-    def commit(self, length: int) -> None:
-        """Rows [0, length) become valid; the oldest may move."""
-
-    def truncate(self, length: int) -> None:
-        """Rows from `length` on become scratch."""
-
-    def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of rows [start, stop) on the device, each [H_kv, stop - start, D]."""
-
-    def chunks_away(self, chunk_size: int) -> int:
-        """Number of leading chunks that lie on the host; all others lie on the device."""
-
-    def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
-        """Copies of chosen chunks on the device.
-
-        Args:
-            heads, chunks: [N] int64 on the device, chunks on the host first.
-            away: [2, A] int64 in host memory: heads and chunks of those on the host.
-        Returns:
-            k, v [N, chunk_size * D].
-        """
-
-
-@runtime_checkable
-class CountingStore(Protocol):
-    """A store that can count what it attends to."""
-
-    def attend_counting(
-        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
-    ) -> tuple[Tensor, Counted | None]:
-        """As `attend`, and the votes of every row or only of the last VOTERS; None: not counted."""
-
-
-class ResidentLayer:
+class ResidentLayer(LayerStore):
     """All rows on the device, in place."""
 
     def __init__(self, shape: KVShape, capacity: int, backend: Backend) -> None:
@@ -127,56 +63,35 @@ class ResidentLayer:
         """All keys and values, each [1, H_kv, capacity, D]."""
         return self._k, self._v
 
-    def open(self, help: "CpuShare | None") -> None:
-        """The host has no blocks to attend to."""
-
-    def pieces(self) -> Sequence[Tensor]:
-        return ()
-
-    @property
-    def link_bytes(self) -> int:
-        return 0
-
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
         rows = slice(start, start + k.shape[2])
         self._k[:, :, rows] = k
         self._v[:, :, rows] = v
 
-    def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
+    def attend(
+        self, start: int, q: Tensor, scaling: float, asked: Asked | None = None, counting: Counting | None = None
+    ) -> Tensor:
+        """The compiled kernel counts the votes of every row, if there are few."""
         end = start + q.shape[2]
         k, v = self._k[:, :, :end], self._v[:, :, :end]
         if asked is not None:
             return attend_as(q, k, v, scaling, asked, self._backend)
-        return self._backend.attend(q, k, v, scaling)
-
-    def attend_counting(
-        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
-    ) -> tuple[Tensor, Counted | None]:
-        """As `attend`, and the votes of every row, if the compiled kernel attends to few rows."""
-        if (kernel := self._backend.kernel) is None or asked is not None:
-            return self.attend(start, q, scaling, asked), None
-        end = start + q.shape[2]
-        out, votes = kernel.with_votes(q, self._k[:, :, :end], self._v[:, :, :end], scaling, chunk_size)
-        return out, None if votes is None else Counted(start, VOTERS, votes)
-
-    def commit(self, length: int) -> None:
-        """Rows stay in place."""
-
-    def truncate(self, length: int) -> None:
-        """Rows stay in place."""
+        if counting is None or self._backend.kernel is None:
+            return self._backend.attend(q, k, v, scaling)
+        out, votes = self._backend.kernel.with_votes(q, k, v, scaling, counting.chunk_size)
+        if votes is not None:
+            counting.put(Counted(start, VOTERS, votes))
+        return out
 
     def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         return self._k[0, :, start:stop], self._v[0, :, start:stop]
-
-    def chunks_away(self, chunk_size: int) -> int:
-        return 0
 
     def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
         k, v = (by_chunk(x[0], chunk_size)[heads, chunks] for x in (self._k, self._v))
         return k, v
 
 
-class OffloadedLayer:
+class OffloadedLayer(LayerStore):
     """Complete blocks of rows in host memory, the newest rows on the device.
 
     A pass brings every block once, attends to it while the next one is on its way, and merges by log-sum-exp with the
@@ -215,10 +130,9 @@ class OffloadedLayer:
         """Start with rows [0, n) from host memory, k, v [H_kv, n, D], as `ResidentLayer.take_out` returned them."""
         blocks = max(0, k.shape[1] - KEPT_ROWS) // self._block
         self._offloaded = blocks * self._block
-        for number in range(blocks):
-            rows = slice(number * self._block, (number + 1) * self._block)
-            for kind, source in enumerate((k, v)):
-                self._host[number, kind].copy_(source[:, rows])
+        for kind, source in enumerate((k, v)):
+            whole = source[:, : self._offloaded].reshape(len(source), blocks, self._block, self._shape.head_dim)
+            self._host[:blocks, kind] = whole.transpose(0, 1)
         for tail, source in ((self._k, k), (self._v, v)):
             tail[0, :, : source.shape[1] - self._offloaded] = source[:, self._offloaded :]
 
@@ -253,26 +167,23 @@ class OffloadedLayer:
         self._k[:, :, at : at + count] = k
         self._v[:, :, at : at + count] = v
 
-    def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
-        """Attend to the rows on the device, to each group of blocks as it arrives, then merge the host's result."""
-        return self._attended(start, q, scaling, asked, None)
+    def attend(
+        self, start: int, q: Tensor, scaling: float, asked: Asked | None = None, counting: Counting | None = None
+    ) -> Tensor:
+        """Attend to the rows on the device, to each group of blocks as it arrives, then merge the host's result.
 
-    def attend_counting(
-        self, start: int, q: Tensor, scaling: float, chunk_size: int, asked: Asked | None = None, *, every: bool = True
-    ) -> tuple[Tensor, Counted | None]:
-        """As `attend`, and the rows' votes; of a long pass only those of the last VOTERS."""
-        voters = q if every and q.shape[2] <= SHORT_PASS else q[:, :, -VOTERS:]
-        tally = Tally(voters, self._shape.num_kv_heads, scaling, chunk_size, asked.softcap if asked else None)
-        out = self._attended(start, q, scaling, asked, tally)
-        return out, Counted(start + q.shape[2] - tally.tokens, tally.group, tally.votes)
-
-    def _attended(self, start: int, q: Tensor, scaling: float, asked: Asked | None, tally: Tally | None) -> Tensor:
+        Of a long pass only the last VOTERS count.
+        """
         partial, causal_partial = partials_as(asked)
+        softcap, short = asked.softcap if asked else None, q.shape[2] <= SHORT_PASS
+        tally = None
+        if counting is not None:
+            voters = q if counting.every and short else q[:, :, -VOTERS:]
+            tally = Tally(voters, self._shape.num_kv_heads, scaling, counting.chunk_size, softcap)
         helper = self._helper if self._helped else None
         if helper is not None:
-            chunk_size = tally.chunk_size if tally else None
-            helper.ask(q, self._host[: self._helped], scaling, asked.softcap if asked else None, chunk_size)
-        at, end, short = start - self._offloaded, start - self._offloaded + q.shape[2], q.shape[2] <= SHORT_PASS
+            helper.ask(q, self._host[: self._helped], scaling, softcap, counting.chunk_size if counting else None)
+        at, end = start - self._offloaded, start - self._offloaded + q.shape[2]
         new_k, new_v = self._new or (self._k[:, :, at:end], self._v[:, :, at:end])
         result = causal_partial(q, new_k, new_v, scaling)
         result = Partial(result.out.float(), result.lse)
@@ -282,9 +193,8 @@ class OffloadedLayer:
         del result  # large in a long pass
         for _ in self.pieces():
             group = self._ring.take()
-            for blocks in (
-                (group,) if short else torch.tensor_split(group, len(group))
-            ):  # a part of a long pass is large
+            # A part of a long pass is large
+            for blocks in (group,) if short else torch.tensor_split(group, len(group)):
                 k, v = blocks[:, 0], blocks[:, 1]  # [P, H_kv, block_rows, D]
                 part = partial(q.expand(len(blocks), -1, -1, -1), k, v, scaling)
                 parts.append(part)
@@ -299,8 +209,9 @@ class OffloadedLayer:
             if tally is not None and masses is not None:
                 tally.add_oldest(masses)
         result = union(parts)
-        if tally is not None:
+        if tally is not None and counting is not None:
             tally.finish((self._k[0, :, :at], new_k[0]), result.lse[:, :, -tally.tokens :])
+            counting.put(Counted(start + q.shape[2] - tally.tokens, tally.group, tally.votes))
         self._unread -= 1
         self._send_away()
         if asked is not None and asked.sinks is not None:

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from core.caches.layer_storage import LayerStore, OffloadedLayer, ResidentLayer
+from core.caches.base import LayerStore
+from core.caches.layer_storage import OffloadedLayer, ResidentLayer
 from core.caches.query_log import SavedQueries
+from core.caches.votes import Counted
+from core.ops.native import VOTERS
 from core.ops.reach import Asked
+from core.ops.scores import Tally
 
 if TYPE_CHECKING:
     from core.caches.full import FullCache
@@ -35,6 +39,7 @@ class LayerwisePass:
     ) -> None:
         self._full, self._stores, self._work, self._queries = full, stores, work, queries
         self._num_new, self._stop = num_new, full.length + num_new
+        self._away = {layer: store for layer, store in enumerate(stores) if isinstance(store, OffloadedLayer)}
         self._at = full.length
         self._committed = False
 
@@ -45,17 +50,13 @@ class LayerwisePass:
 
     def enter(self, layer: int) -> None:
         """Bring the layer's earlier rows to the workspace."""
-        store = self._stores[layer]
-        if isinstance(store, OffloadedLayer):
-            assert self._work is not None, f"layer {layer} lies in host memory and has no workspace"
-            store.bring(self._work, self._full.length)
+        if layer in self._away:
+            self._away[layer].bring(self._room, self._full.length)
 
     def leave(self, layer: int) -> None:
         """All chunks of the layer are done: move its new rows to their place."""
-        store = self._stores[layer]
-        if isinstance(store, OffloadedLayer):
-            assert self._work is not None, f"layer {layer} lies in host memory and has no workspace"
-            store.kept(self._work, self._stop)
+        if layer in self._away:
+            self._away[layer].kept(self._room, self._stop)
 
     def begin(self, start: int, num_new: int) -> Tensor:
         """Start the layer's chunk [start, start + num_new); returns its RoPE positions, [T] int64."""
@@ -70,17 +71,23 @@ class LayerwisePass:
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Causal attention of q [1, H, T, D] to all tokens up to the chunk's own; also logs the queries."""
         out = self._full.attend_in(self._place(layer), layer, self._at, q, scaling, asked)
-        store = self._stores[layer]
-        if isinstance(store, OffloadedLayer):
-            assert self._work is not None, f"layer {layer} lies in host memory and has no workspace"
-            store.keep(self._work, self._at + q.shape[2], self._stop)  # beside the layer's further work
-            if self._at + q.shape[2] == self._stop:
-                self._full.count_newest(layer, self._work.rows(0, self._stop)[0], q, scaling, asked)
+        if layer in self._away:
+            end = self._at + q.shape[2]
+            self._away[layer].keep(self._room, end, self._stop)  # beside the layer's further work
+            if end == self._stop:  # the newest tokens vote
+                full, newest, softcap = self._full, q[:, :, -VOTERS:], asked.softcap if asked else None
+                tally = Tally(newest, full.shape.num_kv_heads, scaling, full.chunk_size, softcap)
+                votes = tally.finish([self._room.rows(0, end)[0]]).votes
+                full.votes.put(layer, Counted(end - tally.tokens, tally.group, votes))
         return out
 
     def _place(self, layer: int) -> LayerStore:
-        store = self._stores[layer]
-        return self._work if self._work is not None and isinstance(store, OffloadedLayer) else store
+        return self._room if layer in self._away else self._stores[layer]
+
+    @property
+    def _room(self) -> ResidentLayer:
+        assert self._work is not None, "layers in host memory have no workspace"
+        return self._work
 
     def commit(self) -> None:
         """All layers are done: count the tokens as seen."""
@@ -91,4 +98,4 @@ class LayerwisePass:
         """Without a `commit` before, restore the cache's rows, landmarks and newest queries."""
         if not self._committed:
             self._full.truncate(self._full.length)
-            self._full.restore_queries(self._queries)
+            self._full.queries.restore(self._queries)

@@ -65,21 +65,12 @@ class OomFallback:
     Args:
         block_rows: of a ring, if the cache has none yet.
         free_host_bytes: returns the host memory that a layer may move to; called before each move.
-        moved: called after a layer has moved.
-        may_move: False where other processes hold the rest of each layer: a failed pass has ended them.
     """
 
-    def __init__(
-        self,
-        full: FullCache,
-        block_rows: int,
-        free_host_bytes: Callable[[], int],
-        moved: Callable[[], None],
-        *,
-        may_move: bool = True,
-    ) -> None:
-        self._full, self._block_rows, self._free_host_bytes, self._moved = full, block_rows, free_host_bytes, moved
-        self._may_move = may_move
+    def __init__(self, full: FullCache, block_rows: int, free_host_bytes: Callable[[], int]) -> None:
+        self._full, self._block_rows, self._free_host_bytes = full, block_rows, free_host_bytes
+        self.moved: Callable[[], None] = lambda: None  # called after a layer has moved
+        self.may_move = True
 
     def retry(self, work: Callable[[], T], again: Callable[[], object] | None) -> T:
         """Run the work and return its result.
@@ -97,7 +88,7 @@ class OomFallback:
                 return work()
             except torch.OutOfMemoryError:
                 broken = True  # retry outside this block, where the error's references are gone
-            if again is None or not self._may_move:
+            if again is None or not self.may_move:
                 raise NotEnoughMemory("The device ran out of memory.", hint=HINT)
             self._make_room()
 
@@ -122,4 +113,4 @@ class OomFallback:
             raise NotEnoughMemory("The device ran out of memory.", hint=HINT) from error
         give_back(full.shape.device)
         log.warning("out of memory: %d layers of the full cache stay on the device", full.resident_layers)
-        self._moved()
+        self.moved()

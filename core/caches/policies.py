@@ -167,7 +167,7 @@ class ExactAttention(TopChunks):
 
     def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
         """Attention mass of each chunk, [H_kv, num_eligible] float32."""
-        keys = self.full.keys(layer, num_eligible * self.full.chunk_size)
+        keys = self.full.rows(layer, 0, num_eligible * self.full.chunk_size)[0]
         return attention_scores(self.queries(layer), keys, self.full.chunk_size, scaling)
 
 
@@ -206,7 +206,7 @@ class HeavyHitters:
     """H2O-style: half of the budget for the chunks with the most attention during reading, half recent. Not exact."""
 
     def __init__(self, full: FullCache, config: RetrievalConfig) -> None:
-        if not full.has_samples:
+        if not full.queries.samples:
             raise NotPossibleHere(
                 "H2O needs queries of the whole text, which are kept only where the whole cache is on the device.",
                 hint="Choose another method, or a context that fits there.",
@@ -222,10 +222,10 @@ class HeavyHitters:
         return torch.stack([self._choose_in(layer, num_eligible, scaling) for layer in layers])
 
     def _choose_in(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
-        queries, positions = self._full.sampled_queries(layer)
+        queries, positions = self._full.queries.sampled(layer, self._full.length)
         if not queries.any():
             raise NotPossibleHere("This book was saved without what H2O needs.", hint="Read the book again.")
-        keys = self._full.keys(layer, num_eligible * self._full.chunk_size)
+        keys = self._full.rows(layer, 0, num_eligible * self._full.chunk_size)[0]
         scores = accumulated_scores(queries, positions, keys, self._full.chunk_size, scaling)
         return top_chunks(scores, self.max_chunks)
 

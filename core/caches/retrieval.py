@@ -117,10 +117,9 @@ class RetrievalCache:
         self.state.adopt(self._full.state.point)
 
     def _copy_all_recent(self, length: int) -> None:
-        for layer in self.shape.full_layers:
-            self._copy_recent(layer, self._recent_start, length)
+        self._copy_recent(self._recent_start, length)
         for layer, window in self._windows.items():
-            window.adopt(self._full.window(layer), length)
+            window.adopt(self._full.windows[layer], length)
 
     def _hold(self, wanted: Tensor, num_eligible: int) -> None:
         """Bring the chunks `wanted` [L, H_kv, n] into the slots; a chunk that stays keeps its slot."""
@@ -159,11 +158,13 @@ class RetrievalCache:
         by_chunk(self.k[layer][0], size)[heads, slots] = k
         by_chunk(self.v[layer][0], size)[heads, slots] = v
 
-    def _copy_recent(self, layer: int, start: int, stop: int) -> None:
-        k, v = self._full.rows(layer, start, stop)
+    def _copy_recent(self, start: int, stop: int) -> None:
+        """Take over the full cache's rows of recent tokens [start, stop)."""
         at = self._first_recent + start - self._recent_start
-        self.k[layer][0, :, at : at + stop - start] = k
-        self.v[layer][0, :, at : at + stop - start] = v
+        for layer in self.shape.full_layers:
+            k, v = self._full.rows(layer, start, stop)
+            self.k[layer][0, :, at : at + stop - start] = k
+            self.v[layer][0, :, at : at + stop - start] = v
 
     @property
     def link_bytes(self) -> int:
@@ -219,8 +220,7 @@ class RetrievalCache:
         if self._first_recent + seen - self._recent_start > self._rows:
             self.select()
             return
-        for layer in self.shape.full_layers:
-            self._copy_recent(layer, self._synced, seen)
+        self._copy_recent(self._synced, seen)
         self._length = self._synced = seen
         self.state.adopt(self._full.state.point)
 
@@ -229,10 +229,9 @@ class RetrievalCache:
         assert start == self._length, f"tokens from {start} do not follow a cache of length {self._length}"
         exact = min(self._full.length, self._length)
         if exact > self._synced:
-            for layer in self.shape.full_layers:
-                self._copy_recent(layer, self._synced, exact)
+            self._copy_recent(self._synced, exact)
             for layer, window in self._windows.items():
-                window.refresh(self._full.window(layer), self._synced, exact)
+                window.refresh(self._full.windows[layer], self._synced, exact)
             self._synced = exact
         if self._first_recent + start - self._recent_start + num_new > self._rows:
             self._slide()

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from core.caches.marks import Marks
+
 MOST_INPUTS = 64  # tokens of a pass whose inputs are kept; a longer pass can only be forgotten whole
 MOST_STATE_MARKS = 4  # lengths whose states are kept in host memory: the book's end and the newest prompts'
 LIKELY_QUESTION = 512  # tokens at a prompt's end that may be a question about the book before them
@@ -68,7 +70,7 @@ class RunningState:
         self.slots = {layer: slot for slot, layer in enumerate(attending)}
         self._now, self._before = NOTHING, NOTHING  # at this length; the newest pass, as far as it was not forgotten
         self._passed: tuple[States, Inputs, States] | None = None  # of a pass that is not committed
-        self._marks: dict[int, Point] = {}  # by length, in host memory, oldest first
+        self._marks = Marks[Point]()  # in host memory
 
     @property
     def length(self) -> int:
@@ -104,8 +106,8 @@ class RunningState:
         length = min(length, self.length)
         if length == self.length or self._replays(length):
             return length
-        places = [0, self._before.start, *self._marks]
-        return max(place for place in places if place <= length)
+        start = self._before.start
+        return max(start if start <= length else 0, self._marks.before(length))
 
     def _replays(self, length: int) -> bool:
         """Whether the newest pass and its inputs give the states after `length` tokens."""
@@ -118,8 +120,7 @@ class RunningState:
         if length < self.length:
             self._now = self._at(length)
             self._before = self._now
-        for mark in [mark for mark in self._marks if mark > length]:
-            del self._marks[mark]  # it belongs to forgotten tokens
+        self._marks.truncate(length)
 
     def _at(self, length: int) -> Point:
         if self._replays(length):
@@ -129,13 +130,8 @@ class RunningState:
 
     def remember(self) -> None:
         """Keep the states of this length, so that a later rewind finds them again. Cost: a copy to host memory."""
-        if not self.slots:
-            return
-        self._marks.pop(self.length, None)
-        self._marks[self.length] = self._now.to(torch.device("cpu"))
-        if len(self._marks) > MOST_STATE_MARKS:
-            shortest = min(self._marks)  # the book's end, where every conversation about it begins
-            del self._marks[next(mark for mark in self._marks if mark != shortest)]
+        if self.slots:
+            self._marks.keep(self.length, self._now.to(torch.device("cpu")), MOST_STATE_MARKS)
 
     def adopt(self, point: Point) -> None:
         """Continue from a point of another cache of the same model."""

@@ -4,7 +4,7 @@ Chunks are chosen by them, without another pass or landmarks (as in SpecAttn, ar
 arXiv 2512.01278).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,14 @@ class Counted(NamedTuple):
     first: int  # the first token that voted; all behind it in the pass did
     group: int  # tokens whose votes are added
     votes: Tensor  # [H_kv, groups, C]
+
+
+class Counting(NamedTuple):
+    """How a layer counts what a pass attends to, while it attends."""
+
+    chunk_size: int
+    every: bool  # every row of a short pass votes; else the last VOTERS
+    put: Callable[[Counted], None]  # takes the votes
 
 
 class Votes:

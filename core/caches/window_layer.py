@@ -3,14 +3,14 @@
 It keeps more than the window, so that rejected guesses and whole answers can be forgotten.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from core.caches.base import KVShape
-from core.caches.layer_storage import CpuShare
+from core.caches.base import KVShape, LayerStore
+from core.caches.marks import Marks
+from core.caches.votes import Counting
 from core.errors import UnsupportedModel
 from core.ops.backend import Backend
 from core.ops.reach import Asked, Reach, attend_as
@@ -32,34 +32,25 @@ def window_rows(reach: Reach, forgettable: int) -> int:
     return reach.size + 2 * forgettable
 
 
-class WindowLayer:
+class WindowLayer(LayerStore):
     """Rows of tokens [first, end) in place; the oldest are dropped when room is needed."""
 
     def __init__(self, shape: KVShape, capacity: int, reach: Reach, backend: Backend, forgettable: int) -> None:
-        self._reach, self._backend, self._forgettable = reach, backend, forgettable
+        self.reach, self._backend, self._forgettable = reach, backend, forgettable
         self._room = min(capacity, window_rows(reach, forgettable))
         self._k, self._v = shape.allocate(self._room), shape.allocate(self._room)
         self._first = self._end = 0
         self._new: tuple[Tensor, Tensor] | None = None  # of a pass that has no room, until it is committed
+        self._marks = Marks[WindowRows]()
 
     @property
     def first(self) -> int:
         """The oldest token whose row is held."""
         return self._first
 
-    @property
-    def link_bytes(self) -> int:
-        return 0
-
-    def open(self, help: CpuShare | None) -> None:
-        """Nothing waits in host memory."""
-
-    def pieces(self) -> Sequence[Tensor]:
-        return ()
-
     def reaches_back_to(self, length: int) -> bool:
         """Whether `truncate(length)` would leave all rows that later tokens attend to."""
-        return self._first <= self._reach.first(length)
+        return self._first <= self.reach.first(length)
 
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
         """Write behind the held rows; of a pass without room, keep a reference."""
@@ -73,7 +64,7 @@ class WindowLayer:
 
     def _oldest(self, length: int) -> int:
         """The oldest token to keep of the first `length`, so that some can be forgotten."""
-        return max(self._first, self._reach.first(max(0, length - self._forgettable)))
+        return max(self._first, self.reach.first(max(0, length - self._forgettable)))
 
     def _write(self, start: int, k: Tensor, v: Tensor) -> None:
         at = slice(start - self._first, start - self._first + k.shape[2])
@@ -88,18 +79,20 @@ class WindowLayer:
             rows[:, :, : remaining.shape[2]] = remaining
         self._first = first
 
-    def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
-        """Attention within reach.
+    def attend(
+        self, start: int, q: Tensor, scaling: float, asked: Asked | None = None, counting: Counting | None = None
+    ) -> Tensor:
+        """Attention within reach, of which nothing is counted.
 
         Raises:
             UnsupportedModel: the layer asks for another reach than the one that rows are kept for.
         """
-        if asked is None or asked.reach != self._reach:
+        if asked is None or asked.reach != self.reach:
             raise UnsupportedModel(
-                f"A layer of this model asks attention for {asked and asked.reach}, config.json says {self._reach}.",
+                f"A layer of this model asks attention for {asked and asked.reach}, config.json says {self.reach}.",
                 hint="Choose another model.",
             )
-        oldest = self._reach.first(start)
+        oldest = self.reach.first(start)
         k, v = self._held(oldest, start) if self._new else self._held(oldest, start + q.shape[2])
         if self._new:
             k, v = torch.cat((k, self._new[0]), 2), torch.cat((v, self._new[1]), 2)
@@ -124,11 +117,23 @@ class WindowLayer:
             self._write(start + skipped, k[:, :, skipped:], v[:, :, skipped:])
         self._end = length
 
+    def remember(self, length: int, most: int) -> None:
+        """Keep what later tokens attend to behind `length` in host memory, and of at most so many lengths."""
+        self._marks.keep(length, self.saved(self.reach.first(length), torch.device("cpu")), most)
+
+    def rewindable(self, length: int) -> int:
+        """The length that can be gone back to: at most `length`."""
+        return length if self.reaches_back_to(length) else self._marks.before(length)
+
     def truncate(self, length: int) -> None:
-        """Rows from `length` on become scratch."""
+        """Rows from `length` on become scratch; rows that were dropped come back where they are remembered."""
+        known = None if self.reaches_back_to(length) else self._marks.get(length)
         self._end, self._new = min(self._end, length), None
         if length == 0:
             self._first = 0
+        self._marks.truncate(length)
+        if known is not None:
+            self.put_back(known)
 
     def saved(self, start: int, device: torch.device | None = None) -> WindowRows:
         """A copy of the rows from token `start` on, or from the oldest one held; here unless on another device."""
@@ -145,7 +150,7 @@ class WindowLayer:
 
     def adopt(self, other: "WindowLayer", length: int) -> None:
         """Copy another store's rows of the first `length` tokens, as far as there is room."""
-        first = max(other.first, self._reach.first(max(0, length - self._forgettable)))
+        first = max(other.first, self.reach.first(max(0, length - self._forgettable)))
         self._first, self._end, self._new = first, length, None
         self._write(first, *other._held(first, length))
 
@@ -158,10 +163,3 @@ class WindowLayer:
     def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         k, v = self._held(start, stop)
         return k[0], v[0]
-
-    def chunks_away(self, chunk_size: int) -> int:
-        return 0
-
-    def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
-        """Nothing is chosen in a windowed layer."""
-        raise AssertionError("a windowed layer holds no chunks")

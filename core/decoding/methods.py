@@ -60,10 +60,10 @@ class Parts:
 
 
 class Aside(NamedTuple):
-    """The contents of an answer's smaller caches, by model."""
+    """The contents of an answer's smaller caches."""
 
-    parts: dict[str, HeldPart]
-    windows: dict[str, HeldWindow]
+    part: HeldPart | None
+    window: HeldWindow | None
 
 
 class Decoder:
@@ -80,6 +80,9 @@ class Decoder:
         method = check_method(name)
         self.name, self.exact = name, method.exact
         self.models = models_of(name, parts)  # cheapest first, the final verifier last
+        smaller = [model.cache for model in self.models[:-1]]
+        self._retrieval = next((cache for cache in smaller if isinstance(cache, RetrievalCache)), None)
+        self._streaming = next((cache for cache in smaller if isinstance(cache, StreamingCache)), None)
         self._parts, self._speculation, self._sampling = parts, speculation, sampling
         self._sampled = [SampledModel(model, sampling, grammar) for model in self.models]
         self.levels: list[Speculative] = []  # level 1 first, the top last
@@ -191,13 +194,8 @@ class Decoder:
 
     def set_aside(self) -> "Aside":
         """Set aside what the smaller caches hold of this answer, because another answer is about to use them."""
-        held = Aside({}, {})
-        for model in self.models[:-1]:
-            if isinstance(model.cache, RetrievalCache):
-                held.parts[model.name] = model.cache.set_aside()
-            elif isinstance(model.cache, StreamingCache):
-                held.windows[model.name] = model.cache.set_aside()
-        return held
+        part = self._retrieval.set_aside() if self._retrieval else None
+        return Aside(part, self._streaming.set_aside() if self._streaming else None)
 
     def put_back(self, held: "Aside", shared: int) -> None:
         """Continue as if no other answer had used the caches meanwhile.
@@ -206,27 +204,15 @@ class Decoder:
             shared: leading tokens that the answers have in common.
         """
         self._synced = False
-        for model in self.models[:-1]:
-            if isinstance(model.cache, RetrievalCache):
-                model.cache.put_back(held.parts[model.name], shared)
-            elif isinstance(model.cache, StreamingCache):
-                model.cache.put_back(held.windows[model.name])
+        if self._retrieval and held.part:
+            self._retrieval.put_back(held.part, shared)
+        if self._streaming and held.window:
+            self._streaming.put_back(held.window)
 
     def drop(self, held: "Aside") -> None:
         """Free what was set aside and will not be put back."""
-        for model in self.models[:-1]:
-            if isinstance(model.cache, RetrievalCache):
-                model.cache.forget(held.parts[model.name])
-
-    def resume(self, context: Context) -> None:
-        """Continue from the full cache alone: choose chunks again, let the draft catch up."""
-        self._parts.count_votes(False)
-        self._synced = False
-        for model in self.models[:-1]:
-            model.cache.truncate(0)
-            if isinstance(model.cache, RetrievalCache):
-                model.cache.select()
-            self._feed_unseen(model, context)
+        if self._retrieval and held.part:
+            self._retrieval.forget(held.part)
 
     def _feed_unseen(self, model: CachedModel, context: Context) -> None:
         for span in model.cache.unseen_spans(len(context) - 1):
@@ -242,7 +228,13 @@ class Decoder:
     def recover(self, context: Context) -> None:
         """After `step` failed: set every cache to the committed tokens, ready for the next step. Exact methods only."""
         self.verifier.cache.truncate(len(context) - 1)
-        self.resume(context)
+        self._parts.count_votes(False)
+        self._synced = False
+        for model in self.models[:-1]:
+            model.cache.truncate(0)
+            if isinstance(model.cache, RetrievalCache):
+                model.cache.select()
+            self._feed_unseen(model, context)
 
     def step(self, context: Context, sampler: TokenSampler) -> Verdict:
         """One pass of the final verifier: one or more tokens that follow its distribution."""
@@ -259,13 +251,16 @@ class Decoder:
         top, began, passing = self.levels[-1], self._own_clock(), self._pass_seconds()
         if self._adapts:
             self.pace.choose(context)
-        retrieves = top.gamma > 0 and self.pace.retrieves
-        self._parts.count_votes(retrieves)
-        if retrieves and self._adapts:
-            self._catch_up(len(context) - 1)
+        retrieval = self._retrieval if top.gamma > 0 else None
+        self._parts.count_votes(retrieval is not None)
+        if retrieval and self._adapts and len(context) - 1 - retrieval.length > MOST_LAG:
+            retrieval.select()  # it lags behind rounds that did not use it
         verdict = yield from self._top.round(context, sampler)
-        if retrieves and (top.proposed or not self._adapts):
-            self._reselect(verdict)
+        if retrieval and (top.proposed or not self._adapts):
+            poor = verdict.num_accepted < LOW_ACCEPTANCE * top.gamma
+            if poor or retrieval.tokens_since_selection >= self._parts.config.reselect_interval:
+                retrieval.select()
+                self.reselections += 1
         if self._adapts:
             seconds = self._own_clock() - began
             self.pace.account(verdict, seconds, seconds - (self._pass_seconds() - passing))
@@ -288,23 +283,6 @@ class Decoder:
 
     def _pass_seconds(self) -> float:
         return sum(model.meter.seconds for model in self.models)
-
-    def _catch_up(self, length: int) -> None:
-        """Choose chunks anew where the retrieval cache lags behind rounds that did not use it."""
-        for model in self.models[:-1]:
-            if isinstance(model.cache, RetrievalCache) and length - model.cache.length > MOST_LAG:
-                model.cache.select()
-
-    def _reselect(self, verdict: Verdict) -> None:
-        """Choose chunks again when the text has moved on, or when acceptance is low."""
-        for model in self.models[:-1]:
-            cache = model.cache
-            if not isinstance(cache, RetrievalCache):
-                continue
-            poor = verdict.num_accepted < LOW_ACCEPTANCE * self.levels[-1].gamma
-            if cache.tokens_since_selection >= self._parts.config.reselect_interval or poor:
-                cache.select()
-                self.reselections += 1
 
     @property
     def level_stats(self) -> tuple[LevelStats | None, LevelStats | None]:

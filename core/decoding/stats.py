@@ -1,8 +1,9 @@
 """Counts of decoding: levels add to a `LevelCounter`, all other code reads frozen snapshots."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +27,6 @@ class LevelStats:
     def gamma_mean(self) -> float | None:
         """Mean number of guesses a round."""
         return self.guessed / self.rounds if self.rounds else None
-
-
-def joined_levels(one: LevelStats | None, other: LevelStats | None) -> LevelStats | None:
-    """One level's counts over two stretches of text."""
-    if one is None or other is None:
-        return one or other
-    committed = dict(one.committed_per_round)
-    for size, rounds in other.committed_per_round.items():
-        committed[size] = committed.get(size, 0) + rounds
-    return LevelStats(
-        one.rounds + other.rounds,
-        one.guessed + other.guessed,
-        one.tested + other.tested,
-        one.accepted + other.accepted,
-        tuple(map(sum, zip_longest(one.tested_at, other.tested_at, fillvalue=0))),
-        tuple(map(sum, zip_longest(one.accepted_at, other.accepted_at, fillvalue=0))),
-        dict(sorted(committed.items())),
-    )
 
 
 class LevelCounter:
@@ -135,23 +118,18 @@ class DecodeStats:
 
 def joined(one: DecodeStats, other: DecodeStats) -> DecodeStats:
     """The statistics of an answer that was written in two stretches."""
-    parts = dict(one.seconds_by_part)
-    for name, seconds in other.seconds_by_part.items():
-        parts[name] = parts.get(name, 0.0) + seconds
-    return DecodeStats(
-        new_tokens=one.new_tokens + other.new_tokens,
-        decode_seconds=one.decode_seconds + other.decode_seconds,
-        full_passes=one.full_passes + other.full_passes,
-        level1=joined_levels(one.level1, other.level1),
-        level2=joined_levels(one.level2, other.level2),
-        seconds_by_part=parts,
-        kv_bytes_read=one.kv_bytes_read + other.kv_bytes_read,
-        kv_bytes_read_plain=one.kv_bytes_read_plain + other.kv_bytes_read_plain,
-        reselections=one.reselections + other.reselections,
-        link_bytes=one.link_bytes + other.link_bytes,
-        link_seconds=one.link_seconds + other.link_seconds,
-        link_calibration=other.link_calibration or one.link_calibration,
-        thought_tokens=one.thought_tokens + other.thought_tokens,
-        thought_seconds=one.thought_seconds + other.thought_seconds,
-        recording_seconds=one.recording_seconds + other.recording_seconds,
-    )
+    both: DecodeStats = _sum(one, other)
+    return replace(both, link_calibration=other.link_calibration or one.link_calibration)
+
+
+def _sum(a: Any, b: Any) -> Any:
+    """Two counts, or what holds counts, added number by number; None counts nothing."""
+    if a is None or b is None:
+        return b if a is None else a
+    if isinstance(a, Mapping):
+        return {key: _sum(a.get(key), b.get(key)) for key in {**a, **b}}
+    if isinstance(a, tuple):
+        return tuple(map(sum, zip_longest(a, b, fillvalue=0)))
+    if isinstance(a, DecodeStats | LevelStats):
+        return replace(a, **{part.name: _sum(getattr(a, part.name), getattr(b, part.name)) for part in fields(a)})
+    return a + b

@@ -1,8 +1,10 @@
 """Writes one answer, with any decoder."""
 
 import hashlib
+import threading
 import time
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Generator
@@ -15,7 +17,7 @@ from core.decoding.sampling import TokenSampler
 from core.decoding.speculative import Passes
 from core.decoding.stats import DecodeStats
 from core.decoding.verify import Verdict
-from core.generation.events import Finished, Likely, RoundDone, StopReason, TokenRecord
+from core.generation.events import Finished, Likely, PrefillProgress, RoundDone, StopReason, TokenRecord
 from core.generation.text import ChatText, StopWatcher, StreamDecoder
 from core.generation.thinking import Part
 
@@ -56,6 +58,7 @@ class Answer:
 
     Args:
         written: the answer's tokens so far, if it continues an earlier one; all counts are of the new part.
+        read: the end of reading its prompt.
         context: most tokens of prompt and answer together.
         oom_fallback: repeats rounds that ran out of device memory.
         link_calibration: bytes per second of a plain copy from host memory, where keys and values come from there.
@@ -70,12 +73,14 @@ class Answer:
         config: GenerationConfig,
         *,
         written: Sequence[int] = (),
+        read: PrefillProgress,
         context: int,
         kv_bytes_per_token: int,
         oom_fallback: OomFallback,
         link_calibration: float | None = None,
     ) -> None:
         self.decoder, self.oom_fallback, self._link_calibration = decoder, oom_fallback, link_calibration
+        self._reused_tokens, self._prefill_seconds = read.reused_tokens, read.elapsed_seconds
         self._text, self._config, self._context, self._kv_bytes = text, config, context, kv_bytes_per_token
         self._num_prompt = len(prompt_ids)
         self._num_before = len(prompt_ids) + len(written)  # tokens that existed at the start
@@ -101,6 +106,17 @@ class Answer:
     def token_ids(self) -> list[int]:
         """The answer so far, including `written`."""
         return self.tokens[self._num_prompt :]
+
+    def begin(self, cancel: threading.Event | None) -> Self:
+        """Fill the smaller caches behind the prompt that was read, before the first round; if cancelled, end."""
+        began = time.perf_counter()
+        self.decoder.reset_meters()
+        if not (cancel and cancel.is_set()):
+            self.oom_fallback.retry(lambda: self.decoder.start(Context(self.tokens), cancel), self.decoder.forget)
+        if cancel and cancel.is_set():
+            self.stop_reason = "cancelled"
+        self._prefill_seconds += time.perf_counter() - began
+        return self
 
     def round(self) -> RoundDone:
         """One round, cut where the answer ends."""
@@ -201,7 +217,7 @@ class Answer:
             self._shown.append(self._watcher.push(self._stream.flush()) + self._watcher.flush())
         return "".join(self._shown)
 
-    def finished(self, *, reused_tokens: int, prefill_seconds: float) -> Finished:
+    def finished(self) -> Finished:
         """The last event of an answer that has ended."""
         assert self.stop_reason is not None, "the answer goes on"
         return Finished(
@@ -210,8 +226,8 @@ class Answer:
             stop_reason=self.stop_reason,
             stats=self.stats(),
             prompt_tokens=self._num_prompt,
-            reused_tokens=reused_tokens,
-            prefill_seconds=prefill_seconds,
+            reused_tokens=self._reused_tokens,
+            prefill_seconds=self._prefill_seconds,
             method=self.decoder.name,
             exact=self.decoder.exact,
             thought="".join(self._thought).rstrip(),

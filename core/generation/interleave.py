@@ -6,13 +6,9 @@ from contextlib import ExitStack
 
 from core.caches.full import FullCache
 from core.caches.full_parts import Suffix
-from core.caches.tokens import Context
-from core.config import GenerationConfig
 from core.decoding.methods import Aside
 from core.generation.decode_loop import Answer
 from core.generation.events import LaneEvent, RoundDone
-from core.generation.levels import Levels
-from core.generation.trunk import Trunk
 from core.models.cached_model import PassMeter
 
 SLICE_SECONDS = 0.25  # of computing, before the next lane's turn
@@ -59,10 +55,7 @@ class Lane:
             retry(lambda: decoder.put_back(held, self._base), lambda: None)
             self._held = None
         else:
-            decoder.reset_meters()
-            for model in decoder.models[:-1]:
-                model.cache.truncate(self._base)  # later rows may be another lane's
-            retry(lambda: decoder.start(Context(self.answer.tokens), cancel), decoder.forget)
+            self.answer.begin(cancel)
         self._inside = True
 
     def leave(self) -> None:
@@ -86,56 +79,26 @@ class Lane:
 
 
 def raced(
-    trunk: Trunk,
-    levels: Levels,
-    prompt_ids: Sequence[int],
-    configs: Sequence[GenerationConfig],
-    cancel: threading.Event | None,
-    *,
-    seconds: float | None,
-    boundary: int,
-    room: int,
+    answers: Sequence[Answer], full: FullCache, cancel: threading.Event | None, seconds: float | None
 ) -> Generator[LaneEvent]:
-    """See `core.engine.Engine.race`; `room`: as in `make_room`."""
-    trunk.use_budget(configs[0].budget)
-    decoders = levels.lane_decoders(configs, trunk.text, prompt_ids)
-    reused, prefill_seconds = 0, 0.0
-    for progress in trunk.read(prompt_ids, cancel, boundary=boundary, room=room):
-        reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
-        yield LaneEvent(None, progress)
-    answers = [trunk.answer(d, prompt_ids, c) for d, c in zip(decoders, configs, strict=True)]
-    if cancel and cancel.is_set():  # perhaps while reading, and no lane may begin on a half-read text
-        for answer in answers:
-            answer.stop_reason = "cancelled"
-    lanes = [Lane(answer, levels.full) for answer in answers]
-    try:
-        yield from interleaved(lanes, cancel, seconds, reused, prefill_seconds)
-    finally:
-        with ExitStack() as ending:  # in reverse order; all are called, even if one fails
-            ending.callback(trunk.settle, list(prompt_ids))
-            for lane in lanes:
-                ending.callback(lane.end)
-
-
-def interleaved(
-    lanes: Sequence[Lane],
-    cancel: threading.Event | None,
-    seconds: float | None,
-    reused_tokens: int,
-    prefill_seconds: float,
-) -> Iterator[LaneEvent]:
-    """Slices in turns until every answer has ended.
+    """Slices in turns until every answer has ended. All begin behind the prompt that the full cache has read.
 
     Args:
         seconds: a budget on each lane's clock, after which it ends with "time_up"; None: no limit.
     """
+    if cancel and cancel.is_set():  # perhaps while reading, and no lane may begin on a half-read text
+        for answer in answers:
+            answer.stop_reason = "cancelled"
+    lanes = [Lane(answer, full) for answer in answers]
     running = dict(enumerate(lanes))
-    while running:
-        for number, lane in list(running.items()):
-            if lane.answer.stop_reason is None:
-                for done in lane.slice(cancel, seconds):
-                    yield LaneEvent(number, done)
-            if lane.answer.stop_reason is not None:
-                del running[number]
-                ended = lane.answer.finished(reused_tokens=reused_tokens, prefill_seconds=prefill_seconds)
-                yield LaneEvent(number, ended)
+    with ExitStack() as ending:  # all lanes end, even if one of them fails to
+        for lane in lanes:
+            ending.callback(lane.end)
+        while running:
+            for number, lane in list(running.items()):
+                if lane.answer.stop_reason is None:
+                    for done in lane.slice(cancel, seconds):
+                        yield LaneEvent(number, done)
+                if lane.answer.stop_reason is not None:
+                    del running[number]
+                    yield LaneEvent(number, lane.answer.finished())

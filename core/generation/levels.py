@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from core.caches.base import KVCache
+from core.caches.branch import BranchCache
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.oom_fallback import OomFallback, make_full_cache
@@ -30,6 +30,7 @@ from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, Parts
 from core.decoding.ngram_lookup import TokenIndex
 from core.decoding.pass_costs import costs_folder
+from core.decoding.registry import default_method
 from core.errors import NotEnoughMemory, NotPossibleHere
 from core.generation.json_grammar import grammar_of
 from core.generation.loaded import LoadedModels
@@ -61,15 +62,16 @@ class Levels:
         plan: Plan,
         models: LoadedModels,
         plan_now: Callable[[], Plan],
-        offload: Offload | None,
-        graphs: Graphs | None,
+        offload: Offload | None = None,
+        graphs: Graphs | None = None,
         full: FullCache | None = None,
     ) -> None:
         self._config, self._models, self._plan_now, self._graphs = config, models, plan_now, graphs
         self.full = full or self._full_cache(plan, offload or plan.offload)
         self.chunks = config.retrieval  # the retrieval cache's present settings
         self._chooser = selection_policy(self.full, self.chunks)
-        self.oom_fallback = self._fallback(lambda: None, may_move=True)  # no pass is running yet
+        block_rows = self._block_rows(self.full.capacity)
+        self.oom_fallback = OomFallback(self.full, block_rows, free_memory_bytes)  # no pass is running yet
         self.retrieval = self.oom_fallback.retry(lambda: self._part_of_full("retrieval", self._chooser), lambda: None)
         self._evicting: dict[str, CachedModel] = {}
         self.parts = self._parts()
@@ -95,26 +97,19 @@ class Levels:
         target = self._models.target
         return CacheSizes.of(target.dims, self._config, target.shape.dtype).block_rows(context)
 
-    def _fallback(self, moved: Callable[[], None], *, may_move: bool) -> OomFallback:
-        block_rows = self._block_rows(self.full.capacity)
-        return OomFallback(self.full, block_rows, free_memory_bytes, moved, may_move=may_move)
-
     def when_layers_move(self, moved: Callable[[], None]) -> None:
-        """Call `moved` when the device runs out of memory and a layer of the full cache has moved to the host."""
-        self.oom_fallback = self._fallback(moved, may_move=self._models.ranks is None)
+        """Call `moved` when the device runs out of memory and a layer of the full cache has moved to the host.
+
+        From now on passes run. One that fails has ended the other processes that hold the rest of each layer.
+        """
+        self.oom_fallback.moved, self.oom_fallback.may_move = moved, self._models.ranks is None
 
     def _parts(self) -> Parts:
-        models, module = self._models, self._models.target.module
-        draft = models.draft
+        models = self._models
         return Parts(
-            full=self._target_model("full", self.full, self._passes("full", module, self.full)),
-            retrieval=self._target_model(
-                "retrieval",
-                self.retrieval,
-                self._passes("retrieval", models.looking, self.retrieval),
-                models.looking,
-            ),
-            draft=self._draft_model(draft) if draft else None,
+            full=self._model("full", models.target.module, self.full),
+            retrieval=self._model("retrieval", models.looking, self.retrieval),
+            draft=self._draft_model(models.draft) if models.draft else None,
             index=TokenIndex(),
             vocab=models.target.dims.vocab_size,
             evicting=self._evicting_model,
@@ -129,27 +124,25 @@ class Levels:
         self.full.count_votes(wanted and isinstance(self._chooser, ByVerification))
 
     def _draft_model(self, draft: LoadedModel) -> CachedModel:
-        shift, backend = KeyShift.of(draft.module, draft.shape), self._models.backend
         window = grown_window(self._config.draft, draft.dims, draft.shape.dtype)
-        streaming = StreamingCache(draft.shape, window, shift, backend=backend)
-        passes, target = self._passes("draft", draft.module, streaming), self._models.target
-        vocab = target.dims.vocab_size
-        return CachedModel("draft", draft.module, streaming, target.shape.device, vocab=vocab, graphed=passes)
+        shift = KeyShift.of(draft.module, draft.shape)
+        streaming = StreamingCache(draft.shape, window, shift, backend=self._models.backend)
+        return self._model("draft", draft.module, streaming, vocab=self._models.target.dims.vocab_size)
 
-    def _target_model(
-        self, name: str, cache: KVCache, graphed: GraphedPasses | None = None, model: nn.Module | None = None
+    def _model(
+        self,
+        name: str,
+        module: nn.Module,
+        cache: FullCache | RetrievalCache | StreamingCache,
+        *,
+        vocab: int | None = None,
+        recorded: bool = True,
     ) -> CachedModel:
-        target, ranks = self._models.target, self._models.ranks
-        lead = ranks.leading if ranks else None
-        model = target.module if model is None else model
-        return CachedModel(name, model, cache, target.shape.device, lead, graphed=graphed)
-
-    def _passes(
-        self, name: str, model: nn.Module, cache: FullCache | RetrievalCache | StreamingCache
-    ) -> GraphedPasses | None:
-        if self._graphs is None or (self._models.ranks and name != "draft"):  # the draft runs on rank 0 alone
-            return None
-        return GraphedPasses(name, model, cache, self._graphs, backend=self._models.backend)
+        ranks = self._models.ranks if name != "draft" else None  # which runs on rank 0 alone
+        lead, graphed = ranks.leading if ranks else None, None
+        if self._graphs is not None and recorded and ranks is None:
+            graphed = GraphedPasses(name, module, cache, self._graphs, backend=self._models.backend)
+        return CachedModel(name, module, cache, self._models.target.shape.device, lead, vocab=vocab, graphed=graphed)
 
     def try_graphs(self) -> None:
         """Record a first pass of each model, so that failures show at the start."""
@@ -161,6 +154,14 @@ class Levels:
     def likely_boundary(self, total: int) -> int:
         """Where a book may end in a prompt, to keep running states there; 0: the model has none."""
         return max(0, total - LIKELY_QUESTION) if self.full.shape.recurrent else 0
+
+    def branch(self, shared: int, most: int) -> "Levels":
+        """Levels of a conversation that continues the first `shared` tokens here with at most so many of its own.
+
+        It takes over what the full cache holds behind them; then rewind these levels to `shared`.
+        """
+        full = BranchCache(self.full, shared, min(most, self.full.capacity - shared))
+        return Levels(self._config, self._plan_now(), self._models, self._plan_now, full=full)
 
     # -------------------- what the caches hold
 
@@ -237,7 +238,9 @@ class Levels:
         schema, grammar = config.json_schema, None
         if schema is not None:
             grammar = grammar_of(text, schema, prompt_ids, parts.vocab, written)
-        return Decoder(config.method, parts, config.sampling, config.speculation, grammar)
+        planned = self._plan_now().composition
+        usual = default_method(has_draft=parts.draft is not None, planned=planned.value.method if planned else "")
+        return Decoder(config.method or usual, parts, config.sampling, config.speculation, grammar)
 
     def lane_decoders(
         self, configs: Sequence[GenerationConfig], text: ChatText, prompt_ids: Sequence[int]
@@ -256,7 +259,7 @@ class Levels:
         if name not in self._evicting:
             policy = LOSSY_POLICIES[method](self.full, self.chunks)  # the plan does not count these rows
             cache = self.oom_fallback.retry(lambda: self._part_of_full(name, policy), lambda: None)
-            self._evicting[name] = self._target_model(name, cache)
+            self._evicting[name] = self._model(name, self._models.target.module, cache, recorded=False)
         return self._evicting[name]
 
     def _part_of_full(self, name: str, policy: ChunkPolicy) -> RetrievalCache:

@@ -1,66 +1,112 @@
-"""Brings the full cache to a prompt: chunk by chunk through all layers, or in large blocks layer by layer.
+"""Reads prompts into the full cache: chunk by chunk through all layers, or in large blocks layer by layer.
 
 Chunk by chunk, every chunk brings all earlier rows of layers in host memory over the link; layer by layer they come
 once a block. Both write the same rows, landmarks and queries.
 """
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, closing
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from functools import partial
 
 import torch
 
-from core.caches.full import FullCache
 from core.caches.layer_storage import ResidentLayer
-from core.caches.oom_fallback import OomFallback, give_back
-from core.caches.tokens import Context
-from core.generation.reading_pace import Step, Work, work_of
-from core.models.cached_model import CachedModel
+from core.caches.oom_fallback import give_back
+from core.caches.tokens import Context, common_prefix
+from core.generation.events import PrefillProgress
+from core.generation.levels import Levels
+from core.generation.reading_pace import ReadingClock, ReadingPace, Step, Work, work_of
 from core.models.layerwise import DecoderLayers
+from core.planning.plan import Plan
 
 
 class Prefill:
-    """Reads prompts through the target's model.
+    """Reads prompts through the target's model, and knows which tokens the caches hold.
 
     Args:
         layers: of the target, if they can be called one by one; None: chunk by chunk only.
-        chunk: tokens of a pass.
-        block: tokens that go through a layer before the next one begins; at most one chunk: chunk by chunk.
-        lent: a context around reading by layers in which other caches free their memory.
-        shrunk: called with the new `block` after the device ran out of memory.
+        pace: what readings have cost.
+        shrunk: called with the new size of a block after the device ran out of memory.
     """
 
     def __init__(
         self,
-        model: CachedModel,
-        full: FullCache,
-        oom_fallback: OomFallback,
-        *,
+        levels: Levels,
+        plan: Plan,
         layers: DecoderLayers | None,
-        chunk: int,
-        block: int,
-        lent: Callable[[], AbstractContextManager[None]],
+        pace: ReadingPace,
         shrunk: Callable[[int], None],
     ) -> None:
-        self._model, self._full, self._oom_fallback, self._layers = model, full, oom_fallback, layers
-        self._chunk, self._block, self._lent, self._shrunk = chunk, block if layers else 0, lent, shrunk
+        self._levels, self._full, self._layers, self._pace, self._shrunk = levels, levels.full, layers, pace, shrunk
+        self._chunk = plan.prefill_chunk.value  # tokens of a pass
+        # Tokens that go through a layer before the next one begins; at most one chunk: chunk by chunk
+        self._block = plan.prefill_block.value if layers else 0
+        self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count
 
-    def steps(self, context: Context, start: int, total: int) -> Iterator[Step]:
-        """Read tokens [start, total) of `context`, where the cache has seen [0, start).
+    @property
+    def held_tokens(self) -> list[int]:
+        """The tokens whose keys and values the full cache holds."""
+        return self._seen[: self._full.length]
 
-        Closing the iterator between two steps leaves the cache at `kept` of the last one.
+    def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
+        """Number of leading tokens of this prompt that need not be read again."""
+        known = self.held_tokens
+        return self._full.rewindable(common_prefix(known, list(prompt_ids[: len(known)])))
+
+    def rewind(self, length: int) -> int:
+        """Forget the conversation from `length` on, or earlier where windows are gone; returns the tokens left."""
+        self._levels.rewind(length)
+        left = min(length, self._full.length)
+        del self._seen[left:]
+        return left
+
+    def settle(self, tokens: Sequence[int]) -> None:
+        """Set the committed tokens [S]; caches keep at most all but the newest."""
+        length = min(self._full.length, len(tokens) - 1)
+        self._seen = list(tokens[:length])
+        self.rewind(length)
+
+    def read(
+        self, prompt_ids: Sequence[int], cancel: threading.Event | None, boundary: int
+    ) -> Generator[PrefillProgress, None, PrefillProgress]:
+        """See `core.engine.Engine.read`."""
+        full, window, total = self._full, self._levels.chunks.query_window, len(prompt_ids) - 1
+        context, boundary = Context(list(prompt_ids)), min(boundary, total) or self._levels.likely_boundary(total)
+        reused = self.rewind(min(self.cached_prefix(prompt_ids), total))
+        self._levels.parts.count_votes(False)
+        voting = max(0, total - window)  # queries from here on vote for chunks
+        if reused > voting and not full.can_choose(voting, total):  # computed again
+            reused = self.rewind(voting)
+        if reused and reused in (boundary, total):
+            full.remember_queries(window)
+        clock = ReadingClock(self._pace, reused, total)
+        progress = clock.tick(Step(reused, reused, work_of(reused)))
+        yield progress
+        for end in [end for end in (boundary, total) if end > reused]:
+            with closing(self._steps(context, end)) as steps:
+                while not (cancel and cancel.is_set()) and (step := next(steps, None)):
+                    self._seen[len(self._seen) :] = prompt_ids[len(self._seen) : step.kept]
+                    if step.kept == end:
+                        full.remember_queries(window)
+                    progress = clock.tick(step)
+                    yield progress
+        return progress
+
+    def _steps(self, context: Context, total: int) -> Generator[Step]:
+        """Read `context` up to `total` tokens. Closing it between two steps leaves the cache at `kept` of the last one.
 
         Raises:
             NotEnoughMemory: the device is full, and nothing can move to the host.
         """
-        by_layers = self._full.resident_layers < len(self._full.shape.full_layers) and total - start > self._chunk
-        if by_layers and self._block > self._chunk:
-            with self._lent(), closing(self._by_layers(context, total)) as steps:
+        away = self._full.resident_layers < len(self._full.shape.full_layers)
+        if away and min(self._block, total - self._full.length) > self._chunk:
+            with self._levels.lent(), closing(self._by_layers(context, total)) as steps:
                 yield from steps
         while (done := self._full.length) < total:
             span = range(done, min(done + self._chunk, total))
-            self._oom_fallback.retry(
-                partial(self._model.feed, context, span, 1), partial(self._full.truncate, span.start)
+            self._levels.oom_fallback.retry(
+                partial(self._levels.parts.full.feed, context, span, 1), partial(self._full.truncate, span.start)
             )
             yield Step(span.stop, span.stop, work_of(span.stop))
 

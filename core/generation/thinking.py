@@ -5,7 +5,7 @@ Marks are single tokens, so no text that looks like one begins or ends a thought
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
@@ -23,15 +23,6 @@ EFFORTS = ("low", "medium", "high")  # of `reasoning_effort`
 WISHES = ("on", "off", *EFFORTS)  # settings for thoughts that a chat template may support
 
 
-class ThoughtReader(Protocol):
-    """Sorts an answer's tokens one by one."""
-
-    thinking: bool  # whether a thought is open
-
-    def push(self, token_id: int) -> Part:
-        """Whether the next token belongs to thought or answer; marks and white space between them to neither."""
-
-
 @dataclass(frozen=True, slots=True)
 class Tags:
     """A thought between two tokens."""
@@ -47,21 +38,21 @@ class Tags:
         """Whether an answer with a thought began inside it."""
         return next((token == self.closing for token in ids if token in (self.opening, self.closing)), False)
 
-    def reader(self, *, inside: bool, blank: Blank, final: Callable[[Sequence[int]], bool]) -> ThoughtReader:
+    def reader(self, *, inside: bool, blank: Blank, final: Callable[[Sequence[int]], bool]) -> "TagReader":
         """`inside`: the prompt has opened the thought."""
         return TagReader(self, inside, blank)
 
 
 class TagReader:
-    """Reads `Tags`: a thought at the beginning of the answer; later marks are text."""
+    """Sorts an answer's tokens by `Tags`: a thought at the beginning of the answer; later marks are text."""
 
     def __init__(self, tags: Tags, inside: bool, blank: Blank) -> None:
         self._tags, self._blank = tags, blank
-        self.thinking = self._thought = inside
+        self.thinking = self._thought = inside  # whether a thought is open; whether there was one
         self._begun = False  # the answer
 
     def push(self, token_id: int) -> Part:
-        """See `ThoughtReader`."""
+        """Whether the next token belongs to thought or answer; marks and white space between them to neither."""
         if self.thinking:
             self.thinking = token_id != self._tags.closing
             return "thought" if self.thinking else "mark"
@@ -89,13 +80,13 @@ class Channels:
 
     opened_before = ends_open
 
-    def reader(self, *, inside: bool, blank: Blank, final: Callable[[Sequence[int]], bool]) -> ThoughtReader:
+    def reader(self, *, inside: bool, blank: Blank, final: Callable[[Sequence[int]], bool]) -> "ChannelReader":
         """`final`: whether a header's tokens name the answer's channel."""
         return ChannelReader(self, final)
 
 
 class ChannelReader:
-    """Reads `Channels`. Text without any header is the answer."""
+    """Sorts an answer's tokens by `Channels`. Text without any header is the answer."""
 
     def __init__(self, marks: Channels, final: Callable[[Sequence[int]], bool]) -> None:
         self._marks, self._final = marks, final
@@ -103,7 +94,7 @@ class ChannelReader:
         self.thinking = False
 
     def push(self, token_id: int) -> Part:
-        """See `ThoughtReader`."""
+        """As `TagReader.push`."""
         marks = self._marks
         if token_id in (marks.start, marks.channel, marks.end):
             self._header = []
@@ -117,6 +108,9 @@ class ChannelReader:
         if len(self._header) > LONGEST_HEADER:
             self._header = None
         return "mark"
+
+
+ThoughtReader = TagReader | ChannelReader
 
 
 def marks_of(tokenizer: PreTrainedTokenizerBase) -> Tags | Channels | None:

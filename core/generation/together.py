@@ -8,15 +8,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torch import Tensor
 
+from core.caches.branch import BranchCache
+from core.caches.tokens import common_prefix
 from core.config import GenerationConfig
+from core.decoding.registry import FASTEST, is_exact
 from core.decoding.speculative import Pass, Passes, SampledModel
-from core.generation.decode_loop import Answer
+from core.generation.decode_loop import LONGEST_ROUND, Answer
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone
-from core.models.joined import Wanted, logits_together
+from core.generation.levels import Levels
+from core.generation.loaded import LoadedModels
+from core.models.joined import Wanted, logits_together, most_joined
+from core.planning.choices import Choice
+from core.planning.plan import Plan
+from core.planning.sizes import RETRIEVAL, STREAMING
+
+MOST_TOGETHER = 8  # answers: each makes the others wait for its draws
 
 
 class Question(NamedTuple):
@@ -32,15 +42,21 @@ class Question(NamedTuple):
         """Whether the question was cancelled."""
         return self.cancel is not None and self.cancel.is_set()
 
+    @property
+    def room(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return len(self.prompt_ids) + self.config.max_new_tokens
+
 
 class _Seat:
     """An answer in the middle of a round, or between two."""
 
+    wanted: Wanted
+    above: int  # models above the one whose pass is wanted
+
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self._passes: Passes[RoundDone] | None = None
-        self._sampled: SampledModel
-        self._since = self._own_before = 0.0
 
     def start(self) -> None:
         """Begin the next round, unless one has begun."""
@@ -68,10 +84,6 @@ class _Seat:
             return result
         return None
 
-    def close(self) -> None:
-        if self._passes is not None:
-            self._passes.close()
-
 
 class Together:
     """The answers that are being decoded, by number, each with its caches."""
@@ -87,19 +99,16 @@ class Together:
         self._seats[number] = _Seat(answer)
 
     def leave(self, number: int) -> None:
-        """End an answer in the middle of its round; committed tokens stay."""
-        self._seats.pop(number).close()
-
-    def close(self) -> None:
-        """End all answers."""
-        for number in list(self._seats):
-            self.leave(number)
+        """End an answer, perhaps in the middle of its round; committed tokens stay."""
+        self._seats.pop(number, None)
 
     def step(self) -> list[tuple[int, RoundDone]]:
         """One pass of one model for all answers that need it now; returns the rounds that it has completed.
 
         Answers with a `stop_reason` are removed.
         """
+        if not self._seats:
+            return []
         for seat in self._seats.values():
             seat.start()
         first = max(self._seats.values(), key=lambda seat: seat.above)
@@ -108,93 +117,59 @@ class Together:
             for number, seat in self._seats.items()
             if seat.above == first.above and seat.wanted.model.module is first.wanted.model.module
         ]
-        ended = []
+        rounds = []
         for (number, seat), logits in zip(level, logits_together([seat.wanted for _, seat in level]), strict=True):
             done = seat.give(logits)
             if done is not None:
-                ended.append((number, done))
+                rounds.append((number, done))
                 if seat.answer.stop_reason is not None:
                     self.leave(number)
-        return ended
+        return rounds
 
 
-class Reader(Protocol):
-    """Reads prompts into separate caches; `core.generation.branches` is one."""
-
-    def opened(self, question: Question) -> Generator[PrefillProgress, None, Answer]:
-        """Read a prompt and return its answer, ready for the first round; cancelled if reading was cancelled."""
+Opened = Callable[[Question], Generator[PrefillProgress, None, Answer]]  # reads; returns the answer, ready to begin
 
 
-def answered_together(reader: Reader, questions: Sequence[Question], most: int) -> Generator[LaneEvent]:
+def answered_together(opened: Opened, questions: Sequence[Question], most: int) -> Generator[LaneEvent]:
     """Answer all questions, at most so many at a time; the first ones are read before any is answered.
 
-    Events come as `core.engine_api.TextEngine.answer_together` says.
+    A question that is cancelled before it has begun has no events, unless it is the first.
+
+    Args:
+        opened: reads prompts into separate caches.
     """
     together, waiting = Together(), deque(range(len(questions)))
-    answers: dict[int, Answer] = {}
-    ends: dict[int, Callable[[], LaneEvent]] = {}
-    try:
-        while waiting or len(together):
-            while waiting and len(together) < most:
-                number = waiting.popleft()
-                if number and questions[number].cancelled:
-                    continue
-                answers[number], ends[number] = yield from _opened(reader, number, questions[number])
-                if answers[number].stop_reason is None:
-                    together.join(number, answers[number])
-                else:
-                    yield ends.pop(number)()
-            for number in [number for number in ends if questions[number].cancelled]:
+    answers: dict[int, Answer] = {}  # those that have not told their end
+    while waiting or answers:
+        while waiting and len(answers) < most:
+            number = waiting.popleft()
+            if number and questions[number].cancelled:
+                continue
+            answers[number] = yield from _in_lane(number, opened(questions[number]))
+            if answers[number].stop_reason is None:
+                together.join(number, answers[number])
+        for number in answers:
+            if questions[number].cancelled and answers[number].stop_reason is None:
                 answers[number].stop_reason = "cancelled"
                 together.leave(number)
-                yield ends.pop(number)()
-            for number, done in together.step() if len(together) else ():
-                yield LaneEvent(number, done)
-                if answers[number].stop_reason is not None:
-                    yield ends.pop(number)()
-                    del answers[number]  # frees its caches
-    finally:
-        together.close()
+        for number, done in together.step():
+            yield LaneEvent(number, done)
+        for number in [number for number in answers if answers[number].stop_reason is not None]:
+            yield LaneEvent(number, answers.pop(number).finished())  # frees its caches
 
 
-def _opened(
-    reader: Reader, number: int, question: Question
-) -> Generator[LaneEvent, None, tuple[Answer, Callable[[], LaneEvent]]]:
-    """Read a prompt; returns its answer, and a function that makes the last event."""
-    steps = reader.opened(question)
-    started, reused = time.perf_counter(), 0
+def _in_lane(lane: int, events: Generator[PrefillProgress, None, Answer]) -> Generator[LaneEvent, None, Answer]:
     while True:
         try:
-            progress = next(steps)
+            progress = next(events)
         except StopIteration as done:
             answer: Answer = done.value
-            break
-        reused = progress.reused_tokens
-        yield LaneEvent(number, progress)
-    seconds = time.perf_counter() - started
-
-    def end() -> LaneEvent:
-        return LaneEvent(number, answer.finished(reused_tokens=reused, prefill_seconds=seconds))
-
-    return answer, end
+            return answer
+        yield LaneEvent(lane, progress)
 
 
-class Generate(Protocol):
-    """As `core.engine_api.TextEngine.generate`."""
-
-    def __call__(
-        self,
-        prompt_ids: Sequence[int],
-        config: GenerationConfig,
-        cancel: threading.Event | None = None,
-        *,
-        boundary: int = 0,
-    ) -> Iterator[Event]:
-        """Read a prompt, then answer."""
-
-
-def one_by_one(generate: Generate, questions: Sequence[Question]) -> Generator[LaneEvent]:
-    """The same events, one answer after the other."""
+def one_by_one(generate: Callable[..., Iterator[Event]], questions: Sequence[Question]) -> Generator[LaneEvent]:
+    """The same events, one answer after the other. `generate`: as `core.engine_api.TextEngine.generate`."""
     for number, question in enumerate(questions):
         prompt_ids, config, cancel, boundary = question
         if number and question.cancelled:
@@ -216,3 +191,34 @@ def in_order(events: Iterable[LaneEvent], count: int) -> Iterator[tuple[int, Eve
     for number in range(now, count):  # after one that was cancelled before its turn and has no last event
         for event in waiting[number]:
             yield number, event
+
+
+def shared_tokens(questions: Sequence[Question]) -> int:
+    """Tokens that all prompts begin with; every prompt has at least one more."""
+    prompts = [list(question.prompt_ids) for question in questions]
+    return min(min(common_prefix(prompts[0], prompt), len(prompt) - 1) for prompt in prompts)
+
+
+def number_together(levels: Levels, models: LoadedModels, plan: Plan, questions: Sequence[Question]) -> Choice[int]:
+    """How many of the questions are answered at a time, and why not more. Where it is 1, nothing is shared."""
+    if len(questions) < 2:
+        return Choice(1, "there is one question")
+    if models.ranks is not None:
+        return Choice(1, "several processes share the model, which follow one conversation")
+    if not all(is_exact(question.config.method or FASTEST) for question in questions):
+        return Choice(1, "a lossy method has no cache that others could share")
+    parts, shape = (levels.parts.full, levels.parts.retrieval, levels.parts.draft), levels.full.shape
+    if shape.reaches or shape.recurrent or not all(part is None or most_joined(part) for part in parts):
+        if shape.device.type == "cuda":
+            return Choice(1, "on a GPU passes are of one conversation")
+        return Choice(1, "the layers of this model do not compute a token as if it were alone")
+    most = max(question.room for question in questions) - shared_tokens(questions) + LONGEST_ROUND
+    each = BranchCache.own_bytes(shape, most, levels.full.chunk_size)
+    each += plan.bytes_of(RETRIEVAL) + plan.bytes_of(STREAMING)
+    room = max(0, plan.usable_bytes - plan.total_bytes) // each
+    number = min(len(questions), MOST_TOGETHER, room)
+    if number < 2:
+        return Choice(1, f"another answer takes {each >> 20:,} MiB, which are not free beside this context")
+    if number == len(questions):
+        return Choice(number, "all of them")
+    return Choice(number, f"{room:,} fit" if number == room else "more would wait longer for their words")

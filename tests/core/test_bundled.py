@@ -15,7 +15,7 @@ from core.generation.session import Conversation
 from core.models.hub.catalog import ROOT
 from core.ops.threads import most_threads, set_most_threads
 from core.planning.plan import make_plan
-from tests.core.toys import MACHINE
+from tests.core.toys import MACHINE, last_event
 
 BOOKS = ROOT / "assets" / "books"
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)  # the text must not depend on it, the test's time does
@@ -41,9 +41,7 @@ def questions(kind: str) -> list[dict[str, str]]:
 
 def answer(engine: Engine, prompt: list[int], method: str, max_new_tokens: int = 64) -> Finished:
     config = GenerationConfig(method=method, max_new_tokens=max_new_tokens, speculation=FIXED)
-    *_, finished = engine.generate(prompt, config)
-    assert isinstance(finished, Finished)
-    return finished
+    return last_event(engine.generate(prompt, config))
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from core.ops.native import SmallRows
 from core.planning.choices import choose_kv
 from tests.core.kv_store.test_engine_store import BOOK, fetch, keep
 from tests.core.kv_store.test_engine_store import answer as answer_of_a_book
-from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine, tiny_model
+from tests.core.toys import last_event, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 
 CPU, HALF = torch.device("cpu"), torch.float16
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
@@ -49,9 +49,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 def answer(engine: Engine, prompt: list[int], method: str) -> Finished:
-    *_, finished = engine.generate(prompt, GenerationConfig(max_new_tokens=60, speculation=FIXED, method=method))
-    assert isinstance(finished, Finished)
-    return finished
+    return last_event(engine.generate(prompt, GenerationConfig(max_new_tokens=60, speculation=FIXED, method=method)))
 
 
 @pytest.mark.parametrize("method", [m for m in EXACT_METHODS if m != "autoregressive"])

@@ -21,7 +21,7 @@ from core.models.rotary import KeyShift
 from core.models.weights import prepared
 from core.planning.plan import make_plan
 from tests.core.models.tiny_families import tiny_family, twin_models
-from tests.core.toys import CPU, MACHINE, Letters, random_prompt
+from tests.core.toys import CPU, MACHINE, Letters, last_event, random_prompt
 
 LENGTH, WRITTEN = 200, 16
 GREEDY = SamplingParams(temperature=0)
@@ -58,9 +58,7 @@ def written(stock: nn.Module, prompt: list[int]) -> list[int]:
 
 def answer(engine: Engine, prompt: list[int], method: str, *, boundary: int = 0, sampling: Any = GREEDY) -> Finished:
     config = GenerationConfig(max_new_tokens=WRITTEN, method=method, sampling=sampling, seed=3)
-    *_, last = engine.generate(prompt, config, boundary=boundary)
-    assert isinstance(last, Finished)
-    return last
+    return last_event(engine.generate(prompt, config, boundary=boundary))
 
 
 @pytest.mark.parametrize("family", ["qwen3_next", "falcon_h1", "lfm2"])  # delta net, state space, convolution

@@ -23,7 +23,7 @@ from core.ops.backend import STOCK
 from core.ops.transfer import HostRows, pinning
 from core.planning.choices import Choice
 from core.planning.measured import Sharing, measure_sharing
-from tests.core.toys import random_prompt, tiny_engine, tiny_shape
+from tests.core.toys import last_event, random_prompt, tiny_engine, tiny_shape
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 METHODS = ("autoregressive", "triforce", "retrieval", "draft")
@@ -37,9 +37,7 @@ def short_calibration(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def answer(engine: Engine, prompt: list[int], method: str = "triforce", tokens: int = 30) -> Finished:
     config = GenerationConfig(method=method, max_new_tokens=tokens, speculation=FIXED)
-    *_, finished = engine.generate(prompt, config)
-    assert isinstance(finished, Finished)
-    return finished
+    return last_event(engine.generate(prompt, config))
 
 
 @pytest.mark.parametrize("placement", ["split", "offloaded"])
@@ -222,7 +220,7 @@ def test_a_layer_moves_only_where_the_host_holds_its_blocks_and_for_a_moment_its
         full.stage(layer, k, k)
     full.commit(40)
     free = [(128 + 40) * shape.bytes_per_token // 2 - 1]  # blocks of 64 rows hold 100, and 40 were seen
-    oom_fallback = OomFallback(full, 64, lambda: free[0], lambda: None)
+    oom_fallback = OomFallback(full, 64, lambda: free[0])
     runs: list[int] = []
 
     def work() -> int:

@@ -36,7 +36,7 @@ from core.planning.measured import measure_bandwidth
 from core.planning.plan import make_plan
 from tests.core import cuda_stubs as stubs
 from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
-from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config
+from tests.core.toys import MACHINE, Letters, last_event, loaded, random_prompt, tiny_config
 
 pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
@@ -95,9 +95,7 @@ def engine_on(
 
 def written(engine: Engine, method: str, sampling: SamplingParams = SamplingParams()) -> tuple[int, ...]:  # noqa: B008
     config = GenerationConfig(method=method, max_new_tokens=8, speculation=FIXED, sampling=sampling)
-    *_, finished = engine.generate(random_prompt(PROMPT), config)
-    assert isinstance(finished, Finished)
-    return finished.token_ids
+    return last_event(engine.generate(random_prompt(PROMPT), config)).token_ids
 
 
 def assert_parts_were_used(

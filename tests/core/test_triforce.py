@@ -17,7 +17,7 @@ from core.decoding.registry import FASTEST
 from core.errors import InvalidSetting, UnsupportedModel
 from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
-from tests.core.toys import tiny_config
+from tests.core.toys import last_event, tiny_config
 
 ROOT = Path(__file__).parents[2]
 TEXT = "The harbour lies in the north. A lantern hangs over the door, and nobody knows who lit it. " * 12
@@ -57,6 +57,8 @@ def test_modules_of_transformers_write_what_transformers_writes(with_draft: bool
     prompt = core.Conversation(tuple(tf.engine.text.encode(TEXT))).ask("Who?").prompt_ids(tf.engine.text)
     written = stock.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False, pad_token_id=0)  # type: ignore[operator]
     assert list(finished.token_ids) == written[0, len(prompt) :].tolist()
+    unnamed = last_event(tf.engine.generate(prompt, core.GenerationConfig(max_new_tokens=3)))
+    assert unnamed.method == finished.method, "one that the models can do"
 
 
 def test_a_second_question_reads_no_more_than_itself_and_knows_the_first() -> None:

@@ -22,7 +22,7 @@ from core.planning.fit import Rooms, find_fit
 from core.planning.plan import make_plan
 from core.planning.sizes import REMEMBERED
 from tests.core.models.tiny_families import tiny_family, twin_models
-from tests.core.toys import CPU, MACHINE, Letters, random_prompt
+from tests.core.toys import CPU, MACHINE, Letters, last_event, random_prompt
 
 LENGTH, WRITTEN = 400, 20
 GREEDY = SamplingParams(temperature=0)
@@ -53,9 +53,7 @@ def written(stock: nn.Module, prompt: list[int]) -> list[int]:
 
 def answer(engine: Engine, prompt: list[int], method: str) -> Finished:
     config = GenerationConfig(max_new_tokens=WRITTEN, method=method, sampling=GREEDY)
-    *_, last = engine.generate(prompt, config)
-    assert isinstance(last, Finished)
-    return last
+    return last_event(engine.generate(prompt, config))
 
 
 @pytest.mark.parametrize("placement", ["auto", "offloaded"])
@@ -134,8 +132,8 @@ def test_no_question_reads_the_book_again_whatever_was_asked_between(
     config = GenerationConfig(max_new_tokens=WRITTEN, method=method, sampling=GREEDY)
     for number, size in enumerate((200, 30, 5, 90, 150, 2)):
         prompt = [*book, *random_prompt(size, seed=10 + number)]
-        *_, last = engine.generate(prompt, config, boundary=len(book))
-        assert isinstance(last, Finished) and (number == 0 or last.reused_tokens >= len(book))
+        last = last_event(engine.generate(prompt, config, boundary=len(book)))
+        assert number == 0 or last.reused_tokens >= len(book)
         if number in (2, 5):
             assert list(last.token_ids) == written(stock, prompt)
         if number == 1:
@@ -153,8 +151,8 @@ def test_what_is_remembered_of_windows_is_planned(family: str) -> None:
     engine, _ = engine_of(family)
     for number in range(5):
         list(engine.read(random_prompt(100 + 50 * number)))
-    marks = engine.full_cache._marks
-    held = sum(rows.k.nbytes + rows.v.nbytes for mark in marks.values() for rows in mark.windows)
+    marks, *others = (window._marks for window in engine.full_cache.windows.values())
+    held = sum(rows.k.nbytes + rows.v.nbytes for kept in (marks, *others) for rows in kept.values())
     planned = engine.plan.cache_sizes.remembered_bytes(2048)
     assert len(marks) == 3 and min(marks) == 99 and held <= planned == engine.plan.bytes_of(REMEMBERED)
     assert held > 0.9 * planned

@@ -1,6 +1,6 @@
 """Small things to test with: random models of real families, a letter tokenizer, laws as tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from core.caches.full_parts import Offload
 from core.caches.tokens import Context
 from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
+from core.generation.events import Event, Finished
 from core.generation.loaded import LoadedModels
 from core.generation.text import ChatText
 from core.models.hf_attention import ATTENTION_NAME, register
@@ -134,6 +135,13 @@ def tiny_engine(
     target = replace(target, dims=dims, shape=dims.shape(torch.float32, CPU))
     models = LoadedModels(target=target, draft=draft, backend=backend, self_draft=twin, ranks=ranks)
     return Engine(config, plan, Letters(eos_ids), models, offload=offload, graphs=graphs)
+
+
+def last_event(events: Iterable[Event]) -> Finished:
+    """The last event of an answer."""
+    *_, finished = events
+    assert isinstance(finished, Finished)
+    return finished
 
 
 def random_prompt(num_tokens: int, seed: int = 0) -> list[int]:

@@ -291,7 +291,7 @@ class _Playing:
 
     def _possible(self, config: GenerationConfig) -> GenerationConfig:
         """H2O needs the whole cache on the device: elsewhere another lossy method takes its place."""
-        other = config.method == "h2o" and not self.engine.full_cache.has_samples
+        other = config.method == "h2o" and not self.engine.full_cache.queries.samples
         return replace(config, method="streamingllm") if other else config
 
     def _prompt(self) -> list[int]:

@@ -32,7 +32,7 @@ from tests.app.fakes import SECONDS, FakeEngine, finished, opened, round_done, w
 from tests.app.ui.test_views import a_session
 from tests.core.toys import tiny_engine, with_words
 
-PLAIN = GenerationConfig()
+PLAIN = GenerationConfig(method="triforce")
 Start = Callable[..., tuple[EngineWorker, Conversing]]
 
 

@@ -56,14 +56,10 @@ REMOVALS = (
     removed("the host attends before queries have arrived", HOST_ATTENTION, "self._asked.synchronize()"),
     # who waits, and when
     removed(
-        "rows of one layer are kept with the next one's",
-        STORES,
-        "self._ring.reclaim()  # of the previous layer's rows",
+        "rows of one layer are kept with the next one's", STORES, "self._ring.reclaim()  # of the previous layer's rows"
     ),
     removed(
-        "a workspace is used again too soon",
-        STORES,
-        "self._left = k.clone(), v.clone()\n        |self._ring.reclaim()",
+        "a workspace is used again too soon", STORES, "self._left = k.clone(), v.clone()\n        |self._ring.reclaim()"
     ),
     removed("what remains overwrites what is stored", STORES, "self._send_away()\n        |self._ring.reclaim()"),
     removed("rows move up over what is stored", STORES, "either is written to\n            |self._ring.reclaim()"),
@@ -71,9 +67,7 @@ REMOVALS = (
     removed("a cut block is read before it arrived", STORES, "* self._block\n        |self._ring.settle()"),
     removed("rows are read before they arrived", STORES, "return k, v\n        |self._ring.settle()"),
     removed(
-        "the host attends to what has not arrived",
-        FULL,
-        "if help is not None:\n                |self._ring.settle()",
+        "the host attends to what has not arrived", FULL, "if help is not None:\n                |self._ring.settle()"
     ),
     removed("chunks are gathered before they arrived", FULL, ".any()):\n            |self._ring.settle()"),
 )

@@ -14,12 +14,11 @@ from core.caches import layer_storage
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.config import GenerationConfig, SpeculationConfig
-from core.generation.events import Finished
 from core.ops import host_attention
 from core.ops.attention import Partial, partial, partial_reference, union
 from core.ops.reach import Asked
 from core.ops.transfer import PrefetchRing
-from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
+from tests.core.toys import CPU, last_event, random_prompt, tiny_engine, tiny_shape
 
 SHAPE = tiny_shape(layers=3, heads=4, kv_heads=2, dim=8)
 CHUNK, BLOCK, GROUP = 4, 16, 8
@@ -327,7 +326,6 @@ def test_every_method_writes_with_offloaded_layers_what_it_writes_without(kv_hea
         config = GenerationConfig(method=method, max_new_tokens=40, speculation=fixed)
         written = []
         for engine in engines:
-            *_, finished = engine.generate(random_prompt(500), config)
-            assert isinstance(finished, Finished)
+            finished = last_event(engine.generate(random_prompt(500), config))
             written.append(finished.token_ids)
         assert written[0] == written[1], method

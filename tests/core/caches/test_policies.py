@@ -20,8 +20,7 @@ from core.caches.policies import (
 from core.config import GenerationConfig, RetrievalConfig, SpeculationConfig
 from core.engine import Engine
 from core.errors import InvalidSetting
-from core.generation.events import Finished
-from tests.core.toys import random_prompt, tiny_engine, tiny_shape
+from tests.core.toys import last_event, random_prompt, tiny_engine, tiny_shape
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,8 +45,7 @@ def chosen(engine: Engine, name: str) -> tuple[tuple[int, ...], Tensor]:
     fixed = SpeculationConfig(gamma1=2, gamma2=4, adaptive=False)
     config = GenerationConfig(method="triforce", max_new_tokens=16, speculation=fixed)
     object.__setattr__(engine.config, "retrieval", engine._levels.chunks)
-    *_, finished = engine.generate(random_prompt(400), config)
-    assert isinstance(finished, Finished)
+    finished = last_event(engine.generate(random_prompt(400), config))
     return finished.token_ids, engine.held_chunks()
 
 

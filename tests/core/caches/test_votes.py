@@ -11,7 +11,6 @@ from core.caches.policies import ByVerification, TopChunks
 from core.caches.tokens import Context
 from core.caches.votes import Counted, Votes
 from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
-from core.generation.events import Finished
 from core.models.cached_model import CachedModel
 from core.models.weights import prepared
 from core.ops.attention import Masses, attend
@@ -19,7 +18,7 @@ from core.ops.backend import Backend
 from core.ops.native import KEPT_AS, VOTERS, SmallRows
 from core.ops.reach import Asked
 from core.ops.scores import MOST_GROUPS, Tally
-from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine, tiny_shape
+from tests.core.toys import last_event, loaded, random_prompt, tiny_config, tiny_engine, tiny_shape
 
 CPU = torch.device("cpu")
 
@@ -118,7 +117,7 @@ def test_a_choice_after_verification_has_the_chunks_of_exact_attention(kernel: S
     assert torch.equal(policy.choose(80, 0.25), landmarks.choose(80, 0.25)), "nothing was counted yet"
     judge.feed(tokens, range(900, 908), 8)
     counted = policy.score(1, 80, 0.25)
-    queries, keys = full.recent_queries(1, VOTERS), full.keys(1, 908)
+    queries, keys = full.recent_queries(1, VOTERS), full.rows(1, 0, 908)[0]
     expected = votes_reference(queries[None], keys[None], model.shape.head_dim**-0.5, 8)[:, -1, :80]
     assert torch.allclose(counted.double(), expected, atol=1e-5)
     full.truncate(900)
@@ -233,8 +232,7 @@ def answer(policy: str, backend: Backend) -> tuple[int, ...]:
     )
     engine._levels.retrieval.set_policy(engine._levels._chooser)
     config = GenerationConfig(method="retrieval", max_new_tokens=40, speculation=SpeculationConfig(adaptive=False))
-    *_, last = engine.generate(random_prompt(700), config)
-    assert isinstance(last, Finished)
+    last = last_event(engine.generate(random_prompt(700), config))
     assert engine.full_cache.votes.wanted == (policy == "verification")
     return last.token_ids
 

@@ -76,7 +76,8 @@ SPECULATIVE, LOOKUP, METHODS = (
 )
 RETRIEVAL, FULL, STREAMING = "core/caches/retrieval.py", "core/caches/full.py", "core/caches/streaming.py"
 QUERIES, LEVELS = "core/caches/query_log.py", "core/generation/levels.py"
-ANSWERING, ENGINE, RACE = "core/generation/decode_loop.py", "core/engine.py", "core/generation/interleave.py"
+MARKS, PREFILL = "core/caches/marks.py", "core/generation/prefill.py"
+ANSWERING, RACE = "core/generation/decode_loop.py", "core/generation/interleave.py"
 
 NEAREST = {  # what is run first for faults in a file
     RETRIEVAL: "tests/core/caches/test_caches.py",
@@ -85,7 +86,7 @@ NEAREST = {  # what is run first for faults in a file
     LEVELS: "tests/core/generation/test_interleave.py",
     STREAMING: "tests/core/generation/test_interleave.py",
     RACE: "tests/core/generation/test_interleave.py",
-    ENGINE: "tests/core/test_engine.py",
+    PREFILL: "tests/core/test_engine.py",
     METHODS: "tests/core/test_engine.py",
     ANSWERING: "tests/core/decoding/test_sampled_text.py",
 }
@@ -202,12 +203,7 @@ MUTANTS = (
         "yield Pass(self._verifier, context.extended(tokens[:-1]), len(tokens) + 1)",
     ),
     # lookups
-    Mutant(
-        "a lookup is sure of another token",
-        LOOKUP,
-        ".scatter_(1, at, 1.0)",
-        ".scatter_(1, 0 * at, 1.0)",
-    ),
+    Mutant("a lookup is sure of another token", LOOKUP, ".scatter_(1, at, 1.0)", ".scatter_(1, 0 * at, 1.0)"),
     Mutant("a lookup doubts", LOOKUP, "(1, at, 1.0)", "(1, at, 0.5)"),
     Mutant(
         "a lookup proposes what it matched",
@@ -232,8 +228,8 @@ MUTANTS = (
     Mutant(
         "replaced one row too late",
         RETRIEVAL,
-        "self._copy_recent(layer, self._synced, exact)",
-        "self._copy_recent(layer, self._synced + 1, exact)",
+        "self._copy_recent(self._synced, exact)",
+        "self._copy_recent(self._synced + 1, exact)",
     ),
     Mutant(
         "a rewind keeps the chunks behind it",
@@ -288,10 +284,7 @@ MUTANTS = (
         "self._landmarks[layer][:, max(first - 1, 0) : max(first - 1, 0) + last - first] = ",
     ),
     Mutant(
-        "a rewind finds no remembered queries",
-        FULL,
-        "known = self._marks.get(length)",
-        "known = self._marks.get(-1)",
+        "a rewind finds no remembered queries", FULL, "known = self._marks.get(length)", "known = self._marks.get(-1)"
     ),
     Mutant(
         "overwritten queries count as known",
@@ -301,8 +294,8 @@ MUTANTS = (
     ),
     Mutant(
         "remembered queries outlive their tokens",
-        FULL,
-        "            del self._marks[mark]  # it belongs to forgotten tokens\n",
+        MARKS,
+        "            del self[mark]  # it belongs to forgotten tokens\n",
         "            pass\n",
     ),
     Mutant(
@@ -311,7 +304,7 @@ MUTANTS = (
         "start = min(max(self.first, length - num_queries), length)",
         "start = max(0, length - 1 - num_queries)",
     ),
-    Mutant("a lane's rows come back without its queries", FULL, "        self._queries.restore(suffix.queries)\n", ""),
+    Mutant("a lane's rows come back without its queries", FULL, "        self.queries.restore(suffix.queries)\n", ""),
     # answers, engine, race
     Mutant("a continued answer repeats its draws", ANSWERING, 'f"{seed} {num_written}"', 'f"{seed} {0 * num_written}"'),
     Mutant(
@@ -334,9 +327,9 @@ MUTANTS = (
     ),
     Mutant(
         "after an answer the caches keep what was not committed",
-        ENGINE,
-        "        self._seen = tokens[:length]\n        self.rewind(length)\n",
-        "        self._seen = tokens[:length]\n",
+        PREFILL,
+        "        self._seen = list(tokens[:length])\n        self.rewind(length)\n",
+        "        self._seen = list(tokens[:length])\n",
     ),
     Mutant(
         "comparison looks at the best two tokens",
@@ -352,22 +345,16 @@ MUTANTS = (
     ),
     Mutant(
         "overwritten queries are not asked again",
-        ENGINE,
-        "if reused > voting and not self._levels.full.can_choose(voting, total):",
-        "if reused > voting and not self._levels.full.can_choose(total, total):",
+        PREFILL,
+        "if reused > voting and not full.can_choose(voting, total):",
+        "if reused > voting and not full.can_choose(total, total):",
     ),
     Mutant("two lossy lanes share a cache", LEVELS, "lane=before[config.method])", "lane=0)"),
-    Mutant(
-        "a lane begins with the other lane's draft",
-        RACE,
-        "                model.cache.truncate(self._base)  # later rows may be another lane's\n",
-        "                pass\n",
-    ),
     Mutant(
         "lanes choose anew in every turn",
         RACE,
         "retry(lambda: decoder.put_back(held, self._base), lambda: None)",
-        "retry(lambda: decoder.resume(Context(self.answer.tokens)), lambda: None)",
+        'decoder.recover(__import__("core.caches.tokens").caches.tokens.Context(self.answer.tokens))',
     ),
     Mutant(
         "a lookup leaves out the draft's law",

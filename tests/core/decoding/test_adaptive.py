@@ -6,7 +6,6 @@ from core.decoding.adaptive import (
     RecentAcceptance,
     TableCost,
     best_gamma,
-    cost_per_token,
     expected_tokens,
 )
 from core.decoding.stats import LevelCounter
@@ -29,10 +28,6 @@ def test_better_acceptance_and_a_dearer_judge_make_rounds_longer() -> None:
     gammas = [best_gamma(a, 0.1, PassCost(1.0, 0.05), 24) for a in (0.3, 0.6, 0.9, 0.97)]
     assert gammas == sorted(gammas) and gammas[0] < gammas[-1]
     assert best_gamma(0.9, 0.1, PassCost(5.0, 0.05), 24) > best_gamma(0.9, 0.1, PassCost(0.3, 0.05), 24)
-
-
-def test_cost_per_token_without_guesses_is_the_judge() -> None:
-    assert cost_per_token(0.7, 0.1, PassCost(2.0, 0.1), 0) == pytest.approx(2.0)
 
 
 def test_acceptance_counts_only_what_was_tested() -> None:

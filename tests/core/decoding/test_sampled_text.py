@@ -23,7 +23,7 @@ from core.generation.decode_loop import sampler_behind
 from core.generation.events import Finished
 from tests.core.decoding.test_output_law import START, tables, verify_without_residual
 from tests.core.laws import LanguageModel, chi_square, counted, marginal, sequence_law
-from tests.core.toys import TableModel, random_prompt, tiny_engine
+from tests.core.toys import TableModel, last_event, random_prompt, tiny_engine
 
 RUNS = 250  # another temperature is noticed; wrong rules take `WRONG_RUNS` by level
 WRONG_RUNS = {1: 1200, 2: 300}
@@ -40,9 +40,7 @@ def write(
     engine: Engine, seed: int, num_tokens: int, method: str = "triforce", written: tuple[int, ...] = ()
 ) -> Finished:
     config = GenerationConfig(max_new_tokens=num_tokens, sampling=SAMPLING, speculation=SHAPE, method=method, seed=seed)
-    *_, finished = engine.generate(PROMPT, config, written=written)
-    assert isinstance(finished, Finished)
-    return finished
+    return last_event(engine.generate(PROMPT, config, written=written))
 
 
 @pytest.fixture(scope="module")

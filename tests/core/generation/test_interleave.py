@@ -11,7 +11,7 @@ from core.decoding.registry import METHODS
 from core.engine import Engine
 from core.generation import interleave
 from core.generation.events import Finished, LaneEvent, RoundDone
-from tests.core.toys import random_prompt, tiny_engine
+from tests.core.toys import last_event, random_prompt, tiny_engine
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 
@@ -41,8 +41,7 @@ def test_every_lane_writes_what_it_would_write_alone(length: int) -> None:
     prompt = random_prompt(length)
     _, finished = raced(engine, prompt, [config(method) for method in METHODS])
     for method, result in zip(METHODS, finished, strict=True):
-        *_, expected = alone.generate(prompt, config(method))
-        assert isinstance(expected, Finished)
+        expected = last_event(alone.generate(prompt, config(method)))
         assert result.token_ids == expected.token_ids, method
         assert result.exact == expected.exact and result.method == method
 
@@ -57,8 +56,7 @@ def test_lanes_of_the_same_caches_do_not_disturb_each_other() -> None:
     assert finished[0].token_ids != finished[2].token_ids
     assert finished[1].token_ids == finished[3].token_ids
     for configured, result in zip([plain[0], greedy[0], plain[1]], finished, strict=False):
-        *_, expected = tiny_engine(noise=0.05).generate(prompt, configured)
-        assert isinstance(expected, Finished)
+        expected = last_event(tiny_engine(noise=0.05).generate(prompt, configured))
         assert result.token_ids == expected.token_ids
 
 
@@ -70,8 +68,7 @@ def test_sampled_lanes_write_what_they_would_write_alone() -> None:
     _, finished = raced(tiny_engine(noise=0.05, budget=128), prompt, configs)
     assert len({result.token_ids for result in finished}) == len(methods)
     for configured, result in zip(configs, finished, strict=True):
-        *_, expected = tiny_engine(noise=0.05, budget=128).generate(prompt, configured)
-        assert isinstance(expected, Finished)
+        expected = last_event(tiny_engine(noise=0.05, budget=128).generate(prompt, configured))
         assert result.token_ids == expected.token_ids, configured.method
         assert result.stats.level2 == expected.stats.level2 and result.stats.level1 == expected.stats.level1
 
@@ -95,9 +92,8 @@ def test_a_lane_that_cannot_end_does_not_keep_the_others_from_it(monkeypatch: py
     assert sorted(ended) == ["autoregressive", "retrieval", "triforce"]
     assert engine.full_cache.length == len(prompt) - 1, "and the engine is where it should be"
     monkeypatch.undo()
-    *_, after = engine.generate(prompt, config("triforce", 30))
-    *_, expected = tiny_engine().generate(prompt, config("autoregressive", 30))
-    assert isinstance(after, Finished) and isinstance(expected, Finished)
+    after = last_event(engine.generate(prompt, config("triforce", 30)))
+    expected = last_event(tiny_engine().generate(prompt, config("autoregressive", 30)))
     assert after.token_ids == expected.token_ids
 
 
@@ -131,9 +127,8 @@ def test_cancelling_and_leaving_keep_the_engine_usable() -> None:
     for _ in range(8):
         next(left)
     left.close()  # type: ignore[attr-defined]
-    *_, after = engine.generate(prompt, config("triforce", 30))
-    *_, expected = tiny_engine().generate(prompt, config("autoregressive", 30))
-    assert isinstance(after, Finished) and isinstance(expected, Finished)
+    after = last_event(engine.generate(prompt, config("triforce", 30)))
+    expected = last_event(tiny_engine().generate(prompt, config("autoregressive", 30)))
     assert after.token_ids == expected.token_ids
 
 
@@ -148,5 +143,5 @@ def test_cancelling_while_reading_begins_no_lane() -> None:
     assert not any(isinstance(event, RoundDone) for event in events)
     assert all(event.token_ids == () for event in ended)
     assert engine.cached_prefix(prompt) < len(prompt) - 1, "only a part was read"
-    *_, after = engine.generate(prompt, config("autoregressive", 5))
-    assert isinstance(after, Finished) and len(after.token_ids) == 5
+    after = last_event(engine.generate(prompt, config("autoregressive", 5)))
+    assert len(after.token_ids) == 5

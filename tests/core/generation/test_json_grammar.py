@@ -18,6 +18,7 @@ from core.generation.events import Finished
 from core.generation.json_grammar import grammar_of
 from core.generation.text import ChatText
 from core.generation.thinking import CHANNELS
+from tests.core.toys import last_event
 from tests.thinkers import ALWAYS, TEMPLATE, THOUGHT, save_thinker, tokenizer
 
 pytest.importorskip("llguidance")
@@ -49,9 +50,7 @@ def prompt(engine: Engine) -> list[int]:
 
 def answered(engine: Engine, schema: Any, **settings: Any) -> Finished:
     config = GenerationConfig(json_schema=None if schema is None else json.dumps(schema), **settings)
-    *_, finished = engine.generate(prompt(engine), config)
-    assert isinstance(finished, Finished)
-    return finished
+    return last_event(engine.generate(prompt(engine), config))
 
 
 @pytest.mark.parametrize("method", METHODS[1:])
@@ -80,8 +79,7 @@ def test_both_methods_choose_alike(engine: Engine) -> None:
         )
         counts: Counter[str] = Counter()
         for seed in range(50):
-            *_, finished = engine.generate(prompt(engine), replace(config, seed=seed))
-            assert isinstance(finished, Finished)
+            finished = last_event(engine.generate(prompt(engine), replace(config, seed=seed)))
             counts[json.loads(finished.text)] += 1
         return counts
 
@@ -97,8 +95,8 @@ def test_both_methods_choose_alike(engine: Engine) -> None:
 def test_an_answer_that_has_begun_goes_on(engine: Engine) -> None:
     text, ids = engine.text, prompt(engine)
     config = GenerationConfig(json_schema=json.dumps(PERSON))
-    *_, finished = engine.generate(ids, config, written=text.encode('{"name": "Ida'))
-    assert isinstance(finished, Finished) and json.loads(finished.text)["name"].startswith("Ida")
+    finished = last_event(engine.generate(ids, config, written=text.encode('{"name": "Ida')))
+    assert json.loads(finished.text)["name"].startswith("Ida")
     with pytest.raises(BadGrammar, match="beginning of the answer"):
         list(engine.generate(ids, config, written=text.encode("Well, ")))
 

@@ -13,7 +13,7 @@ from core.config import MOST_GUESSES_OVER_LINK, MOST_QUERIES, GenerationConfig, 
 from core.engine import Engine
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished
-from tests.core.toys import random_prompt, tiny_engine, tiny_shape
+from tests.core.toys import last_event, random_prompt, tiny_engine, tiny_shape
 
 SHAPE = tiny_shape(layers=2, heads=4, kv_heads=2, dim=4)
 LONGEST = MOST_GUESSES_OVER_LINK + 1  # rows of a round's verification
@@ -76,9 +76,7 @@ def test_the_longest_round_is_short_for_every_store_and_fits_the_end_of_the_cont
 
 def answer(engine: Engine, prompt: list[int], tokens: int, **settings: object) -> Finished:
     config = GenerationConfig(max_new_tokens=tokens, speculation=LONG, **settings)  # type: ignore[arg-type]
-    *_, finished = engine.generate(prompt, config)
-    assert isinstance(finished, Finished)
-    return finished
+    return last_event(engine.generate(prompt, config))
 
 
 @pytest.mark.parametrize("cpu_attention_share", [None, pytest.param(0.5, marks=pytest.mark.slow)])

@@ -9,7 +9,7 @@ from core.engine import Engine
 from core.generation import decode_loop
 from core.generation.decode_loop import LONGEST_LOOP, LOOP_TIMES, LOOP_TOKENS, loops
 from core.generation.events import Finished
-from tests.core.toys import random_prompt, tiny_engine
+from tests.core.toys import last_event, random_prompt, tiny_engine
 
 
 def loops_by_counting(tokens: list[int]) -> bool:
@@ -40,9 +40,7 @@ def test_a_loop_is_a_piece_that_stands_there_often_enough(size: int) -> None:
 
 
 def answered(engine: Engine, prompt: list[int], config: GenerationConfig, written: list[int] | None = None) -> Finished:
-    *_, finished = engine.generate(prompt, config, written=written or [])
-    assert isinstance(finished, Finished)
-    return finished
+    return last_event(engine.generate(prompt, config, written=written or []))
 
 
 def test_every_method_ends_a_loop_at_the_same_token_and_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,8 @@ from core.generation.loaded import LoadedModels
 from core.generation.prefill import Prefill
 from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
-from core.models.loader import ModelDims
-from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan
-from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
+from tests.core.toys import CPU, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
 
 PLACES = {
     "resident": None,
@@ -192,9 +190,7 @@ def engine_reading_blocks(blocks: int, placement: PlacementWish = "offloaded") -
 
 
 def answer(engine: Engine, prompt: list[int], method: str = "triforce") -> Finished:
-    *_, finished = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=12))
-    assert isinstance(finished, Finished)
-    return finished
+    return last_event(engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=12)))
 
 
 @pytest.mark.parametrize(("placement", "blocks"), [("split", 400), ("offloaded", 200), ("offloaded", 2000)])
@@ -292,12 +288,3 @@ def test_short_readings_and_other_families_go_chunk_by_chunk(monkeypatch: pytest
     other = Engine(config, make_plan(target.dims, None, config, MACHINE), Letters(), LoadedModels(target=target))
     assert other.plan.prefill_block.value == 0 and "not called one by one" in other.plan.prefill_block.because
     list(other.read(random_prompt(900)))
-
-
-# -------------------- the plan
-
-GIB = 1 << 30
-LLAMA2_7B = ModelDims(
-    32, 32, 32, 128, 4096, 32000, 131072, 13_476_839_424, torch.float16, layerwise=True, intermediate_size=11008
-)
-GAMER = Machine("cpu", 16, 128 * GIB, 120 * GIB, (Gpu("RTX 4090", 24 * GIB, 23 * GIB),))

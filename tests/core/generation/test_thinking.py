@@ -8,6 +8,7 @@ from core.errors import InvalidSetting
 from core.generation.events import Finished, RoundDone
 from core.generation.text import ChatText, Turn
 from core.generation.thinking import CHANNELS, Channels, Part, Tags
+from tests.core.toys import last_event
 from tests.thinkers import ALWAYS, ANSWER, PLAIN, THOUGHT, save_thinker, tokenizer
 
 BOOK = "A book about lights. " * 20
@@ -67,8 +68,7 @@ def test_a_continued_answer_is_told_apart_again(thinker: TriForce) -> None:
     whole = thinker.answer(BOOK, "Who?", max_new_tokens=40)
     for cut in range(1, len(whole.token_ids)):
         config = thinker._config({"max_new_tokens": 40})
-        *_, end = thinker.engine.generate(prompt, config, written=whole.token_ids[:cut])
-        assert isinstance(end, Finished)
+        end = last_event(thinker.engine.generate(prompt, config, written=whole.token_ids[:cut]))
         assert (end.text, end.thought, end.token_ids) == (whole.text, whole.thought, whole.token_ids)
         assert end.stats.thought_tokens == max(0, whole.stats.thought_tokens - cut)
 
@@ -104,8 +104,7 @@ def test_a_text_goes_on_as_an_answer_where_the_template_opens_a_thought(tmp_path
     text = always.engine.text
     prompt, said = text.prompt(text.encode(BOOK), [Turn("Who?")]), text.encode("The light was dark and")
     config = always._config({"max_new_tokens": 4})
-    *_, end = always.engine.generate(text.thought_over(prompt, said), config, written=said)
-    assert isinstance(end, Finished)
+    end = last_event(always.engine.generate(text.thought_over(prompt, said), config, written=said))
     assert end.text.startswith("The light was dark and") and (end.thought, end.in_thought) == ("", False)
     whole = always.answer(BOOK, "Who?", max_new_tokens=40)
     assert text.thought_over(prompt, whole.token_ids) == prompt, "what was written ends the thought itself"

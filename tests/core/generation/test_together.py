@@ -10,10 +10,9 @@ import torch
 from core.caches.branch import BranchCache, BranchLayer
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
 from core.engine import Engine
-from core.generation.branches import MOST_TOGETHER
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 from core.generation.loaded import LoadedModels
-from core.generation.together import Question, in_order
+from core.generation.together import MOST_TOGETHER, Question, in_order
 from core.models import joined
 from core.models.weights import prepared
 from core.ops.backend import Backend
@@ -21,7 +20,7 @@ from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.native import KEYS_OF_A_SHARE
 from core.planning.plan import make_plan
-from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
+from tests.core.toys import CPU, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
 
 GREEDY = SamplingParams()
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95)
@@ -73,8 +72,7 @@ def questions(
 def alone(engine: Engine, asked: Sequence[Question]) -> list[Finished]:
     found = []
     for question in asked:
-        *_, finished = engine.generate(question.prompt_ids, question.config)
-        assert isinstance(finished, Finished)
+        finished = last_event(engine.generate(question.prompt_ids, question.config))
         found.append(finished)
     return found
 
@@ -192,8 +190,8 @@ def test_a_question_stopped_while_it_is_read_leaves_nothing_behind_what_all_shar
         if isinstance(one.event, Finished):
             found[one.lane] = one.event
     assert [found[number].token_ids for number in (0, 1)] == [expected[number].token_ids for number in (0, 1)]
-    *_, again = engine.generate(asked[2].prompt_ids, asked[2].config)
-    assert isinstance(again, Finished) and again.token_ids == expected[2].token_ids
+    again = last_event(engine.generate(asked[2].prompt_ids, asked[2].config))
+    assert again.token_ids == expected[2].token_ids
 
 
 def test_stopping_one_disturbs_no_other(engine: Engine) -> None:

@@ -156,7 +156,11 @@ def contents(engine: Engine) -> list[Tensor]:
     """Everything that the caches hold, and the newest queries."""
     full, found = engine._levels.full, []
     for layer in range(2):
-        found += [*full.rows(layer, 0, full.length), full.recent_queries(layer, 64), full.sampled_queries(layer)[0]]
+        found += [
+            *full.rows(layer, 0, full.length),
+            full.recent_queries(layer, 64),
+            full.queries.sampled(layer, full.length)[0],
+        ]
     found.append(full.landmarks(0, full.length // 8))
     rows = engine._levels.retrieval.fixed()
     found += [buffer[:, :, : rows.held] for buffer in (*rows.k, *rows.v)]

@@ -49,7 +49,6 @@ def load_nothing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], torch.device]:
         raise Loaded
 
     monkeypatch.setattr(LoadedPair, "load", load)
-    monkeypatch.setattr(LoadedPair, "load_shared", load)
     return lambda: seen[-1]
 
 

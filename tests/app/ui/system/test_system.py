@@ -182,10 +182,10 @@ def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
     book = write_book(tmp_path, f"{SECRET} was dark. " * 9, f"{SECRET}.txt")
     session_id = opened(worker, book)
     engine.enqueue(f"{SECRET} night.")
-    list(worker.answer(session_id, f"Why {SECRET}?", GenerationConfig()))
+    list(worker.answer(session_id, f"Why {SECRET}?", GenerationConfig(method="triforce")))
     for text in (f"{SECRET} was dark.", f"{SECRET} was light."):
         engine.enqueue(text)
-    race = raced(worker, session_id, [GenerationConfig(method="autoregressive"), GenerationConfig()])
+    race = raced(worker, session_id, [GenerationConfig(method="autoregressive"), GenerationConfig(method="triforce")])
     race.question = f"Why {SECRET}?"
     shown = drawn(worker, session_id)
     view, told = shown["system"], shown["report"]
