@@ -129,12 +129,12 @@ class Share:
 
     def held_chunks(self) -> list[Any]:
         """Numbers of the chunks in the retrieval cache, [L, H_kv, n], of this rank's heads."""
-        return self._retrieval.held_chunks().tolist()  # type: ignore[no-any-return]
+        return self._retrieval.held_chunks().tolist()
 
     def chunk_weights(self) -> list[Any]:
         """How much each chunk counted in the choice, [C], averaged over this rank's heads."""
         held = self._retrieval.held_chunks()
-        return chosen_weights(held, self._chooser.scores).tolist() if held.shape[2] else []  # type: ignore[no-any-return]
+        return chosen_weights(held, self._chooser.scores).tolist() if held.shape[2] else []
 
     def measure_link(self, size_bytes: int) -> float:
         """Bytes per second of a copy of this size from host memory; 0 where the device has no room to measure."""
