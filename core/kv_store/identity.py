@@ -25,7 +25,6 @@ from core.models.hub.store import weight_files
 
 # What transformers records in a configuration about itself and about its source.
 VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache")
-PIECE_BYTES = 8 << 20  # of a file, hashed at a time
 
 
 class Family(NamedTuple):
@@ -88,7 +87,8 @@ def weights_digest(module: nn.Module, known: Path | None) -> "Future[str]":
     if not files:
         digest.set_result(parameters_digest(module))
         return digest
-    stamp = json.dumps([[str(file.resolve()), *_stamp(file)] for file in files])
+    stamps = ((str(file.resolve()), file.stat()) for file in files)
+    stamp = json.dumps([[path, found.st_size, found.st_mtime_ns] for path, found in stamps])
     if (kept := _kept(known).get(stamp)) is not None:
         digest.set_result(kept)
     else:  # a program that ends does not wait for it
@@ -105,18 +105,10 @@ def _read(files: Sequence[Path], stamp: str, known: Path | None, digest: "Future
         digest.set_exception(error)
 
 
-def _stamp(file: Path) -> tuple[int, int]:
-    found = file.stat()
-    return found.st_size, found.st_mtime_ns
-
-
 def file_digest(file: Path) -> str:
     """SHA-256 of a file. Cost: reads it."""
-    found, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
     with file.open("rb", buffering=0) as stream:
-        while count := stream.readinto(piece):
-            found.update(piece[:count])
-    return found.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def parameters_digest(module: nn.Module) -> str:

@@ -5,7 +5,6 @@ prompt that is here comes back. Rows come back as they were computed. Tokens are
 taken for something else. Texts with a common beginning share its blocks. Runs on the engine's thread.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
+from core.caches.query_log import QUERY_LOG
 from core.caches.tokens import common_prefix
 from core.generation.decode_loop import LONGEST_ROUND
 from core.kv_store.engine_store import CacheOwner, Moving
@@ -22,20 +21,15 @@ from core.planning.hardware import free_memory_bytes
 LEAST_TOKENS = 64  # fewer are read as fast as they are copied
 WORTH_SHARE = 1 / 16  # of a text: if less of it would be lost, that end is read again when it is needed
 FREE_SHARE = 1 / 2  # of the memory that is free beside what the full cache may still touch
-BLOCK_TOKENS = 1024  # about; a multiple of what landmarks and samples need
+BLOCK_TOKENS = 1024
 HOST = torch.device("cpu")
 
 
 class Block(NamedTuple):
-    """Consecutive tokens of a text in host memory; per layer k, v [H_kv, n, D], landmarks and sampled queries."""
+    """Consecutive tokens of a text in host memory; per layer k, v [H_kv, n, D]."""
 
     size: int
     layers: list[tuple[Tensor, ...]]
-
-    @property
-    def nbytes(self) -> int:
-        """Host memory."""
-        return sum(part.nbytes for layer in self.layers for part in layer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,13 +38,8 @@ class Text:
 
     token_ids: list[int]
     blocks: list[Block]
-    queries: list[Tensor]  # the newest ones of each layer, [H, QUERY_LOG, D] in ring order
-    first_query: int  # the first token whose query is among them
-
-    @property
-    def nbytes(self) -> int:
-        """Host memory beside the blocks."""
-        return sum(ring.nbytes for ring in self.queries)
+    beside: list[tuple[Tensor, ...]]  # per layer landmarks, newest and sampled queries, as `FullCache.beside`
+    first_query: int  # the first token whose query is among the newest
 
 
 class Slots:
@@ -64,8 +53,6 @@ class Slots:
     def __init__(self, engine: CacheOwner, free_bytes: Callable[[], int] = free_memory_bytes) -> None:
         self._engine, self._free_bytes = engine, free_bytes
         self._texts: list[Text] = []
-        unit = math.lcm(engine.full_cache.chunk_size, QUERY_SAMPLE_STRIDE)
-        self._block = unit * max(1, BLOCK_TOKENS // unit)
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -125,32 +112,21 @@ class Slots:
             if known is not None:
                 self._used(known)
             return
-        blocks = known.blocks[: shared // self._block] if known is not None else []
-        first = len(blocks) * self._block
-        queries = [cache.beside(layer, 0)[1] for layer in range(cache.shape.num_layers)]
-        needed = (total - first) * (cache.shape.bytes_per_token * 9 // 8) + sum(ring.nbytes for ring in queries)
+        blocks = known.blocks[: shared // BLOCK_TOKENS] if known is not None else []
+        first, layers = len(blocks) * BLOCK_TOKENS, range(cache.shape.num_layers)
+        beside = [cache.beside(layer, total) for layer in layers]
+        needed = (total - first) * cache.shape.bytes_per_token + num_bytes(beside)
         if not self._make_room(needed, spared=[text for text in (spared, known) if text is not None]):
             return
-        rings = [ring.to(HOST, copy=True) for ring in queries]
-        for start in range(first, total, self._block):
-            blocks.append(self._copied(start, min(start + self._block, total)))
+        kept = [on_host(parts) for parts in beside]
+        for start in range(first, total, BLOCK_TOKENS):
+            stop = min(start + BLOCK_TOKENS, total)
+            blocks.append(Block(stop - start, [on_host(cache.rows(layer, start, stop)) for layer in layers]))
             yield Moving(start, total)
-        text = Text(token_ids, blocks, rings, cache.queries_start())
+        text = Text(token_ids, blocks, kept, cache.queries_start())
         beginnings = [one for one in self._texts if common_prefix(one.token_ids, token_ids) == len(one.token_ids)]
         self._texts = [one for one in self._texts if one is spared or one not in beginnings]
         self._texts.append(text)
-
-    def _copied(self, start: int, stop: int) -> Block:
-        cache, layers = self._engine.full_cache, []
-        for layer in range(cache.shape.num_layers):
-            landmarks, _, samples = cache.beside(layer, stop)
-            parts = (
-                *cache.rows(layer, start, stop),
-                landmarks[:, start // cache.chunk_size :],
-                samples[:, start // QUERY_SAMPLE_STRIDE :],
-            )
-            layers.append(tuple(part.to(HOST, copy=True).contiguous() for part in parts))
-        return Block(stop - start, layers)
 
     def _make_room(self, needed: int, spared: Sequence[Text]) -> bool:
         """Drop the longest unused texts until so many bytes have room. False: they never will; nothing is dropped."""
@@ -174,16 +150,14 @@ class Slots:
 
     def _restore(self, text: Text, length: int) -> Iterator[Moving]:
         with self._engine.refilled(text.token_ids[:length], logged=text.first_query + QUERY_LOG) as cache:
-            for layer, ring in enumerate(text.queries):
-                cache.beside(layer, length)[1].copy_(ring)
-            for block in text.blocks[: -(-length // self._block)]:
-                start, size = cache.length, min(block.size, length - cache.length)
-                for layer, (k, v, *beside) in enumerate(block.layers):
-                    landmarks, _, samples = cache.beside(layer, start + size)
-                    starts = (start // cache.chunk_size, start // QUERY_SAMPLE_STRIDE)
-                    for into, at, part in zip((landmarks, samples), starts, beside, strict=True):
-                        into[:, at:].copy_(part[:, : max(0, into.shape[1] - at)])
-                    cache.stage(layer, *(rows[None, :, :size].to(cache.shape.device) for rows in (k, v)))
+            for layer, kept in enumerate(text.beside):
+                for into, part in zip(cache.beside(layer, length), kept, strict=True):
+                    into.copy_(part[:, : into.shape[1]])
+            for block in text.blocks[: -(-length // BLOCK_TOKENS)]:
+                size = min(block.size, length - cache.length)
+                for layer, rows in enumerate(block.layers):
+                    k, v = (part[None, :, :size].to(cache.shape.device) for part in rows)
+                    cache.stage(layer, k, v)
                 cache.commit(size)
                 yield Moving(cache.length, length)
 
@@ -191,4 +165,14 @@ class Slots:
 def size_bytes(texts: Sequence[Text]) -> int:
     """Host memory of texts, blocks that they share counted once."""
     blocks = {id(block): block for text in texts for block in text.blocks}
-    return sum(block.nbytes for block in blocks.values()) + sum(text.nbytes for text in texts)
+    return sum(num_bytes(block.layers) for block in blocks.values()) + sum(num_bytes(text.beside) for text in texts)
+
+
+def num_bytes(layers: Sequence[tuple[Tensor, ...]]) -> int:
+    """Memory of each layer's tensors."""
+    return sum(part.nbytes for parts in layers for part in parts)
+
+
+def on_host(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Copies in host memory."""
+    return tuple(part.to(HOST, copy=True).contiguous() for part in parts)

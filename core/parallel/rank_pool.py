@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -29,9 +28,8 @@ from core.models.loader import NOTHING, LoadedModel, ModelDims
 from core.ops.backend import Backend
 from core.ops.link import LINK_BYTES
 from core.ops.threads import most_threads, set_most_threads
-from core.parallel.commands import CacheSizes, ChunkWeights, Feed, HeldChunks, MeasureLink, MeasureSharing, Order
 from core.parallel.group import PATIENCE, Group, RankLost, require_group
-from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
+from core.parallel.worker import Assignment, Failed, Order, work
 from core.planning.choices import Choice
 from core.planning.measured import SHARING_BYTES, Sharing
 from core.planning.plan import Plan
@@ -40,8 +38,35 @@ LAST_WORDS_SECONDS = 5.0  # time for a failing rank to say why, or to be seen de
 LEAVE_SECONDS = 2.0  # time for a rank to end by itself
 WATCH_SECONDS = 0.5
 
-Said = TypeVar("Said")
 Found = TypeVar("Found")
+
+
+class Watch:
+    """Frees rank 0 when a rank ends or a pass lasts too long: NCCL's kernels would wait for the rank for ever."""
+
+    def __init__(self) -> None:
+        self.noticed, self.over = threading.Event(), threading.Event()
+        self.begun: float | None = None  # of the running pass
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Around a pass, until the device has finished it."""
+        self.begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.begun = None
+
+    def run(self, sentinels: Sequence[int], abort: Callable[[], None]) -> None:
+        """Until `over`, or until something was noticed; in a thread of its own."""
+        while not self.over.is_set():
+            lost: Any = wait(sentinels, WATCH_SECONDS)
+            begun = self.begun
+            hangs = begun is not None and time.monotonic() - begun > PATIENCE.total_seconds()
+            if (lost or hangs) and not self.over.is_set():
+                self.noticed.set()
+                abort()
+                return
 
 
 class RankPool:
@@ -58,9 +83,9 @@ class RankPool:
         self._reports: dict[int, Failed] = {}
         self._lines: list[Connection] = []
         self._processes: list[BaseProcess] = []
-        self._done, self._noticed = threading.Event(), threading.Event()
-        self._threads_before = most_threads()
-        self._end = weakref.finalize(self, _end, self._processes, self._lines, self._done, assignment.meeting.parent)
+        self._watch, self._threads_before = Watch(), most_threads()
+        parts = self._processes, self._lines, self._watch, assignment.meeting.parent
+        self._end = weakref.finalize(self, _end, *parts)
         context = get_context("spawn")
         for rank in range(1, assignment.num_ranks):
             ours, theirs = context.Pipe()
@@ -69,32 +94,14 @@ class RankPool:
             theirs.close()  # so that the connection closes when the process ends
             self._lines.append(ours)
             self._processes.append(process)
-        self._hear(Here)
+        self.hear()
         try:
             self.group = Group(assignment.meeting, 0, assignment.num_ranks, assignment.device)
         except RankLost as error:
-            raise self._lost() from error
+            raise self._lose() from error
         set_most_threads(assignment.num_threads)
         sentinels = [process.sentinel for process in self._processes]
-        self._passes = PassClock()
-        watch = partial(watch_ranks, sentinels, self._noticed, self._done, self.group.abort, self._passes)
-        threading.Thread(target=watch, name="ranks", daemon=True).start()
-
-    @classmethod
-    def load(cls, assignment: Assignment, backend: Backend) -> "tuple[RankPool, LoadedModel]":
-        """Start the processes and load all shares at the same time, rank 0's here.
-
-        Raises:
-            WorkerLost: a process did not start. DamagedAssets, UnsupportedModel: see `load_model`.
-        """
-        ranks = cls(assignment)
-        try:
-            model = assignment.load(ranks.group, backend)
-            ranks._hear(Loaded)
-        except BaseException:
-            ranks.close()
-            raise
-        return ranks, model
+        threading.Thread(target=self._watch.run, args=(sentinels, self.group.abort), name="ranks", daemon=True).start()
 
     # -------------------- telling
 
@@ -106,7 +113,7 @@ class RankPool:
             for line in self._lines:
                 line.send(order)
         except OSError:
-            self._failure = self._lost()
+            self._lose()
 
     @contextmanager
     def leading(self, model: str, start: int, tokens: Sequence[int]) -> Iterator[None]:
@@ -115,20 +122,19 @@ class RankPool:
         Raises:
             WorkerLost: a rank is gone, before the pass or in it.
         """
-        self.tell(Feed(model, start, tuple(tokens)))
+        self.tell(Order("feed", (model, start, tuple(tokens))))
         self._check()
         try:
             if self.device.type != "cuda":  # gloo itself gives up on a rank that hangs
                 yield
             else:
-                with self._passes.running():
+                with self._watch.passing():
                     yield
                     torch.cuda.current_stream(self.device).synchronize()
-                if self._noticed.is_set():
+                if self._watch.noticed.is_set():
                     raise RankLost("was aborted")  # results after that would be junk
         except RankLost as error:
-            self._failure = self._lost()
-            raise self._failure from error
+            raise self._lose() from error
         except BaseException as error:  # the other ranks are still in the middle of this pass
             self._failure = WorkerLost(0, self.num_ranks, f"left a pass ({type(error).__name__})")
             self.close()
@@ -144,11 +150,13 @@ class RankPool:
 
     def held_chunks(self, own: Tensor) -> Tensor:
         """Chunk numbers of all heads, [L, H_kv, n]; rank 0's own first."""
-        return torch.cat([own, *self._ask(HeldChunks(), own)], 1)
+        others = self._answers(Order("held_chunks"), lambda: None)[1]
+        return torch.cat([own, *(torch.tensor(said, dtype=own.dtype, device=own.device) for said in others)], 1)
 
     def chunk_weights(self, own: Tensor) -> Tensor:
         """Weights [C] averaged over all heads, including rank 0's own."""
-        return torch.stack([own, *self._ask(ChunkWeights(), own)]).mean(0)
+        others = self._answers(Order("chunk_weights"), lambda: None)[1]
+        return torch.stack([own, *(torch.tensor(said, dtype=own.dtype, device=own.device) for said in others)]).mean(0)
 
     def link(self, own: Callable[[], Choice[float]], size_bytes: int = LINK_BYTES) -> Choice[float]:
         """The slowest of all ranks' links, measured at the same time by copies of one size; `own` measures rank 0's.
@@ -156,9 +164,14 @@ class RankPool:
         Raises:
             Whatever `own` raises.
         """
-        mine, others = self._measured(MeasureLink(size_bytes), own)
-        rates = [rate for (rate,) in others]
-        return slowest_link(mine, rates, "GPU" if self.device.type == "cuda" else "process")
+        mine, others = self._answers(Order("measure_link", (size_bytes,)), own)
+        rates = [mine.value, *others]
+        each = ", ".join(
+            f"rank {rank} {rate / 1e9:.1f} GB/s" if rate else f"rank {rank} not measured"
+            for rank, rate in enumerate(rates)
+        )
+        because = f"{mine.because}; measured at the same time, the slowest limits a pass: {each}"
+        return Choice(min(filter(None, rates)), because)
 
     def sharing(self, own: Callable[[], Sharing], size_bytes: int = SHARING_BYTES) -> Sharing:
         """The slowest link and the slowest part of the host, all measured at the same time; `own` measures rank 0's.
@@ -166,54 +179,51 @@ class RankPool:
         Raises:
             Whatever `own` raises.
         """
-        mine, others = self._measured(MeasureSharing(size_bytes), own)
+        mine, others = self._answers(Order("measure_sharing", (size_bytes,)), own)
         link, host = (max(seconds) for seconds in zip(mine, *others, strict=True))
         return Sharing(link, host)
 
-    def _measured(self, order: Order, own: Callable[[], Found]) -> tuple[Found, list[list[float]]]:
-        """Measurements of rank 0 and of the others, taken at the same time; all are received even if `own` raises."""
+    def _answers(self, order: Order, own: Callable[[], Found]) -> tuple[Found, list[Any]]:
+        """Rank 0's answer and the others', found at the same time; all are received even if `own` raises."""
         self.tell(order)
         self._check()
         try:
             mine = own()
         finally:
-            others = [said.values for said in self._hear(Reply)]
+            others = self.hear()
         return mine, others
 
-    def _ask(self, order: Order, like: Tensor) -> list[Tensor]:
-        self.tell(order)
-        self._check()
-        return [torch.tensor(said.values, dtype=like.dtype, device=like.device) for said in self._hear(Reply)]
+    def hear(self) -> list[Any]:
+        """Receive one message from every rank.
 
-    def _hear(self, kind: type[Said]) -> list[Said]:
-        """Receive one message from every rank, all of one kind."""
+        Raises:
+            WorkerLost: a rank has failed instead.
+        """
         heard = []
         for rank, (line, process) in enumerate(zip(self._lines, self._processes, strict=True), 1):
             wait([line, process.sentinel])
             try:
                 said = line.recv()
             except (EOFError, OSError):
-                said = None
+                raise self._lose() from None
             if isinstance(said, Failed):
                 self._reports[rank] = said
-            if not isinstance(said, kind):
-                self._failure = self._lost()
-                raise self._failure
+                raise self._lose()
             heard.append(said)
         return heard
 
     # -------------------- losing
 
-    def _lost(self) -> WorkerLost:
+    def _lose(self) -> WorkerLost:
         """Find out which rank was lost and why, and end the others."""
         until = time.monotonic() + LAST_WORDS_SECONDS
         while (cause := self._cause()) is None and time.monotonic() < until:
             time.sleep(0.02)
         self.close()
-        rank, reason = cause or next(
-            ((rank, said.reason) for rank, said in self._reports.items()), (1, "does not answer")
-        )
-        return WorkerLost(rank, self.num_ranks, reason)
+        reports = [(rank, said.reason) for rank, said in self._reports.items()]
+        rank, reason = cause or (*reports, (1, "does not answer"))[0]
+        self._failure = WorkerLost(rank, self.num_ranks, reason)
+        return self._failure
 
     def _cause(self) -> tuple[int, str] | None:
         """The rank that failed first: one that reports it, or one that died silently."""
@@ -241,57 +251,8 @@ class RankPool:
         self._end()
 
 
-def slowest_link(own: Choice[float], others: Sequence[float], which: str) -> Choice[float]:
-    """The slowest of several links, which a pass waits for; links of 0 bytes per second could not be measured."""
-    rates = [own.value, *others]
-    each = ", ".join(
-        f"{which} {rank} {rate / 1e9:.1f} GB/s" if rate else f"{which} {rank} not measured"
-        for rank, rate in enumerate(rates)
-    )
-    because = f"{own.because}; measured at the same time, the slowest limits a pass: {each}"
-    return Choice(min(filter(None, rates)), because)
-
-
-class PassClock:
-    """How long rank 0's pass has been running, for another thread than the one that runs passes."""
-
-    def __init__(self) -> None:
-        self._begun: float | None = None
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Around a pass, until the device has finished it."""
-        self._begun = time.monotonic()
-        try:
-            yield
-        finally:
-            self._begun = None
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of the running pass; 0 between passes."""
-        begun = self._begun
-        return 0.0 if begun is None else time.monotonic() - begun
-
-
-def watch_ranks(
-    sentinels: Sequence[int],
-    noticed: threading.Event,
-    done: threading.Event,
-    abort: Callable[[], None],
-    passes: PassClock,
-) -> None:
-    """Wait until a process ends, a pass lasts too long or `done` is set; then free processes that wait for others."""
-    while not done.is_set():
-        lost = wait(sentinels, WATCH_SECONDS) or passes.seconds > PATIENCE.total_seconds()
-        if lost and not done.is_set():
-            noticed.set()
-            abort()
-            return
-
-
-def _end(processes: Sequence[BaseProcess], lines: Sequence[Connection], done: threading.Event, meeting: Path) -> None:
-    done.set()
+def _end(processes: Sequence[BaseProcess], lines: Sequence[Connection], watch: Watch, meeting: Path) -> None:
+    watch.over.set()
     for line in lines:
         line.close()
     until = time.monotonic() + LEAVE_SECONDS
@@ -312,13 +273,15 @@ def load_shared(
     offload: Offload | None = None,
     overrides: Mapping[str, Any] = NOTHING,
 ) -> tuple[RankPool, LoadedModel]:
-    """Load a target over `config.num_gpus` ranks; `dims` and `plan` are those of one share.
+    """Load a target over `config.num_gpus` ranks at the same time, rank 0's share here.
 
+    Args:
+        dims, plan: of one share.
     Raises:
-        WorkerLost, DamagedAssets, UnsupportedModel: see `RankPool.load`. InvalidSetting: torch cannot do it here.
+        WorkerLost: a process did not start. InvalidSetting: torch cannot do it here. DamagedAssets, UnsupportedModel:
+            see `load_model`.
     """
     require_group(plan.device.value)
-    possible = min(dims.max_context, plan.most_context)
     assignment = Assignment(
         num_ranks=config.num_gpus,
         meeting=Path(tempfile.mkdtemp(prefix="triforce-ranks-")) / "ranks",
@@ -329,6 +292,16 @@ def load_shared(
         device_type=plan.device.value,
         backend=backend.name,
         num_threads=max(1, most_threads() // config.num_gpus),
-        sizes=CacheSizes(context=plan.context.value, possible=possible, retrieval=config.retrieval, offload=offload),
+        context=plan.context.value,
+        possible=min(dims.max_context, plan.most_context),
+        retrieval=config.retrieval,
+        offload=offload,
     )
-    return RankPool.load(assignment, backend)
+    ranks = RankPool(assignment)
+    try:
+        model = assignment.load(ranks.group, backend)
+        ranks.hear()
+    except BaseException:
+        ranks.close()
+        raise
+    return ranks, model

@@ -1,24 +1,47 @@
-"""A rank other than 0: a process that loads its share of the target and carries out rank 0's orders."""
+"""A rank other than 0: a process that loads its share of the target and carries out rank 0's orders, in their order.
 
+An order names a method of `Share`, which does on this rank's share what rank 0 did on its own.
+It sends None when it has started and when its share is loaded, then what orders return, and `Failed` at its end.
+"""
+
+import math
 import os
 import signal
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
+from core.caches.policies import LOSSY_POLICIES, chosen_weights, needs_landmarks, selection_policy
+from core.caches.retrieval import RetrievalCache
+from core.config import RetrievalConfig
 from core.errors import CoreError
+from core.models.cached_model import CachedModel
 from core.models.loader import LoadedModel, ModelDims
 from core.models.weights import load_model
 from core.ops.backend import Backend, backend_named
-from core.parallel.commands import CacheSizes, Order, Share
+from core.ops.link import link_rate
 from core.parallel.group import Group, RankLost
 from core.parallel.shard import cut
+from core.planning.measured import measure_sharing
+
+
+class Order(NamedTuple):
+    """Work for every rank; it can be sent."""
+
+    method: str  # of `Share`
+    arguments: tuple[Any, ...] = ()
+
+
+Tell = Callable[[Order], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +58,10 @@ class Assignment:
     device_type: str  # "cuda": GPU number `rank`
     backend: str
     num_threads: int
-    sizes: CacheSizes
+    context: int  # tokens; rank 0 makes its own caches of the same sizes
+    possible: int
+    retrieval: RetrievalConfig
+    offload: Offload | None
 
     @property
     def device(self) -> torch.device:
@@ -48,21 +74,83 @@ class Assignment:
         return load_model(self.folder, self.dims, self.dtype, self.device, backend, divide, self.overrides)
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
-    """The process has started and will connect to the others."""
+class Share:
+    """One rank's model and caches, which carry out rank 0's orders.
 
+    What a method returns is sent to rank 0, unless it is None.
+    """
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The share is in memory."""
+    def __init__(self, assignment: Assignment, model: LoadedModel, backend: Backend) -> None:
+        self._model, self._config = model, assignment.retrieval
+        self.full = FullCache(
+            model.shape,
+            assignment.context,
+            self._config.chunk_size,
+            possible=assignment.possible,
+            backend=backend,
+            offload=assignment.offload,
+            landmarks=needs_landmarks(self._config),
+        )
+        self._chooser = selection_policy(self.full, self._config)
+        self._retrieval = RetrievalCache(self.full, self._chooser)
+        self._aside: dict[int, Any] = {}  # what caches have set aside, by rank 0's numbers
+        self._models = {
+            "full": self._make_model("full", self.full),
+            "retrieval": self._make_model("retrieval", self._retrieval),
+        }
 
+    def _make_model(self, name: str, cache: FullCache | RetrievalCache) -> CachedModel:
+        return CachedModel(name, self._model.module, cache, self._model.shape.device)
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The result of an order: a tensor, as nested lists."""
+    def _named(self, name: str) -> CachedModel:
+        """The model and cache that rank 0 calls by this name; lossy ones are made at their first use."""
+        if name not in self._models:
+            method = name.partition("-")[0]  # a second lane's name has a number
+            policy = LOSSY_POLICIES[method](self.full, self._config)
+            self._models[name] = self._make_model(name, RetrievalCache(self.full, policy))
+        return self._models[name]
 
-    values: list[Any]
+    def feed(self, model: str, start: int, tokens: Sequence[int]) -> None:
+        """One pass; the ranks sum their results on the way. Only rank 0 uses the logits."""
+        self._named(model).feed_tokens(tokens, start, 1)
+
+    def change(self, model: str, method: str, *arguments: Any) -> None:
+        """Call a method of a model's cache."""
+        getattr(self._named(model).cache, method)(*arguments)
+
+    def set_aside(self, model: str, method: str, number: int, *arguments: Any) -> None:
+        """Keep what a method of a model's cache returns, under a number."""
+        self._aside[number] = getattr(self._named(model).cache, method)(*arguments)
+
+    def give_back(self, model: str, method: str, number: int, *arguments: Any) -> None:
+        """Give what was kept under a number to a method of a model's cache."""
+        getattr(self._named(model).cache, method)(self._aside.pop(number), *arguments)
+
+    # -------------------- answers
+
+    def held_chunks(self) -> list[Any]:
+        """Numbers of the chunks in the retrieval cache, [L, H_kv, n], of this rank's heads."""
+        return self._retrieval.held_chunks().tolist()
+
+    def chunk_weights(self) -> list[Any]:
+        """How much each chunk counted in the choice, [C], averaged over this rank's heads."""
+        held = self._retrieval.held_chunks()
+        return chosen_weights(held, self._chooser.scores).tolist() if held.shape[2] else []
+
+    def measure_link(self, size_bytes: int) -> float:
+        """Bytes per second of a copy of this size from host memory; 0 where the device has no room to measure."""
+        try:
+            return link_rate(self.full.shape.device, size_bytes)[0]
+        except torch.OutOfMemoryError:
+            return 0.0
+
+    def measure_sharing(self, size_bytes: int) -> tuple[float, float]:
+        """The numbers of `Sharing`; the host's is infinite where the device has no room to measure."""
+        shape, piece = self.full.shape, self.full.host_memory[0].rows.shape[1:]
+        try:
+            return measure_sharing(piece, shape.num_heads, self.full.chunk_size, shape.dtype, shape.device, size_bytes)
+        except torch.OutOfMemoryError:
+            return 0.0, math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +185,15 @@ def _obey(assignment: Assignment, line: Connection) -> None:
         torch.cuda.set_device(assignment.device)
     torch.set_num_threads(assignment.num_threads)
     backend = backend_named(assignment.backend, assignment.device, assignment.dtype)
-    line.send(Here())
+    line.send(None)  # it will connect to the others
     group = Group(assignment.meeting, assignment.rank, assignment.num_ranks, assignment.device)
-    share = Share(assignment.load(group, backend), assignment.sizes, backend)
-    line.send(Loaded())
+    share = Share(assignment, assignment.load(group, backend), backend)
+    line.send(None)  # the share is in memory
     while True:
         order: Order = line.recv()
-        reply = order.carry_out(share)
+        reply = getattr(share, order.method)(*order.arguments)
         if reply is not None:
-            line.send(Reply(reply.tolist()))
+            line.send(reply)
 
 
 def _report(line: Connection, failed: Failed) -> None:

@@ -16,7 +16,7 @@ from core.decoding.adaptive import PassCost, best_gamma, cost_per_token
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.planning.choices import Choice, choose_most_guesses
-from core.planning.devices import Bandwidths, Rig, RowCosts
+from core.planning.devices import Bandwidths, Rig
 from core.planning.hardware import resolve_device
 from core.planning.measured import PROCESSOR, measure_bandwidth, measure_link
 from core.planning.plan import Plan
@@ -129,18 +129,13 @@ def heads_of(shape: KVShape) -> tuple[int, int]:
     return shape.kv_dtype.itemsize, max(1, shape.num_heads // max(1, shape.num_kv_heads))
 
 
-def fixed_seconds(device: str, num_layers: int) -> float:
-    """Seconds of a pass that depend neither on what it reads nor on its rows."""
-    return LAYER_OVERHEAD[device] * num_layers
-
-
 def pass_cost(device: str, reads: PassReads, rates: Bandwidths) -> PassCost:
     """Fixed cost, plus the slowest of three that run in parallel: device, link and host.
 
     Further rows make the device's part longer: products by a share of their weights, attention by their query heads.
     The link carries the same bytes whatever the rows. A processor has no link and reads everything itself.
     """
-    fixed, weights = fixed_seconds(device, reads.layers), reads.weights / rates.memory.value
+    fixed, weights = LAYER_OVERHEAD[device] * reads.layers, reads.weights / rates.memory.value
     kv = reads.kv + (0 if rates.link else reads.link) + (0 if rates.host else reads.host)
     numbers = kv / reads.number_bytes
     attending = numbers * rates.rows.attended * reads.group
@@ -324,18 +319,3 @@ def predict_reads(device: str, context: int, reads: Reads, rates: Bandwidths, ac
         gamma1=gamma1,
         gamma2=gamma2,
     )
-
-
-def bandwidth_of(
-    device: str, each: PassReads, rows: RowCosts, num_passes: int, bytes_read: int, seconds: float
-) -> float | None:
-    """Bytes per second that passes of one row read, without their other costs; None if it cannot be computed.
-
-    Args:
-        each: what one pass reads, without keys and values.
-        bytes_read: by all passes.
-    """
-    numbers = max(0, bytes_read - num_passes * (each.weights + round(each.experts * each.used))) / each.number_bytes
-    computing = numbers * (rows.number + rows.attended * each.group)
-    reading = seconds - num_passes * fixed_seconds(device, each.layers) - computing
-    return bytes_read / reading if num_passes and reading > 0 else None

@@ -194,25 +194,20 @@ def _group_limits() -> list[tuple[int, int]]:
                 break
             limit = _group_figure(group / names[0])
             if limit is not None:
-                used = (_group_figure(group / names[1]) or 0) - _reclaimable(group / "memory.stat", names[2])
-                limits.append((limit, max(0, used)))
+                reclaimable = _group_figure(group / "memory.stat", names[2]) or 0
+                limits.append((limit, max(0, (_group_figure(group / names[1]) or 0) - reclaimable)))
     return limits
 
 
-def _group_figure(file: Path) -> int | None:
+def _group_figure(file: Path, row: str = "") -> int | None:
+    """The number in a file of a group, or in its row of this name; None: there is none, or no limit ("max")."""
     try:
-        text = file.read_text(encoding="ascii").strip()
+        lines = file.read_text(encoding="ascii").splitlines()
     except OSError:  # the top has no limit, and a container cannot see the levels above it
         return None
-    return int(text) if text.isdecimal() else None  # "max"
-
-
-def _reclaimable(file: Path, name: str) -> int:
-    try:
-        rows = dict(line.split(" ", 1) for line in file.read_text(encoding="ascii").splitlines() if " " in line)
-    except OSError:
-        return 0
-    return int(rows.get(name, 0))
+    figures = {name: figure for name, _, figure in (line.rpartition(" ") for line in lines)}
+    figure = figures.get(row, "").strip()
+    return int(figure) if figure.isdecimal() else None
 
 
 def free_memory_bytes() -> int:

@@ -21,9 +21,10 @@ from core.engine import Engine
 from core.errors import WorkerLost
 from core.generation import interleave
 from core.generation.events import Finished, RoundDone
-from core.parallel.commands import LetHostAttend, Select
 from core.parallel.leader_caches import LedFullCache
 from core.parallel.rank_pool import RankPool
+from core.parallel.worker import Order
+from core.planning.choices import Choice
 from core.planning.measured import Sharing
 from tests.core.parallel.test_shard import LOGIT_TOLERANCE
 from tests.core.parallel.toys import NOISE, shared_engine
@@ -33,11 +34,8 @@ FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 SOON_SECONDS = 20.0  # a machine that is busy included
 
 
-class Shortage:
-    """No room to measure."""
-
-    def __call__(self) -> NoReturn:
-        raise torch.OutOfMemoryError
+def no_room() -> NoReturn:
+    raise torch.OutOfMemoryError
 
 
 def engines(
@@ -89,39 +87,32 @@ def test_greedy_text_of_every_method_is_that_of_one_process(gqa: tuple[Engine, E
     assert ours.stats.level2 == theirs.stats.level2, "the same guesses, the same verdicts"
 
 
-def test_round_shapes_from_measured_times_leave_the_text_as_it_is(gqa: tuple[Engine, Engine, RankPool]) -> None:
-    shared, alone, _ = gqa
-    prompt = random_prompt(300)
-    adaptive = answer(shared, prompt, speculation=SpeculationConfig())
-    assert adaptive.token_ids == answer(alone, prompt, method="autoregressive").token_ids
-
-
-def test_a_seed_draws_the_same_text_as_in_one_process(gqa: tuple[Engine, Engine, RankPool]) -> None:
+def test_measured_round_shapes_and_a_seed_s_draws_are_those_of_one_process(
+    gqa: tuple[Engine, Engine, RankPool],
+) -> None:
     shared, alone, _ = gqa
     prompt, hot = random_prompt(300), SamplingParams(temperature=0.8)
+    adaptive = answer(shared, prompt, speculation=SpeculationConfig()).token_ids
+    assert adaptive == answer(alone, prompt, method="autoregressive").token_ids
     texts = [answer(engine, prompt, sampling=hot, seed=5).token_ids for engine in (shared, alone)]
-    assert texts[0] == texts[1] != answer(shared, prompt).token_ids
+    assert texts[0] == texts[1] != adaptive
 
 
-def test_a_second_turn_reads_only_what_is_new(gqa: tuple[Engine, Engine, RankPool]) -> None:
-    shared, alone, _ = gqa
-    prompt, question = random_prompt(300, 7), random_prompt(15, 2)
-    first = answer(shared, prompt)
-    second = [*prompt, *first.token_ids, *question]
-    ours = answer(shared, second)
-    assert ours.reused_tokens >= len(prompt) + len(first.token_ids) - 1
-    assert ours.token_ids == answer(alone, second).token_ids
-
-
-def test_after_a_cancelled_answer_the_ranks_still_agree(gqa: tuple[Engine, Engine, RankPool]) -> None:
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_second_turn_reads_only_what_is_new_also_behind_a_cancelled_answer(
+    gqa: tuple[Engine, Engine, RankPool], cancelled: bool
+) -> None:
     shared, alone, _ = gqa
     prompt = random_prompt(300, 8)
     events = shared.generate(prompt, GenerationConfig(max_new_tokens=16, speculation=FIXED))
     begun = next(event for event in events if isinstance(event, RoundDone))
+    rest = [] if cancelled else [event for event in events if isinstance(event, RoundDone)]
     events.close()  # type: ignore[attr-defined]
-    again = [*prompt, *(record.token_id for record in begun.tokens), *random_prompt(5, 3)]
-    ours = answer(shared, again)
-    assert ours.reused_tokens >= len(prompt) and ours.token_ids == answer(alone, again).token_ids
+    written = [record.token_id for event in (begun, *rest) for record in event.tokens]
+    second = [*prompt, *written, *random_prompt(5, 3)]
+    ours = answer(shared, second)
+    assert ours.reused_tokens >= len(prompt) + (0 if cancelled else len(written) - 1)
+    assert ours.token_ids == answer(alone, second).token_ids
 
 
 def test_lanes_of_a_race_write_what_they_write_in_one_process(
@@ -135,7 +126,9 @@ def test_lanes_of_a_race_write_what_they_write_in_one_process(
     for number, config in enumerate(configs):
         *_, expected = alone.generate(prompt, config)
         assert isinstance(expected, Finished) and ended[number].token_ids == expected.token_ids
-    assert isinstance(shared._levels.full, LedFullCache) and not shared._levels.full._aside, "no lane's rows are kept"
+    assert isinstance(shared._levels.full, LedFullCache) and not shared._levels.full.leader.aside, (
+        "no lane's rows are kept"
+    )
 
 
 def test_chunks_of_all_ranks_are_shown(gqa: tuple[Engine, Engine, RankPool]) -> None:
@@ -161,10 +154,12 @@ def test_every_process_counts_what_a_verification_attends_to(mha: tuple[Engine, 
 
 def test_every_process_measures_how_link_and_host_share(mha: tuple[Engine, Engine, RankPool]) -> None:
     _, _, ranks = mha
+    link = ranks.link(lambda: Choice(1e15, "mine"), 1 << 20)
+    assert 0 < link.value < 1e15 and "rank 1" in link.because, "the slowest limits a pass"
     found = ranks.sharing(lambda: Sharing(1e-9, 1e-9), 1 << 20)
     assert all(1e-8 < seconds < 1 for seconds in found), "another process's"
     with pytest.raises(torch.OutOfMemoryError):
-        ranks.sharing(Shortage(), 1 << 20)
+        ranks.sharing(no_room, 1 << 20)
     assert ranks.sharing(lambda: Sharing(1e9, 1e9), 1 << 20) == (1e9, 1e9), "nobody's answer is left over"
 
 
@@ -174,12 +169,12 @@ def test_each_process_s_part_of_the_host_attends_to_a_share_of_its_blocks(
     shared, alone, _ = mha
     full, told, prompt = shared._levels.full, [], random_prompt(500, 11)
     assert isinstance(full, LedFullCache)
-    tell = full._tell
-    monkeypatch.setattr(full, "_tell", lambda order: (told.append(order), tell(order)))
+    tell = full.leader._tell
+    monkeypatch.setattr(full.leader, "_tell", lambda order: (told.append(order), tell(order)))
     carried = answer(shared, prompt).stats.link_bytes
     full.let_host_attend(0.5)
     found = answer(shared, prompt)
-    assert LetHostAttend(0.5) in told and 0 < found.stats.link_bytes < carried
+    assert Order("change", ("full", "let_host_attend", 0.5)) in told and 0 < found.stats.link_bytes < carried
     assert found.token_ids == answer(alone, prompt).token_ids
     full.let_host_attend(0.0)
 
@@ -193,9 +188,9 @@ def ended(ranks: RankPool) -> bool:
 
 def test_a_process_that_raises_ends_the_run_with_its_reason(gqa: tuple[Engine, Engine, RankPool]) -> None:
     shared, _, ranks = gqa
-    ranks.tell(Select("full"))  # a bug of ours, as it were: the full cache selects nothing
+    ranks.tell(Order("change", ("full", "select")))  # a bug of ours, as it were: the full cache selects nothing
     started = time.monotonic()
-    with pytest.raises(WorkerLost, match=r"Process 2 of 2 failed \(AssertionError: full selects nothing\)"):
+    with pytest.raises(WorkerLost, match=r"Process 2 of 2 failed \(AttributeError: .*select"):
         answer(shared, random_prompt(50, 11))
     assert time.monotonic() - started < SOON_SECONDS and ended(ranks)
 

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,66 +10,48 @@ import pytest
 from core.errors import InvalidSetting
 from core.parallel import group
 from core.parallel.group import PATIENCE
-from core.parallel.rank_pool import PassClock, watch_ranks
+from core.parallel.rank_pool import Watch
 
 
-class Pass(PassClock):
-    """Runs for so long."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    @property
-    def seconds(self) -> float:
-        return self._seconds
-
-
-def watched(*, lost: bool, done: bool, passed: float = 0.0) -> tuple[int, bool]:
-    """How often the group was aborted, and whether the loss was noticed; `passed`: seconds that a pass has taken."""
+@pytest.mark.parametrize(
+    ("lost", "over", "passed", "aborts"),
+    [
+        (True, False, None, 1),  # whoever waits for a lost rank wakes up
+        (True, True, None, 0),  # ranks that end when all is done
+        (False, True, 1.1, 0),
+        (False, False, None, 0),
+        (False, False, 0.9, 0),
+        (False, False, 1.1, 1),  # a rank that is there and does not answer
+    ],
+)
+def test_a_lost_rank_and_a_pass_that_hangs_wake_up_whoever_waits(
+    lost: bool, over: bool, passed: float | None, aborts: int
+) -> None:
+    """`passed`: how long a pass has been running, as a share of our patience."""
     sentinel, process = os.pipe()
-    noticed, over, aborts = threading.Event(), threading.Event(), []
-    if done:
-        over.set()
+    watch, seen = Watch(), []
+    watch.begun = None if passed is None else time.monotonic() - passed * PATIENCE.total_seconds()
+    if over:
+        watch.over.set()
     if lost:
         os.close(process)
-    thread = threading.Thread(
-        target=watch_ranks, args=([sentinel], noticed, over, lambda: aborts.append(1), Pass(passed))
-    )
+    thread = threading.Thread(target=watch.run, args=([sentinel], lambda: seen.append(1)))
     thread.start()
-    if not lost:
-        thread.join(60 if passed > PATIENCE.total_seconds() else 0.1)
-        over.set()
+    thread.join(60 if aborts or over else 0.1)
+    watch.over.set()
     thread.join(10)
-    assert not thread.is_alive()
+    assert not thread.is_alive() and (len(seen), watch.noticed.is_set()) == (aborts, bool(aborts))
     os.close(sentinel)
     if not lost:
         os.close(process)
-    return len(aborts), noticed.is_set()
-
-
-def test_a_lost_process_wakes_up_whoever_waits_for_it() -> None:
-    assert watched(lost=True, done=False) == (1, True)
-
-
-@pytest.mark.parametrize("lost", [True, False])
-def test_processes_that_end_when_all_is_done_wake_up_nobody(lost: bool) -> None:
-    assert watched(lost=lost, done=True) == (0, False)
-
-
-@pytest.mark.parametrize(("share", "aborts"), [(0.9, 0), (1.1, 1)])
-def test_a_pass_that_hangs_is_let_go_without_the_end_of_a_process(share: float, aborts: int) -> None:
-    """A rank that is there and does not answer: NCCL's kernels would wait for it for ever."""
-    found = watched(lost=False, done=False, passed=share * PATIENCE.total_seconds())
-    assert found == (aborts, bool(aborts))
 
 
 def test_only_a_pass_that_runs_takes_time() -> None:
-    clock = PassClock()
-    assert clock.seconds == 0.0
-    with pytest.raises(KeyError), clock.running():
-        assert clock.seconds >= 0.0 and clock._begun is not None
+    watch = Watch()
+    with pytest.raises(KeyError), watch.passing():
+        assert watch.begun is not None
         raise KeyError
-    assert clock.seconds == 0.0
+    assert watch.begun is None
 
 
 def test_nccl_s_own_watchdog_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,28 +79,24 @@ def without_windows(family: str) -> PreTrainedConfig:
     return tiny_family(family, sliding_window=None, use_sliding_window=False, layer_types=[FULL] * 2)
 
 
-CASES = [(family, kv_heads, 2, {}) for family in FAMILIES for kv_heads in (4, 2)]
-CASES += [("llama", 4, 4, {"intermediate_size": 97}), ("llama", 2, 2, {"attention_bias": True, "mlp_bias": True})]
+CASES = [(partial(config_of, family, kv_heads), 2) for family in FAMILIES for kv_heads in (4, 2)]
+CASES += [
+    (partial(config_of, "llama", 4, intermediate_size=97), 4),
+    (partial(config_of, "llama", 2, attention_bias=True, mlp_bias=True), 2),
+    *((partial(without_windows, family), 2) for family in sorted(SHARED)),
+]
 
 
-@pytest.mark.parametrize(("family", "kv_heads", "num_ranks", "changes"), CASES)
+@pytest.mark.parametrize(("make", "num_ranks"), CASES)
 def test_shares_together_compute_what_the_whole_model_does(
-    family: str, kv_heads: int, num_ranks: int, changes: dict[str, object]
+    make: Callable[[], PreTrainedConfig], num_ranks: int
 ) -> None:
-    config = config_of(family, kv_heads, **changes)
+    config = make()
+    assert is_divisible(config)
     (whole,) = logits_of(config, 1, lambda x, rank: None)
     shares = logits_of(config, num_ranks, Sums(num_ranks).add)
     assert float((shares[0] - whole).abs().max()) < LOGIT_TOLERANCE
     assert all(torch.equal(share, shares[0]) for share in shares), "sums have the same bits on every rank"
-
-
-@pytest.mark.parametrize("family", sorted(SHARED))
-def test_shares_of_every_family_that_is_divided_compute_what_the_whole_model_does(family: str) -> None:
-    config = without_windows(family)
-    assert is_divisible(config)
-    (whole,) = logits_of(config, 1, lambda x, rank: None)
-    shares = logits_of(config, 2, Sums(2).add)
-    assert float((shares[0] - whole).abs().max()) < LOGIT_TOLERANCE
 
 
 def test_a_missing_sum_would_be_noticed() -> None:

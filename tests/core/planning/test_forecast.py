@@ -22,13 +22,12 @@ from core.planning.choices import Choice
 from core.planning.composition import plan_rig
 from core.planning.devices import ON_PROCESSOR, Bandwidths, Rig, kind_of, make_rig, nominal_bandwidths
 from core.planning.forecast import (
+    LAYER_OVERHEAD,
     PUBLISHED,
     Acceptance,
     PassReads,
     Prediction,
-    bandwidth_of,
     bandwidths,
-    fixed_seconds,
     pass_cost,
     planned_reads,
     predict,
@@ -152,15 +151,6 @@ def test_a_processor_is_measured_once_a_minute_as_passes_compute(
     assert processor.rates() == first
 
 
-def test_plain_decoding_that_was_seen_tells_the_rate_of_memory() -> None:
-    reads = PassReads.of(28, 3 * 10**9, 0, heads=(2, 6))
-    kv = 5 * 10**8
-    seconds = 10 * pass_cost("cpu", replace(reads, kv=kv), Bandwidths(Choice(45e9, ""), None, rows=ON_PROCESSOR)).of(0)
-    found = bandwidth_of("cpu", reads, ON_PROCESSOR, 10, 10 * (reads.weights + kv), seconds)
-    assert found == pytest.approx(45e9)
-    assert bandwidth_of("cpu", reads, ON_PROCESSOR, 10, 10 * reads.weights, 1e-3) is None
-
-
 # -------------------- plans
 
 
@@ -188,9 +178,9 @@ def test_further_rows_cost_the_device_and_not_the_link() -> None:
     resident, away = PassReads.of(32, 10**10, 10**10), PassReads.of(32, 10**10, 10**10, 0)
     assert (away.weights, away.kv, away.link, away.host) == (10**10, 0, 10**10, 0)
     near, far = pass_cost("cuda", resident, rates), pass_cost("cuda", away, rates)
-    assert near.of(40) > 1.04 * near.of(0) and far.of(40) == far.of(0) == fixed_seconds("cuda", 32) + 0.4
+    assert near.of(40) > 1.04 * near.of(0) and far.of(40) == far.of(0) == 32 * LAYER_OVERHEAD["cuda"] + 0.4
     half = pass_cost("cuda", PassReads.of(32, 10**10, 10**8, 16), rates)  # little crosses: the device takes longer
-    assert half.of(0) == pytest.approx(fixed_seconds("cuda", 32) + 0.01 + 5e7 / 1e12) and half.of(9) > half.of(0)
+    assert half.of(0) == pytest.approx(32 * LAYER_OVERHEAD["cuda"] + 0.01 + 5e7 / 1e12) and half.of(9) > half.of(0)
     shared = PassReads.of(32, 10**10, 10**10, 16, 0.5)
     assert (shared.weights, shared.kv, shared.link, shared.host) == (10**10, 5 * 10**9, 25 * 10**8, 25 * 10**8)
 
