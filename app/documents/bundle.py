@@ -195,21 +195,8 @@ def sweep_unpacked() -> None:
         for entry in list(os.scandir(tempfile.gettempdir())):
             owner = re.fullmatch(rf"{UNPACKED}(\d{{1,9}})-.*", entry.name)
             with suppress(OSError):
-                if owner and entry.is_dir(follow_symlinks=False) and is_left(entry, int(owner[1])):
+                if owner and entry.is_dir(follow_symlinks=False) and not psutil.pid_exists(int(owner[1])):
                     rmtree(entry.path, ignore_errors=True)
-
-
-def is_left(folder: os.DirEntry[str], owner: int) -> bool:
-    """Whether a folder is this user's, and the program of that number is gone, or a later one."""
-    facts = folder.stat(follow_symlinks=False)
-    if os.name == "posix" and facts.st_uid != os.getuid():
-        return False
-    try:
-        return psutil.Process(owner).create_time() > facts.st_mtime + 1
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.Error:
-        return False
 
 
 def shown(inside: str) -> str:

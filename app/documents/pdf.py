@@ -7,7 +7,7 @@ from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.marked_chapters import marked_chapters
 from app.documents.messages import Opened, PageRead
-from app.documents.metadata import MAX_TITLE, about
+from app.documents.metadata import MAX_TAG, MAX_TITLE, clean_authors, clean_cover
 from app.documents.ocr import Ocr
 from app.documents.parsing import LIMITS, Parser, ParserCrashed, ParsingLimits, parse
 from app.documents.prose import clean_lines, unwrap
@@ -78,5 +78,7 @@ def to_document(name: str, opened: Opened, pages: Sequence[PageRead]) -> Documen
         picture_pages=tuple(index + 1 for index in pictures),
         recognised_pages=tuple(index + 1 for index in recognised),
         chapters=marked_chapters(prose.text, prose.page_starts, opened, pages, prose.page_starts),
-        **about(opened),
+        authors=clean_authors(opened.get("authors", [])),
+        language=opened.get("language", "")[:MAX_TAG],
+        cover=clean_cover(opened.get("cover", "")),
     )

@@ -12,7 +12,7 @@ from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.marked_chapters import marked_chapters
 from app.documents.messages import Opened, PageRead
-from app.documents.metadata import MAX_TITLE, about
+from app.documents.metadata import MAX_TAG, MAX_TITLE, clean_authors, clean_cover
 from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
 from app.documents.plain import page_starts
 from app.documents.quality import FEW_LETTERS, garbled, num_letters, ranges
@@ -88,7 +88,9 @@ def to_document(kind: Sectioned, name: str, opened: Opened, sections: Sequence[P
             *(() if kind == "csv" else garbled(text, starts)),
         ),
         chapters=marked_chapters(text, starts, opened, sections, section_starts),
-        **about(opened),
+        authors=clean_authors(opened.get("authors", [])),
+        language=opened.get("language", "")[:MAX_TAG],
+        cover=clean_cover(opened.get("cover", "")),
     )
 
 
@@ -115,16 +117,12 @@ def flaws(kind: Sectioned, sections: Sequence[PageRead], pictures: Sequence[int]
         yield f"Missing or damaged, so that text is lost: {what} {ranges(damaged)}."
 
 
-class Joined(NamedTuple):
-    """One text, with the offset of each page and of each section, including those without text."""
+def join(sections: Sequence[str], *, own_pages: bool) -> tuple[str, list[int], list[int]]:
+    """One text; each section is a page of its own, or, if it has text, one or more pages.
 
-    text: str
-    page_starts: list[int]
-    section_starts: list[int]
-
-
-def join(sections: Sequence[str], *, own_pages: bool) -> Joined:
-    """Join all sections; each is a page of its own, or, if it has text, one or more pages."""
+    Returns:
+        The text, the offset of each page, and that of each section, including those without text.
+    """
     last = max((index for index, section in enumerate(sections) if section.strip()), default=-1)
     pieces, starts, section_starts, length = list[str](), list[int](), list[int](), 0
     for index, section in enumerate(sections):
@@ -138,5 +136,4 @@ def join(sections: Sequence[str], *, own_pages: bool) -> Joined:
             continue
         pieces.append(piece)
         length += len(piece)
-    text = "".join(pieces)
-    return Joined(text, starts, section_starts)
+    return "".join(pieces), starts, section_starts

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import BinaryIO, Literal
 
-Kind = Literal["pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "html", "zip", "old office", "csv", "plain"]
+Kind = Literal["pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "html", "zip", "csv", "plain"]
 
 HEAD_BYTES = 4096  # enough for every signature below
 PDF_WITHIN = 1024  # bytes of junk before %PDF- that viewers accept (ISO 32000-1, annex H.3.4.1)
@@ -75,7 +75,7 @@ UNSUPPORTED: tuple[tuple[str, re.Pattern[bytes]], ...] = (
 )
 
 
-def sniff(head: bytes, names: Sequence[str] = ()) -> Kind | None:
+def sniff(head: bytes, names: Sequence[str] = ()) -> Kind | Literal["old office"] | None:
     """The kind according to the first HEAD_BYTES; "plain": perhaps text; None: a format that `describe` names.
 
     Args:

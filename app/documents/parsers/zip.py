@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, BadEntry, Refused, RefusedEntry, most_text
-from app.documents.messages import Done, Message, Opened, PageRead
+from app.documents.messages import Message, Opened, page_read
 from app.documents.natural_order import is_hidden, natural
 
 MAX_FILES = 500
@@ -30,11 +30,8 @@ def read(stream: BinaryIO) -> Iterator[Message]:
         try:
             text = "" if no_text else b64encode(archive.read(name)).decode("ascii")
         except BadEntry:
-            yield PageRead(kind="page", text="", has_image=False, damaged=True, headings=[])
-            continue
+            yield page_read(damaged=True)
         except RefusedEntry as error:
-            left_out = PageRead(kind="page", text="", has_image=False, damaged=True, headings=[])
-            yield {**left_out, "refused": error.reason}
-            continue
-        yield PageRead(kind="page", text=text, has_image=no_text, damaged=False, headings=[])
-    yield Done(kind="done")
+            yield {**page_read(damaged=True), "refused": error.reason}
+        else:
+            yield page_read(text, has_image=no_text)

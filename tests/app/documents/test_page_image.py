@@ -115,7 +115,7 @@ def test_a_page_of_too_many_letters_is_shown_without_places(make_pdf: MakePdf, m
     assert len(drawn(file).letters) > 5_000 and MAX_LETTERS > 5_000
     monkeypatch.setattr("app.documents.parsers.drawing.MAX_LETTERS", 99)
     with file.open("rb") as stream:
-        page, _ = read(stream, "0", "1", "300")
+        (page,) = read(stream, "0", "1", "300")
     assert page["kind"] == "drawn" and (page["letters"], page["boxes"]) == ("", [])
 
 
