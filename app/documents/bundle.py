@@ -25,7 +25,6 @@ from app.documents.errors import (
     NotRead,
     OcrBroken,
     OcrMissing,
-    UnsupportedFormat,
 )
 from app.documents.natural_order import is_hidden, natural
 from app.documents.ocr import Ocr
@@ -162,25 +161,20 @@ def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Genera
     Raises:
         DocumentError: it is damaged or empty, it unpacks to too much, or all its files are encrypted or too large.
     """
-    names: list[str] = []
     refused: list[DocumentError] = []  # for the first of its files that are
     entries: list[Entry] = []
     for message in worker_messages(ZIP, file, name, limits):
-        if message and message["kind"] == "opened":
-            names = [shown(one) for one in message["labels"]]
-        elif message and message["kind"] == "page":
-            inside = names[len(entries)]
-            if message["has_image"]:
-                entries.append(Entry(inside, None, UnsupportedFormat(inside, "a picture, a sound or a font")))
-            elif "refused" in message:
-                refused = refused or [explain_failure(message["refused"], ZIP, name, limits)]
-                entries.append(Entry(inside, None, explain_failure(message["refused"], ZIP, inside, limits)))
-            elif message["damaged"]:
+        if message and message["kind"] == "file":
+            inside, reason = shown(message["name"]), message.get("refused")
+            if reason == "damaged":
                 entries.append(Entry(inside, None, DamagedDocument(inside, "is damaged")))
+            elif reason:
+                entries.append(Entry(inside, None, explain_failure(reason, ZIP, inside, limits)))
+                refused += [explain_failure(reason, ZIP, name, limits)] if reason != "no text" else []
             else:
                 ending = re.sub(r"[^a-z0-9.]", "", PurePosixPath(inside).suffix.lower())[:10]
                 entries.append(Entry(inside, folder / f"{len(entries)}{ending}"))
-                (folder / f"{len(entries) - 1}{ending}").write_bytes(b64decode(message["text"]))
+                (folder / f"{len(entries) - 1}{ending}").write_bytes(b64decode(message["content"]))
         yield Extracting(num_done=0, num_pages=None)
     if refused and not any(entry.file for entry in entries):
         raise refused[0]

@@ -9,7 +9,7 @@ from typing import Literal, NotRequired, TypedDict
 
 Reason = Literal[
     "cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities", "no engine",
-    "broken engine",
+    "broken engine", "no text",
 ]  # fmt: skip
 
 MAX_ENTRIES, MAX_ENTRY = 5_000, 300  # of a list of contents; characters of one
@@ -54,8 +54,16 @@ class PageRead(TypedDict):
     damaged: bool  # its content is malformed or missing; text is missing or incomplete
     headings: list[Heading]  # those that the format marks as such
     by_pypdf: NotRequired[bool]  # a page of a PDF that PDFium could not read
-    refused: NotRequired[Reason]  # why this file of a ZIP file was left out
     recognised: NotRequired[bool]  # its text was recognised on its picture
+
+
+class FileUnpacked(TypedDict):
+    """One file of a ZIP file."""
+
+    kind: Literal["file"]
+    name: str
+    content: str  # base64
+    refused: NotRequired[Reason]  # why it was left out
 
 
 class PageDrawn(TypedDict):
@@ -70,7 +78,7 @@ class PageDrawn(TypedDict):
     boxes: list[int]  # left, top, right, bottom of each letter, in pixels of the image
 
 
-Message = Opened | PageRead | PageDrawn  # of a parser
+Message = Opened | PageRead | FileUnpacked | PageDrawn  # of a parser
 
 
 def page_read(

@@ -185,6 +185,8 @@ def explain_failure(reason: Reason, parser: Parser, name: str, limits: ParsingLi
             return OcrMissing(name)
         case "broken engine":
             return OcrBroken()
+        case "no text":
+            return UnsupportedFormat(name, "a picture, a sound or a font")
         case "damaged":
             return DamagedDocument(name, f"is damaged and cannot be read as {parser.what}")
 
