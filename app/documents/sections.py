@@ -43,16 +43,11 @@ KINDS: Mapping[Sectioned, Kind] = {
 }
 
 
-def parser_of(kind: Sectioned) -> Parser:
-    """What reads a format."""
-    return Parser(kind, KINDS[kind].what)
-
-
 def extract_sections(
     kind: Sectioned, file: Path, name: str, limits: ParsingLimits = LIMITS
 ) -> Iterator[Extracting | Document]:
     """Read a file; see `readers.extract_document`."""
-    opened, sections = yield from parse(parser_of(kind), file, name, limits)
+    opened, sections = yield from parse(Parser(kind, KINDS[kind].what), file, name, limits)
     yield to_document(kind, name, opened, sections)
 
 

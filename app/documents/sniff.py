@@ -22,7 +22,7 @@ EPUB_FIRST = re.compile(rb"PK\x03\x04.{26}mimetype.{0,64}application/epub\+zip",
 OFFICE = re.compile(rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|word/)", re.DOTALL)
 OFFICE_LIST = "[Content_Types].xml"  # in every Office archive
 # Folders of an Office archive by program, of whose names one is in the archive's list.
-PROGRAMS: tuple[tuple[str, Kind | None], ...] = (("word/", "docx"), ("ppt/", "pptx"), ("xl/", None), ("visio/", None))
+PROGRAMS: tuple[tuple[str, Kind], ...] = (("word/", "docx"), ("ppt/", "pptx"))
 ARCHIVE = re.compile(rb"PK(?:\x03\x04|\x05\x06)")
 LIST_END, LIST_ENTRY = b"PK\x05\x06", b"PK\x01\x02"
 MOST_LISTED = 1 << 20  # bytes of an archive's list that are looked at

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from app.documents.archive import Refused, read_most
 from app.documents.elements import with_notes
-from app.documents.lines import Lines, Marked, clean
+from app.documents.lines import Lines, clean
 from app.documents.messages import Message, whole
 
 TOKEN = re.compile(
@@ -54,7 +54,7 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file."""
     encoded = read_most(stream, MAX_BYTES)
     rtf = Rtf(encoded[max(0, encoded.find(b"{\\rtf")) :].decode("latin-1"))
-    text, headings = rtf.marked()
+    text, headings = rtf.place.lines.marked()
     yield from whole(clean(rtf.title), with_notes(text, rtf.notes), headings, has_image=rtf.has_image)
 
 
@@ -103,7 +103,7 @@ class Place:
 
 
 class Rtf:
-    """Reads the tokens of a file; then `marked`, `title` and `notes` are what it holds."""
+    """Reads the tokens of a file; then `place`, `title` and `notes` are what it holds."""
 
     def __init__(self, source: str) -> None:
         """Read everything.
@@ -121,7 +121,7 @@ class Rtf:
         self._fonts: dict[int, str] = {}
         self._styles: dict[int, Style] = {}
         self._number = 0  # of the font or style that is being defined
-        self._place = Place()
+        self.place = Place()
         self._outer: list[tuple[Place, int]] = []
         self._group = Group()
         self._stack: list[Group] = []
@@ -129,10 +129,6 @@ class Rtf:
         self._skip = 0  # characters that stand for the last \\u
         self._star = False
         self._read(source)
-
-    def marked(self) -> Marked:
-        """All text, and its headings."""
-        return self._place.lines.marked()
 
     def _read(self, source: str) -> None:
         at = 0
@@ -173,7 +169,7 @@ class Rtf:
 
     def _put(self, text: str) -> None:
         """Text, to where the group's text belongs."""
-        group, place = self._group, self._place
+        group, place = self._group, self.place
         match group.reads:
             case "text" if not (group.hidden or group.deleted):
                 if not place.begun and not text.isspace():
@@ -264,7 +260,7 @@ class Rtf:
                     style.outline = number
 
     def _word_in_text(self, word: str, number: int | None) -> None:
-        place, paragraph = self._place, self._place.paragraph
+        place, paragraph = self.place, self.place.paragraph
         match word:
             case "par":
                 self._end_paragraph()
@@ -294,13 +290,13 @@ class Rtf:
                 paragraph.list_level = min(max(0, number or 0), 8)
 
     def _open_row(self) -> None:
-        place = self._place
+        place = self.place
         if not place.row_open:
             place.lines.row(1 if place.num_rows else 2)
             place.row_open, place.num_rows = True, place.num_rows + 1
 
     def _begin_paragraph(self) -> None:
-        place = self._place
+        place = self.place
         place.begun = True
         if place.paragraph.in_table:
             self._open_row()
@@ -319,39 +315,33 @@ class Rtf:
             place.lines.border(2)
 
     def _taken_marker(self) -> str:
-        marker, self._place.marker = self._place.marker.translate(MARKERS).strip(), ""
+        marker, self.place.marker = self.place.marker.translate(MARKERS).strip(), ""
         return f"{marker} " if marker else ""
 
     def _end_paragraph(self) -> None:
-        place = self._place
+        place = self.place
         place.lines.end_of_heading()
         place.lines.border(1 if place.is_item else 2)
         place.begun, place.marker = False, ""
 
-    def _style(self, number: int) -> Style:
-        return self._styles.get(number, Style())
-
     def _outline(self, paragraph: Paragraph) -> int | None:
-        """The outline level, 0 the highest; None: running text."""
-        if paragraph.outline is not None:
-            return paragraph.outline if 0 <= paragraph.outline < 9 else None
-        style = self._style(paragraph.style)
+        """The outline level of a paragraph, its style or what that is based on, 0 the highest; None: running text."""
+        outline = paragraph.outline
+        number: int | None = paragraph.style
         for _ in range(MOST_BASES):
-            if style.outline is not None:
-                return style.outline if 0 <= style.outline < 9 else None
+            style = None if number is None else self._styles.get(number)
+            if outline is not None or style is None:
+                break
             heading = re.fullmatch(r"heading ([1-9]);?", style.name.strip().lower())
-            if heading:
-                return int(heading[1]) - 1
-            if style.base is None or style.base not in self._styles:
-                return None
-            style = self._styles[style.base]
-        return None
+            outline = int(heading[1]) - 1 if heading and style.outline is None else style.outline
+            number = style.base
+        return outline if outline is not None and 0 <= outline < 9 else None
 
     def _begin_note(self) -> None:
         self._num_notes += 1
         self._put(f"[{self._num_notes}]")
-        self._outer.append((self._place, self._num_notes))
-        self._place = Place()
+        self._outer.append((self.place, self._num_notes))
+        self.place = Place()
         self._group = replace(self._group, is_note=True)
 
     def _begin_group(self) -> None:
@@ -365,8 +355,8 @@ class Rtf:
     def _end_group(self) -> None:
         self._skip, self._star = 0, False
         if self._group.is_note:
-            text = self._place.lines.marked().text
-            self._place, number = self._outer.pop()
+            text = self.place.lines.marked().text
+            self.place, number = self._outer.pop()
             self.notes.append(f"[{number}] {text}")
         if self._stack:
             self._group = self._stack.pop()

@@ -9,9 +9,8 @@ import psutil
 import pytest
 
 from app.documents import parsing
-from app.documents.parsing import LIMITS, MOST_PARSERS, worker_messages
+from app.documents.parsing import LIMITS, MOST_PARSERS, Parser, worker_messages
 from app.documents.process import KEPT_COMPLAINTS, PROJECT, ParsingProcess
-from app.documents.sections import parser_of
 
 MUCH, LONG = 1 << 40, 1_000_000
 SECONDS = 30.0
@@ -96,7 +95,9 @@ def test_two_parsers_work_at_once_and_the_next_one_waits_for_its_turn(
             running.pop()
 
     monkeypatch.setattr(parsing, "ParsingProcess", Counted)
-    readers = [worker_messages(parser_of("html"), tmp_path / "a", "a", LIMITS) for _ in range(MOST_PARSERS + 2)]
+    readers = [
+        worker_messages(Parser("html", "a web page"), tmp_path / "a", "a", LIMITS) for _ in range(MOST_PARSERS + 2)
+    ]
     assert [next(reader) for reader in readers] == [None] * len(readers)
     assert len(running) == MOST_PARSERS == 2
     for reader in readers:  # each that ends makes room for one
