@@ -130,28 +130,27 @@ def folder_entries(folder: Path, name: str) -> list[Entry]:
         DocumentTooLarge: there are more than MOST_IN_FOLDER.
         DocumentNotFound: there are none.
     """
+    entries: dict[str, Entry] = {}
 
-    closed: dict[str, Entry] = {}
+    def add(file: Path, reason: str = "") -> None:
+        inside = file.relative_to(folder).as_posix()
+        if not is_hidden(inside):
+            error = AccessDenied(shown(inside), reason) if reason else None
+            entries[inside] = Entry(shown(inside), None if error else file, error)
 
     def refuse(error: OSError) -> None:
-        inside, reason = Path(error.filename or folder), error.strerror or type(error).__name__
-        if inside == folder:
+        closed, reason = Path(error.filename or folder), error.strerror or type(error).__name__
+        if closed == folder:
             raise AccessDenied(name, reason) from error
-        key = inside.relative_to(folder).as_posix()
-        if not is_hidden(key):
-            closed[key] = Entry(shown(key), None, AccessDenied(shown(key), reason))
+        add(closed, reason)
 
-    found: dict[str, Path] = {}
     for place, _, files in os.walk(folder, onerror=refuse):
-        for file in (Path(place) / one for one in files):
-            inside = file.relative_to(folder).as_posix()
-            if not is_hidden(inside):
-                found[inside] = file
-        if len(found) > MOST_IN_FOLDER:
+        for file in files:
+            add(Path(place, file))
+        if len(entries) > MOST_IN_FOLDER:
             raise DocumentTooLarge(name, f"more than {MOST_IN_FOLDER:,} files")
-    if not found and not closed:
+    if not entries:
         raise DocumentNotFound(f"{name} is a folder without files.", hint="Name a file, or a folder with files.")
-    entries = closed | {inside: Entry(shown(inside), file) for inside, file in found.items()}
     return [entries[inside] for inside in sorted(entries, key=natural)]
 
 

@@ -6,9 +6,9 @@ Each slide of a presentation is a page. All other formats are one section.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from app.documents.document import Document, Extracting, make_pages, stem_of
+from app.documents.document import Document, Extracting, Format, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.marked_chapters import marked_chapters
 from app.documents.messages import Opened, PageRead
@@ -17,7 +17,6 @@ from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
 from app.documents.plain import page_starts
 from app.documents.quality import FEW_LETTERS, garbled, num_letters, ranges
 
-Sectioned = Literal["html", "docx", "odt", "rtf", "fb2", "csv", "epub", "pptx"]
 BETWEEN = "\n\n"  # sections
 SCANNED = "If its pages are pictures, run it through text recognition (OCR) first and use the result."
 ANOTHER = "Choose a file with text in it."
@@ -31,7 +30,7 @@ class Kind(NamedTuple):
     sections: str = ""  # what they are called; "": there is one
 
 
-KINDS: Mapping[Sectioned, Kind] = {
+KINDS: Mapping[Format, Kind] = {
     "html": Kind("a web page", "Open it in a browser, print it to PDF once the text shows, and use that."),
     "docx": Kind("a Word document"),
     "odt": Kind("an OpenDocument text"),
@@ -44,14 +43,14 @@ KINDS: Mapping[Sectioned, Kind] = {
 
 
 def extract_sections(
-    kind: Sectioned, file: Path, name: str, limits: ParsingLimits = LIMITS
+    kind: Format, file: Path, name: str, limits: ParsingLimits = LIMITS
 ) -> Iterator[Extracting | Document]:
     """Read a file; see `readers.extract_document`."""
     opened, sections = yield from parse(Parser(kind, KINDS[kind].what), file, name, limits)
     yield to_document(kind, name, opened, sections)
 
 
-def to_document(kind: Sectioned, name: str, opened: Opened, sections: Sequence[PageRead]) -> Document:
+def to_document(kind: Format, name: str, opened: Opened, sections: Sequence[PageRead]) -> Document:
     """Join the sections to one text with pages and chapters.
 
     Raises:
@@ -89,7 +88,7 @@ def to_document(kind: Sectioned, name: str, opened: Opened, sections: Sequence[P
     )
 
 
-def refuse_without_text(kind: Sectioned, name: str, sections: Sequence[PageRead], pictures: Sequence[int]) -> None:
+def refuse_without_text(kind: Format, name: str, sections: Sequence[PageRead], pictures: Sequence[int]) -> None:
     """Raise the error for sections none of which can be read, or that are mostly pictures."""
     if sections and all(section["damaged"] for section in sections):
         raise DamagedDocument(name, f"is damaged: none of its {KINDS[kind].sections} can be read")
@@ -98,7 +97,7 @@ def refuse_without_text(kind: Sectioned, name: str, sections: Sequence[PageRead]
         raise ScannedDocument(name, len(sections))
 
 
-def flaws(kind: Sectioned, sections: Sequence[PageRead], pictures: Sequence[int]) -> Iterator[str]:
+def flaws(kind: Format, sections: Sequence[PageRead], pictures: Sequence[int]) -> Iterator[str]:
     """The warnings about sections."""
     damaged = [index for index, section in enumerate(sections) if section["damaged"]]
     what = KINDS[kind].sections

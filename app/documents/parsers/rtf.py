@@ -58,7 +58,7 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     yield from whole(clean(rtf.title), with_notes(text, rtf.notes), headings, has_image=rtf.has_image)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Group:
     """What holds up to the end of a group."""
 
@@ -201,11 +201,11 @@ class Rtf:
             or (starred and word not in STARRED and word not in TEXT_OF)
             or (word.startswith("m") and word.endswith("Pr"))
         ):
-            self._group = replace(self._group, reads="")
+            self._group.reads = ""
         elif word == "pict":
-            self.has_image, self._group = True, replace(self._group, reads="")
+            self.has_image, self._group.reads = True, ""
         elif word in TEXT_OF:
-            self._group, self._number = replace(self._group, reads=TEXT_OF[word], hidden=False), 0
+            self._group.reads, self._group.hidden, self._number = TEXT_OF[word], False, 0
         elif word == "footnote":
             self._begin_note()
         elif word == "shptxt":
@@ -223,7 +223,7 @@ class Rtf:
                 self._put(chr(number % 0x10000))
                 self._skip = self._group.fallback
             case "uc":
-                self._group = replace(self._group, fallback=min(max(0, number or 0), 9))
+                self._group.fallback = min(max(0, number or 0), 9)
             case "ansicpg" if number in PAGES:
                 self._codec = PAGES[number] or f"cp{number}"
             case "mac":
@@ -231,13 +231,13 @@ class Rtf:
             case "pc" | "pca":
                 self._codec = "cp437" if word == "pc" else "cp850"
             case "f" if self._group.reads != "fonts":
-                self._group = replace(self._group, codec=self._fonts.get(number or 0, ""))
+                self._group.codec = self._fonts.get(number or 0, "")
             case "v":
-                self._group = replace(self._group, hidden=number != 0)
+                self._group.hidden = number != 0
             case "deleted":
-                self._group = replace(self._group, deleted=number != 0)
+                self._group.deleted = number != 0
             case "plain":
-                self._group = replace(self._group, hidden=False, deleted=False, codec="")
+                self._group.hidden, self._group.deleted, self._group.codec = False, False, ""
             case _ if word in SIGNS:
                 self._put(SIGNS[word])
 
@@ -342,13 +342,12 @@ class Rtf:
         self._put(f"[{self._num_notes}]")
         self._outer.append((self.place, self._num_notes))
         self.place = Place()
-        self._group = replace(self._group, is_note=True)
+        self._group.is_note = True
 
     def _begin_group(self) -> None:
         self._skip = 0
         self._stack.append(self._group)
-        if self._group.is_note:
-            self._group = replace(self._group, is_note=False)
+        self._group = replace(self._group, is_note=False)
         if self._group.reads == "styles":
             self._number = -1  # a style that no paragraph has, unless it has a number
 
