@@ -8,7 +8,7 @@ from app.documents.lines import Lines
 from app.documents.strict_xml import parse_xml
 
 NOTES_TITLE = "Notes"
-MOST_FRAMES = 20_000  # of Python's calls: some four for each element around another; what is deeper is damaged
+MOST_FRAMES = 1_000_000  # of calls, which take no room on the stack: some four for each element around another
 
 
 class Reader:

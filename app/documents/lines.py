@@ -1,6 +1,6 @@
 """Builds text from marked-up pieces: words, borders, list items, table rows and headings.
 
-Independent of the markup: `xhtml.py` and `word.py` say what begins and ends, this module turns it into lines.
+Independent of the markup: `xhtml.py` and `elements.py` say what begins and ends, this module turns it into lines.
 """
 
 import re

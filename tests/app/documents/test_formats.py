@@ -9,7 +9,6 @@ from app.documents import Document, read_document
 from app.documents.archive import MAX_ENTRIES, MAX_ENTRY_BYTES
 from app.documents.errors import (
     DamagedDocument,
-    DocumentError,
     DocumentTooLarge,
     EmptyDocument,
     PasswordProtected,
@@ -360,7 +359,7 @@ DEEP = "<w:p>" * 100_000 + "</w:p>" * 100_000
         ("docx", docx("<w:p></w:r>"), DamagedDocument, "cannot be read as a Word document"),
         ("docx", docx(word("", " " * 5_000_000)), DocumentTooLarge, "unpacks to more"),
         ("docx", docx("", {f"x{number}": "" for number in range(MAX_ENTRIES)}), DocumentTooLarge, ""),
-        ("docx", docx(DEEP), DocumentError, ""),
+        ("docx", docx(DEEP), EmptyDocument, "holds no text"),
         ("docx", compound("EncryptionInfo", "EncryptedPackage"), PasswordProtected, "Open it with the password"),
         ("docx", compound("WordDocument"), UnsupportedFormat, r"old kind \(\.doc\), which is not supported"),
         ("docx", compound("Workbook"), UnsupportedFormat, "an Excel workbook"),
