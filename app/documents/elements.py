@@ -30,11 +30,15 @@ class Reader:
             Refused: it begins with another element.
             As `parse_xml`.
         """
-        sys.setrecursionlimit(MOST_FRAMES)
         root = parse_xml(encoded)
         if root.tag not in self.roots:
             raise Refused("no container")
-        self.visit(root)
+        usual = sys.getrecursionlimit()
+        sys.setrecursionlimit(MOST_FRAMES)
+        try:
+            self.visit(root)
+        finally:
+            sys.setrecursionlimit(usual)
 
     @property
     def parent(self) -> str:
