@@ -3,9 +3,11 @@
 Knows nothing of books. The sizes in the archive's directory may be false: they are checked, and then bytes are counted.
 """
 
+import posixpath
 import zipfile
 import zlib
 from typing import BinaryIO
+from urllib.parse import unquote
 
 from app.documents.messages import Reason
 
@@ -88,6 +90,12 @@ class Archive:
     def names(self) -> list[str]:
         """All files, in the order of the directory."""
         return [name for name, entry in self._entries.items() if not entry.is_dir()]
+
+    def find(self, folder: str, href: str) -> str:
+        """The name that a reference in a file of that folder means; "": it is missing, or outside this archive."""
+        path = href.partition("#")[0]
+        names = (posixpath.normpath(posixpath.join(folder, name)) for name in (unquote(path), path) if name)
+        return next((name for name in names if name in self), "")
 
     def read(self, name: str) -> bytes:
         """Read one whole file.

@@ -25,7 +25,6 @@ from app.documents.errors import (
     NotRead,
     OcrBroken,
     OcrMissing,
-    UnsupportedFormat,
 )
 from app.documents.natural_order import is_hidden, natural
 from app.documents.ocr import Ocr
@@ -131,28 +130,27 @@ def folder_entries(folder: Path, name: str) -> list[Entry]:
         DocumentTooLarge: there are more than MOST_IN_FOLDER.
         DocumentNotFound: there are none.
     """
+    entries: dict[str, Entry] = {}
 
-    closed: dict[str, Entry] = {}
+    def add(file: Path, reason: str = "") -> None:
+        inside = file.relative_to(folder).as_posix()
+        if not is_hidden(inside):
+            error = AccessDenied(shown(inside), reason) if reason else None
+            entries[inside] = Entry(shown(inside), None if error else file, error)
 
     def refuse(error: OSError) -> None:
-        inside, reason = Path(error.filename or folder), error.strerror or type(error).__name__
-        if inside == folder:
+        closed, reason = Path(error.filename or folder), error.strerror or type(error).__name__
+        if closed == folder:
             raise AccessDenied(name, reason) from error
-        key = inside.relative_to(folder).as_posix()
-        if not is_hidden(key):
-            closed[key] = Entry(shown(key), None, AccessDenied(shown(key), reason))
+        add(closed, reason)
 
-    found: dict[str, Path] = {}
     for place, _, files in os.walk(folder, onerror=refuse):
-        for file in (Path(place) / one for one in files):
-            inside = file.relative_to(folder).as_posix()
-            if not is_hidden(inside):
-                found[inside] = file
-        if len(found) > MOST_IN_FOLDER:
+        for file in files:
+            add(Path(place, file))
+        if len(entries) > MOST_IN_FOLDER:
             raise DocumentTooLarge(name, f"more than {MOST_IN_FOLDER:,} files")
-    if not found and not closed:
+    if not entries:
         raise DocumentNotFound(f"{name} is a folder without files.", hint="Name a file, or a folder with files.")
-    entries = closed | {inside: Entry(shown(inside), file) for inside, file in found.items()}
     return [entries[inside] for inside in sorted(entries, key=natural)]
 
 
@@ -162,25 +160,20 @@ def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Genera
     Raises:
         DocumentError: it is damaged or empty, it unpacks to too much, or all its files are encrypted or too large.
     """
-    names: list[str] = []
     refused: list[DocumentError] = []  # for the first of its files that are
     entries: list[Entry] = []
     for message in worker_messages(ZIP, file, name, limits):
-        if message and message["kind"] == "opened":
-            names = [shown(one) for one in message["labels"]]
-        elif message and message["kind"] == "page":
-            inside = names[len(entries)]
-            if message["has_image"]:
-                entries.append(Entry(inside, None, UnsupportedFormat(inside, "a picture, a sound or a font")))
-            elif "refused" in message:
-                refused = refused or [explain_failure(message["refused"], ZIP, name, limits)]
-                entries.append(Entry(inside, None, explain_failure(message["refused"], ZIP, inside, limits)))
-            elif message["damaged"]:
+        if message and message["kind"] == "file":
+            inside, reason = shown(message["name"]), message.get("refused")
+            if reason == "damaged":
                 entries.append(Entry(inside, None, DamagedDocument(inside, "is damaged")))
+            elif reason:
+                entries.append(Entry(inside, None, explain_failure(reason, ZIP, inside, limits)))
+                refused += [explain_failure(reason, ZIP, name, limits)] if reason != "no text" else []
             else:
                 ending = re.sub(r"[^a-z0-9.]", "", PurePosixPath(inside).suffix.lower())[:10]
                 entries.append(Entry(inside, folder / f"{len(entries)}{ending}"))
-                (folder / f"{len(entries) - 1}{ending}").write_bytes(b64decode(message["text"]))
+                (folder / f"{len(entries) - 1}{ending}").write_bytes(b64decode(message["content"]))
         yield Extracting(num_done=0, num_pages=None)
     if refused and not any(entry.file for entry in entries):
         raise refused[0]
@@ -195,21 +188,8 @@ def sweep_unpacked() -> None:
         for entry in list(os.scandir(tempfile.gettempdir())):
             owner = re.fullmatch(rf"{UNPACKED}(\d{{1,9}})-.*", entry.name)
             with suppress(OSError):
-                if owner and entry.is_dir(follow_symlinks=False) and is_left(entry, int(owner[1])):
+                if owner and entry.is_dir(follow_symlinks=False) and not psutil.pid_exists(int(owner[1])):
                     rmtree(entry.path, ignore_errors=True)
-
-
-def is_left(folder: os.DirEntry[str], owner: int) -> bool:
-    """Whether a folder is this user's, and the program of that number is gone, or a later one."""
-    facts = folder.stat(follow_symlinks=False)
-    if os.name == "posix" and facts.st_uid != os.getuid():
-        return False
-    try:
-        return psutil.Process(owner).create_time() > facts.st_mtime + 1
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.Error:
-        return False
 
 
 def shown(inside: str) -> str:

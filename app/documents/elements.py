@@ -1,74 +1,79 @@
-"""The events of an XML file for a reader that leaves some elements out, with all that is in them."""
+"""Walks the tree of an XML file into lines: what the readers of Word, OpenDocument, FB2 and PowerPoint files share."""
+
+import sys
+from xml.etree.ElementTree import Element
 
 from app.documents.archive import Refused
-from app.documents.lines import Lines, Marked
+from app.documents.lines import Lines
+from app.documents.strict_xml import parse_xml
 
 NOTES_TITLE = "Notes"
+MOST_FRAMES = 1_000_000  # of calls, which take no room on the stack: some four for each element around another
 
 
-class Elements:
-    """Receives the events of `strict_xml.feed`; subclasses get those outside of elements that are left out."""
+class Reader:
+    """Visits elements; a method `on_TAG` of a subclass reads a kind of them, all others are passed through."""
 
-    root: frozenset[str]  # what the file's first element may be
+    roots: frozenset[str]  # what the file's first element may be
     left_out: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
-        self.path: list[str] = []  # of the open elements
+        self.path: list[str] = []  # tags of the elements around
         self.lines = Lines()
         self.has_image = False
-        self._outer: list[Lines] = []  # while the text of a note or a box is read
         self._boxes: list[str] = []  # texts of boxes, added after their paragraph
-        self._skipped = 0  # depth of the element that is left out; 0: none
 
-    def marked(self) -> Marked:
-        """All text so far, and its headings."""
-        return self.lines.marked()
+    def read(self, encoded: bytes) -> None:
+        """Read a whole file.
+
+        Raises:
+            Refused: it begins with another element.
+            As `parse_xml`.
+        """
+        root = parse_xml(encoded)
+        if root.tag not in self.roots:
+            raise Refused("no container")
+        usual = sys.getrecursionlimit()
+        sys.setrecursionlimit(MOST_FRAMES)
+        try:
+            self.visit(root)
+        finally:
+            sys.setrecursionlimit(usual)
 
     @property
     def parent(self) -> str:
-        """The element around the current one; "": none."""
+        """The tag of the element around the current one; "": none."""
         return self.path[-2] if len(self.path) > 1 else ""
 
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """An element begins."""
-        if not self.path and tag not in self.root:
-            raise Refused("no container")
-        self.path.append(tag)
-        if self._skipped:
-            return
-        if tag in self.left_out or self.leaves_out(tag, attributes):
-            self._skipped = len(self.path)
-        else:
-            self.begin(tag, attributes)
+    def visit(self, element: Element) -> None:
+        """Read an element, unless it is left out."""
+        if element.tag not in self.left_out:
+            self.path.append(element.tag)
+            getattr(self, f"on_{element.tag.replace('-', '_')}", self.children)(element)
+            self.path.pop()
 
-    def end(self, tag: str) -> None:
-        """An element ends."""
-        depth = len(self.path)
-        if not self._skipped:
-            self.finish(tag)
-        elif self._skipped == depth:
-            self._skipped = 0
-        self.path.pop()
+    def children(self, element: Element) -> None:
+        """Read all that is in an element."""
+        self.words(element.text or "")
+        for child in element:
+            self.visit(child)
+            self.words(child.tail or "")
 
-    def data(self, text: str) -> None:
-        """Text, perhaps only a part."""
-        if not self._skipped:
-            self.words(text)
+    def words(self, text: str) -> None:
+        """Text between tags: none counts, unless a subclass reads it."""
 
-    def aside(self) -> None:
-        """What follows is a text of its own, up to `text_of_aside`."""
-        self._outer.append(self.lines)
-        self.lines = Lines()
-
-    def text_of_aside(self) -> str:
-        """The text since `aside`; what follows belongs to the text before it."""
+    def aside(self, element: Element) -> str:
+        """What is in an element as a text of its own: of a note, a box or a shape."""
+        outer, self.lines, self._boxes = (self.lines, self._boxes), Lines(), []
+        self.children(element)
+        self.add_boxes()
         text = self.lines.marked().text
-        self.lines = self._outer.pop()
+        self.lines, self._boxes = outer
         return text
 
-    def end_of_box(self) -> None:
-        """A box ends, whose text began at `aside`."""
-        self._boxes.append(self.text_of_aside())
+    def box(self, element: Element) -> None:
+        """A box, which stands beside its paragraph."""
+        self._boxes.append(self.aside(element))
 
     def add_boxes(self) -> None:
         """The texts of boxes stand here."""
@@ -78,55 +83,30 @@ class Elements:
             self.lines.border(2)
         self._boxes.clear()
 
-    def leaves_out(self, tag: str, attributes: dict[str, str]) -> bool:
-        """Whether this element is left out, too."""
-        return False
+    def image(self, element: Element) -> None:
+        """A picture, perhaps with a text for those who do not see it."""
+        self.has_image = True
+        self.children(element)
 
-    def begin(self, tag: str, attributes: dict[str, str]) -> None:
-        """An element begins that is read."""
+    def table(self, element: Element) -> None:
+        """A table, which may stand in a cell of another."""
+        self.lines.border(2)
+        self.lines.table()
+        self.children(element)
+        self.lines.end_of_table()
+        self.lines.border(2)
 
-    def finish(self, tag: str) -> None:
-        """An element ends that is read."""
+    def row(self, element: Element) -> None:
+        """A row of a table."""
+        self.lines.table_row()
+        self.children(element)
+        self.lines.end_of_prefixed()
+        self.lines.border(1)
 
-    def words(self, text: str) -> None:
-        """Text that is read."""
-        self.lines.words(text)
-
-
-class Table:
-    """Borders of the rows and cells of tables, which may stand in cells of others."""
-
-    def __init__(self) -> None:
-        self._open: list[list[int]] = []  # rows so far, cells of the row so far
-
-    def begin(self, lines: Lines) -> None:
-        """A table begins."""
-        self._open.append([0, 0])
-        lines.border(2)
-
-    def row(self, lines: Lines) -> None:
-        """A row begins."""
-        if self._open:
-            lines.row(1 if self._open[-1][0] else 2)
-            self._open[-1] = [self._open[-1][0] + 1, 0]
-
-    def cell(self, lines: Lines) -> None:
-        """A cell begins."""
-        if self._open:
-            self._open[-1][1] += 1
-            if self._open[-1][1] > 1:
-                lines.cell()
-
-    def end_of_row(self, lines: Lines) -> None:
-        """A row ends."""
-        lines.end_of_prefixed()
-        lines.border(1)
-
-    def end(self, lines: Lines) -> None:
-        """A table ends."""
-        lines.end_of_prefixed()
-        lines.border(2)
-        del self._open[-1:]
+    def cell(self, element: Element) -> None:
+        """A cell of a row."""
+        self.lines.table_cell()
+        self.children(element)
 
 
 def with_notes(text: str, notes: list[str]) -> str:

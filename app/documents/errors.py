@@ -1,20 +1,4 @@
-"""Every reason why a document cannot be read, each with the problem and one action.
-
-DocumentError
-├── DocumentNotFound       no such file, or not a file at all
-├── AccessDenied           the file is there, but may not be opened
-├── EmptyDocument          no bytes, no pages or no text
-├── UnsupportedFormat      an unsupported format, or no text at all
-├── PasswordProtected      opens only with a password
-├── DrmProtected           an EPUB that only a shop's software can open
-├── ScannedDocument        pages that are images of text
-├── OcrMissing             the engine that recognises text on images is not installed
-├── OcrBroken              the engine is installed and does not start
-├── NotRead                the system failed meanwhile, for example a full disk
-├── DamagedDocument        cut off or malformed
-├── DocumentTooLarge       more than any context could hold
-└── ParsingLimitReached    the parser used up its memory or time
-"""
+"""Every reason why a document cannot be read, each with the problem and one action."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 """Builds text from marked-up pieces: words, borders, list items, table rows and headings.
 
-Independent of the markup: `xhtml.py` and `word.py` say what begins and ends, this module turns it into lines.
+Independent of the markup: `xhtml.py` and `elements.py` say what begins and ends, this module turns it into lines.
 """
 
 import re
@@ -38,6 +38,7 @@ class Lines:
         self._in_heading = False
         self._levels: list[int] = []  # of the headings so far
         self._broken = False  # the next word follows a line break
+        self._tables = [[0, 0]]  # of each open table: rows so far, cells of the row so far; the first is none
 
     def marked(self) -> Marked:
         """The whole text in plain letters, with its headings."""
@@ -71,6 +72,27 @@ class Lines:
         if len(self._prefix) < LONGEST_PREFIX:
             self._prefix += CELL_BORDER if self._prefix or not begins_line else CELL_BORDER.lstrip()
         self._space, self._joined = False, True
+
+    def table(self) -> None:
+        """Begin a table, which may stand in a cell of another."""
+        self._tables.append([0, 0])
+
+    def table_row(self) -> None:
+        """Begin the next row of the table."""
+        num_rows, _ = self._tables[-1]
+        self.row(1 if num_rows and len(self._tables) > 1 else 2)
+        self._tables[-1] = [num_rows + 1, 0]
+
+    def table_cell(self) -> None:
+        """Begin the next cell of the row."""
+        self._tables[-1][1] += 1
+        if self._tables[-1][1] > 1:
+            self.cell()
+
+    def end_of_table(self) -> None:
+        """End a table."""
+        self.end_of_prefixed()
+        del self._tables[max(1, len(self._tables) - 1) :]
 
     def item(self, marker: str) -> None:
         """Begin an item of a list."""
@@ -124,20 +146,12 @@ class Lines:
         self._broken = False
 
 
-class Unmarked(NamedTuple):
-    """A text without marks, and the offsets where the marks were."""
-
-    text: str
-    starts: list[int]
-    ends: list[int]
-
-
-def unmark(text: str) -> Unmarked:
-    """Remove the marks around headings."""
+def unmark(text: str) -> tuple[str, list[int], list[int]]:
+    """A text without the marks around headings, and the offsets where headings begin and end."""
     places: dict[str, list[int]] = {BEGIN: [], END: []}
     for number, mark in enumerate(MARK.finditer(text)):
         places[mark.group()].append(mark.start() - number)
-    return Unmarked(MARK.sub("", text), places[BEGIN], places[END])
+    return MARK.sub("", text), places[BEGIN], places[END]
 
 
 def clean(text: str) -> str:

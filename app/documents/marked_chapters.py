@@ -35,17 +35,10 @@ def pointed(text: str, pointers: Sequence[Pointer]) -> Iterator[Found]:
             found = page.find(pointer.title, at) or (page.find(pointer.title, 0) if at else None)
             budget = page.budget
             if found:
-                at = found.end
-                yield Found(page.chars[found.start], page.chars[found.end - 1] + 1, pointer.level, pointer.title)
+                at = found.stop
+                yield Found(page.chars[found.start], page.chars[found.stop - 1] + 1, pointer.level, pointer.title)
             elif page.letters:
                 yield Found(page.chars[0], page.chars[0], pointer.level, pointer.title)
-
-
-class Match(NamedTuple):
-    """Letters [start, end) of a part of the text."""
-
-    start: int
-    end: int
 
 
 class Letters:
@@ -61,7 +54,7 @@ class Letters:
         self.budget = budget  # remaining letters that may be read
         self._text = text
 
-    def find(self, title: str, start: int) -> Match | None:
+    def find(self, title: str, start: int) -> range | None:
         """The whole words from letter `start` on that match a title, perhaps without its number.
 
         Prefers the first match at the beginning of a line, else the first.
@@ -70,7 +63,7 @@ class Letters:
             places = list(islice(self._places(wanted, start), MAX_PLACES)) if wanted else []
             if places:
                 at = next(filter(self._begins_line, places), places[0])
-                return Match(at, at + len(wanted))
+                return range(at, at + len(wanted))
         return None
 
     def _places(self, wanted: str, start: int) -> Iterator[int]:

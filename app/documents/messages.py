@@ -1,24 +1,16 @@
-"""A parsing process's messages, one JSON object a line: Opened, PageRead for each page, Done; or Failed.
+"""A parsing process's messages, one JSON object a line: Opened, PageRead for each page,
+then "done", or "failed" with a Reason.
 
-The process that draws a page sends one PageDrawn and Done.
+The process that draws a page sends one PageDrawn and "done".
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Literal, NotRequired, TypedDict
 
 Reason = Literal[
-    "cut off",
-    "damaged",
-    "password",
-    "memory",
-    "protected",
-    "no container",
-    "oversized",
-    "entities",
-    "no engine",
-    "broken engine",
-]
-
+    "cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities", "no engine",
+    "broken engine", "no text",
+]  # fmt: skip
 
 MAX_ENTRIES, MAX_ENTRY = 5_000, 300  # of a list of contents; characters of one
 
@@ -62,8 +54,16 @@ class PageRead(TypedDict):
     damaged: bool  # its content is malformed or missing; text is missing or incomplete
     headings: list[Heading]  # those that the format marks as such
     by_pypdf: NotRequired[bool]  # a page of a PDF that PDFium could not read
-    refused: NotRequired[Reason]  # why this file of a ZIP file was left out
     recognised: NotRequired[bool]  # its text was recognised on its picture
+
+
+class FileUnpacked(TypedDict):
+    """One file of a ZIP file."""
+
+    kind: Literal["file"]
+    name: str
+    content: str  # base64
+    refused: NotRequired[Reason]  # why it was left out
 
 
 class PageDrawn(TypedDict):
@@ -78,20 +78,14 @@ class PageDrawn(TypedDict):
     boxes: list[int]  # left, top, right, bottom of each letter, in pixels of the image
 
 
-class Done(TypedDict):
-    """The last message: every page has been sent."""
-
-    kind: Literal["done"]
+Message = Opened | PageRead | FileUnpacked | PageDrawn  # of a parser
 
 
-class Failed(TypedDict):
-    """The last message instead of Done."""
-
-    kind: Literal["failed"]
-    reason: Reason
-
-
-Message = Opened | PageRead | PageDrawn | Done | Failed
+def page_read(
+    text: str = "", headings: Sequence[Heading] = (), *, has_image: bool = False, damaged: bool = False
+) -> PageRead:
+    """The message about a page."""
+    return PageRead(kind="page", text=text, has_image=has_image, damaged=damaged, headings=list(headings))
 
 
 def whole(
@@ -108,5 +102,4 @@ def whole(
     """The messages of a file without pages of its own."""
     opened = Opened(kind="opened", title=title, labels=["1"], outline=[], authors=list(authors), language=language)
     yield {**opened, "warning": warning} if warning else opened
-    yield PageRead(kind="page", text=text, has_image=has_image, damaged=damaged, headings=headings)
-    yield Done(kind="done")
+    yield page_read(text, headings, has_image=has_image, damaged=damaged)

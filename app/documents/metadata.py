@@ -1,49 +1,25 @@
 """What a file says of itself: authors, language, cover. All of it is hostile text, or a hostile picture.
 
-The parsing processes find it (`opened`), and a document gets what is left after the limits here (`about`).
+The parsing processes find it (`opened`), and a document gets what is left after the limits here.
 """
 
 import base64
 import io
-import struct
-import zlib
 from collections.abc import Iterable
-from html.parser import HTMLParser
-from typing import TypedDict
 
-from app.documents.messages import Opened
-
-MAX_TITLE = 200  # characters
+MAX_TITLE, MAX_TAG = 200, 35  # characters; of a language
 MAX_AUTHORS, MAX_AUTHOR = 20, 100  # characters of one
 JOINERS = "\u200c\u200d"  # belong to words in Persian and Indic scripts
 COVER_FORMATS = ("JPEG", "PNG", "WEBP")
 MAX_COVER_BYTES, MAX_COVER_PIXELS = 8_000_000, 50_000_000  # of the picture in the file
 COVER_SIZE = (200, 280)  # pixels, shown at half of that
 MAX_COVER_URL = 60_000  # characters
-# What its decoders raise beside an error of pillow's own.
-BAD_PICTURE = (
-    ArithmeticError, EOFError, LookupError, OSError, SyntaxError, TypeError, ValueError, struct.error, zlib.error,
-)  # fmt: skip
 COVER_START = "data:image/jpeg;base64,"
-HEAD_CHARS = 200_000  # of a web page, which say who wrote it
 
 
-class About(TypedDict):
-    """Some fields of a Document."""
-
-    authors: tuple[str, ...]
-    language: str
-    cover: str
-
-
-def about(opened: Opened) -> About:
-    """The fields of a document that its file told."""
-    cover = opened.get("cover", "")
-    return About(
-        authors=clean_authors(opened.get("authors", [])),
-        language=opened.get("language", "")[:35],
-        cover=cover if cover.startswith(COVER_START) and len(cover) <= MAX_COVER_URL else "",
-    )
+def clean_cover(url: str) -> str:
+    """A data URL of a small JPEG; "" for anything else."""
+    return url if url.startswith(COVER_START) and len(url) <= MAX_COVER_URL else ""
 
 
 def clean_authors(names: Iterable[str]) -> tuple[str, ...]:
@@ -82,29 +58,9 @@ def cover_url(picture: bytes) -> str:
         small.thumbnail(COVER_SIZE)
         packed = io.BytesIO()
         small.save(packed, "JPEG", quality=75, optimize=True)
-    except (*BAD_PICTURE, Image.DecompressionBombError):
+    except Exception:  # whatever a decoder raises
         return ""
     if small.getcolors(1):  # a blank page tells nothing
         return ""
     url = COVER_START + base64.b64encode(packed.getvalue()).decode()
     return url if len(url) <= MAX_COVER_URL else ""
-
-
-class MarkupHead(HTMLParser):
-    """The authors and the language that a web page states."""
-
-    def __init__(self, markup: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.authors: list[str] = []
-        self.language = ""
-        self._over = False
-        self.feed(markup[:HEAD_CHARS])
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """An element begins."""
-        values = {name: value or "" for name, value in attrs}
-        self._over |= tag == "body"
-        if tag in ("html", "body"):
-            self.language = self.language or values.get("lang") or values.get("xml:lang") or ""
-        elif tag == "meta" and not self._over and values.get("name", "").lower() in ("author", "dc.creator"):
-            self.authors.append(values.get("content", ""))

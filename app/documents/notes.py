@@ -2,7 +2,6 @@
 
 from itertools import compress, pairwise
 from operator import not_
-from typing import NamedTuple
 
 from app.documents.printed import Lines, PrintedLine, usual_size
 
@@ -19,19 +18,12 @@ FOOTER = 2.5  # times the size: what stands farther below the text is a footer
 NEAR_BOTTOM = 12.0  # times the usual size: footnotes begin lower than that above the last line of the text
 
 
-class Noted(NamedTuple):
-    """The text of a page and what stands beside it."""
-
-    text: list[PrintedLine]
-    beside: list[PrintedLine]
-
-
-def without_side_notes(lines: Lines) -> Noted:
-    """Take out the notes beside the text, in smaller letters, between whose lines they are drawn."""
+def without_side_notes(lines: Lines) -> tuple[list[PrintedLine], list[PrintedLine]]:
+    """The text of a page, and the notes beside it, in smaller letters, between whose lines they are drawn."""
     size = usual_size(lines)
     body = [line for line in lines if line.size >= SMALLER * size]
     if len(body) < MIN_LINES or len(body) == len(lines):
-        return Noted(list(lines), [])
+        return list(lines), []
     lefts, rights = sorted(line.left for line in body), sorted(line.right for line in body)
     left, right = lefts[len(lefts) // 20], rights[len(rights) * 19 // 20]
     top, bottom = max(line.start.y for line in body), min(line.start.y for line in body)
@@ -53,7 +45,7 @@ def without_side_notes(lines: Lines) -> Noted:
             notes.append(near[-1])
     beside = [line for note in notes if is_note(note) for line in note]
     taken = set(map(id, beside))
-    return Noted([line for line in lines if id(line) not in taken], beside)
+    return [line for line in lines if id(line) not in taken], beside
 
 
 def is_under(above: PrintedLine, line: PrintedLine) -> bool:

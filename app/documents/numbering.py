@@ -23,49 +23,44 @@ class Level:
 
 @dataclass(slots=True)
 class Numbering:
-    """The lists of a document with their counters."""
+    """A list, or several that count together."""
 
-    levels: dict[str, Sequence[Level]]  # by the list's number
-    shared: dict[str, str]  # the common counter of lists, by the list's number
-    counts: dict[str, list[int | None]] = field(default_factory=dict)
+    levels: Sequence[Level] = ()
+    counts: list[int | None] = field(default_factory=lambda: [None] * MAX_LEVELS)  # the last number of each level
 
-    def marker(self, list_id: str, level: int) -> str:
-        """The number before the next paragraph at a level of a list; "": none."""
-        levels = self.levels.get(list_id)
-        if not levels or not 0 <= level < len(levels):
+    def marker(self, level: int) -> str:
+        """The number before the next paragraph at a level; "": none."""
+        if not 0 <= level < len(self.levels):
             return ""
-        counts = self.counts.setdefault(self.shared[list_id], [None] * MAX_LEVELS)
-        before = counts[level]
-        counts[level] = levels[level].start if before is None else before + 1
-        counts[level + 1 :] = [None] * (MAX_LEVELS - level - 1)
-        if levels[level].format == "bullet":
+        before = self.counts[level]
+        self.counts[level] = self.levels[level].start if before is None else before + 1
+        self.counts[level + 1 :] = [None] * (MAX_LEVELS - level - 1)
+        if self.levels[level].format == "bullet":
             return BULLET
-        if levels[level].format == "none":
+        if self.levels[level].format == "none":
             return ""
 
         def number(place: re.Match[str]) -> str:
             index = int(place[1]) - 1
-            if index >= len(levels):
+            if index >= len(self.levels):
                 return ""
-            count = counts[index]
-            return written(levels[index].start if count is None else count, levels[index].format)
+            count = self.counts[index]
+            return written(self.levels[index].start if count is None else count, self.levels[index].format)
 
-        return re.sub(r"%([1-9])", number, levels[level].pattern)[:MAX_MARKER].strip()
+        return re.sub(r"%([1-9])", number, self.levels[level].pattern)[:MAX_MARKER].strip()
 
 
-def read_numbering(root: ElementTree.Element | None) -> Numbering:
-    """The lists that numbering.xml defines."""
+def read_numbering(root: ElementTree.Element | None) -> dict[str, Numbering]:
+    """The lists that numbering.xml defines, by their numbers; those of a kind count together unless they restart."""
     if root is None:
-        return Numbering({}, {})
-    kinds = {kind.get("abstractNumId", ""): read_levels(kind) for kind in root.iter("abstractNum")}
-    levels: dict[str, Sequence[Level]] = {}
-    shared: dict[str, str] = {}
+        return {}
+    kinds = {kind.get("abstractNumId", ""): Numbering(read_levels(kind)) for kind in root.iter("abstractNum")}
+    lists: dict[str, Numbering] = {}
     for entry in root.iter("num"):
-        list_id, kind = entry.get("numId", ""), value(entry, "abstractNumId")
+        kind = kinds.get(value(entry, "abstractNumId"), Numbering())
         restarts = any(True for _ in entry.iter("startOverride"))
-        levels[list_id] = kinds.get(kind, ())
-        shared[list_id] = f"own {list_id}" if restarts else f"kind {kind}"
-    return Numbering(levels, shared)
+        lists[entry.get("numId", "")] = Numbering(kind.levels) if restarts else kind
+    return lists
 
 
 def read_levels(kind: ElementTree.Element) -> list[Level]:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.documents.document import Extracting
@@ -50,8 +50,6 @@ class Ocr:
     recognise: bool  # False: only what was recognised before is used
     kept: RecognisedPages | None = None  # None: nothing is kept
     stopped: Callable[[], bool] = lambda: False  # asked again and again; what was recognised until then is used
-    engine: str = field(default_factory=lambda: ENGINE)  # a module
-    limits: ParsingLimits = LIMITS
 
     def fill(self, file: Path, name: str, pages: Sequence[PageRead]) -> Generator[Extracting, None, list[PageRead]]:
         """The pages, with text for those that are pictures.
@@ -64,7 +62,7 @@ class Ocr:
         texts: dict[int, str] = {}
         if wanted:
             digest = file_digest(file) if self.kept else ""
-            texts = self.kept.load(digest, label(self.engine)) if self.kept else {}
+            texts = self.kept.load(digest, label()) if self.kept else {}
             missing = [index for index in wanted if index not in texts]
             if missing and self.recognise:
                 yield from self._recognise(file, name, missing, texts, digest)
@@ -77,7 +75,7 @@ class Ocr:
         self, file: Path, name: str, missing: Sequence[int], texts: dict[int, str], digest: str
     ) -> Generator[Extracting]:
         """Add the texts of pages, as they are recognised. A page on which the process dies is left out."""
-        if label(self.engine) is None:
+        if label() is None:
             raise OcrMissing(name)
         left, failures = list(missing), 0
         while left and not self.stopped():
@@ -94,10 +92,10 @@ class Ocr:
         self, file: Path, name: str, left: list[int], texts: dict[int, str], digest: str, num_pages: int
     ) -> Generator[Extracting]:
         """Recognise the next pages in one process; removes them from `left`."""
-        now, engine = left[:PAGES_AT_ONCE], label(self.engine)
+        now, engine = left[:PAGES_AT_ONCE], label()
         parser = Parser("recognition", "a PDF")
-        more = self.engine, ",".join(map(str, now))
-        limits = replace(self.limits, cpu_seconds=CPU_SECONDS * len(now))
+        more = ENGINE, ",".join(map(str, now))
+        limits = replace(LIMITS, cpu_seconds=CPU_SECONDS * len(now))
         with closing(worker_messages(parser, file, name, limits, more, _turn)) as messages:
             begun: float | None = None  # not while it waits for its turn, or the engine is loaded
             for message in messages:
@@ -122,16 +120,16 @@ class Ocr:
                 )
 
 
-def label(engine: str) -> str | None:
-    """The name and version of an engine; None if it is not installed."""
-    module = importlib.import_module(engine)
+def label() -> str | None:
+    """The name and version of the engine; None if it is not installed."""
+    module = importlib.import_module(ENGINE)
     version = module.version()
     return f"{module.NAME}-{version}" if version else None
 
 
 def is_installed() -> bool:
     """Whether text can be recognised."""
-    return label(ENGINE) is not None
+    return label() is not None
 
 
 def expected_seconds(num_pages: int) -> float:

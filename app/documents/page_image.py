@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.documents.errors import DocumentError, ParsingLimitReached
-from app.documents.metadata import COVER_START, MAX_COVER_URL
+from app.documents.metadata import MAX_COVER_URL, clean_cover
 from app.documents.page_marks import Box, locate, rectangles
 from app.documents.parsing import Parser, ParsingLimits, worker_messages
 
@@ -90,4 +90,4 @@ def draw_cover(file: Path, name: str, limits: ParsingLimits = DRAWING_COVER) -> 
         for message in worker_messages(DRAWER, file, name, limits, ["0", "0", "0"], _turns):
             if message and message["kind"] == "drawn":
                 url = message["image"]
-    return url if url.startswith(COVER_START) and len(url) <= MAX_COVER_URL else ""
+    return clean_cover(url)

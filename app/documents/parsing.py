@@ -30,7 +30,7 @@ from app.documents.errors import (
     PasswordProtected,
     UnsupportedFormat,
 )
-from app.documents.messages import Message, Opened, PageDrawn, PageRead, Reason
+from app.documents.messages import Message, Opened, PageRead, Reason
 from app.documents.process import ParsingProcess
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,6 @@ CRASHES = tuple(
     if hasattr(signal, name)
 )
 WINDOWS_CRASHES = 0x8000_0000  # the exit codes of a process that an exception ended begin here
-Sent = Opened | PageRead | PageDrawn
 _turns = threading.BoundedSemaphore(MOST_PARSERS)
 
 
@@ -77,17 +76,10 @@ class Parser(NamedTuple):
     what: str  # the format with an article
 
 
-class Parsed(NamedTuple):
-    """The messages of a worker about a readable file."""
-
-    opened: Opened
-    pages: list[PageRead]
-
-
 def parse(
     parser: Parser, file: Path, name: str, limits: ParsingLimits, more: Sequence[str] = ()
-) -> Generator[Extracting, None, Parsed]:
-    """Read a file in a process of its own, yielding progress.
+) -> Generator[Extracting, None, tuple[Opened, list[PageRead]]]:
+    """Read a file in a process of its own, yielding progress; returns the worker's messages.
 
     The process has ended when this iterator ends, for whatever reason.
 
@@ -107,7 +99,7 @@ def parse(
             raise DocumentTooLarge(name, f"more than {limits.chars:,} characters")
         yield Extracting(num_done=len(pages), num_pages=len(opened["labels"]) if opened else None)
     assert opened, "the worker was done before it had opened the file"
-    return Parsed(opened, pages)
+    return opened, pages
 
 
 def worker_messages(
@@ -117,8 +109,8 @@ def worker_messages(
     limits: ParsingLimits,
     more: Sequence[str] = (),
     turns: threading.BoundedSemaphore = _turns,
-) -> Generator[Sent | None]:
-    """The worker's messages, and None whenever there is none for a moment. Ends after Done.
+) -> Generator[Message | None]:
+    """The worker's messages, and None whenever there is none for a moment. Ends after "done".
 
     Args:
         more: further arguments of the worker.
@@ -147,8 +139,8 @@ def compile_parsers() -> None:
         compileall.compile_dir(Path(__file__).parent, quiet=2)
 
 
-def receive(process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits) -> Iterator[Sent | None]:
-    """Messages up to Done; None for every HEARTBEAT_SECONDS without one. Raises the document's error."""
+def receive(process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits) -> Iterator[Message | None]:
+    """Messages up to "done"; None for every HEARTBEAT_SECONDS without one. Raises the document's error."""
     heard = time.monotonic()
     while True:
         try:
@@ -163,7 +155,7 @@ def receive(process: ParsingProcess, parser: Parser, name: str, limits: ParsingL
             raise explain_death(process, parser, name, limits)
         if not line.endswith(b"\n"):
             raise DocumentTooLarge(name, f"more than {limits.chars:,} characters")
-        message: Message = json.loads(line)
+        message = json.loads(line)
         if message["kind"] == "failed":
             raise explain_failure(message["reason"], parser, name, limits)
         if message["kind"] == "done":
@@ -193,12 +185,14 @@ def explain_failure(reason: Reason, parser: Parser, name: str, limits: ParsingLi
             return OcrMissing(name)
         case "broken engine":
             return OcrBroken()
+        case "no text":
+            return UnsupportedFormat(name, "a picture, a sound or a font")
         case "damaged":
             return DamagedDocument(name, f"is damaged and cannot be read as {parser.what}")
 
 
 def explain_death(process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits) -> DocumentError:
-    """The error for a worker that died before Done."""
+    """The error for a worker that died before it was done."""
     code = process.wait()
     log.warning("the worker for %s ended with code %d: %s", parser.what, code, process.complaints)
     if process.limit == "memory":

@@ -7,7 +7,7 @@ from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.marked_chapters import marked_chapters
 from app.documents.messages import Opened, PageRead
-from app.documents.metadata import MAX_TITLE, about
+from app.documents.metadata import MAX_TAG, MAX_TITLE, clean_authors, clean_cover
 from app.documents.ocr import Ocr
 from app.documents.parsing import LIMITS, Parser, ParserCrashed, ParsingLimits, parse
 from app.documents.prose import clean_lines, unwrap
@@ -47,8 +47,8 @@ def to_document(name: str, opened: Opened, pages: Sequence[PageRead]) -> Documen
     if len(pictures) > len(pages) / 2 and sum(map(num_letters, lines)) < FEW_LETTERS * len(pages):
         raise ScannedDocument(name, len(pages), len(pictures))
     lines = drop_running_lines(lines)
-    prose = unwrap(lines)
-    if not prose.text:
+    text, starts = unwrap(lines)
+    if not text:
         raise EmptyDocument(f"{name} holds no text.", hint="Choose a file with text in it.")
     damaged = [index for index, page in enumerate(pages) if page["damaged"]]
     scan = hardly_any_text(
@@ -66,17 +66,19 @@ def to_document(name: str, opened: Opened, pages: Sequence[PageRead]) -> Documen
         name=name,
         title=" ".join(" ".join(clean_lines(opened["title"])).split())[:MAX_TITLE] or stem_of(name),
         format="pdf",
-        text=prose.text,
-        pages=make_pages(prose.page_starts, len(prose.text), opened["labels"]),
+        text=text,
+        pages=make_pages(starts, len(text), opened["labels"]),
         has_own_pages=True,
         warnings=(
             *filter(None, [opened.get("warning")]),
             *(f"{flaw}: pages {ranges(indices)}." for indices, flaw in flaws if indices),
             *scan,
-            *garbled(prose.text, prose.page_starts, BY_SIGHT),
+            *garbled(text, starts, BY_SIGHT),
         ),
         picture_pages=tuple(index + 1 for index in pictures),
         recognised_pages=tuple(index + 1 for index in recognised),
-        chapters=marked_chapters(prose.text, prose.page_starts, opened, pages, prose.page_starts),
-        **about(opened),
+        chapters=marked_chapters(text, starts, opened, pages, starts),
+        authors=clean_authors(opened.get("authors", [])),
+        language=opened.get("language", "")[:MAX_TAG],
+        cover=clean_cover(opened.get("cover", "")),
     )

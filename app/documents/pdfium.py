@@ -145,16 +145,10 @@ class Letters:
         self._page = page.raw
         self._text = text
         self._x, self._y, self._matrix = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
-        units = num_units(text)
-        last = raw.FPDFText_CountChars(self._page) - 1
-        # So it mostly is: PDFium has counted what it gives as text, and all of it.
-        self._one_for_one = units == len(text) == last + 1 and last == self._number(last)
         self._units = self._before = 0  # of the text that `ends` has passed
 
     def ends(self, line: re.Match[str]) -> tuple[int, int, bool]:
         """The numbers of the first and the last letter of the next line, and whether all between are the line's."""
-        if self._one_for_one:
-            return line.start(), line.end() - 1, True
         self._units += num_units(self._text[self._before : line.start()])
         self._before = line.end()
         length = num_units(line[0])

@@ -2,7 +2,7 @@
 
 The process limits itself where the system can (`worker.py`). The watch here works everywhere, also where the
 address space cannot be limited (macOS) or nothing can (Windows), and while the process does not respond. The process
-ends with this one: only this one holds the pipe of its standard input, and on Windows its job ends it.
+ends with this one, because only this one holds the pipe of its standard input.
 """
 
 import os
@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import IO, Literal
 
 import psutil
-
-from app.documents import windows_job
 
 PROJECT = Path(__file__).parents[2]
 WATCH_SECONDS = 0.1
@@ -56,7 +54,6 @@ class ParsingProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self._job = windows_job.confine(self._process, memory_bytes, cpu_seconds)
         assert self._process.stdout and self._process.stderr
         jobs = ((self._forward, self._process.stdout), (self._drain, self._process.stderr), (self._watch, None))
         self._threads = [threading.Thread(target=job, args=(pipe,), daemon=True) for job, pipe in jobs]
@@ -97,7 +94,6 @@ class ParsingProcess:
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe:
                 pipe.close()
-        windows_job.release(self._job)
 
     def _forward(self, pipe: IO[bytes]) -> None:
         """Put each line into a queue, and an empty one at the end. (A queue allows timeouts, on Windows too.)"""

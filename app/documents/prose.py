@@ -53,13 +53,6 @@ NEVER_FULL = 1_000_000  # characters; the width of a page on which every line en
 MIN_LINES = 5  # fewer do not show a page's width
 
 
-class Prose(NamedTuple):
-    """Running text, and the offset of each page."""
-
-    text: str
-    page_starts: list[int]
-
-
 class Row(NamedTuple):
     """A line with text, and its page."""
 
@@ -112,11 +105,13 @@ def without_heap(found: re.Match[str]) -> str:
     return "".join(kept)
 
 
-def unwrap(pages: Sequence[Sequence[str]]) -> Prose:
+def unwrap(pages: Sequence[Sequence[str]]) -> tuple[str, list[int]]:
     """Join the lines of pages into paragraphs: whole words, one line for each paragraph, a blank line after it.
 
     Args:
         pages: the lines of each page as `clean_lines` gives them.
+    Returns:
+        The text, and the offset of each page.
     """
     rows = list(printed_rows(pages))
     widths = usual_widths(pages)
@@ -128,7 +123,7 @@ def unwrap(pages: Sequence[Sequence[str]]) -> Prose:
         line = row.line.removesuffix(SOFT_HYPHEN)
         pieces.append(line[: len(line) - joint.cut] + joint.glue)
         length += len(pieces[-1])
-    return Prose("".join(pieces), fill_empty_pages(starts, len(pages), length))
+    return "".join(pieces), fill_empty_pages(starts, len(pages), length)
 
 
 def join(line: str, following: Row, width: int, words: frozenset[str]) -> Joint:

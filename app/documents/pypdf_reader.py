@@ -1,17 +1,14 @@
 """A PDF as pypdf reads it, which needs no native code: slower than PDFium, and it may join words."""
 
 import logging
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, cast
 from xml.parsers.expat import ExpatError
 
 from pypdf import PageObject, PdfReader, overwrite_configuration
 from pypdf.errors import PyPdfError
-from pypdf.generic import Destination, DictionaryObject
+from pypdf.generic import DictionaryObject
 
 from app.documents.archive import Refused
-from app.documents.messages import MAX_ENTRIES, MAX_ENTRY, OutlineEntry
 
 # What it lets escape on malformed input besides its own errors (seen in its issues and in our fuzzing).
 MALFORMED = (
@@ -31,14 +28,6 @@ class Complaints(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Record the logger's name."""
         self.sources.add(record.name)
-
-
-class Page(NamedTuple):
-    """What pypdf finds on a page."""
-
-    text: str
-    has_image: bool
-    is_whole: bool
 
 
 class Pypdf:
@@ -85,34 +74,8 @@ class Pypdf:
             pass
         return names, language
 
-    def labels(self) -> list[str]:
-        """The document's own page names; plain numbers if it has none, or invalid ones."""
-        numbers = [str(number) for number in range(1, len(self) + 1)]
-        try:
-            own = self._reader.page_labels
-        except MALFORMED:
-            return numbers
-        return own if len(own) == len(numbers) else numbers
-
-    def bookmarks(self) -> list[OutlineEntry]:
-        """The bookmarks that point to pages; none if they are malformed, because they are no part of the text."""
-        try:
-            return list(islice(self._entries(self._reader.outline, 1), MAX_ENTRIES))
-        except MALFORMED:
-            return []
-
-    def _entries(self, items: Iterable[object], level: int) -> Iterator[OutlineEntry]:
-        """Bookmarks with their children, in order. pypdf limits their number and depth."""
-        for item in items:
-            if isinstance(item, list):
-                yield from self._entries(item, level + 1)
-            elif isinstance(item, Destination) and item.title:
-                page = self._reader.get_destination_page_number(item)
-                if page is not None and page >= 0:
-                    yield OutlineEntry(title=" ".join(str(item.title).split())[:MAX_ENTRY], level=level, page=page)
-
-    def page(self, index: int) -> Page:
-        """A page.
+    def page(self, index: int) -> tuple[str, bool, bool]:
+        """The text of a page, whether it has pictures, and whether it is whole.
 
         It raises for some faults and only logs others. After a log message text is missing if the page has none at
         all, or if the message came from decompression, which continues with partial data.
@@ -125,7 +88,7 @@ class Pypdf:
         page = self._reader.pages[index]
         text = page.extract_text()
         is_whole = "pypdf.filters" not in sources and (not sources or bool(text.strip()))
-        return Page(text, has_image(page), is_whole)
+        return text, has_image(page), is_whole
 
 
 def has_image(page: PageObject) -> bool:

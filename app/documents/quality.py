@@ -20,7 +20,6 @@ NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 GLYPH_NUMBER = re.compile(r"\(cid:\d+\)|/[gG]\d{2,4}\b")  # glyphs without a letter, as written by programs
 NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalnum())
 LATIN_WORD = re.compile(r"[^\W\d_]+")
-ASCII_WORD = re.compile(r"[A-Za-z]+")
 VOWELS = frozenset("aeiouyæœø\u0131əɔɛ")
 
 
@@ -67,10 +66,7 @@ def has_odd_words(page: str) -> bool:
 
     Wrong letter tables mostly shift letters: "The quay" becomes "7KH TXD\\", with a seventh of the vowels.
     """
-    if page.isascii():
-        latin: list[str] = ASCII_WORD.findall(page)
-    else:
-        latin = [word for word in LATIN_WORD.findall(page) if word.isascii() or is_latin(word[0])]
+    latin = [word for word in LATIN_WORD.findall(page) if word.isascii() or is_latin(word[0])]
     count = sum(map(len, latin))
     if count < MIN_LETTERS:
         return False

@@ -1,20 +1,27 @@
 """The entry for all formats: detects the format, chooses the reader, converts errors of the file system."""
 
+import mmap
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from app.documents.document import Document, Extracting
-from app.documents.errors import SUPPORTED, AccessDenied, DocumentNotFound, EmptyDocument, UnsupportedFormat
+from app.documents.errors import (
+    SUPPORTED,
+    AccessDenied,
+    DocumentError,
+    DocumentNotFound,
+    EmptyDocument,
+    PasswordProtected,
+    UnsupportedFormat,
+)
 from app.documents.language import direction_of, language_of
 from app.documents.ocr import Ocr
-from app.documents.office import AS_CSV, refuse_old_office
 from app.documents.pdf import extract_pdf
 from app.documents.plain import extract_plain
-from app.documents.sections import KINDS, extract_sections
+from app.documents.sections import extract_sections
 from app.documents.sniff import (
     HEAD_BYTES,
     IWORK,
@@ -29,13 +36,15 @@ from app.documents.sniff import (
 )
 
 TABLE_SUFFIXES = {".csv", ".tsv", ".tab"}
-Reader = Callable[[Path, str], Iterator[Extracting | Document]]  # (file, its display name)
-
-READERS: Mapping[Kind, Reader] = {
-    "pdf": extract_pdf,
-    "old office": refuse_old_office,
-    "plain": extract_plain,
-    **{kind: partial(extract_sections, kind) for kind in KINDS},
+AS_CSV = "Save the sheets you need as CSV and use that."
+ENCRYPTED = "EncryptedPackage"  # Word stores documents with a password in compound files, too (MS-OFFCRYPTO, 2.1)
+OLD_FORMATS = {  # of compound files, by the name of the stream with the content
+    "WordDocument": ("a Word document of the old kind (.doc)", "Open it in Word or LibreOffice, save it as .docx."),
+    "Workbook": (WORKBOOK, AS_CSV),
+    "PowerPoint Document": (
+        "a PowerPoint presentation of the old kind (.ppt)",
+        "Save it as .pptx or PDF and use that.",
+    ),
 }
 HINTS = {
     WORKBOOK: AS_CSV,
@@ -64,8 +73,15 @@ def extract_document(
     kind = kind_of(file, name)
     if kind == "zip":
         raise UnsupportedFormat(name, "a ZIP archive among other files", hint="Unpack it and use its files.")
-    reader = partial(extract_pdf, ocr=ocr) if kind == "pdf" else READERS[kind]
-    yield from map(with_language, reader(file.absolute(), name))
+    file = file.absolute()
+    steps = (
+        extract_pdf(file, name, ocr=ocr)
+        if kind == "pdf"
+        else extract_plain(file, name)
+        if kind == "plain"
+        else extract_sections(kind, file, name)
+    )
+    yield from map(with_language, steps)
 
 
 def with_language(step: Extracting | Document) -> Extracting | Document:
@@ -85,11 +101,24 @@ def kind_of(file: Path, name: str) -> Kind:
     with file.open("rb") as stream:
         names = names_in(stream) if head.startswith(b"PK") else ()
     kind = sniff(head, names)
+    if kind == "old office":
+        raise old_office(file, name)
     if kind is None:
         what = describe(head, names)
         assert what, "a kind that is not read has a name"
         raise UnsupportedFormat(name, what, hint=HINTS.get(what, ""))
     return "csv" if kind == "plain" and file.suffix.lower() in TABLE_SUFFIXES else kind
+
+
+def old_office(file: Path, name: str) -> DocumentError:
+    """The error for a file of the old Office format (a compound file), or for an encrypted one of the new."""
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content.find(ENCRYPTED.encode("utf-16-le")) >= 0:
+            return PasswordProtected(name)
+        for stream_name, (what, hint) in OLD_FORMATS.items():
+            if content.find(stream_name.encode("utf-16-le")) >= 0:
+                return UnsupportedFormat(name, what, hint=hint)
+    return UnsupportedFormat(name, "a file of an old Office program")
 
 
 def read_document(path: str | Path) -> Document:

@@ -6,7 +6,6 @@ from xml.etree import ElementTree
 from xml.parsers import expat
 
 from app.documents.archive import Archive, BadEntry
-from app.documents.package import find
 from app.documents.strict_xml import parse_xml
 
 DAMAGED = (BadEntry, expat.ExpatError, ValueError, LookupError)  # a part that is missing or malformed
@@ -27,7 +26,7 @@ def relations(archive: Archive, part: str) -> list[Relation]:
     found: list[Relation] = []
     for relation in () if root is None else root.iter("Relationship"):
         target = relation.get("Target", "")
-        where = find(archive, "" if target.startswith("/") else folder, target.lstrip("/"))
+        where = archive.find("" if target.startswith("/") else folder, target.lstrip("/"))
         if where and relation.get("TargetMode") != "External":
             found.append(Relation(relation.get("Id", ""), posixpath.basename(relation.get("Type", "")), where))
     return found

@@ -6,18 +6,17 @@ Each slide of a presentation is a page. All other formats are one section.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from app.documents.document import Document, Extracting, make_pages, stem_of
+from app.documents.document import Document, Extracting, Format, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.marked_chapters import marked_chapters
 from app.documents.messages import Opened, PageRead
-from app.documents.metadata import MAX_TITLE, about
+from app.documents.metadata import MAX_TAG, MAX_TITLE, clean_authors, clean_cover
 from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
 from app.documents.plain import page_starts
 from app.documents.quality import FEW_LETTERS, garbled, num_letters, ranges
 
-Sectioned = Literal["html", "docx", "odt", "rtf", "fb2", "csv", "epub", "pptx"]
 BETWEEN = "\n\n"  # sections
 SCANNED = "If its pages are pictures, run it through text recognition (OCR) first and use the result."
 ANOTHER = "Choose a file with text in it."
@@ -31,7 +30,7 @@ class Kind(NamedTuple):
     sections: str = ""  # what they are called; "": there is one
 
 
-KINDS: Mapping[Sectioned, Kind] = {
+KINDS: Mapping[Format, Kind] = {
     "html": Kind("a web page", "Open it in a browser, print it to PDF once the text shows, and use that."),
     "docx": Kind("a Word document"),
     "odt": Kind("an OpenDocument text"),
@@ -43,20 +42,15 @@ KINDS: Mapping[Sectioned, Kind] = {
 }
 
 
-def parser_of(kind: Sectioned) -> Parser:
-    """What reads a format."""
-    return Parser(kind, KINDS[kind].what)
-
-
 def extract_sections(
-    kind: Sectioned, file: Path, name: str, limits: ParsingLimits = LIMITS
+    kind: Format, file: Path, name: str, limits: ParsingLimits = LIMITS
 ) -> Iterator[Extracting | Document]:
     """Read a file; see `readers.extract_document`."""
-    opened, sections = yield from parse(parser_of(kind), file, name, limits)
+    opened, sections = yield from parse(Parser(kind, KINDS[kind].what), file, name, limits)
     yield to_document(kind, name, opened, sections)
 
 
-def to_document(kind: Sectioned, name: str, opened: Opened, sections: Sequence[PageRead]) -> Document:
+def to_document(kind: Format, name: str, opened: Opened, sections: Sequence[PageRead]) -> Document:
     """Join the sections to one text with pages and chapters.
 
     Raises:
@@ -88,11 +82,13 @@ def to_document(kind: Sectioned, name: str, opened: Opened, sections: Sequence[P
             *(() if kind == "csv" else garbled(text, starts)),
         ),
         chapters=marked_chapters(text, starts, opened, sections, section_starts),
-        **about(opened),
+        authors=clean_authors(opened.get("authors", [])),
+        language=opened.get("language", "")[:MAX_TAG],
+        cover=clean_cover(opened.get("cover", "")),
     )
 
 
-def refuse_without_text(kind: Sectioned, name: str, sections: Sequence[PageRead], pictures: Sequence[int]) -> None:
+def refuse_without_text(kind: Format, name: str, sections: Sequence[PageRead], pictures: Sequence[int]) -> None:
     """Raise the error for sections none of which can be read, or that are mostly pictures."""
     if sections and all(section["damaged"] for section in sections):
         raise DamagedDocument(name, f"is damaged: none of its {KINDS[kind].sections} can be read")
@@ -101,7 +97,7 @@ def refuse_without_text(kind: Sectioned, name: str, sections: Sequence[PageRead]
         raise ScannedDocument(name, len(sections))
 
 
-def flaws(kind: Sectioned, sections: Sequence[PageRead], pictures: Sequence[int]) -> Iterator[str]:
+def flaws(kind: Format, sections: Sequence[PageRead], pictures: Sequence[int]) -> Iterator[str]:
     """The warnings about sections."""
     damaged = [index for index, section in enumerate(sections) if section["damaged"]]
     what = KINDS[kind].sections
@@ -115,16 +111,12 @@ def flaws(kind: Sectioned, sections: Sequence[PageRead], pictures: Sequence[int]
         yield f"Missing or damaged, so that text is lost: {what} {ranges(damaged)}."
 
 
-class Joined(NamedTuple):
-    """One text, with the offset of each page and of each section, including those without text."""
+def join(sections: Sequence[str], *, own_pages: bool) -> tuple[str, list[int], list[int]]:
+    """One text; each section is a page of its own, or, if it has text, one or more pages.
 
-    text: str
-    page_starts: list[int]
-    section_starts: list[int]
-
-
-def join(sections: Sequence[str], *, own_pages: bool) -> Joined:
-    """Join all sections; each is a page of its own, or, if it has text, one or more pages."""
+    Returns:
+        The text, the offset of each page, and that of each section, including those without text.
+    """
     last = max((index for index, section in enumerate(sections) if section.strip()), default=-1)
     pieces, starts, section_starts, length = list[str](), list[int](), list[int](), 0
     for index, section in enumerate(sections):
@@ -138,5 +130,4 @@ def join(sections: Sequence[str], *, own_pages: bool) -> Joined:
             continue
         pieces.append(piece)
         length += len(piece)
-    text = "".join(pieces)
-    return Joined(text, starts, section_starts)
+    return "".join(pieces), starts, section_starts

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import BinaryIO, Literal
 
-Kind = Literal["pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "html", "zip", "old office", "csv", "plain"]
+Kind = Literal["pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "html", "zip", "csv", "plain"]
 
 HEAD_BYTES = 4096  # enough for every signature below
 PDF_WITHIN = 1024  # bytes of junk before %PDF- that viewers accept (ISO 32000-1, annex H.3.4.1)
@@ -22,7 +22,7 @@ EPUB_FIRST = re.compile(rb"PK\x03\x04.{26}mimetype.{0,64}application/epub\+zip",
 OFFICE = re.compile(rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|word/)", re.DOTALL)
 OFFICE_LIST = "[Content_Types].xml"  # in every Office archive
 # Folders of an Office archive by program, of whose names one is in the archive's list.
-PROGRAMS: tuple[tuple[str, Kind | None], ...] = (("word/", "docx"), ("ppt/", "pptx"), ("xl/", None), ("visio/", None))
+PROGRAMS: tuple[tuple[str, Kind], ...] = (("word/", "docx"), ("ppt/", "pptx"))
 ARCHIVE = re.compile(rb"PK(?:\x03\x04|\x05\x06)")
 LIST_END, LIST_ENTRY = b"PK\x05\x06", b"PK\x01\x02"
 MOST_LISTED = 1 << 20  # bytes of an archive's list that are looked at
@@ -75,7 +75,7 @@ UNSUPPORTED: tuple[tuple[str, re.Pattern[bytes]], ...] = (
 )
 
 
-def sniff(head: bytes, names: Sequence[str] = ()) -> Kind | None:
+def sniff(head: bytes, names: Sequence[str] = ()) -> Kind | Literal["old office"] | None:
     """The kind according to the first HEAD_BYTES; "plain": perhaps text; None: a format that `describe` names.
 
     Args:

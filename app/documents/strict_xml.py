@@ -1,55 +1,30 @@
-"""XML without entities and without external resources, as a tree or as events, without namespaces.
+"""XML without entities and without external resources, as a tree without namespaces.
 
 Knows nothing of books. The caller decides what invalid XML means.
 """
 
-from typing import NoReturn, Protocol
+from typing import NoReturn
 from xml.etree import ElementTree
 from xml.parsers import expat
 
 from app.documents.archive import Refused
-from app.documents.charset import declared
-from app.documents.encodings import codec_of
-from app.documents.plain import decode_utf8
+from app.documents.charset import codec_of, declared, decode_utf8
 
 RELATION = "/relationships}id"
 
 
-class Handler(Protocol):
-    """Receives the events of a file."""
-
-    def start(self, tag: str, attributes: dict[str, str], /) -> object:
-        """An element begins."""
-
-    def end(self, tag: str, /) -> object:
-        """An element ends."""
-
-    def data(self, text: str, /) -> object:
-        """Text, perhaps only a part."""
-
-
 def parse_xml(encoded: bytes) -> ElementTree.Element:
-    """An element tree with local names.
-
-    Raises as `feed`.
-    """
-    builder = ElementTree.TreeBuilder()
-    feed(encoded, builder)
-    return builder.close()
-
-
-def feed(encoded: bytes, handler: Handler) -> None:
-    """Send the events of a file, with local names. Valid UTF-8 is read as such, whatever the file declares.
+    """An element tree with local names. Valid UTF-8 is read as such, whatever the file declares.
 
     Raises:
         Refused: it declares entities.
         expat.ExpatError, ValueError, LookupError: malformed XML, or an unknown encoding.
     """
-    parser = expat.ParserCreate(namespace_separator="}")
+    parser, builder = expat.ParserCreate(namespace_separator="}"), ElementTree.TreeBuilder()
     parser.buffer_text = True
-    parser.StartElementHandler = lambda tag, attributes: handler.start(local(tag), local_keys(attributes))
-    parser.EndElementHandler = lambda tag: handler.end(local(tag))
-    parser.CharacterDataHandler = handler.data
+    parser.StartElementHandler = lambda tag, attributes: builder.start(local(tag), local_keys(attributes))
+    parser.EndElementHandler = lambda tag: builder.end(local(tag))
+    parser.CharacterDataHandler = builder.data
     parser.EntityDeclHandler = refuse_entities
     decoded = decode_utf8(encoded)
     label = declared(encoded)
@@ -62,11 +37,17 @@ def feed(encoded: bytes, handler: Handler) -> None:
         parser.Parse(encoded.decode(codec), True)
     else:
         parser.Parse(encoded, True)
+    return builder.close()
 
 
 def whole_text(element: ElementTree.Element) -> str:
     """All text inside an element, on one line."""
     return " ".join("".join(element.itertext()).split())
+
+
+def texts_of(root: ElementTree.Element | None, tag: str) -> list[str]:
+    """The texts of all elements of a kind that have one."""
+    return [text for element in (() if root is None else root.iter(tag)) if (text := whole_text(element))]
 
 
 def refuse_entities(*_: object) -> NoReturn:

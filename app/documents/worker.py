@@ -9,12 +9,12 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
 from app.documents.archive import Refused
-from app.documents.messages import Failed, Message
+from app.documents.messages import Message
 from app.documents.sandbox import confine
 
 
@@ -30,19 +30,20 @@ def main(argv: Sequence[str]) -> None:
 
 
 def send_all(messages: Iterator[Message]) -> None:
-    """Send messages to the parent as they come, and the reason if they end before their end."""
+    """Send messages to the parent as they come, then "done", or the reason if they end before their end."""
     try:
         for message in messages:
             send(message)
+        send({"kind": "done"})
     except Refused as refused:
-        send(Failed(kind="failed", reason=refused.reason))
+        send({"kind": "failed", "reason": refused.reason})
     except MemoryError:
-        send(Failed(kind="failed", reason="memory"))
+        send({"kind": "failed", "reason": "memory"})
     except Exception:  # whatever a library raises on a malformed file
-        send(Failed(kind="failed", reason="damaged"))
+        send({"kind": "failed", "reason": "damaged"})
 
 
-def send(message: Message) -> None:
+def send(message: Mapping[str, object]) -> None:
     """Send one message to the parent."""
     print(json.dumps(message), flush=True)  # ASCII, because the text may contain lone surrogates
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from app.documents.archive import Refused
 from app.documents.lines import Lines
 from app.documents.messages import Heading
+from app.documents.metadata import MAX_AUTHORS
 
 BLOCKS = frozenset([
     "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "div", "dl", "dt",
@@ -34,12 +35,14 @@ Attributes = list[tuple[str, str | None]]
 
 
 class Read(NamedTuple):
-    """The text of one piece of markup, whether it shows images, its headings, and the title in its head."""
+    """The text of one piece of markup, whether it shows images, its headings, and what its head says of it."""
 
     text: str
     has_image: bool
     headings: list[Heading]
     title: str
+    authors: list[str]
+    language: str
 
 
 def read_markup(markup: str, *, as_web_page: bool = False) -> Read:
@@ -60,7 +63,8 @@ def read_markup(markup: str, *, as_web_page: bool = False) -> Read:
     text, headings = reader.lines.marked()
     if as_web_page and (reader.dropped_to_the_end or not text):  # an element was never closed, or contains everything
         return read_markup(markup)
-    return Read(text, reader.has_image, headings, " ".join("".join(reader.title).split()))
+    title = " ".join("".join(reader.title).split())
+    return Read(text, reader.has_image, headings, title, reader.authors[:MAX_AUTHORS], reader.language)
 
 
 def without_sections(markup: str) -> str:
@@ -81,6 +85,9 @@ class _Reader(HTMLParser):
         self.lines = Lines()
         self.has_image = False
         self.title: list[str] = []
+        self.authors: list[str] = []
+        self.language = ""
+        self._has_body = False
         self._as_web_page = as_web_page
         self._in_title = False
         self._quoted = 0  # open elements whose footers belong to the text
@@ -90,8 +97,6 @@ class _Reader(HTMLParser):
         self._pre_begins = False
         self._verse = ""  # the element that is one line of verse
         self._lists: list[int | None] = []  # the number of the last item; None: an unnumbered list
-        self._tables: list[int] = []  # number of rows so far
-        self._cells = 0  # in the current row
 
     @property
     def dropped_to_the_end(self) -> bool:
@@ -102,6 +107,7 @@ class _Reader(HTMLParser):
         """An element begins."""
         tag = tag.rpartition(":")[2]
         self.has_image |= tag in IMAGES
+        self._read_head(tag, {name: value or "" for name, value in attrs})
         if tag == "body" or (self._dropped == "head" and tag not in IN_HEAD):
             self._dropped = ""  # a head need not be closed
         if tag == "title" and self._dropped in ("", "head"):
@@ -126,13 +132,19 @@ class _Reader(HTMLParser):
             case "li":
                 self.lines.item(self._marker())
             case "table":
-                self._tables.append(0)
+                self.lines.table()
             case "tr":
-                self._row()
+                self.lines.table_row()
             case "td" | "th":
-                self._cells += 1
-                if self._cells > 1:
-                    self.lines.cell()
+                self.lines.table_cell()
+
+    def _read_head(self, tag: str, values: dict[str, str]) -> None:
+        """What a web page states of its authors and its language."""
+        self._has_body |= tag == "body"
+        if tag in ("html", "body"):
+            self.language = self.language or values.get("lang") or values.get("xml:lang") or ""
+        elif tag == "meta" and not self._has_body and values.get("name", "").lower() in ("author", "dc.creator"):
+            self.authors.append(values.get("content", ""))
 
     def handle_endtag(self, tag: str) -> None:
         """An element ends."""
@@ -152,7 +164,7 @@ class _Reader(HTMLParser):
             case "ul" | "ol":
                 del self._lists[-1:]
             case "table":
-                del self._tables[-1:]
+                self.lines.end_of_table()
         if tag in ("li", "tr", "table", "ul", "ol"):
             self.lines.end_of_prefixed()
         if tag in BLOCKS:
@@ -198,13 +210,6 @@ class _Reader(HTMLParser):
             self.lines.verbatim("\n")
         else:
             self.lines.line_break()
-
-    def _row(self) -> None:
-        self._cells = 0
-        first = not self._tables or self._tables[-1] == 0
-        if self._tables:
-            self._tables[-1] += 1
-        self.lines.row(2 if first else 1)
 
     def _marker(self) -> str:
         indent = "  " * max(0, len(self._lists) - 1)

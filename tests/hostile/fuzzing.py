@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from pypdf.errors import PyPdfError
 
 from app.documents.archive import BadEntry, Refused
+from app.documents.charset import decode
 from app.documents.messages import Message
-from app.documents.plain import decode, paginate
+from app.documents.plain import paginate
 from tests.hostile.atoms import ATOMS
 from tests.hostile.corpus import good
 from tests.hostile.growth import read_head, read_markdown, read_plain

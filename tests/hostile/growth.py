@@ -17,10 +17,11 @@ from app.context.quotes import quotes_in
 from app.conversations.tree import title_of
 from app.documents import Document, pdf, sections
 from app.documents.chapters import make_chapters, markdown_headings, text_headings
+from app.documents.charset import decode
 from app.documents.document import make_pages
 from app.documents.errors import DocumentError
 from app.documents.messages import Heading, Opened, OutlineEntry, PageRead
-from app.documents.plain import decode, markdown_title, paginate
+from app.documents.plain import markdown_title, paginate
 from app.documents.quality import garbled
 from app.documents.sniff import describe, sniff
 from app.markdown import standalone

@@ -7,9 +7,10 @@ from itertools import islice
 from typing import BinaryIO
 
 from app.documents.archive import Refused, read_most
+from app.documents.charset import decode
 from app.documents.lines import clean
 from app.documents.messages import Message, whole
-from app.documents.plain import CHARS_PER_PAGE, MAX_BYTES, decode
+from app.documents.plain import CHARS_PER_PAGE, MAX_BYTES
 from app.documents.prose import CELL_BORDER
 
 SEPARATORS = (",", ";", "\t", "|")

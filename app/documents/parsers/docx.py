@@ -5,27 +5,25 @@ text; numbers of lists and headings are counted as in Word.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import BinaryIO, NamedTuple
-from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused
-from app.documents.elements import Elements, Table, with_notes
+from app.documents.elements import Reader, with_notes
 from app.documents.messages import Message, whole
 from app.documents.metadata import MAX_AUTHORS
 from app.documents.numbering import Numbering, number_or, read_numbering, value
-from app.documents.package import texts_of
 from app.documents.relations import DAMAGED, optional, related
-from app.documents.strict_xml import feed
+from app.documents.strict_xml import texts_of
 
 TAB = "    "
 HEADING_LEVELS = range(9)  # outline level 9 is running text
 # Deleted or moved away; fallbacks for older programs; pronunciations of characters.
 LEFT_OUT = frozenset(["del", "moveFrom", "Fallback", "rt"])
-ELSEWHERE = frozenset(["altChunk", "subDoc"])  # text in other files
 NOTE_PARTS = {"footnote": "footnotes", "endnote": "endnotes"}
 NOTES = {"footnoteReference": "footnote", "endnoteReference": "endnote"}
-IN_RUN = frozenset(["tab", "ptab", "br", "cr", "noBreakHyphen", "sym", *NOTES])
 # Styles and fonts of programs: their lines and spaces stay.
 CODE_STYLES = frozenset(["html preformatted", "preformatted text", "source code", "code", "macro", "macro text"])
 MONOSPACED = ("mono", "courier", "consol", "menlo", "monaco", "typewriter", "fixed", "terminal", "source code")
@@ -51,19 +49,18 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     body = Body(
         read_styles(optional(archive, parts.get("styles"))), read_numbering(optional(archive, parts.get("numbering")))
     )
-    feed(archive.read(main), body)
-    text, headings = body.marked()
+    body.read(archive.read(main))
+    text, headings = body.lines.marked()
     notes, is_complete = read_notes(archive, parts, body)
     properties = optional(archive, package.get("core-properties"))
-    stated = {tag: [] if properties is None else texts_of(properties, tag) for tag in ("title", "creator", "language")}
     yield from whole(
-        next(filter(None, [*stated["title"], body.title]), ""),
+        next(filter(None, [*texts_of(properties, "title"), body.title]), ""),
         with_notes(text, notes),
         headings,
         has_image=body.has_image,
         damaged=body.refers_elsewhere or not is_complete,
-        authors=[name for names in stated["creator"] for name in names.split(";")][:MAX_AUTHORS],
-        language=next(iter(stated["language"]), ""),
+        authors=[name for names in texts_of(properties, "creator") for name in names.split(";")][:MAX_AUTHORS],
+        language=next(iter(texts_of(properties, "language")), ""),
     )
 
 
@@ -71,13 +68,11 @@ def read_notes(archive: Archive, parts: Mapping[str, str], body: "Body") -> tupl
     """The texts of all notes that the body calls, by their numbers; and whether none is missing."""
     texts: dict[tuple[str, str], str] = {}
     for kind in {call.kind for call in body.calls}:
-        part = Body({}, read_numbering(None), NOTE_PARTS[kind])
-        try:
-            feed(archive.read(parts.get(NOTE_PARTS[kind], "")), part)
-        except DAMAGED:
-            continue
+        part = Body({}, {}, NOTE_PARTS[kind])
+        with suppress(*DAMAGED):
+            part.read(archive.read(parts.get(NOTE_PARTS[kind], "")))
         texts |= {(kind, note_id): text for note_id, text in part.notes.items()}
-    found = [(number, texts.get(call)) for number, call in enumerate(body.calls, 1)]
+    found = [(number, texts.get(call)) for call, number in body.calls.items()]
     notes = [f"[{number}] {text}" for number, text in found if text]
     return notes, all(text is not None for _, text in found)
 
@@ -99,16 +94,6 @@ class Style:
     place: ListPlace | None = None
 
 
-@dataclass(slots=True)
-class Paragraph:
-    """The state of the paragraph being read."""
-
-    style: Style = field(default_factory=Style)
-    begun: bool = False
-    is_item: bool = False
-    goes_on: bool = False  # its end was deleted, so the next paragraph continues it
-
-
 class NoteCall(NamedTuple):
     """A call of a note in the text."""
 
@@ -116,7 +101,7 @@ class NoteCall(NamedTuple):
     note_id: str
 
 
-def read_styles(root: ElementTree.Element | None) -> dict[str, Style]:
+def read_styles(root: Element | None) -> dict[str, Style]:
     """The paragraph styles by identifier, with inherited properties."""
     elements = {} if root is None else {element.get("styleId", ""): element for element in root.iter("style")}
     styles: dict[str, Style] = {}
@@ -133,7 +118,7 @@ def read_styles(root: ElementTree.Element | None) -> dict[str, Style]:
     return styles
 
 
-def read_style(element: ElementTree.Element, base: Style) -> Style:
+def read_style(element: Element, base: Style) -> Style:
     """One style, based on another. Built-in styles have English names in every language."""
     name = value(element, "name").lower()
     properties = element.find("pPr")
@@ -145,12 +130,12 @@ def read_style(element: ElementTree.Element, base: Style) -> Style:
     return replace(style, is_title=name == "title", is_code=is_code)
 
 
-def is_monospaced(fonts: ElementTree.Element) -> bool:
+def is_monospaced(fonts: Element) -> bool:
     """Whether Latin letters are all as wide."""
     return any(word in fonts.get("ascii", "").lower() for word in MONOSPACED)
 
 
-def with_properties(style: Style, properties: ElementTree.Element) -> Style:
+def with_properties(style: Style, properties: Element) -> Style:
     """A style with the changes of a paragraph's or a style's own properties."""
     if outline := value(properties, "outlineLvl"):
         style = replace(style, heading=number_or(outline, 9))
@@ -162,165 +147,129 @@ def with_properties(style: Style, properties: ElementTree.Element) -> Style:
     return style
 
 
-class Body(Elements):
+class Body(Reader):
     """The text of a part of a Word file."""
 
-    def __init__(self, styles: dict[str, Style], numbering: Numbering, root: str = "document") -> None:
+    left_out = LEFT_OUT
+
+    def __init__(self, styles: dict[str, Style], lists: dict[str, Numbering], root: str = "document") -> None:
         super().__init__()
-        self.root = frozenset([root])
+        self.roots = frozenset([root])
         self.refers_elsewhere = False
-        self.calls: list[NoteCall] = []  # in the order of their numbers
-        self._numbers: dict[NoteCall, int] = {}
+        self.calls: dict[NoteCall, int] = {}  # of notes, with their numbers
         self.notes: dict[str, str] = {}  # texts of footnotes.xml or endnotes.xml by identifier
         self.title = ""
-        self._styles, self._numbering = styles, numbering
-        self._properties: ElementTree.TreeBuilder | None = None
-        self._paragraphs: list[Paragraph] = []
-        self._continues = False
+        self._styles, self._lists = styles, lists
+        self._style = Style()  # of the paragraph
+        self._continues = False  # the end of the last paragraph was deleted, so the next one goes on with it
         self._after_code = False
-        self._tables = Table()
-        self._hidden: list[bool] = []  # for each open run
-        self._note = ""
+        self._hidden = False  # the run
 
-    def leaves_out(self, tag: str, attributes: dict[str, str]) -> bool:
-        """What the final document does not show; a paragraph begins with whatever is in it."""
-        if self._properties:
-            return False
-        if self.parent == "p" and tag != "pPr":
-            self._begin_paragraph()
-        return tag in LEFT_OUT
+    def on_p(self, element: Element) -> None:
+        """A paragraph."""
+        properties = element.find("pPr")
+        style, goes_on = Style(), False
+        if properties is not None:
+            style = with_properties(self._styles.get(value(properties, "pStyle"), Style()), properties)
+            mark = properties.find("rPr")
+            goes_on = mark is not None and any(mark.find(tag) is not None for tag in ("del", "moveFrom"))
+        is_item = self._begin_paragraph(style)
+        outer, self._style = self._style, style
+        self.children(element)
+        self._style = outer
+        self.lines.end_of_heading()
+        if is_item:
+            self.lines.end_of_prefixed()
+        self._continues, self._after_code = goes_on, style.is_code
+        if style.is_code and not is_item:
+            self.lines.line_break()  # and an empty line of a program stays one
+        elif not goes_on:
+            self.lines.border(1 if is_item else 2)
+        self.add_boxes()
 
-    def begin(self, tag: str, attributes: dict[str, str]) -> None:
-        """An element begins that is read."""
-        parent = self.parent
-        if self._properties:
-            self._properties.start(tag, attributes)
-            return
-        self.has_image |= tag in ("blip", "imagedata")
-        self.refers_elsewhere |= tag in ELSEWHERE
-        if tag == "pPr" and parent == "p":
-            self._properties = ElementTree.TreeBuilder()
-            self._properties.start(tag, attributes)
-        elif parent == "r" and tag in IN_RUN:
-            if not (self._hidden and self._hidden[-1]):
-                self._start_in_run(tag, attributes)
-        elif parent == "rPr" and tag == "vanish" and self._hidden:
-            self._hidden[-1] = attributes.get("val", "") not in OFF
-        else:
-            self._start_block(tag, attributes)
+    def _begin_paragraph(self, style: Style) -> bool:
+        """Borders, the number and the level of a paragraph; whether it is an item of a list."""
+        place = style.place
+        marker = self._lists.get(place.list_id, Numbering()).marker(place.level) if place else ""
+        is_heading = style.heading in HEADING_LEVELS
+        is_item = bool(marker) and not is_heading
+        if self._continues:
+            return is_item
+        if is_item and place:
+            self.lines.item(f"{'  ' * place.level}{marker} ")
+            return True
+        self.lines.border(1 if style.is_code and self._after_code else 2)
+        if is_heading and style.heading is not None:
+            self.lines.heading(style.heading + 1)
+            self.lines.words(f"{marker} " if marker else "")
+        return False
 
-    def finish(self, tag: str) -> None:
-        """An element ends that is read."""
-        if self._properties:
-            self._properties.end(tag)
-            if tag == "pPr" and self.parent == "p":
-                properties, self._properties = self._properties.close(), None
-                self._begin_paragraph(properties)
-            return
-        match tag:
-            case "p" if self._paragraphs:
-                self._end_paragraph()
-            case "r" if self._hidden:
-                self._hidden.pop()
-            case "tr":
-                self._tables.end_of_row(self.lines)
-            case "tbl":
-                self._tables.end(self.lines)
-            case "txbxContent":
-                self.end_of_box()
-            case "footnote" | "endnote" if self._note:
-                self.notes[self._note], self._note = self.text_of_aside(), ""
+    def on_pPr(self, element: Element) -> None:
+        """Properties, which `on_p` has read."""
 
-    def words(self, text: str) -> None:
-        """Text of runs."""
-        if self._properties or self.path[-1] != "t" or (self._hidden and self._hidden[-1]):
-            return
+    def on_r(self, element: Element) -> None:
+        """A run."""
+        vanish = element.find("rPr/vanish")
+        outer, self._hidden = self._hidden, vanish is not None and vanish.get("val", "") not in OFF
+        self.children(element)
+        self._hidden = outer
+
+    def on_t(self, element: Element) -> None:
+        """Text of a run."""
+        text = element.text or ""
         self._text(text)
-        if self._paragraphs and self._paragraphs[-1].style.is_title and len(self.title) < 1_000:
+        if self._style.is_title and not self._hidden and len(self.title) < 1_000:
             self.title += text
 
-    def _text(self, text: str) -> None:
-        if self._paragraphs and self._paragraphs[-1].style.is_code:
+    def _text(self, text: str, *, verbatim: bool = True) -> None:
+        """Text; in a program as it is, unless it is none of the program."""
+        if self._hidden:
+            return
+        if verbatim and self._style.is_code:
             self.lines.verbatim(text)
         else:
             self.lines.words(text)
 
-    def _start_in_run(self, tag: str, attributes: dict[str, str]) -> None:
-        match tag:
-            case "tab" | "ptab":
-                self._text(TAB)
-            case "br" if attributes.get("type") in ("page", "column"):
-                self.lines.border(2)
-            case "br" | "cr":
-                self.lines.line_break()
-            case "noBreakHyphen":
-                self.lines.words("-")
-            case "sym":
-                self.lines.words(symbol(attributes))
-            case "footnoteReference" | "endnoteReference":
-                self.lines.words(f"[{self._number_of(NoteCall(NOTES[tag], attributes.get('id', '')))}]")
+    def on_tab(self, element: Element) -> None:
+        """A step to the right."""
+        self._text(TAB)
 
-    def _start_block(self, tag: str, attributes: dict[str, str]) -> None:
-        match tag:
-            case "p":
-                self._paragraphs.append(Paragraph())
-            case "r":
-                self._hidden.append(False)
-            case "tbl":
-                self._tables.begin(self.lines)
-            case "tr":
-                self._tables.row(self.lines)
-            case "tc":
-                self._tables.cell(self.lines)
-            case "txbxContent":
-                self.aside()
-            case "footnote" | "endnote" if "type" not in attributes and attributes.get("id") and f"{tag}s" in self.root:
-                self.aside()
-                self._note = attributes["id"]
-
-    def _begin_paragraph(self, properties: ElementTree.Element | None = None) -> None:
-        paragraph = self._paragraphs[-1]
-        if paragraph.begun:
+    def on_br(self, element: Element) -> None:
+        """The end of a line, a column or a page."""
+        if self._hidden:
             return
-        paragraph.begun = True
-        if properties is not None:
-            style = self._styles.get(value(properties, "pStyle"), Style())
-            paragraph.style = with_properties(style, properties)
-            mark = properties.find("rPr")
-            paragraph.goes_on = mark is not None and any(mark.find(tag) is not None for tag in ("del", "moveFrom"))
-        place = paragraph.style.place
-        marker = self._numbering.marker(place.list_id, place.level) if place else ""
-        is_heading = paragraph.style.heading in HEADING_LEVELS
-        paragraph.is_item = bool(marker) and not is_heading
-        if self._continues:
-            return
-        if paragraph.is_item and place:
-            self.lines.item(f"{'  ' * place.level}{marker} ")
-            return
-        self.lines.border(1 if paragraph.style.is_code and self._after_code else 2)
-        if is_heading and paragraph.style.heading is not None:
-            self.lines.heading(paragraph.style.heading + 1)
-            self.lines.words(f"{marker} " if marker else "")
+        if element.get("type") in ("page", "column"):
+            self.lines.border(2)
+        else:
+            self.lines.line_break()
 
-    def _end_paragraph(self) -> None:
-        self._begin_paragraph()
-        paragraph = self._paragraphs.pop()
-        self.lines.end_of_heading()
-        if paragraph.is_item:
-            self.lines.end_of_prefixed()
-        self._continues, self._after_code = paragraph.goes_on, paragraph.style.is_code
-        if paragraph.style.is_code and not paragraph.is_item:
-            self.lines.line_break()  # and an empty line of a program stays one
-        elif not paragraph.goes_on:
-            self.lines.border(1 if paragraph.is_item else 2)
-        if len(self._outer) == bool(self._note):
-            self.add_boxes()
+    def on_noBreakHyphen(self, element: Element) -> None:
+        """A hyphen."""
+        self._text("-", verbatim=False)
 
-    def _number_of(self, call: NoteCall) -> int:
-        if call not in self._numbers:
-            self.calls.append(call)
-            self._numbers[call] = len(self.calls)
-        return self._numbers[call]
+    def on_sym(self, element: Element) -> None:
+        """A sign of a font of signs."""
+        self._text(symbol(element.attrib), verbatim=False)
+
+    def on_footnoteReference(self, element: Element) -> None:
+        """The call of a note."""
+        call = NoteCall(NOTES[element.tag], element.get("id", ""))
+        if not self._hidden:
+            self.lines.words(f"[{self.calls.setdefault(call, len(self.calls) + 1)}]")
+
+    def on_footnote(self, element: Element) -> None:
+        """A note, in a part of notes; those with a type are lines between notes and text."""
+        if "type" not in element.attrib and element.get("id") and f"{element.tag}s" in self.roots:
+            self.notes[element.attrib["id"]] = self.aside(element)
+
+    def on_altChunk(self, element: Element) -> None:
+        """Text in another file."""
+        self.refers_elsewhere = True
+        self.children(element)
+
+    on_ptab, on_cr, on_subDoc, on_txbxContent = on_tab, on_br, on_altChunk, Reader.box
+    on_endnote, on_endnoteReference = on_footnote, on_footnoteReference
+    on_tbl, on_tr, on_tc, on_blip, on_imagedata = Reader.table, Reader.row, Reader.cell, Reader.image, Reader.image
 
 
 def symbol(attributes: dict[str, str]) -> str:

@@ -12,7 +12,7 @@ import pypdfium2.raw as raw
 from PIL import Image
 
 from app.documents.archive import Refused
-from app.documents.messages import Done, Message, PageDrawn
+from app.documents.messages import Message, PageDrawn
 from app.documents.metadata import COVER_SIZE, cover_url
 
 MAX_HEIGHT = 4_000  # pixels
@@ -36,7 +36,6 @@ def read(stream: BinaryIO, index: str, num_pages: str, width: str) -> Iterator[M
     page = document[int(index)]
     if not int(width):
         yield cover(page)
-        yield Done(kind="done")
         return
     bitmap = page.render(scale=scale(page.get_width(), page.get_height(), int(width)))
     media, packed = pack(bitmap.to_pil().convert("RGB"))
@@ -50,7 +49,6 @@ def read(stream: BinaryIO, index: str, num_pages: str, width: str) -> Iterator[M
         letters=letters,
         boxes=boxes.tolist(),
     )
-    yield Done(kind="done")
 
 
 def cover(page: pypdfium2.PdfPage) -> PageDrawn:

@@ -6,7 +6,6 @@ from typing import BinaryIO
 from app.documents.archive import MAX_ENTRY_BYTES, Refused, read_most
 from app.documents.charset import decode_markup
 from app.documents.messages import Message, whole
-from app.documents.metadata import MAX_AUTHORS, MarkupHead
 from app.documents.xhtml import read_markup
 
 
@@ -15,8 +14,5 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     markup = decode_markup(read_most(stream, MAX_ENTRY_BYTES))
     if markup is None:
         raise Refused("damaged")
-    text, has_image, headings, title = read_markup(markup, as_web_page=True)
-    head = MarkupHead(markup)
-    yield from whole(
-        title, text, headings, has_image=has_image, authors=head.authors[:MAX_AUTHORS], language=head.language
-    )
+    text, has_image, headings, title, authors, language = read_markup(markup, as_web_page=True)
+    yield from whole(title, text, headings, has_image=has_image, authors=authors, language=language)

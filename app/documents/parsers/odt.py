@@ -5,18 +5,17 @@ the text; notes follow the text.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import BinaryIO
+from xml.etree.ElementTree import Element
 
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused
-from app.documents.elements import Elements, Table, with_notes
+from app.documents.elements import Reader, with_notes
 from app.documents.messages import Message, whole
 from app.documents.numbering import MAX_LEVELS, Level, Numbering, number_or
-from app.documents.relations import DAMAGED, optional
-from app.documents.strict_xml import feed, whole_text
+from app.documents.relations import optional
+from app.documents.strict_xml import texts_of
 
 FORMS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman", "": "none"}
-IMAGES = frozenset(["image", "object", "object-ole", "plugin"])
 LEVELS = frozenset(
     ["list-level-style-number", "list-level-style-bullet", "list-level-style-image", "outline-level-style"]
 )
@@ -34,14 +33,11 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     if CONTENT not in archive:
         raise Refused("no container")
     styles = Styles()
-    with suppress(*DAMAGED):  # only numbers and titles need them
-        feed(archive.read(STYLES), Text(styles))
+    styles.add(optional(archive, STYLES))  # only numbers and titles need them
     body = Text(styles)
-    feed(archive.read(CONTENT), body)
-    text, headings = body.marked()
-    meta = optional(archive, META)
-    titles = [] if meta is None else [whole_text(element) for element in meta.iter("title")]
-    title = next(filter(None, titles), body.title)
+    body.read(archive.read(CONTENT))
+    text, headings = body.lines.marked()
+    title = next(iter(texts_of(optional(archive, META), "title")), body.title)
     yield from whole(title, with_notes(text, body.notes), headings, has_image=body.has_image)
 
 
@@ -53,15 +49,27 @@ class Styles:
         self.parents: dict[str, str] = {}
         self.lists: dict[str, list[Level]] = {}
 
+    def add(self, root: Element | None) -> None:
+        """Those of a part of the file."""
+        parts = [] if root is None else [part for part in root if part.tag not in ("body", "master-styles")]
+        for style in (element for part in parts for element in part.iter()):
+            name = style.get("name", "")
+            if style.tag == "style":
+                self.parents[name] = style.get("parent-style-name", "")
+                if any(properties.get("display") == "none" for properties in style.iter("text-properties")):
+                    self.hidden.add(name)
+            elif style.tag in ("list-style", "outline-style"):
+                self.lists[OUTLINE if style.tag == "outline-style" else f"list {name}"] = levels_of(style)
+
     def is_title(self, name: str) -> bool:
         """Whether a paragraph style is the built-in one for titles, or directly based on it."""
         return "Title" in (name, self.parents.get(name))
 
 
-class Text(Elements):
-    """The text of content.xml; of styles.xml only the styles."""
+class Text(Reader):
+    """The text of content.xml."""
 
-    root = frozenset(["document-content", "document-styles"])
+    roots = frozenset(["document-content"])
     left_out = frozenset(
         [
             "annotation", "covered-table-cell", "desc", "forms", "hidden-text", "note-citation", "number", "ruby-text",
@@ -73,84 +81,95 @@ class Text(Elements):
         super().__init__()
         self.title = ""
         self.notes: list[str] = []
-        self._num_notes = 0
-        self._note_numbers: list[int] = []  # of the open notes
+        self._num_notes = self._open_notes = 0
         self._styles = styles
-        self._style = ""  # that is being defined
-        self._in_body = False
-        self._numbering = Numbering({}, {OUTLINE: OUTLINE})
-        self._lists: list[str] = []  # the open ones, by their numbering
-        self._last_list: dict[str, str] = {}  # the last numbering of each list style, and by its identifier
-        self._num_lists = 0
-        self._tables = Table()
+        self._outline = Numbering()
+        self._lists: list[Numbering] = []  # the open ones
+        self._last_list: dict[str, Numbering] = {}  # of each list style, and by its identifier
         self._paragraphs: list[bool] = []  # for each open one: whether its text is the title
 
-    def leaves_out(self, tag: str, attributes: dict[str, str]) -> bool:
-        """Hidden text, and what only tells how a list of contents is made."""
-        if not self._in_body:
-            return tag == "master-styles"
-        if tag == "title":  # of a drawing, and no field of the text
-            return self.parent not in IN_LINE
-        hidden = tag == "span" and attributes.get("style-name", "") in self._styles.hidden
-        return hidden or tag.endswith("-source") or attributes.get("display") == "none"
+    def visit(self, element: Element) -> None:
+        """Read an element, unless it is hidden, or tells how a list of contents is made, or describes a drawing."""
+        hidden = element.tag == "span" and element.get("style-name", "") in self._styles.hidden
+        described = element.tag == "title" and self.path[-1:] and self.path[-1] not in IN_LINE
+        if not (hidden or described or element.tag.endswith("-source") or element.get("display") == "none"):
+            super().visit(element)
 
-    def begin(self, tag: str, attributes: dict[str, str]) -> None:
-        """An element begins that is read."""
-        if not self._in_body:
-            self._in_body = tag == "body"
-            self._numbering.levels[OUTLINE] = self._styles.lists.get(OUTLINE, ())
-            self._begin_style(tag, attributes)
-            return
-        match tag:
-            case "p" | "h":
-                self._begin_paragraph(tag, attributes)
-            case "s" | "tab":
-                self.lines.words(" ")
-            case "line-break":
-                self.lines.line_break()
-            case "note":
-                self._num_notes += 1
-                self._note_numbers.append(self._num_notes)
-                self.lines.words(f"[{self._num_notes}]")
-                self.aside()
-            case "text-box":
-                self.aside()
-            case "list":
-                self._begin_list(attributes)
-            case "list-item":
-                self._begin_item(attributes)
-            case "table":
-                self._tables.begin(self.lines)
-            case "table-row":
-                self._tables.row(self.lines)
-            case "table-cell":
-                self._tables.cell(self.lines)
-            case _ if tag in IMAGES:
-                self.has_image = True
+    def on_document_content(self, element: Element) -> None:
+        """The whole file: styles, then the text."""
+        self._styles.add(element)
+        self._outline.levels = self._styles.lists.get(OUTLINE, ())
+        for body in element.iterfind("body"):
+            self.children(body)
 
-    def finish(self, tag: str) -> None:
-        """An element ends that is read."""
-        if not self._in_body:
-            return
-        match tag:
-            case "p" | "h" if self._paragraphs:
-                self._end_paragraph()
-            case "note" if self._note_numbers:
-                self.notes.append(f"[{self._note_numbers.pop()}] {self.text_of_aside()}")
-            case "text-box":
-                self.end_of_box()
-                if not self._paragraphs:
-                    self.add_boxes()
-            case "list":
-                del self._lists[-1:]
-                self.lines.border(1)
-            case "list-item":
-                self.lines.end_of_prefixed()
-                self.lines.border(1)
-            case "table-row":
-                self._tables.end_of_row(self.lines)
-            case "table":
-                self._tables.end(self.lines)
+    def on_p(self, element: Element) -> None:
+        """A paragraph, or a heading with its number."""
+        self._paragraphs.append(not self.title and self._styles.is_title(element.get("style-name", "")))
+        self.lines.border(1 if self._lists and element.tag == "p" else 2)
+        if element.tag == "h" and not self._open_notes:
+            level = number_or(element.get("outline-level"), 1)
+            self.lines.heading(max(1, level))
+            marker = "" if element.get("is-list-header") == "true" else self._outline.marker(level - 1)
+            self.lines.words(f"{marker} " if marker else "")
+        self.children(element)
+        self._paragraphs.pop()
+        self.lines.end_of_heading()
+        self.lines.border(1 if self._lists else 2)
+        if not self._paragraphs:
+            self.add_boxes()
+
+    def on_tab(self, element: Element) -> None:
+        """Room between words."""
+        self.lines.words(" ")
+
+    def on_line_break(self, element: Element) -> None:
+        """The end of a line."""
+        self.lines.line_break()
+
+    def on_note(self, element: Element) -> None:
+        """A note, where it is called."""
+        self._num_notes += 1
+        number = self._num_notes
+        self.lines.words(f"[{number}]")
+        self._open_notes += 1
+        self.notes.append(f"[{number}] {self.aside(element)}")
+        self._open_notes -= 1
+
+    def on_text_box(self, element: Element) -> None:
+        """A box, in a paragraph or beside one."""
+        self.box(element)
+        if not self._paragraphs:
+            self.add_boxes()
+
+    def on_list(self, element: Element) -> None:
+        """A list; one in another has its numbering, unless it names one."""
+        style = element.get("style-name", "")
+        self.lines.border(1)
+        self._lists.append(self._lists[-1] if self._lists and not style else self._numbering_of(style, element))
+        self.children(element)
+        self._lists.pop()
+        self.lines.border(1)
+
+    def _numbering_of(self, style: str, element: Element) -> Numbering:
+        """The numbering of a list: a new one, or that of the list that it continues."""
+        goes_on = element.get("continue-list") or (style if element.get("continue-numbering") == "true" else "")
+        numbering = self._last_list.get(goes_on) or Numbering(
+            self._styles.lists.get(f"list {style}") or [Level()] * MAX_LEVELS
+        )
+        self._last_list[style] = self._last_list[element.get("id", style)] = numbering
+        return numbering
+
+    def on_list_item(self, element: Element) -> None:
+        """An item with its number."""
+        if self._lists:
+            level, numbering = len(self._lists) - 1, self._lists[-1]
+            if level < MAX_LEVELS and (start := number_or(element.get("start-value"), -1)) >= 0:
+                numbering.counts[level] = start - 1
+            marker = numbering.marker(level)
+            self.lines.item("  " * min(level, MAX_LEVELS) + (f"{marker} " if marker else ""))
+        self.children(element)
+        self.lines.end_of_prefixed()
+        self.lines.border(1)
 
     def words(self, text: str) -> None:
         """Text of paragraphs: other white space only lays out the file."""
@@ -160,61 +179,18 @@ class Text(Elements):
         if self._paragraphs[-1] and len(self.title) < 1_000:
             self.title += text
 
-    def _begin_style(self, tag: str, attributes: dict[str, str]) -> None:
-        name = attributes.get("name", "")
-        if tag == "style":
-            self._style = name
-            self._styles.parents[name] = attributes.get("parent-style-name", "")
-        elif tag == "text-properties" and attributes.get("display") == "none":
-            self._styles.hidden.add(self._style)
-        elif tag in ("list-style", "outline-style"):
-            self._style = OUTLINE if tag == "outline-style" else f"list {name}"
-            self._styles.lists[self._style] = [Level(format="none")] * MAX_LEVELS
-        elif tag in LEVELS and self._style in self._styles.lists:
-            level = number_or(attributes.get("level"), 0) - 1
-            if 0 <= level < MAX_LEVELS:
-                self._styles.lists[self._style][level] = level_of(tag, level, attributes)
+    on_h, on_s, on_table, on_table_row, on_table_cell = on_p, on_tab, Reader.table, Reader.row, Reader.cell
+    on_image = on_object = on_object_ole = on_plugin = Reader.image
 
-    def _begin_list(self, attributes: dict[str, str]) -> None:
-        style = attributes.get("style-name", "")
-        self.lines.border(1)
-        if self._lists and not style:
-            self._lists.append(self._lists[-1])
-            return
-        goes_on = attributes.get("continue-list") or (style if attributes.get("continue-numbering") == "true" else "")
-        name = self._last_list.get(goes_on, "")
-        if not name:
-            self._num_lists += 1
-            name = f"{self._num_lists} {style}"
-            self._numbering.levels[name] = self._styles.lists.get(f"list {style}") or [Level()] * MAX_LEVELS
-            self._numbering.shared[name] = name
-        self._last_list[style] = self._last_list[attributes.get("id", style)] = name
-        self._lists.append(name)
 
-    def _begin_item(self, attributes: dict[str, str]) -> None:
-        if not self._lists:
-            return
-        level, name = len(self._lists) - 1, self._lists[-1]
-        if level < MAX_LEVELS and (start := number_or(attributes.get("start-value"), -1)) >= 0:
-            self._numbering.counts.setdefault(name, [None] * MAX_LEVELS)[level] = start - 1
-        marker = self._numbering.marker(name, level)
-        self.lines.item("  " * min(level, MAX_LEVELS) + (f"{marker} " if marker else ""))
-
-    def _begin_paragraph(self, tag: str, attributes: dict[str, str]) -> None:
-        self._paragraphs.append(not self.title and self._styles.is_title(attributes.get("style-name", "")))
-        self.lines.border(1 if self._lists and tag == "p" else 2)
-        if tag == "h" and not self._note_numbers:
-            level = number_or(attributes.get("outline-level"), 1)
-            self.lines.heading(max(1, level))
-            marker = "" if attributes.get("is-list-header") == "true" else self._numbering.marker(OUTLINE, level - 1)
-            self.lines.words(f"{marker} " if marker else "")
-
-    def _end_paragraph(self) -> None:
-        self._paragraphs.pop()
-        self.lines.end_of_heading()
-        self.lines.border(1 if self._lists else 2)
-        if not self._paragraphs:
-            self.add_boxes()
+def levels_of(style: Element) -> list[Level]:
+    """The levels of a list style."""
+    levels = [Level(format="none")] * MAX_LEVELS
+    for entry in style.iter():
+        level = number_or(entry.get("level"), 0) - 1
+        if entry.tag in LEVELS and 0 <= level < MAX_LEVELS:
+            levels[level] = level_of(entry.tag, level, entry.attrib)
+    return levels
 
 
 def level_of(tag: str, level: int, attributes: dict[str, str]) -> Level:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import BinaryIO
 
 from app.documents.archive import Refused
-from app.documents.messages import Done, Message, Opened, PageRead
+from app.documents.messages import Message, Opened, PageRead, page_read
 from app.documents.metadata import MAX_AUTHORS
 from app.documents.pdfium import Pdfium, PdfiumError
 from app.documents.pypdf_reader import MALFORMED, Pypdf
@@ -41,7 +41,7 @@ def read(stream: BinaryIO, by: str = "pdfium") -> Iterator[Message]:
         with suppress(PdfiumError):
             pdfium = Pdfium(stream)
     first = pdfium or pypdf()
-    num_pages = len(first)
+    numbers = [str(number) for number in range(1, len(first) + 1)]
     authors, language = first.stated()
     if pdfium and not authors:
         with suppress(*MALFORMED, Refused):
@@ -50,17 +50,16 @@ def read(stream: BinaryIO, by: str = "pdfium") -> Iterator[Message]:
     opened = Opened(
         kind="opened",
         title=first.title(),
-        labels=[label[:MAX_LABEL] or str(number) for number, label in enumerate(first.labels(), 1)],
-        outline=first.bookmarks(),
+        labels=[label[:MAX_LABEL] for label in pdfium.labels()] if pdfium else numbers,
+        outline=pdfium.bookmarks() if pdfium else [],
         authors=authors[:MAX_AUTHORS],
         language=language[:MAX_LANGUAGE],
     )
     damaged = pdfium and not pdfium.is_encrypted and has_damage(stream)
     yield {**opened, "warning": DAMAGE} if damaged else opened
-    for index in range(num_pages):
+    for index in range(len(numbers)):
         page = page_by_pdfium(pdfium, index) if pdfium else None
         yield page or page_by_pypdf(pypdf, index)
-    yield Done(kind="done")
 
 
 def is_cut_off(stream: BinaryIO) -> bool:
@@ -102,7 +101,7 @@ def page_by_pdfium(pdfium: Pdfium, index: int) -> PageRead | None:
         return None
     if not (has_image or text.strip()):
         return None
-    return page_read(text, has_image=has_image)
+    return cut(text, has_image=has_image)
 
 
 def page_by_pypdf(pypdf: Callable[[], Pypdf], index: int) -> PageRead:
@@ -111,10 +110,9 @@ def page_by_pypdf(pypdf: Callable[[], Pypdf], index: int) -> PageRead:
         text, has_image, is_whole = pypdf().page(index)
     except (*MALFORMED, Refused):
         return page_read("", damaged=True)
-    return {**page_read(text, has_image=has_image, damaged=not is_whole), "by_pypdf": True}
+    return {**cut(text, has_image=has_image, damaged=not is_whole), "by_pypdf": True}
 
 
-def page_read(text: str, *, has_image: bool = False, damaged: bool = False) -> PageRead:
-    """The message about a page."""
-    damaged |= len(text) > MAX_PAGE
-    return PageRead(kind="page", text=text[:MAX_PAGE], has_image=has_image, damaged=damaged, headings=[])
+def cut(text: str, *, has_image: bool, damaged: bool = False) -> PageRead:
+    """A page; what is too long to be one is cut, and damaged."""
+    return page_read(text[:MAX_PAGE], has_image=has_image, damaged=damaged or len(text) > MAX_PAGE)

@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator
 from typing import BinaryIO
-from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from app.documents.archive import Archive, Refused
-from app.documents.elements import Elements, Table
+from app.documents.elements import Reader
 from app.documents.lines import Lines
-from app.documents.messages import Done, Heading, Message, Opened, PageRead
+from app.documents.messages import Message, Opened, PageRead, page_read
 from app.documents.numbering import BULLET, number_or, written
 from app.documents.relations import DAMAGED, optional, related, relations
-from app.documents.strict_xml import feed, whole_text
+from app.documents.strict_xml import texts_of
 
 TITLES = frozenset(["title", "ctrTitle"])
 LISTS = frozenset(["body", "obj", "", "subTitle"])  # placeholders whose paragraphs are items, unless they say otherwise
 AROUND = frozenset(["dt", "ftr", "hdr", "sldNum", "sldImg"])  # placeholders that repeat from slide to slide
-IMAGES = frozenset(["blip", "chart", "oleObj"])
 MOST_LEVELS = 8
 FORMS = {"alphaLc": "lowerLetter", "alphaUc": "upperLetter", "romanLc": "lowerRoman", "romanUc": "upperRoman"}
 NOTES = "Notes:"  # before what the speaker says
@@ -33,15 +32,13 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     names = slide_names(archive, main, root)
     first = number_or(root.get("firstSlideNum"), 1)
     properties = optional(archive, package.get("core-properties"))
-    titles = [] if properties is None else [whole_text(element) for element in properties.iter("title")]
     labels = [str(number) for number in range(first, first + len(names))]
-    yield Opened(kind="opened", title=next(filter(None, titles), ""), labels=labels, outline=[])
+    yield Opened(kind="opened", title=next(iter(texts_of(properties, "title")), ""), labels=labels, outline=[])
     for name in names:
         yield read_slide(archive, name)
-    yield Done(kind="done")
 
 
-def slide_names(archive: Archive, main: str, root: ElementTree.Element) -> list[str]:
+def slide_names(archive: Archive, main: str, root: Element) -> list[str]:
     """The slides in the order in which they are shown; "": one that is missing."""
     parts = {relation.id: relation.name for relation in relations(archive, main)}
     names = [parts.get(slide.get("r:id", ""), "") for slide in root.iter("sldId")]
@@ -58,15 +55,15 @@ def read_slide(archive: Archive, name: str) -> PageRead:
     """
     slide, pieces, damaged = Slide(), list[str](), False
     try:
-        feed(archive.read(name), slide)
+        slide.read(archive.read(name))
         for relation in relations(archive, name):
             if relation.kind == "diagramData":
                 diagram = Slide()
-                feed(archive.read(relation.name), diagram)
+                diagram.read(archive.read(relation.name))
                 pieces.append(diagram.text())
             elif relation.kind == "notesSlide":
                 notes = Slide(as_notes=True)
-                feed(archive.read(relation.name), notes)
+                notes.read(archive.read(relation.name))
                 pieces.append(f"{NOTES} {notes.text()}" if notes.text() else "")
     except DAMAGED:
         damaged = True
@@ -78,16 +75,13 @@ def read_slide(archive: Archive, name: str) -> PageRead:
     for piece in (slide.text(), *sorted(pieces, key=lambda text: text.startswith(NOTES))):
         lines.border(2)
         lines.verbatim(piece)
-    text, headings = lines.marked()
-    return PageRead(
-        kind="page", text=text, has_image=slide.has_image, damaged=damaged, headings=list[Heading](headings)
-    )
+    return page_read(*lines.marked(), has_image=slide.has_image, damaged=damaged)
 
 
-class Slide(Elements):
+class Slide(Reader):
     """The text of one slide, of the notes to it, or of a diagram on it."""
 
-    root = frozenset(["sld", "notes", "dataModel"])
+    roots = frozenset(["sld", "notes", "dataModel"])
     left_out = frozenset(["Fallback", "extLst", "custDataLst"])
 
     def __init__(self, *, as_notes: bool = False) -> None:
@@ -101,65 +95,58 @@ class Slide(Elements):
         self._counts: list[int] = []  # of the numbered paragraphs in succession, by level
         self._level = 0
         self._begun = False
-        self._tables = Table()
 
     def text(self) -> str:
         """The text of all shapes but the title, with blank lines between them."""
         return "\n\n".join(text for text in self._texts if text)
 
-    def leaves_out(self, tag: str, attributes: dict[str, str]) -> bool:
-        """Fields that repeat from slide to slide."""
-        return tag == "fld" and attributes.get("type", "").startswith(("slidenum", "datetime"))
+    def on_sp(self, element: Element) -> None:
+        """A shape."""
+        place = element.find(".//ph")
+        self._kind, self._counts = None if place is None else place.get("type", ""), []
+        self._in_shape += 1
+        text = self.aside(element)
+        self._in_shape -= 1
+        kind, self._kind = self._kind, None
+        if kind in TITLES and not self.title:
+            self.title = " ".join(text.split())
+        elif kind not in AROUND:
+            self._texts.append(text)
 
-    def begin(self, tag: str, attributes: dict[str, str]) -> None:
-        """An element begins that is read."""
-        match tag:
-            case "sp" | "graphicFrame" | "pt":
-                self._in_shape += 1
-                self._kind, self._counts = None, []
-                self.aside()
-            case "ph":
-                self._kind = attributes.get("type", "")
-            case "p":
-                self._bullet, self._level, self._begun = None, 0, False
-                self.lines.border(1 if self._is_list else 2)
-            case "pPr":
-                self._level = min(number_or(attributes.get("lvl"), 0), MOST_LEVELS)
-            case "buNone":
+    def on_p(self, element: Element) -> None:
+        """A paragraph."""
+        self._bullet, self._level, self._begun = None, 0, False
+        self.lines.border(1 if self._is_list else 2)
+        self.children(element)
+        if self._begun:
+            self.lines.end_of_prefixed()
+        self.lines.border(1 if self._is_list else 2)
+
+    def on_pPr(self, element: Element) -> None:
+        """What a paragraph says of its level and its bullet."""
+        self._level = min(number_or(element.get("lvl"), 0), MOST_LEVELS)
+        for mark in element:
+            if mark.tag == "buNone":
                 self._bullet = ""
-            case "buChar" | "buBlip":
+            elif mark.tag in ("buChar", "buBlip"):
                 self._bullet = BULLET
-            case "buAutoNum":
-                self._bullet = self._next_number(attributes)
-            case "br":
-                self.lines.line_break()
-            case "tbl":
-                self._tables.begin(self.lines)
-            case "tr":
-                self._tables.row(self.lines)
-            case "tc":
-                self._tables.cell(self.lines)
-            case _ if tag in IMAGES:
-                self.has_image = True
+            elif mark.tag == "buAutoNum":
+                self._bullet = self._next_number(mark.attrib)
 
-    def finish(self, tag: str) -> None:
-        """An element ends that is read."""
-        match tag:
-            case "sp" | "graphicFrame" | "pt" if self._in_shape:
-                self._in_shape -= 1
-                self._end_shape(self.text_of_aside())
-            case "p":
-                if self._begun:
-                    self.lines.end_of_prefixed()
-                self.lines.border(1 if self._is_list else 2)
-            case "tr":
-                self._tables.end_of_row(self.lines)
-            case "tbl":
-                self._tables.end(self.lines)
+    def on_fld(self, element: Element) -> None:
+        """A field, unless it repeats from slide to slide."""
+        if not element.get("type", "").startswith(("slidenum", "datetime")):
+            self.children(element)
 
-    def words(self, text: str) -> None:
-        """Text of paragraphs."""
-        if self.path[-1] != "t" or not self._in_shape:
+    def on_br(self, element: Element) -> None:
+        """The end of a line."""
+        self.lines.line_break()
+
+    def on_t(self, element: Element) -> None:
+        """Text of a paragraph; that of a point of a diagram has paragraphs in it."""
+        text = element.text or ""
+        if len(element) or not self._in_shape:
+            self.children(element)
             return
         if not self._begun and text.strip():
             self._begun = True
@@ -184,11 +171,6 @@ class Slide(Elements):
     def _is_list(self) -> bool:
         return self._kind in LISTS and self._kind != "subTitle"
 
-    def _end_shape(self, text: str) -> None:
-        kind, self._kind = self._kind, None
-        if kind in AROUND:
-            return
-        if kind in TITLES and not self.title:
-            self.title = " ".join(text.split())
-        else:
-            self._texts.append(text)
+    on_graphicFrame = on_pt = on_sp
+    on_tbl, on_tr, on_tc = Reader.table, Reader.row, Reader.cell
+    on_blip = on_chart = on_oleObj = Reader.image

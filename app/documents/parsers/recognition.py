@@ -13,7 +13,7 @@ import pypdfium2
 
 from app.documents.archive import Refused
 from app.documents.layout import page_text
-from app.documents.messages import Done, Message, Opened, PageRead
+from app.documents.messages import Message, Opened, page_read
 from app.documents.scan_layout import Found, printed_lines
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def read(stream: BinaryIO, engine: str, pages: str) -> Iterator[Message]:
             text, damaged = text_of(document[index], recognise), False
         except Exception:  # of the engine, on a picture that nobody has tried it on
             text, damaged = "", True
-        yield PageRead(kind="page", text=text[:MAX_PAGE], has_image=True, damaged=damaged, headings=[], recognised=True)
-    yield Done(kind="done")
+        yield {**page_read(text[:MAX_PAGE], has_image=True, damaged=damaged), "recognised": True}
 
 
 def text_of(page: pypdfium2.PdfPage, recognise: "Recognise") -> str:

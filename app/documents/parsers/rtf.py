@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from app.documents.archive import Refused, read_most
 from app.documents.elements import with_notes
-from app.documents.lines import Lines, Marked, clean
+from app.documents.lines import Lines, clean
 from app.documents.messages import Message, whole
 
 TOKEN = re.compile(
@@ -54,11 +54,11 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file."""
     encoded = read_most(stream, MAX_BYTES)
     rtf = Rtf(encoded[max(0, encoded.find(b"{\\rtf")) :].decode("latin-1"))
-    text, headings = rtf.marked()
+    text, headings = rtf.place.lines.marked()
     yield from whole(clean(rtf.title), with_notes(text, rtf.notes), headings, has_image=rtf.has_image)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Group:
     """What holds up to the end of a group."""
 
@@ -103,7 +103,7 @@ class Place:
 
 
 class Rtf:
-    """Reads the tokens of a file; then `marked`, `title` and `notes` are what it holds."""
+    """Reads the tokens of a file; then `place`, `title` and `notes` are what it holds."""
 
     def __init__(self, source: str) -> None:
         """Read everything.
@@ -121,7 +121,7 @@ class Rtf:
         self._fonts: dict[int, str] = {}
         self._styles: dict[int, Style] = {}
         self._number = 0  # of the font or style that is being defined
-        self._place = Place()
+        self.place = Place()
         self._outer: list[tuple[Place, int]] = []
         self._group = Group()
         self._stack: list[Group] = []
@@ -129,10 +129,6 @@ class Rtf:
         self._skip = 0  # characters that stand for the last \\u
         self._star = False
         self._read(source)
-
-    def marked(self) -> Marked:
-        """All text, and its headings."""
-        return self._place.lines.marked()
 
     def _read(self, source: str) -> None:
         at = 0
@@ -173,7 +169,7 @@ class Rtf:
 
     def _put(self, text: str) -> None:
         """Text, to where the group's text belongs."""
-        group, place = self._group, self._place
+        group, place = self._group, self.place
         match group.reads:
             case "text" if not (group.hidden or group.deleted):
                 if not place.begun and not text.isspace():
@@ -205,11 +201,11 @@ class Rtf:
             or (starred and word not in STARRED and word not in TEXT_OF)
             or (word.startswith("m") and word.endswith("Pr"))
         ):
-            self._group = replace(self._group, reads="")
+            self._group.reads = ""
         elif word == "pict":
-            self.has_image, self._group = True, replace(self._group, reads="")
+            self.has_image, self._group.reads = True, ""
         elif word in TEXT_OF:
-            self._group, self._number = replace(self._group, reads=TEXT_OF[word], hidden=False), 0
+            self._group.reads, self._group.hidden, self._number = TEXT_OF[word], False, 0
         elif word == "footnote":
             self._begin_note()
         elif word == "shptxt":
@@ -227,7 +223,7 @@ class Rtf:
                 self._put(chr(number % 0x10000))
                 self._skip = self._group.fallback
             case "uc":
-                self._group = replace(self._group, fallback=min(max(0, number or 0), 9))
+                self._group.fallback = min(max(0, number or 0), 9)
             case "ansicpg" if number in PAGES:
                 self._codec = PAGES[number] or f"cp{number}"
             case "mac":
@@ -235,13 +231,13 @@ class Rtf:
             case "pc" | "pca":
                 self._codec = "cp437" if word == "pc" else "cp850"
             case "f" if self._group.reads != "fonts":
-                self._group = replace(self._group, codec=self._fonts.get(number or 0, ""))
+                self._group.codec = self._fonts.get(number or 0, "")
             case "v":
-                self._group = replace(self._group, hidden=number != 0)
+                self._group.hidden = number != 0
             case "deleted":
-                self._group = replace(self._group, deleted=number != 0)
+                self._group.deleted = number != 0
             case "plain":
-                self._group = replace(self._group, hidden=False, deleted=False, codec="")
+                self._group.hidden, self._group.deleted, self._group.codec = False, False, ""
             case _ if word in SIGNS:
                 self._put(SIGNS[word])
 
@@ -264,7 +260,7 @@ class Rtf:
                     style.outline = number
 
     def _word_in_text(self, word: str, number: int | None) -> None:
-        place, paragraph = self._place, self._place.paragraph
+        place, paragraph = self.place, self.place.paragraph
         match word:
             case "par":
                 self._end_paragraph()
@@ -294,13 +290,13 @@ class Rtf:
                 paragraph.list_level = min(max(0, number or 0), 8)
 
     def _open_row(self) -> None:
-        place = self._place
+        place = self.place
         if not place.row_open:
             place.lines.row(1 if place.num_rows else 2)
             place.row_open, place.num_rows = True, place.num_rows + 1
 
     def _begin_paragraph(self) -> None:
-        place = self._place
+        place = self.place
         place.begun = True
         if place.paragraph.in_table:
             self._open_row()
@@ -319,54 +315,47 @@ class Rtf:
             place.lines.border(2)
 
     def _taken_marker(self) -> str:
-        marker, self._place.marker = self._place.marker.translate(MARKERS).strip(), ""
+        marker, self.place.marker = self.place.marker.translate(MARKERS).strip(), ""
         return f"{marker} " if marker else ""
 
     def _end_paragraph(self) -> None:
-        place = self._place
+        place = self.place
         place.lines.end_of_heading()
         place.lines.border(1 if place.is_item else 2)
         place.begun, place.marker = False, ""
 
-    def _style(self, number: int) -> Style:
-        return self._styles.get(number, Style())
-
     def _outline(self, paragraph: Paragraph) -> int | None:
-        """The outline level, 0 the highest; None: running text."""
-        if paragraph.outline is not None:
-            return paragraph.outline if 0 <= paragraph.outline < 9 else None
-        style = self._style(paragraph.style)
+        """The outline level of a paragraph, its style or what that is based on, 0 the highest; None: running text."""
+        outline = paragraph.outline
+        number: int | None = paragraph.style
         for _ in range(MOST_BASES):
-            if style.outline is not None:
-                return style.outline if 0 <= style.outline < 9 else None
+            style = None if number is None else self._styles.get(number)
+            if outline is not None or style is None:
+                break
             heading = re.fullmatch(r"heading ([1-9]);?", style.name.strip().lower())
-            if heading:
-                return int(heading[1]) - 1
-            if style.base is None or style.base not in self._styles:
-                return None
-            style = self._styles[style.base]
-        return None
+            outline = int(heading[1]) - 1 if heading and style.outline is None else style.outline
+            number = style.base
+        return outline if outline is not None and 0 <= outline < 9 else None
 
     def _begin_note(self) -> None:
         self._num_notes += 1
         self._put(f"[{self._num_notes}]")
-        self._outer.append((self._place, self._num_notes))
-        self._place = Place()
-        self._group = replace(self._group, is_note=True)
+        self._outer.append((self.place, self._num_notes))
+        self.place = Place()
+        self._group.is_note = True
 
     def _begin_group(self) -> None:
         self._skip = 0
         self._stack.append(self._group)
-        if self._group.is_note:
-            self._group = replace(self._group, is_note=False)
+        self._group = replace(self._group, is_note=False)
         if self._group.reads == "styles":
             self._number = -1  # a style that no paragraph has, unless it has a number
 
     def _end_group(self) -> None:
         self._skip, self._star = 0, False
         if self._group.is_note:
-            text = self._place.lines.marked().text
-            self._place, number = self._outer.pop()
+            text = self.place.lines.marked().text
+            self.place, number = self._outer.pop()
             self.notes.append(f"[{number}] {text}")
         if self._stack:
             self._group = self._stack.pop()

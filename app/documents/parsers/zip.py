@@ -1,7 +1,4 @@
-"""ZIP files: a page for each file, with its bytes in Base64 as its text.
-
-What is no text for certain is not unpacked, and marked as an image; a file that is refused has the reason.
-"""
+"""ZIP files: each file with its bytes in Base64, but for those that are no text for certain, or are refused."""
 
 import mimetypes
 import os
@@ -10,7 +7,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, BadEntry, Refused, RefusedEntry, most_text
-from app.documents.messages import Done, Message, Opened, PageRead
+from app.documents.messages import FileUnpacked, Message
 from app.documents.natural_order import is_hidden, natural
 
 MAX_FILES = 500
@@ -24,17 +21,15 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     names = sorted((name for name in archive.names if not is_hidden(name)), key=natural)
     if len(names) > MAX_FILES:
         raise Refused("oversized")
-    yield Opened(kind="opened", title="", labels=names, outline=[])
     for name in names:
-        no_text = (mimetypes.guess_type(name)[0] or "").startswith(("audio/", "font/", "image/", "video/"))
+        file = FileUnpacked(kind="file", name=name, content="")
+        if (mimetypes.guess_type(name)[0] or "").startswith(("audio/", "font/", "image/", "video/")):
+            yield {**file, "refused": "no text"}
+            continue
         try:
-            text = "" if no_text else b64encode(archive.read(name)).decode("ascii")
+            file["content"] = b64encode(archive.read(name)).decode("ascii")
         except BadEntry:
-            yield PageRead(kind="page", text="", has_image=False, damaged=True, headings=[])
-            continue
+            file["refused"] = "damaged"
         except RefusedEntry as error:
-            left_out = PageRead(kind="page", text="", has_image=False, damaged=True, headings=[])
-            yield {**left_out, "refused": error.reason}
-            continue
-        yield PageRead(kind="page", text=text, has_image=no_text, damaged=False, headings=[])
-    yield Done(kind="done")
+            file["refused"] = error.reason
+        yield file

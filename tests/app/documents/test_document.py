@@ -21,11 +21,6 @@ def test_every_character_lies_on_exactly_one_page(lengths: list[int]) -> None:
         assert page.char_start <= char < page.char_end
 
 
-def test_pages_keep_the_labels_of_the_document() -> None:
-    assert [page.label for page in make_pages([0, 4], 9, ["xii", "1"])] == ["xii", "1"]
-    assert [page.label for page in make_pages([0, 4], 9)] == ["1", "2"]
-
-
 def test_labels_that_name_two_pages_alike_are_replaced_by_positions() -> None:
     """A manual whose parts count from 1 again had chapters on "p. clxxviii–7", and "page 3" in six places."""
     assert [page.label for page in make_pages([0, 4, 6], 9, ["1", "2", "1"])] == ["1", "2", "3"]

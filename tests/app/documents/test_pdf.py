@@ -219,7 +219,7 @@ def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
 
     monkeypatch.setattr(parser, "Pdfium", Broken)
     with path.open("rb") as stream:
-        opened, *pages, _ = list(parser.read(stream))
+        opened, *pages = list(parser.read(stream))
     document = to_document("book.pdf", cast(Opened, opened), cast(list[PageRead], pages))
     assert document.text.startswith(" ".join(PAGE))
     told = "PDFium could not read them and pypdf did, so that words may be run together: pages 1–2."

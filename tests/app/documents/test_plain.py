@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.documents import read_document
+from app.documents.charset import codec_of, decode
 from app.documents.errors import DocumentTooLarge
-from app.documents.plain import CHARS_PER_PAGE, decode, paginate
+from app.documents.plain import CHARS_PER_PAGE, paginate
 
 TEXT = "Der Zähler läuft weiter, sagte sie: „genug“.\n"
 
@@ -34,6 +35,16 @@ def test_text_of_an_older_encoding_is_told_by_its_letters(words: str, codec: str
     decoded = decode((words * 12).encode(codec))
     assert decoded and decoded.text == words * 12
     assert f"Read as {name}, as it is no UTF-8" in str(decoded.warning)
+
+
+@pytest.mark.parametrize("label", ["zlib_codec", "rot13", "idna", "unicode_escape", "utf-7", "hex", "mbcs", "utf-16"])
+def test_no_document_chooses_a_codec_that_is_none_of_the_web_s(label: str) -> None:
+    assert codec_of(label) is None
+
+
+def test_encodings_of_the_web_are_known_by_their_labels() -> None:
+    labels = {"Latin1": "cp1252", "x-sjis": "cp932", "windows-874": "cp874", "gb2312": "gb18030", " UTF8 ": "utf-8"}
+    assert {label: codec_of(label) for label in labels} == labels
 
 
 def test_a_few_letters_of_an_older_encoding_are_windows_1252() -> None:

@@ -9,11 +9,8 @@ import psutil
 import pytest
 
 from app.documents import parsing
-from app.documents.encodings import LABELS_BY_CODEC, codec_of
-from app.documents.parsing import LIMITS, MOST_PARSERS, worker_messages
+from app.documents.parsing import LIMITS, MOST_PARSERS, Parser, worker_messages
 from app.documents.process import KEPT_COMPLAINTS, PROJECT, ParsingProcess
-from app.documents.readers import read_document
-from app.documents.sections import parser_of
 
 MUCH, LONG = 1 << 40, 1_000_000
 SECONDS = 30.0
@@ -98,40 +95,15 @@ def test_two_parsers_work_at_once_and_the_next_one_waits_for_its_turn(
             running.pop()
 
     monkeypatch.setattr(parsing, "ParsingProcess", Counted)
-    readers = [worker_messages(parser_of("html"), tmp_path / "a", "a", LIMITS) for _ in range(MOST_PARSERS + 2)]
+    readers = [
+        worker_messages(Parser("html", "a web page"), tmp_path / "a", "a", LIMITS) for _ in range(MOST_PARSERS + 2)
+    ]
     assert [next(reader) for reader in readers] == [None] * len(readers)
     assert len(running) == MOST_PARSERS == 2
     for reader in readers:  # each that ends makes room for one
         assert next(reader) is None
         reader.close()  # type: ignore[attr-defined]
     assert running == [] and len(most) == len(readers) and max(most) == MOST_PARSERS
-
-
-# -------------------- charsets
-
-
-@pytest.mark.parametrize(
-    "label",
-    ["zlib_codec", "rot13", "rot_13", "idna", "punycode", "unicode_escape", "raw_unicode_escape", "utf-7", "utf_7",
-     "hex", "base64", "bz2", "uu", "mbcs", "undefined", "utf-8-sig", "utf-16", "utf-32", "cp037", "latin_1", "x" * 40],
-)  # fmt: skip
-def test_no_document_chooses_a_codec_that_is_none_of_the_web_s(label: str) -> None:
-    assert codec_of(label) is None
-
-
-def test_every_encoding_of_the_web_is_known_by_its_labels() -> None:
-    assert len(LABELS_BY_CODEC) == 34
-    for codec, labels in LABELS_BY_CODEC.items():
-        assert "plain".encode(codec).decode(codec) == "plain", codec
-        assert all(codec_of(f" {label.upper()} ") == codec for label in labels.split())
-
-
-@pytest.mark.parametrize("label", ["unicode_escape", "utf-7", "zlib_codec"])
-def test_a_page_that_asks_for_another_codec_is_read_as_ordinary_text(tmp_path: Path, label: str) -> None:
-    page = tmp_path / "page.html"
-    words = b"<p>caf\xe9 \\u0041 +AEE- and enough words for a page</p>"
-    page.write_bytes(b'<html><head><meta charset="' + label.encode() + b'"></head><body>' + words + b"</body></html>")
-    assert read_document(page).text == "caf\xe9 \\u0041 +AEE- and enough words for a page"
 
 
 def test_a_parsing_process_imports_no_other_reader() -> None:

@@ -1,7 +1,5 @@
 """Warnings about text that was extracted without an error and means nothing."""
 
-import random
-
 import pytest
 
 from app.documents.quality import is_garbled
@@ -48,11 +46,3 @@ def test_good_pages_are_good(page: str) -> None:
 )
 def test_broken_text_layers_are_garbled(page: str) -> None:
     assert is_garbled(page)
-
-
-def test_shuffled_letters_of_a_language_are_rarely_taken_for_garbled() -> None:
-    """The other side of the coin: names and lists have odd letters, and 200 random ones by frequency must pass."""
-    rng = random.Random(0)
-    letters = [char for char in ENGLISH if char.isalpha()]
-    pages = [" ".join("".join(rng.choices(letters, k=5)) for _ in range(60)) for _ in range(200)]
-    assert sum(map(is_garbled, pages)) == 0  # 300 letters, 39% vowels: 16% is eight standard deviations away

@@ -1,6 +1,6 @@
 import random
 
-from app.documents.running_lines import drop_running_lines, roman_value
+from app.documents.running_lines import drop_running_lines
 
 WORDS = ["sea", "wind", "gull", "rope", "sail", "mast", "quay", "tide", "salt", "lamp", "bell", "fish", "the", "of"]
 
@@ -19,15 +19,6 @@ def test_headers_footers_and_page_numbers_go_and_the_text_stays() -> None:
 def test_front_matter_is_numbered_in_roman() -> None:
     pages = [[*prose(n), number] for n, number in enumerate(["ii", "iii", "iv", "v"])]
     assert drop_running_lines(pages) == [prose(n) for n in range(4)]
-    assert [roman_value(number) for number in ("i", "iv", "ix", "xiv", "xl", "civil", "")] == [
-        1,
-        4,
-        9,
-        14,
-        40,
-        None,
-        None,
-    ]
 
 
 def test_a_title_that_slides_repeat_belongs_to_the_text() -> None:

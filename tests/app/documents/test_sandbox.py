@@ -36,7 +36,6 @@ def read(stream, expression):
     except OSError as error:
         said = type(error).__name__
     yield {"kind": "page", "text": said}
-    yield {"kind": "done"}
 """
 
 
