@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from app.server.openai.errors import RequestError, request_error
-from app.server.openai.request import ChatBody, TextBody, parse, parse_json
-from app.server.openai.responses import ResponseBody
+from app.server.openai.request import ChatBody, ResponseBody, TextBody, parse, parse_json
 from core.errors import BadGrammar
 
 ASKED = [{"role": "user", "content": "Who keeps the light?"}]
