@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from app.cli.saved_books import Opening
     from core.engine_api import TextEngine
     from core.generation.session import Conversation
-    from core.planning.choices import Choice
 
 
 class BadQuestions(CoreError):
@@ -85,7 +84,9 @@ def answer_all(
     prompts = [conversation.ask(question).prompt_ids(engine.text, config.thinking) for question in questions]
     asked = [Question(prompt, replace(config, seed=args.seed + at), stop) for at, prompt in enumerate(prompts)]
     if many and not engine.info.elsewhere:
-        tell_together(local(engine).together(asked))
+        number = local(engine).together(asked)
+        told = f"{number.value} questions at a time" if number.value > 1 else "One question after the other"
+        print(f"{told}: {number.because}.", file=sys.stderr)
     answers = answer_in_order(
         engine,
         asked,
@@ -96,14 +97,6 @@ def answer_all(
     if args.json:
         prompts = prompts[: len(answers)] if args.token_ids else []
         print_json(document(engine, questions, answers, opening, prompts, many=args.questions is not None))
-
-
-def tell_together(number: "Choice[int]") -> None:
-    """A note for people: how many answers are written at a time, and why not more."""
-    if number.value > 1:
-        print(f"{number.value} questions at a time: {number.because}.", file=sys.stderr)
-    else:
-        print(f"One question after the other: {number.because}.", file=sys.stderr)
 
 
 def answer(

@@ -45,6 +45,7 @@ HELP = """Type a question. Ctrl+C stops an answer, and what was written stays; C
 /help              this
 /quit              end"""
 PROMPT = "> "
+MOST_QUOTED = 60  # characters of a quotation
 
 
 def run(args: argparse.Namespace) -> int:
@@ -208,7 +209,8 @@ def page_lines(text: str, library: Library) -> Iterator[str]:
     for passage in passages:
         if any(one is not passage and one.start <= passage.start and passage.end <= one.end for one in passages):
             continue  # told with the longer one
-        words, source = shortened(" ".join(text[passage.start : passage.end].split()).strip('"“”')), passage.source
+        words, source = " ".join(text[passage.start : passage.end].split()).strip('"“”'), passage.source
+        words = words if len(words) <= MOST_QUOTED else f"{words[: MOST_QUOTED - 1].rstrip()}…"
         if source is None:
             if passage.kind == "quotation":
                 yield f"  “{words}”: not in the text"
@@ -217,8 +219,3 @@ def page_lines(text: str, library: Library) -> Iterator[str]:
         pages = first.page.label if first.page == last.page else f"{first.page.label}–{last.page.label}"
         book = f"{first.document.title}, " if len(library.books) > 1 else ""
         yield f"  “{words}”: {book}page {pages}{', and elsewhere' if passage.again else ''}"
-
-
-def shortened(words: str, most: int = 60) -> str:
-    """The beginning of a quotation."""
-    return words if len(words) <= most else f"{words[: most - 1].rstrip()}…"
