@@ -74,22 +74,11 @@ class Answer:
 
 
 def ask(app: Any, path: str, headers: Headers, method: str = "GET", kind: str = "http") -> Answer:
-    scope = {
-        "type": kind,
-        "method": method,
-        "scheme": "http" if kind == "http" else "ws",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(name.encode(), value.encode()) for name, value in headers],
-        "server": ("127.0.0.1", 7860),
-        "client": ("127.0.0.1", 50000),
-        "http_version": "1.1",
-        "extensions": {},
-    }
-    if kind != "http":
-        del scope["method"]
+    scope: dict[str, Any] = {"type": kind, "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope |= {"root_path": "", "http_version": "1.1", "extensions": {}}
+    scope |= {"server": ("127.0.0.1", 7860), "client": ("127.0.0.1", 50000)}
+    scope |= {"method": method, "scheme": "http"} if kind == "http" else {"scheme": "ws"}
+    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers]
     return Answer(app, scope)
 
 
