@@ -4,7 +4,7 @@ import argparse
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
@@ -32,9 +32,9 @@ class Parser(argparse.ArgumentParser):
             message = f"there is no command {found[1]!r}{meant}"
         raise Misuse(message, self.prog)
 
-    def options(self) -> Iterator[str]:
+    def options(self) -> list[str]:
         """Its options, as --help-all lists them."""
-        return (name for action in self._actions for name in action.option_strings)
+        return [name for action in self._actions for name in action.option_strings]
 
 
 def alike(word: str, known: Iterable[str]) -> str:
@@ -60,11 +60,7 @@ def parse_arguments(argv: Sequence[str], tools: Sequence[Command] = ()) -> argpa
 
 
 def parsed(argv: Sequence[str], tools: Sequence[Command]) -> argparse.Namespace:
-    """Parse a command line.
-
-    Raises:
-        Misuse: wrong usage.
-    """
+    """Parse a command line. Raises Misuse."""
     parser = build_parser(tools, everything="--help-all" in argv)
     args, rest = parser.parse_known_args(argv)
     told_by = parser.commands[args.command] if args.command else parser
@@ -75,25 +71,17 @@ def parsed(argv: Sequence[str], tools: Sequence[Command]) -> argparse.Namespace:
         error(f"unrecognized arguments: {' '.join(rest)}{alike(rest[0], told_by.options())}")
     if args.command == "models" and (args.name is None) != (args.action == "list"):
         error("models list takes no name" if args.name else f"models {args.action} needs the NAME of a model")
-    if hasattr(args, "remote") and args.command not in (None, "ask", "chat"):
-        error(f"--remote belongs to the app, 'ask' and 'chat', not to '{args.command}'")
-    for name in not_utf8(args):
-        error(f"{name.replace('_', '-')}: these bytes are not UTF-8 text: write it in UTF-8")
-    own = next((row.rows for row in (*COMMANDS, *tools) if row.name == args.command), (APP,))
-    groups = (COMMON, REMOTE, *(row for row in own if isinstance(row, Group)))
-    defaults = {name: value for group in groups for name, value in group.defaults.items()}
-    for name in APP.defaults:
-        if name not in defaults and hasattr(args, name):
-            error(f"--{name.replace('_', '-')} belongs to the app, not to '{args.command}'")
-    return argparse.Namespace(**defaults | vars(args))
-
-
-def not_utf8(args: argparse.Namespace) -> Iterator[str]:
-    """The names of texts with bytes that are no UTF-8, which Python keeps as surrogates. Paths may have them."""
     for name, value in vars(args).items():
         for text in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(text, str) and any("\ud800" <= char <= "\udfff" for char in text):
-                yield name
+            if isinstance(text, str) and any("\ud800" <= char <= "\udfff" for char in text):  # paths may have them
+                error(f"{name.replace('_', '-')}: these bytes are not UTF-8 text: write it in UTF-8")
+    own = next((row.rows for row in (*COMMANDS, *tools) if row.name == args.command), (REMOTE, APP))
+    defaults = {name: value for row in (COMMON, *own) if isinstance(row, Group) for name, value in row.defaults.items()}
+    for name in (*REMOTE.defaults, *APP.defaults):
+        if name not in defaults and hasattr(args, name):
+            users = "the app, 'ask' and 'chat'" if name in REMOTE.defaults else "the app"
+            error(f"--{name.replace('_', '-')} belongs to {users}, not to '{args.command}'")
+    return argparse.Namespace(**{"remote": None} | defaults | vars(args))
 
 
 def build_parser(tools: Sequence[Command] = (), *, everything: bool = False) -> Parser:

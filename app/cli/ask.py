@@ -4,27 +4,17 @@ import argparse
 import json
 import sys
 import threading
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.answering import Shown, answer_in_order
 from app.cli.interrupts import INTERRUPTED, stoppable
-from app.cli.parts import library_of, naming_parts
+from app.cli.parts import naming_parts, opened
 from app.cli.piped import name_of
-from app.cli.reading import (
-    check_folder,
-    generation_config,
-    open_conversation,
-    open_engine,
-    print_json,
-    read_documents,
-    usual_method,
-)
+from app.cli.reading import print_json
 from app.runtime.answer_json import answer_report, engine_report, prefill_report
 from core.config import GenerationConfig
-from core.decoding.registry import default_method
 from core.engine_api import local
 from core.errors import CoreError, EmptyQuestion
 from core.generation.events import Finished
@@ -33,7 +23,6 @@ if TYPE_CHECKING:
     from app.cli.saved_books import Opening
     from core.engine_api import TextEngine
     from core.generation.session import Conversation
-    from core.planning.choices import Choice
 
 
 class BadQuestions(CoreError):
@@ -53,19 +42,12 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: files, questions, settings or memory; raised before any long step where that is possible.
     """
-    check_folder(args)
-    config = replace(generation_config(args, args.method or default_method(has_draft=True)), end_loops=True)
     questions = [args.question] if args.question is not None else read_questions(args.questions, args.files)
     if not all(question.strip() for question in questions):
         raise EmptyQuestion
-    library = library_of(list(read_documents(args)), args)
-    with closing(open_engine(args)) as engine:
-        if args.method is None:
-            config = replace(config, method=usual_method(engine.info))
-        conversation = open_conversation(engine, library.text)
-        with naming_parts(engine, library), stoppable() as stop:
-            answer_all(args, engine, conversation, questions, config, stop)
-            return INTERRUPTED if stop.is_set() else 0
+    with opened(args) as (engine, library, conversation, config), naming_parts(engine, library), stoppable() as stop:
+        answer_all(args, engine, conversation, questions, config, stop)
+        return INTERRUPTED if stop.is_set() else 0
 
 
 def answer_all(
@@ -85,7 +67,9 @@ def answer_all(
     prompts = [conversation.ask(question).prompt_ids(engine.text, config.thinking) for question in questions]
     asked = [Question(prompt, replace(config, seed=args.seed + at), stop) for at, prompt in enumerate(prompts)]
     if many and not engine.info.elsewhere:
-        tell_together(local(engine).together(asked))
+        number = local(engine).together(asked)
+        told = f"{number.value} questions at a time" if number.value > 1 else "One question after the other"
+        print(f"{told}: {number.because}.", file=sys.stderr)
     answers = answer_in_order(
         engine,
         asked,
@@ -96,14 +80,6 @@ def answer_all(
     if args.json:
         prompts = prompts[: len(answers)] if args.token_ids else []
         print_json(document(engine, questions, answers, opening, prompts, many=args.questions is not None))
-
-
-def tell_together(number: "Choice[int]") -> None:
-    """A note for people: how many answers are written at a time, and why not more."""
-    if number.value > 1:
-        print(f"{number.value} questions at a time: {number.because}.", file=sys.stderr)
-    else:
-        print(f"One question after the other: {number.because}.", file=sys.stderr)
 
 
 def answer(

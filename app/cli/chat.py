@@ -6,23 +6,14 @@ import io
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.cli.answering import no_answer
 from app.cli.ask import answer
 from app.cli.interrupts import stoppable
-from app.cli.parts import library_of, naming_parts
+from app.cli.parts import naming_parts, opened
 from app.cli.piped import STDIN
-from app.cli.reading import (
-    check_folder,
-    generation_config,
-    open_conversation,
-    open_engine,
-    read_documents,
-    usual_method,
-)
 from app.cli.report import race_lines, summary_line
 from app.context.context_documents import Library
 from app.context.evidence import evidence_in
@@ -30,7 +21,7 @@ from app.conversations.exchange import Exchange
 from app.runtime.answer_json import equality_report
 from app.runtime.prompts import prompt_of, with_past
 from core.config import GenerationConfig
-from core.decoding.registry import PLAIN, default_method
+from core.decoding.registry import PLAIN
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Finished
 
@@ -45,6 +36,7 @@ HELP = """Type a question. Ctrl+C stops an answer, and what was written stays; C
 /help              this
 /quit              end"""
 PROMPT = "> "
+MOST_QUOTED = 60  # characters of a quotation
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,13 +47,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if STDIN in args.files:
         raise InvalidSetting("Questions come where - would read a document.", hint="Name files, or use 'ask'.")
-    check_folder(args)
-    config = replace(generation_config(args, args.method or default_method(has_draft=True)), end_loops=True)
-    library = library_of(list(read_documents(args)), args)
-    with closing(open_engine(args)) as engine:
-        if args.method is None:
-            config = replace(config, method=usual_method(engine.info))
-        Chat(args, engine, library, open_conversation(engine, library.text), config).run()
+    with opened(args) as (engine, library, conversation, config):
+        Chat(args, engine, library, conversation, config).run()
     return 0
 
 
@@ -208,7 +195,8 @@ def page_lines(text: str, library: Library) -> Iterator[str]:
     for passage in passages:
         if any(one is not passage and one.start <= passage.start and passage.end <= one.end for one in passages):
             continue  # told with the longer one
-        words, source = shortened(" ".join(text[passage.start : passage.end].split()).strip('"“”')), passage.source
+        words, source = " ".join(text[passage.start : passage.end].split()).strip('"“”'), passage.source
+        words = words if len(words) <= MOST_QUOTED else f"{words[: MOST_QUOTED - 1].rstrip()}…"
         if source is None:
             if passage.kind == "quotation":
                 yield f"  “{words}”: not in the text"
@@ -217,8 +205,3 @@ def page_lines(text: str, library: Library) -> Iterator[str]:
         pages = first.page.label if first.page == last.page else f"{first.page.label}–{last.page.label}"
         book = f"{first.document.title}, " if len(library.books) > 1 else ""
         yield f"  “{words}”: {book}page {pages}{', and elsewhere' if passage.again else ''}"
-
-
-def shortened(words: str, most: int = 60) -> str:
-    """The beginning of a quotation."""
-    return words if len(words) <= most else f"{words[: most - 1].rstrip()}…"

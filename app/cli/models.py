@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import torch
 
 from app.cli.reading import ProgressLine, print_json
-from app.formats import disk_size, plural
+from app.formats import disk_size, duration, plural
 from app.runtime.data_folder import data_place
 from app.runtime.model_folders import NAME, ModelFolders
 from core.errors import CoreError, InvalidSetting, UnknownModel
@@ -37,21 +37,20 @@ def run(args: argparse.Namespace) -> int:
         CoreError: no such model; the hub, the network or the disk.
     """
     if args.action == "list":
-        return list_models(ModelFolders(data_place(args.data_dir) / NAME), as_json=args.json)
-    if args.action == "show":
-        return show_model(args.name, as_json=args.json)
-    if args.action == "remove":
-        return remove_model(args.name, as_json=args.json)
-    return get_model(args.name, as_json=args.json)
+        list_models(ModelFolders(data_place(args.data_dir) / NAME), as_json=args.json)
+    else:
+        act = {"show": show_model, "get": get_model, "remove": remove_model}[args.action]
+        act(args.name, as_json=args.json)
+    return 0
 
 
-def list_models(brought: ModelFolders, *, as_json: bool) -> int:
+def list_models(brought: ModelFolders, *, as_json: bool) -> None:
     """All rows of the catalogue, targets first, then other models in the hub's cache and those the user brought."""
     rows = [report(row) for row in entries().values()]
     others = [*in_cache(), *brought.all()]
     if as_json:
         print_json({"models": rows, "others_here": list(map(found, others)), "cache": str(store.cache_folder())})
-        return 0
+        return
     print(f"{'name':<20}{'context':>10}{'weights':>11}{'KV at 32K':>11}{'at 128K':>9}  {'here':<8}draft, licence")
     for row in rows:
         print(line(row))
@@ -60,7 +59,6 @@ def list_models(brought: ModelFolders, *, as_json: bool) -> int:
     for other in sorted(others, key=lambda one: (one.dims is None, one.name)):
         print(other_line(other))
     print(f"\nDownloads are kept in {store.cache_folder()}. Details: python launch.py models show NAME")
-    return 0
 
 
 def found(other: LocalModel) -> dict[str, Any]:
@@ -95,12 +93,11 @@ def line(row: dict[str, Any]) -> str:
     return f"{figures}  {STATES[row['state']]:<8}{draft}, {licence}"
 
 
-def show_model(name: str, *, as_json: bool) -> int:
+def show_model(name: str, *, as_json: bool) -> None:
     """Everything about one model of the catalogue."""
     row = report(known_row(name))
     if as_json:
-        print_json(row)
-        return 0
+        return print_json(row)
     advice, state = row["speculation"], row["state"]
     here = {"bundled": "comes with this project", "here": row["path"], "none": f"no: {get_command(name)}"}
     told = {
@@ -122,7 +119,6 @@ def show_model(name: str, *, as_json: bool) -> int:
     }
     print(f"{row['name']}: {row['description']}")
     print("\n".join(f"  {label:<12} {text}" for label, text in told.items() if text))
-    return 0
 
 
 def source(row: dict[str, Any]) -> str:
@@ -136,38 +132,33 @@ def source(row: dict[str, Any]) -> str:
 
 def report(row: Known) -> dict[str, Any]:
     """One model as JSON: the catalogue's row, what was computed from its shape, and its state on this machine."""
-    size, dtype = sizes(row)
-    kv = kv_bytes_per_token(size.dims, size.dims.disk_dtype)
-    path, state = row.path(), state_of(row)
-    described = asdict(row)
-    del described["config"]
+    size, state = size_of(row), state_of(row)
+    dtype, weight_bytes = size.dims.disk_dtype, size.num_parameters * size.dims.disk_dtype.itemsize
+    kv = kv_bytes_per_token(size.dims, dtype)
     return {
-        **described,
+        **{name: value for name, value in asdict(row).items() if name != "config"},
         "context": size.dims.max_context,
         "parameters": size.num_parameters,
-        "dtype": dtype,
-        "weight_bytes": size.num_parameters * size.dims.disk_dtype.itemsize,
-        "file_bytes": row.gguf.size_bytes if row.gguf else size.num_parameters * size.dims.disk_dtype.itemsize,
+        "dtype": str(dtype).removeprefix("torch."),
+        "weight_bytes": weight_bytes,
+        "file_bytes": row.gguf.size_bytes if row.gguf else weight_bytes,
         "bits_bytes": {str(bits): size.quantised_bytes(bits, torch.bfloat16) for bits in (16, 8, 4)},
         "kv_bytes_per_token": kv,
         "kv_bytes": {str(context): kv * context for context in CONTEXTS if context <= size.dims.max_context},
         "usable_context": min(size.dims.max_context, MOST_CONTEXT),
         "state": state,
-        "path": str(path) if state in ("here", "bundled") else None,
+        "path": str(row.path()) if state in ("here", "bundled") else None,
         "disk_bytes": store.size_on_disk(row.repo) if row.repo else None,
     }
 
 
-def sizes(row: Known) -> tuple[ModelSize, str]:
-    """Parameter count and dimensions, and the name of the type in which the weights are stored."""
-    shape = find_shape(row.name)
-    if shape is not None:
-        size = shape.size()
-    else:
-        path = row.path()
-        assert path is not None, f"{row.name} has neither files nor a shape"
-        size = size_in(path)
-    return size, str(size.dims.disk_dtype).removeprefix("torch.")
+def size_of(row: Known) -> ModelSize:
+    """Parameter count and dimensions, of its published shape or of its files."""
+    if (shape := find_shape(row.name)) is not None:
+        return shape.size()
+    path = row.path()
+    assert path is not None, f"{row.name} has neither files nor a shape"
+    return size_in(path)
 
 
 def state_of(row: Known) -> str:
@@ -200,7 +191,7 @@ def repository_of(name: str) -> str:
     return row.repo
 
 
-def remove_model(name: str, *, as_json: bool) -> int:
+def remove_model(name: str, *, as_json: bool) -> None:
     """Delete a model's files from the cache; other programs that use it must download it again."""
     repo = repository_of(name)
     if not store.repository_folder(repo).is_dir():
@@ -210,10 +201,9 @@ def remove_model(name: str, *, as_json: bool) -> int:
         print_json({"model": name, "repository": repo, "freed_bytes": freed})
     else:
         print(f"Removed {repo}: {freed / 1e9:.2f} GB freed.")
-    return 0
 
 
-def get_model(name: str, *, as_json: bool) -> int:
+def get_model(name: str, *, as_json: bool) -> None:
     """Download a model, and its draft if the catalogue has one. Continues an earlier partial download."""
     repos = [repository_of(name), *(repositories(name)[1:] if name in entries() else ())]
     told = []
@@ -226,7 +216,6 @@ def get_model(name: str, *, as_json: bool) -> int:
             raise type(error)(f"{repos[0]} is here, its draft is not. {error.problem}", hint=error.hint) from error
     if as_json:
         print_json({"model": name, "repositories": told})
-    return 0
 
 
 def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
@@ -264,21 +253,18 @@ def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
 
 def progress_text(progress: DownloadProgress) -> str:
     """[3/9] model-00001-of-00004.safetensors 41% · 3.11 of 16.07 GB, 19% · 42.0 MB/s · 5 min left."""
-    left = progress.total_bytes - progress.done_bytes
-    rate = progress.bytes_per_second
+
+    def share(part: int, whole: int) -> str:
+        return f"{100 * part // whole}%" if whole else "100%"
+
+    done, total, rate = progress.done_bytes, progress.total_bytes, progress.bytes_per_second
     of_file = share(progress.file_bytes, progress.file_total_bytes)
-    of_all = share(progress.done_bytes, progress.total_bytes)
     parts = [
         f"[{progress.number}/{progress.num_files}] {progress.name} {of_file}",
-        f"{disk_size(progress.done_bytes)} of {disk_size(progress.total_bytes)}, {of_all}",
+        f"{disk_size(done)} of {disk_size(total)}, {share(done, total)}",
     ]
     if rate > 0:
         parts.append(f"{rate / 1e6:.1f} MB/s")
-        if left:
-            parts.append(f"{left / rate / 60:.0f} min left" if left / rate >= 90 else f"{left / rate:.0f} s left")
+        if total > done:
+            parts.append(f"{duration((total - done) / rate)} left")
     return " · ".join(parts)
-
-
-def share(part: int, whole: int) -> str:
-    """41%."""
-    return f"{100 * part // whole}%" if whole else "100%"

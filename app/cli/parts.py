@@ -2,23 +2,31 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from app.cli.reading import (
+    check_folder,
+    generation_config,
+    open_conversation,
+    open_engine,
+    read_documents,
+    usual_method,
+)
 from app.context.context_documents import Chapters, Choice, Library, Pages
 from app.documents import Document
 from app.formats import plural
-from core.errors import ContextTooSmall, CoreError, InvalidSetting
+from core.decoding.registry import default_method
+from core.errors import ContextTooSmall, InvalidSetting
 
 if TYPE_CHECKING:
+    from core.config import GenerationConfig
     from core.engine_api import TextEngine
+    from core.generation.session import Conversation
 
 MOST_NAMED = 4  # parts in a hint
 SLACK = 16  # tokens by which parts that are counted alone may differ from the whole
-
-
-class TooLong(CoreError):
-    """The text does not fit the context. Nothing is cut; the hint names parts that fit."""
 
 
 def library_of(documents: Sequence[Document], args: argparse.Namespace) -> Library:
@@ -44,19 +52,31 @@ def library_of(documents: Sequence[Document], args: argparse.Namespace) -> Libra
 
 
 @contextmanager
-def naming_parts(engine: "TextEngine", library: Library) -> Iterator[None]:
-    """Where a text is too long for any context of the model, let the error name parts that fit.
+def opened(args: argparse.Namespace) -> "Iterator[tuple[TextEngine, Library, Conversation, GenerationConfig]]":
+    """The model, the text and the settings of a command that answers; closed behind it.
 
     Raises:
-        TooLong: instead of ContextTooSmall.
+        CoreError: files, settings or memory; raised before any long step where that is possible.
     """
+    check_folder(args)
+    config = replace(generation_config(args, args.method or default_method(has_draft=True)), end_loops=True)
+    library = library_of(list(read_documents(args)), args)
+    with closing(open_engine(args)) as engine:
+        if args.method is None:
+            config = replace(config, method=usual_method(engine.info))
+        yield engine, library, open_conversation(engine, library.text), config
+
+
+@contextmanager
+def naming_parts(engine: "TextEngine", library: Library) -> Iterator[None]:
+    """Where a text is too long for any context of the model, let the ContextTooSmall name parts that fit."""
     try:
         yield
     except ContextTooSmall as error:
-        hint = "" if error.needed <= error.possible else parts_that_fit(engine, library, error)
-        if not hint:
-            raise
-        raise TooLong(error.problem, hint=hint) from error
+        if error.needed > error.possible:
+            error.hint = parts_that_fit(engine, library, error) or error.hint
+            error.args = (f"{error.problem} {error.hint}",)
+        raise
 
 
 def parts_that_fit(engine: "TextEngine", library: Library, error: ContextTooSmall) -> str:

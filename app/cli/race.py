@@ -67,7 +67,10 @@ def run(args: argparse.Namespace) -> int:
     with naming_parts(engine, library), stoppable() as stop:
         opening = open_text(engine, conversation, args.question, configs, args, stop)
         if args.sequential:
-            finished = in_sequence(engine, conversation, args.question, configs, stop)
+            finished = {  # one complete answer after the other; the first one reads what is left of the text
+                config.method: answer(engine, conversation, args.question, config, shown=False, stop=stop)
+                for config in configs
+            }
             finished[names[0]] = opening.added_to(finished[names[0]])
         else:
             race = in_turns(engine, conversation, prompt, args.question, configs, library, opening, stop)
@@ -107,17 +110,6 @@ def rival_of_plain(info: EngineInfo) -> str:
     return COMPARED[1] if info.has_draft else default_method(has_draft=False)
 
 
-def in_sequence(
-    engine: Engine,
-    conversation: Conversation,
-    question: str,
-    configs: Sequence[GenerationConfig],
-    stop: threading.Event,
-) -> dict[str, Finished]:
-    """One complete answer after the other; the first one reads the text."""
-    return {config.method: answer(engine, conversation, question, config, shown=False, stop=stop) for config in configs}
-
-
 def in_turns(
     engine: Engine,
     conversation: Conversation,
@@ -152,13 +144,15 @@ def in_turns(
 # -------------------- comparison
 
 
+def rivals(finished: Mapping[str, Finished]) -> tuple[Finished | None, list[Finished]]:
+    """The answer of plain decoding, and those of the other exact methods."""
+    return finished.get(PLAIN), [result for name, result in finished.items() if name != PLAIN and result.exact]
+
+
 def speed_ratio(finished: Mapping[str, Finished]) -> float | None:
     """Plain decoding's milliseconds per token over those of the last exact method; None if one of them did not run."""
-    plain = finished.get(PLAIN)
-    others = [result for name, result in finished.items() if name != PLAIN and result.exact]
-    if plain is None or not others:
-        return None
-    a, b = plain.stats.ms_per_token, others[-1].stats.ms_per_token
+    plain, others = rivals(finished)
+    a, b = (one.stats.ms_per_token if one else None for one in (plain, others[-1] if others else None))
     return a / b if a and b else None
 
 
@@ -166,8 +160,7 @@ def equality_with_plain(
     engine: Engine, prompt: list[int], finished: Mapping[str, Finished], *, greedy: bool
 ) -> Equality | None:
     """The worst verdict of the exact methods against plain decoding; None for sampled texts."""
-    plain = finished.get(PLAIN)
-    others = [result for name, result in finished.items() if name != PLAIN and result.exact]
+    plain, others = rivals(finished)
     if not greedy or plain is None or not others:
         return None
     verdicts = [engine.compare(prompt, plain.token_ids, other.token_ids) for other in others]

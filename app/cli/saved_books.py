@@ -7,7 +7,7 @@ same portions, and an answer is equal to the last bit whether its book was read 
 import argparse
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -82,22 +82,24 @@ def open_text(
     opening = conversation.opening_ids(engine.text, thinking)
     ids = prompt[: len(opening) + 1]  # prefill leaves the last token out
     started, store = perf_counter(), find_store(engine, args, make=bool(args.saved))
-    fetched = tell_fetched(store.fetch(ids)) if store else None
-    fetch_seconds = perf_counter() - started
+    fetched = next((event for event in store.fetch(ids) if isinstance(event, Fetched)), None) if store else None
+    fetch_seconds = perf_counter() - started if fetched else 0.0
+    if fetched:
+        took, once = duration(fetched.elapsed_seconds), duration(fetched.book.label.read_seconds)
+        print(f"From the saved books: {fetched.num_tokens:,} tokens in {took} (read once in {once}).", file=sys.stderr)
     for notice in store.folder.notices if store else ():
         print(notice, file=sys.stderr)
-    read: list[PrefillProgress] = []
-    for event in ProgressLine(sys.stderr).watch(engine.read(ids, cancel)):
-        assert isinstance(event, PrefillProgress)
-        read.append(event)
+    *_, read = ProgressLine(sys.stderr).watch(engine.read(ids, cancel))
+    assert isinstance(read, PrefillProgress)
     done = Opening(
         num_tokens=len(opening),
         num_fetched=min(fetched.num_tokens, len(opening)) if fetched else 0,
-        num_read=read[-1].total_tokens - read[-1].reused_tokens,
-        fetch_seconds=fetch_seconds if fetched else 0.0,
-        read_seconds=read[-1].elapsed_seconds,
+        num_read=read.total_tokens - read.reused_tokens,
+        fetch_seconds=fetch_seconds,
+        read_seconds=read.elapsed_seconds,
     )
-    if not (cancel and cancel.is_set()) and worth_saving(done, wanted=args.saved):
+    is_worth_it = args.saved or (args.saved is None and done.read_seconds >= WORTH_SECONDS)
+    if is_worth_it and done.num_read >= LEAST_TOKENS and not (cancel and cancel.is_set()):
         store = store or find_store(engine, args, make=True)
         if store is not None and (args.saved or store.folder.settings.keeping != "never"):
             names = [name_of(file) for file in args.files]
@@ -113,7 +115,10 @@ def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> B
     Raises:
         InvalidSetting: saved books were requested and cannot be used.
     """
-    if args.saved is False or not (make or has_books(args)):
+    try:
+        if args.saved is False or not (make or (data_place(args.data_dir) / SHELF).is_dir()):
+            return None
+    except (OSError, RuntimeError):  # a home that may not be looked into, or none
         return None
     if not args.saved and (engine.info.num_ranks != 1 or not holds_all_rows(engine)):
         return None
@@ -127,45 +132,13 @@ def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> B
         return None
 
 
-def has_books(args: argparse.Namespace) -> bool:
-    """Whether there is a folder of saved books already."""
-    try:
-        return (data_place(args.data_dir) / SHELF).is_dir()
-    except (OSError, RuntimeError):  # a home that may not be looked into, or none
-        return False
-
-
-def tell_fetched(events: Iterator[object]) -> Fetched | None:
-    """Fetch to the end, and print what was fetched."""
-    last = [event for event in events if isinstance(event, Fetched)]
-    if not last:
-        return None
-    (fetched,) = last
-    print(
-        f"From the saved books: {fetched.num_tokens:,} tokens in {duration(fetched.elapsed_seconds)}"
-        f" (read once in {duration(fetched.book.label.read_seconds)}).",
-        file=sys.stderr,
-    )
-    return fetched
-
-
-def worth_saving(opening: Opening, *, wanted: bool | None) -> bool:
-    """Whether to save what was read: it was requested, or reading took long."""
-    if wanted is False or opening.num_read < LEAST_TOKENS:
-        return False
-    return bool(wanted) or opening.read_seconds >= WORTH_SECONDS
-
-
 def keep(store: BookStore, ids: Sequence[int], names: Sequence[str], read_seconds: float) -> Kept | None:
     """Write a book, and print one line about it; a full folder is no error."""
     try:
         for event in store.keep(store.read_book(ids, names, read_seconds)):
             if isinstance(event, Kept):
                 size = amount(event.size_bytes)
-                print(
-                    f"Saved: {size}, not to be read again (--no-saved saves nothing).",
-                    file=sys.stderr,
-                )
+                print(f"Saved: {size}, not to be read again (--no-saved saves nothing).", file=sys.stderr)
                 return event
     except (CoreError, OSError) as error:
         print(f"Not kept: {error}", file=sys.stderr)

@@ -43,26 +43,27 @@ def run(args: argparse.Namespace) -> int:
             worker.start()
             ready = loaded(worker)
             check_thinking(args.thinking, ready.info.thinking)
-            hosts = Hosts(args.host, args.port, args.allow_host or ())
-            origins = args.allow_origin or ()
             api = Api(
-                worker, ready, hosts=hosts, key=key, origins=origins, most_waiting=args.queue, thinking=args.thinking
-            )
-            server = uvicorn.Server(
-                uvicorn.Config(
-                    api.app,
-                    host=args.host,
-                    port=args.port,
-                    log_level="warning",
-                    access_log=False,
-                    server_header=False,
-                    lifespan="off",
-                    timeout_graceful_shutdown=LONGEST_END_SECONDS,
-                )
+                worker,
+                ready,
+                hosts=Hosts(args.host, args.port, args.allow_host or ()),
+                key=key,
+                origins=args.allow_origin or (),
+                most_waiting=args.queue,
+                thinking=args.thinking,
             )
             announce(args, ready)
             log_requests()
-            server.run()
+            uvicorn.run(
+                api.app,
+                host=args.host,
+                port=args.port,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                lifespan="off",
+                timeout_graceful_shutdown=LONGEST_END_SECONDS,
+            )
         except KeyboardInterrupt:  # uvicorn has shut down and raises it again, unless signals are ignored here
             pass
         finally:
@@ -107,16 +108,15 @@ def check_door(host: str, key: str | None) -> None:
     """
     if key is not None and (not key or not key.isascii() or not key.isprintable() or key != key.strip()):
         raise InvalidSetting("The API key cannot be sent in a header.", hint="Use plain letters, digits and signs.")
-    if key is None and not is_loopback(host):
-        raise InvalidSetting(
-            f"--host {host} lets other machines use the model and its memory of your texts.",
-            hint=f"Add --api-key KEY (or set {KEY_VARIABLE}), or leave it out.",
-        )
-    if key is not None and len(key) < SHORTEST_KEY and not is_loopback(host):
-        raise InvalidSetting(
-            f"--host {host} lets other machines try keys, and this one is short.",
-            hint=f"Take one of {SHORTEST_KEY} characters or more, made by chance.",
-        )
+    if is_loopback(host):
+        return
+    way = f"--host {host} lets other machines"
+    if key is None:
+        hint = f"Add --api-key KEY (or set {KEY_VARIABLE}), or leave it out."
+        raise InvalidSetting(f"{way} use the model and its memory of your texts.", hint=hint)
+    if len(key) < SHORTEST_KEY:
+        hint = f"Take one of {SHORTEST_KEY} characters or more, made by chance."
+        raise InvalidSetting(f"{way} try keys, and this one is short.", hint=hint)
 
 
 def announce(args: argparse.Namespace, ready: Ready) -> None:

@@ -32,8 +32,7 @@ class PlainTerminal:
 
     def writelines(self, lines: "list[str]") -> None:
         """Write several, as of a text stream."""
-        for line in lines:
-            self.write(line)
+        self.write("".join(lines))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.unfiltered, name)

@@ -61,21 +61,16 @@ class BodyLimit:
         """Handle one request."""
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return await self._app(scope, receive, send)
-        left: list[bytes] = []
-
-        async def replayed() -> Message:
-            if left:
-                return {"type": "http.request", "body": left.pop(), "more_body": False}
-            return await receive()
-
         try:
-            left.append(await self._whole(Request(scope, receive)))
+            left = [await self._whole(Request(scope, receive))]
         except ClientDisconnect:
             return None
         except RequestError as error:
-            response = self._answer(error)
-            response.headers["Connection"] = "close"  # the rest of the body is not waited for
-            return await response(scope, receive, send)
+            return await self._answer(error)(scope, receive, send)
+
+        async def replayed() -> Message:
+            return {"type": "http.request", "body": left.pop()} if left else await receive()
+
         await self._app(scope, replayed, send)
 
     async def _whole(self, request: Request) -> bytes:
@@ -84,8 +79,7 @@ class BodyLimit:
         if self._num_coming >= self._most_at_once:
             raise overloaded("Too many requests come at once.")
         self._num_coming += 1
-        body = bytearray()
-        clock = asyncio.get_running_loop().time
+        body, clock = bytearray(), asyncio.get_running_loop().time
         end = clock() + LONGEST_SECONDS
         try:
             async with asyncio.timeout_at(min(end, clock() + STALLED_SECONDS)) as patience:
@@ -128,31 +122,27 @@ class PageLimits:
             await (self._logins if path == "/login" else self._messages)(scope, receive, send)
 
     async def _store(self, scope: Scope, receive: Receive, send: Send) -> None:
-        declared = _declared_bytes(scope)
         drop_unopened(self._uploads)
-        refusal = None
-        if declared > MOST_POSTED:
-            refusal = RequestError(TOO_LONG, 413)
-        elif self._room() < max(1, declared) or self._num_uploads >= MOST_UPLOADS:
-            refusal = RequestError(TOO_MUCH, 413)
-        elif self._free() < declared:
-            refusal = RequestError(DISK_FULL, 507)
-        if refusal is not None:
-            return await refusal.as_text()(scope, receive, send)
+        declared = _declared_bytes(scope)
+        problem = TOO_LONG if declared > MOST_POSTED else self._no_place(declared)
+        if not problem and self._num_uploads >= MOST_UPLOADS:
+            problem = TOO_MUCH
+        if problem:
+            status = 507 if problem == DISK_FULL else 413
+            return await RequestError(problem, status).as_text()(scope, receive, send)
         self._num_uploads += 1
         try:
             await self._app(scope, self._counted(receive), send)
         finally:
             self._num_uploads -= 1
 
-    def _room(self) -> int:
-        return MOST_STORED - size_bytes(self._uploads)
-
-    def _free(self) -> int:
-        """Bytes of the disk that uploads may take."""
-        with suppress(OSError):
-            return shutil.disk_usage(self._uploads).free - SPARE_BYTES
-        return MOST_STORED  # the folder is missing; Gradio creates it
+    def _no_place(self, num_bytes: int) -> str:
+        """Why so many more bytes may not be stored; "": they may."""
+        if MOST_STORED - size_bytes(self._uploads) < max(1, num_bytes):
+            return TOO_MUCH
+        with suppress(OSError):  # the folder is missing; Gradio creates it
+            return DISK_FULL if shutil.disk_usage(self._uploads).free - SPARE_BYTES < num_bytes else ""
+        return ""
 
     def _counted(self, receive: Receive) -> Receive:
         """Stop a body that is too long or breaks off by the one error after which the parser deletes its files."""
@@ -169,7 +159,7 @@ class PageLimits:
             problem = TOO_LONG if total > MOST_POSTED else ""
             if not problem and total - measured >= MEASURE_BYTES:
                 measured = total
-                problem = TOO_MUCH if self._room() <= 0 else DISK_FULL if self._free() <= 0 else ""
+                problem = self._no_place(1)
             if problem:
                 raise MultiPartException(f"{problem} (maximum allowed size)")
             return message

@@ -116,8 +116,7 @@ class RequestGuard:
         if named:
             added = added | {"Access-Control-Allow-Origin": asking[0], "Vary": "Origin"}
         if refusal := self._refusal(scope, headers, asking, named=named):
-            app = response = self._answer(refusal)
-            response.headers["Connection"] = "close"  # the rest of the body is not waited for
+            app = self._answer(refusal)
         elif named and scope["method"] == "OPTIONS":
             app, added = Response(status_code=204), added | PREFLIGHT
         await app(scope, receive, _with(added, send))

@@ -256,16 +256,12 @@ def check_exposure(host: str, *, share: bool, auth: tuple[str, str] | None) -> N
     """
     if not share and is_loopback(host):
         return
-    way = "--share" if share else f"--host {host}"
+    way = f"{'--share' if share else f'--host {host}'} lets other machines"
     if auth is None:
-        raise InvalidSetting(
-            f"{way} lets other machines reach your books.", hint="Add --auth NAME:PASSWORD, or leave it out."
-        )
+        raise InvalidSetting(f"{way} reach your books.", hint="Add --auth NAME:PASSWORD, or leave it out.")
     if len(auth[1]) < SHORTEST_PASSWORD:
-        raise InvalidSetting(
-            f"{way} lets other machines try passwords, and this one is short.",
-            hint=f"Take one of {SHORTEST_PASSWORD} characters or more.",
-        )
+        hint = f"Take one of {SHORTEST_PASSWORD} characters or more."
+        raise InvalidSetting(f"{way} try passwords, and this one is short.", hint=hint)
 
 
 def check_port(host: str, port: int) -> None:

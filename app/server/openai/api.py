@@ -26,10 +26,10 @@ from app.runtime.events import Pause, Ready
 from app.runtime.worker import EngineWorker
 from app.server.bodies import STALLED_SECONDS, BodyLimit
 from app.server.openai.errors import RequestError
-from app.server.openai.metrics import METRICS_TYPE, Metrics, Observed, note
-from app.server.openai.request import Body, ChatBody, ChatRequest, TextBody, parse, parse_json, quoted
-from app.server.openai.response import DONE, ChatShape, Head, Part, Result, TextShape, event, remark
-from app.server.openai.responses import ResponseBody, ResponseShape
+from app.server.openai.metrics import METRICS_TYPE, Metrics, Observed
+from app.server.openai.request import Body, ChatBody, ResponseBody, TextBody, parse, parse_json, quoted
+from app.server.openai.response import DONE, ChatShape, Document, Head, Part, Result, TextShape, event, remark
+from app.server.openai.responses import ResponseShape
 from app.server.openai.turns import MOST_WAITING, Timing, Turns, ended_early
 from app.server.request_guard import Hosts, RequestGuard
 from core.decoding.registry import methods_for
@@ -50,10 +50,11 @@ ANSWERS: dict[str, tuple[type[Body], type[Shape]]] = {
     "/v1/responses": (ResponseBody, ResponseShape),
 }
 OPEN = "/health"  # says only that the server is up
-EVENT_STREAM = [
-    (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]  # fmt: skip
+EVENT_STREAM = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
 
 
 class Api:
@@ -77,9 +78,9 @@ class Api:
         most_waiting: int = MOST_WAITING,
         thinking: str | None = None,
     ) -> None:
-        self._turns = Turns(worker, most_waiting=most_waiting)
+        self._turns = Turns(worker, most_waiting=most_waiting, thinking=thinking)
         self._metrics = Metrics(lambda: self._turns.num_here, lambda: worker.saved_books.in_memory)
-        self._ready, self._created, self._thinking = ready, int(time.time()), thinking
+        self._ready, self._created = ready, int(time.time())
         usual = ready.info.usual_method
         self._methods = tuple(sorted(methods_for(has_draft=ready.info.has_draft), key=lambda name: name != usual))
         routes = [
@@ -87,8 +88,8 @@ class Api:
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
             Route("/tokenize", self.tokenize, methods=["POST"]),
-            Route("/health", self.health),
-            Route("/metrics", self.metrics),
+            Route("/health", lambda _: JSONResponse({"status": "ok"})),
+            Route("/metrics", lambda _: Response(self._metrics.text(), media_type=METRICS_TYPE)),
         ]
         self.app = Starlette(
             routes=routes,
@@ -97,16 +98,8 @@ class Api:
                 Middleware(RequestGuard, hosts, RequestError.as_json, partial(no_key, key), origins),
                 Middleware(BodyLimit, prompt_bytes(ready.context), most_waiting + 1, RequestError.as_json),
             ],
-            exception_handlers={RequestError: _refused, HTTPException: _misdirected, Exception: _broken},
+            exception_handlers={RequestError: _refused, HTTPException: _refused, Exception: _refused},
         )
-
-    async def health(self, _request: Request) -> Response:
-        """Whether the server is up."""
-        return JSONResponse({"status": "ok"})
-
-    async def metrics(self, _request: Request) -> Response:
-        """Counts and times in Prometheus' text format."""
-        return Response(self._metrics.text(), media_type=METRICS_TYPE)
 
     async def models(self, _request: Request) -> Response:
         """The list of models: the loaded one."""
@@ -133,41 +126,27 @@ class Api:
 
     async def answer(self, body: type[Body], kind: type[Shape], request: Request) -> ASGIApp:
         """An answer, whole or streamed."""
-        timing = Timing(time.perf_counter())
-        asked = parse(body, await _read(request), self._methods, self._thinking)
+        timing, results = Timing(time.perf_counter()), list[Result]()
+        asked = parse(body, await _read(request), self._methods)
         self._check_name(asked.model)
         head = Head(f"{kind.PREFIX}{secrets.token_hex(12)}", int(time.time()), self._ready.info.model)
-        shape = kind(head, asked.include_usage)
-        results: list[Result] = []
-        note(request, results, timing)
-        if not asked.stream:
-            whole = await _unless_gone(request, self._whole(asked, shape, timing, results))
-            return Response(status_code=499) if whole is None else JSONResponse(whole)
+        shape = kind(head, include_usage=bool(asked.stream_options.get("include_usage")))
+        request.state.triforce = (results, timing)  # for `Observed`
         parts = self._parts(asked, shape, timing, results)
-        first = await _unless_gone(request, anext(parts))  # an error before the first part gets its own status
-        return Response(status_code=499) if first is None else event_stream(request, first, parts)
+        if asked.stream:
+            first = await _unless_gone(request, anext(parts))  # an error before the first part gets its own status
+            return Response(status_code=499) if first is None else event_stream(request, first, parts)
+        is_whole = await _unless_gone(request, _to_the_end(parts))
+        whole = kind(head, include_usage=False).whole(results, timing) if is_whole else None
+        return Response(status_code=499) if whole is None else JSONResponse(whole)
 
-    async def _whole(self, asked: ChatRequest, shape: Shape, timing: Timing, results: list[Result]) -> dict[str, Any]:
-        records: list[TokenRecord] = []
+    async def _parts(self, asked: Body, shape: Shape, timing: Timing, results: list[Result]) -> AsyncGenerator[bytes]:
+        """The stream of an answer. `results` gets every answer that has ended."""
+        shown, reading, told_at, records = 0, False, 0.0, list[TokenRecord]()
+        noting = asked.num_logprobs is not None
         async with self._turns.answer(asked, timing) as events:
             async for one in events:
-                if isinstance(one, RoundDone):
-                    records += one.tokens
-                if isinstance(one, Finished) and one.stop_reason != "cancelled":
-                    results.append(_result(asked, one, len(results), records))
-                    records = []
-                    if len(results) == asked.count:
-                        return shape.whole(results, timing)
-        raise ended_early()
-
-    async def _parts(
-        self, asked: ChatRequest, shape: Shape, timing: Timing, results: list[Result]
-    ) -> AsyncGenerator[bytes]:
-        shown, reading, told_at = 0, False, 0.0
-        noting = asked.config.top_logprobs is not None
-        async with self._turns.answer(asked, timing) as events:
-            async for one in events:
-                documents: Iterable[dict[str, Any]] = ()
+                documents: Iterable[Document] = ()
                 match one:
                     case PrefillProgress() if not reading:
                         reading, documents = True, (shape.first(),)
@@ -176,20 +155,22 @@ class Api:
                         yield remark(f"read {one.done_tokens} of {one.total_tokens} tokens")
                     case RoundDone():
                         shown += len(one.text)
+                        records += one.tokens if noting else ()
                         part = Part(len(results), one.text, one.thought, one.tokens if noting else None)
                         documents = shape.part(part) if part else ()
                     case Finished() if one.stop_reason != "cancelled":
-                        rest, shown, index = Part(len(results), one.text[shown:]), 0, len(results)
-                        results.append(_result(asked, one, index, ()))
+                        index, rest = len(results), Part(len(results), one.text[shown:])
+                        results.append(Result(one, asked.seed + index, records if noting else None))
                         told = shape.part(rest) if rest else ()
                         documents = (*told, *shape.ended(index, results[index], timing))
+                        shown, records = 0, []
                     case Pause() if reading and time.monotonic() - told_at >= ALIVE_SECONDS:
                         told_at = time.monotonic()
                         yield remark("working")
                 for document in documents:
                     told_at = time.monotonic()
                     yield event(document)
-        if len(results) < asked.count:
+        if len(results) < asked.n:
             raise ended_early()
         for document in shape.last(results):
             yield event(document)
@@ -201,7 +182,7 @@ class Api:
             problem = f"There is no model {quoted(name)} here; this server has {here!r}."
             raise RequestError(problem, 404, param="model", code="model_not_found")
 
-    def _card(self) -> dict[str, Any]:
+    def _card(self) -> Document:
         info = self._ready.info
         return {
             "id": info.model,
@@ -217,11 +198,6 @@ class Api:
                 "thinking": info.thinking,
             },
         }
-
-
-def _result(asked: ChatRequest, finished: Finished, index: int, records: Sequence[TokenRecord]) -> Result:
-    noted = records if asked.config.top_logprobs is not None else None
-    return Result(finished, asked.config.seed + index, noted)
 
 
 def event_stream(request: Request, first: bytes, parts: AsyncGenerator[bytes]) -> ASGIApp:
@@ -241,12 +217,20 @@ def event_stream(request: Request, first: bytes, parts: AsyncGenerator[bytes]) -
                 await take(event(error.body()) + DONE)
             await take(b"", more=False)
 
-        await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM})
+        headers = Headers(EVENT_STREAM).raw
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(parts):
             with contextlib.suppress(TimeoutError):  # the response is unfinished, so the connection is closed
                 await _unless_gone(request, stream())
 
     return respond
+
+
+async def _to_the_end(parts: AsyncGenerator[bytes]) -> bool:
+    async with aclosing(parts):
+        async for _ in parts:
+            pass
+    return True
 
 
 async def _unless_gone(request: Request, work: Awaitable[T]) -> T | None:
@@ -271,21 +255,14 @@ async def _read(request: Request) -> dict[str, Any]:
     return parse_json(b"".join([part async for part in request.stream()]))  # `request.body()` would keep it
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
+async def _refused(request: Request, error: Exception) -> Response:
+    """The answer to a request that ended in an error."""
+    if isinstance(error, HTTPException):  # an unknown address, or a method that it does not have
+        problem = f"There is nothing at {request.method} {request.url.path}."
+        error = RequestError(problem, error.status_code, headers=error.headers)
+    elif not isinstance(error, RequestError):  # a bug of ours; uvicorn's log has the traceback
+        error = RequestError("The server stopped with an error. Its terminal says which.", 500)
     return error.as_json()
-
-
-async def _misdirected(request: Request, error: Exception) -> Response:
-    """An unknown address, or a method it does not have."""
-    assert isinstance(error, HTTPException)
-    problem = f"There is nothing at {request.method} {request.url.path}."
-    return RequestError(problem, error.status_code, headers=error.headers).as_json()
-
-
-async def _broken(_request: Request, _error: Exception) -> Response:
-    """A bug in this program; uvicorn's log has the traceback."""
-    return RequestError("The server stopped with an error. Its terminal says which.", 500).as_json()
 
 
 def no_key(key: str | None, scope: Scope) -> RequestError | None:

@@ -13,7 +13,10 @@ RETRY_SECONDS = 5
 
 
 class RequestError(Exception):
-    """The response sent instead of an answer: 400, the request cannot be understood or asks for what cannot be done."""
+    """The response sent instead of an answer: 400, the request cannot be understood or asks for what cannot be done.
+
+    It ends the connection, because the rest of a refused body is not waited for.
+    """
 
     def __init__(
         self,
@@ -25,7 +28,8 @@ class RequestError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.message, self.status, self.param, self.code, self.headers = message, status, param, code, headers
+        self.message, self.status, self.param, self.code = message, status, param, code
+        self.headers = {**(headers or {}), "Connection": "close"}
 
     def body(self) -> dict[str, Any]:
         """The JSON of OpenAI's interface for errors."""

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.server.openai.response import Result
@@ -17,8 +16,6 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 LONGEST_PATH = 60  # characters of an address in the log
 KNOWN = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/tokenize", "/health", "/metrics")
-
-
 TOKENS = {
     "prompt_tokens": "Tokens of prompts.",
     "cached_tokens": "Tokens of prompts that were not read again.",
@@ -60,17 +57,19 @@ class Metrics:
         """All of it in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def count(self, path: str, status: int) -> None:
-        """Count a request."""
+    def add(self, path: str, status: int, results: Sequence[Result], timing: Timing | None) -> None:
+        """Add a request, and the figures of its answers."""
         self._requests.labels(path if path in KNOWN else "other", str(status)).inc()
-
-    def add(self, results: Sequence[Result], timing: Timing) -> None:
-        """Add the figures of a request that was answered."""
+        if not results or timing is None:
+            return
         first, stats = results[0].finished, [result.finished.stats for result in results]
-        self._tokens["prompt_tokens"].inc(first.prompt_tokens)
-        self._tokens["cached_tokens"].inc(min(first.reused_tokens, first.prompt_tokens))
-        self._tokens["generated_tokens"].inc(sum(one.new_tokens for one in stats))
-        self._tokens["full_passes"].inc(sum(one.full_passes for one in stats))
+        for name, value in {
+            "prompt_tokens": first.prompt_tokens,
+            "cached_tokens": min(first.reused_tokens, first.prompt_tokens),
+            "generated_tokens": sum(one.new_tokens for one in stats),
+            "full_passes": sum(one.full_passes for one in stats),
+        }.items():
+            self._tokens[name].inc(value)
         self._times["queue_seconds"].observe(timing.queue_seconds)
         self._times["first_token_seconds"].observe(timing.first_token_seconds or 0.0)
         self._times["decode_seconds"].observe(sum(one.decode_seconds for one in stats))
@@ -85,13 +84,11 @@ def log_requests() -> None:
     log.propagate = False
 
 
-def note(request: Request, results: Sequence[Result], timing: Timing) -> None:
-    """Let the log and the metrics see what becomes of a request."""
-    request.state.triforce = (results, timing)
-
-
 class Observed:
-    """ASGI middleware that counts requests and writes one line about each: address, status, tokens and seconds."""
+    """ASGI middleware that counts requests and writes one line about each: address, status, tokens and seconds.
+
+    Who answers leaves results and timing in `request.state.triforce`.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -99,26 +96,20 @@ class Observed:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return await self._app(scope, receive, send)
         started, status = time.perf_counter(), 500
 
         async def send_and_see(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            status = message.get("status", status)
             await send(message)
 
         try:
             await self._app(scope, receive, send_and_see)
         finally:
             results, timing = scope.get("state", {}).get("triforce", ((), None))
-            path = scope["path"]
-            self._metrics.count(path, status)
-            if results and timing is not None:
-                self._metrics.add(results, timing)
-            shown = ascii(path[:LONGEST_PATH])[1:-1]
-            seconds = time.perf_counter() - started
+            self._metrics.add(scope["path"], status, results, timing)
+            shown, seconds = ascii(scope["path"][:LONGEST_PATH])[1:-1], time.perf_counter() - started
             log.info("%s %s %d, %.2f s%s", scope["method"], shown, status, seconds, _in_words(results))
 
 

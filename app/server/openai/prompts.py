@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from app.server.openai.request import ChatRequest, Message
+from app.server.openai.request import Body, ChatBody, Message, TextBody
 from core.errors import InvalidSetting
 from core.generation.events import Finished
 
@@ -41,16 +41,17 @@ class Prompts:
         self._texts: OrderedDict[str, list[int]] = OrderedDict()
         self._knows_system: bool | None = None
 
-    def of(self, request: ChatRequest, text: "PromptText", thinking: str | None = None) -> Prompt:
+    def of(self, request: Body, text: "PromptText", thinking: str | None = None) -> Prompt:
         """The tokens of a request's messages. `thinking`: see `PromptText.pieces`.
 
         Raises:
             InvalidSetting: the model's chat format does not allow these messages.
         """
-        if request.prompt is not None:
+        if isinstance(request, TextBody):
             return self._plain(request.prompt, text)
-        messages = self._placed(request.messages, text)
-        asked = messages[:-1] if request.continues else messages
+        assert isinstance(request, ChatBody), "a text or messages"
+        messages, continues = self._placed(request.messages, text), request.continue_final_message
+        asked = messages[:-1] if continues else messages
         if not asked:
             raise InvalidSetting("There is no question before the answer.", hint="Send the question first.")
         pieces = text.pieces([message.role for message in asked], thinking)
@@ -61,7 +62,7 @@ class Prompts:
                 if len(part) >= longest:
                     longest, boundary = len(part), len(ids)
             ids += piece
-        written = [one for part in self._parts(messages[-1], text) for one in part] if request.continues else []
+        written = [one for part in self._parts(messages[-1], text) for one in part] if continues else []
         return Prompt(text.thought_over(ids, written) if written else ids, tuple(written), boundary)
 
     def _plain(self, prompt: str | tuple[int, ...], text: "PromptText") -> Prompt:
@@ -94,9 +95,8 @@ class Prompts:
         first = next((number for number, message in enumerate(others) if message.role == "user"), None)
         if first is None:
             raise InvalidSetting("There is no question.", hint="Send a message of the user.")
-        others[first] = Message.model_validate(
-            {"role": "user", "content": EMPTY_LINE.join([*said, others[first].text])}
-        )
+        whole = EMPTY_LINE.join([*said, others[first].text])
+        others[first] = Message.model_validate({"role": "user", "content": whole})
         return others
 
     def _parts(self, message: Message, text: "PromptText") -> list[Sequence[int]]:

@@ -1,4 +1,4 @@
-"""A request for an answer: JSON of unknown origin in, frozen and checked values out.
+"""A request for an answer: JSON of unknown origin in, checked values out; one model for each address.
 
 Fields that would change the answer but are not supported are refused (`REFUSED`). Any other unknown field is ignored,
 as OpenAI-compatible servers do: for example `user`, `metadata`, `store`.
@@ -7,10 +7,20 @@ as OpenAI-compatible servers do: for example `user`, `metadata`, `store`.
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasPath,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import from_json
 
 from app.server.openai.errors import RequestError
@@ -70,10 +80,19 @@ def _limit(tokens: int) -> int:
     return MORE_THAN_ANY_CONTEXT if tokens == -1 else min(tokens, MORE_THAN_ANY_CONTEXT)
 
 
+def _text_or_tokens(prompt: Any) -> str | tuple[int, ...]:
+    prompt = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int) else prompt
+    if prompt and isinstance(prompt, str):
+        return prompt
+    if not prompt or not isinstance(prompt, list) or not all(type(token) is int for token in prompt):
+        raise ValueError("it must be one text, or a list of its tokens; not empty")
+    return tuple(prompt)
+
+
 Limit = Annotated[int, AfterValidator(_limit)]  # of the tokens of an answer
 Logprobs = Annotated[int, Field(ge=0, le=MOST_LOGPROBS)]
 Effort = Literal["none", "minimal", "low", "medium", "high"]
-Listed = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+Stop = Annotated[str, Field(min_length=1)]
 Parts = Annotated[
     list[Part],
     Field(min_length=1),
@@ -127,22 +146,6 @@ class Format(Fields):
         return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest:
-    """A request checked as far as possible without the model."""
-
-    model: str | None  # None: the one that is there
-    messages: Sequence[Message]
-    config: GenerationConfig
-    prompt: str | tuple[int, ...] | None = None  # a text to continue without a chat template, in place of messages
-    field: str = "messages"  # where the request has its text
-    count: int = 1  # answers to the same prompt; each has a seed of its own, one more than the one before
-    stream: bool = False
-    include_usage: bool = False
-    continues: bool = False  # the last message is the beginning of the answer
-    thinking: tuple[str, ...] = ()  # words for what is wished, the closest first; empty: as the model is set up
-
-
 class TemplateOptions(Fields, extra="forbid"):
     """`chat_template_kwargs`, as vLLM and SGLang take them."""
 
@@ -152,126 +155,138 @@ class TemplateOptions(Fields, extra="forbid"):
 
 
 class Body(Fields):
-    """The fields that all addresses have which answer."""
+    """The fields that all addresses have which answer, and what they mean for the engine."""
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = REFUSED
+    field: ClassVar[str] = "messages"  # where the request has its text
 
-    model: Annotated[str, Field(min_length=1)] | None = None
+    model: Annotated[str, Field(min_length=1)] | None = None  # None: the one that is there
+    n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] = 1  # answers to one prompt, each with a seed one higher
     stream: bool = False
+    stream_options: dict[str, bool | None] = {}
+    max_tokens: Limit | None = None
     temperature: Annotated[float, Field(ge=0, le=MOST_TEMPERATURE)] = 1.0
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=-1)] = 0
-    seed: Annotated[int, Field(ge=-MOST_SEED, lt=MOST_SEED)] | None = None
-    stop: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MOST_STOPS), Listed] = []
+    seed: Annotated[int, Field(ge=-MOST_SEED, lt=MOST_SEED)] = Field(default_factory=lambda: secrets.randbits(63))
+    stop: Annotated[
+        list[Stop],
+        Field(max_length=MOST_STOPS),
+        BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    ] = []
+    response_format: Format | None = None
+    reasoning_effort: Effort | None = None
     chat_template_kwargs: TemplateOptions = TemplateOptions()
     triforce: dict[str, str | None] = {}
 
-    def asked(self, methods: Sequence[str], thinking: str | None) -> ChatRequest:
-        """The request. Raises RequestError."""
-        raise NotImplementedError
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many other tokens are told at each token's log-probability; None: not even its own."""
+        return None
 
-    def request(
-        self,
-        methods: Sequence[str],
-        *,
-        most: int | None,
-        wanted: Format | None,
-        top_logprobs: int | None = None,
-        thinking: tuple[str, ...] = (),
-        **more: Any,
-    ) -> ChatRequest:
-        """The request for an answer of at most so many tokens."""
-        method = self.triforce.get("method") or methods[0]
-        if method not in methods:
-            problem = f"triforce.method should be one of {', '.join(methods)}, not {quoted(method)}."
-            raise RequestError(problem, param="triforce.method")
+    @cached_property
+    def config(self) -> GenerationConfig:
+        """The settings of the answer; `parse` has chosen the method."""
         top_p = self.top_p or LEAST_TOP_P  # 0: the most likely token alone
-        config = GenerationConfig(
-            max_new_tokens=most or MORE_THAN_ANY_CONTEXT,
+        return GenerationConfig(
+            max_new_tokens=self.max_tokens or MORE_THAN_ANY_CONTEXT,
             sampling=SamplingParams(temperature=self.temperature, top_p=top_p, top_k=max(0, self.top_k)),
-            method=method,
-            seed=secrets.randbits(63) if self.seed is None else self.seed,
+            method=str(self.triforce["method"]),
+            seed=self.seed,
             stop_strings=tuple(self.stop),
-            json_schema=wanted.grammar if wanted else None,
-            top_logprobs=top_logprobs,
+            json_schema=self.response_format.grammar if self.response_format else None,
+            top_logprobs=self.num_logprobs,
         )
-        return ChatRequest(model=self.model, stream=self.stream, config=config, thinking=thinking, **more)
 
-    def wishes(self, effort: str | None, usual: str | None) -> tuple[str, ...]:
-        """Words for what is wished of thoughts, the closest first."""
+    @property
+    def thinking(self) -> tuple[str, ...]:
+        """Words for what is wished of thoughts, the closest first; empty: as the model is set up."""
         options = self.chat_template_kwargs
         for switch in (options.enable_thinking, options.thinking):
             if switch is not None:
                 return ("on",) if switch else ("off",)
-        effort = options.reasoning_effort or effort
-        return EFFORTS[effort] if effort else (usual,) if usual else ()
+        effort = options.reasoning_effort or self.reasoning_effort
+        return EFFORTS[effort] if effort else ()
 
-
-class Completion(Body):
-    """The fields that /v1/chat/completions and /v1/completions share."""
-
-    n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] = 1
-    max_tokens: Limit | None = None
-    response_format: Format | None = None
-    stream_options: dict[str, bool | None] | None = None
-
-    def request(self, methods: Sequence[str], **more: Any) -> ChatRequest:
-        """As `Body`, with what these fields say."""
-        if self.stream_options is not None and not self.stream:
+    @model_validator(mode="after")
+    def _streams_what_it_counts(self) -> Self:
+        if self.stream_options and not self.stream:
             raise RequestError("stream_options needs stream=true.", param="stream_options")
-        usage = bool((self.stream_options or {}).get("include_usage"))
-        more = {"most": self.max_tokens, **more}
-        return super().request(methods, wanted=self.response_format, count=self.n, include_usage=usage, **more)
+        return self
 
 
-class ChatBody(Completion):
+class TextBody(Body):
+    """/v1/completions: one text to continue without a chat template, or a list of its tokens."""
+
+    refused = {**REFUSED, "messages": ()}
+    field = "prompt"
+
+    prompt: Annotated[str | tuple[int, ...], PlainValidator(_text_or_tokens)]
+    max_tokens: Limit | None = TEXT_TOKENS
+    logprobs: Logprobs | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """See `Body`."""
+        return self.logprobs
+
+
+class ChatBody(Body):
     """/v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Limit | None = None  # the newer name, which counts
     logprobs: bool = False
     top_logprobs: Logprobs | None = None
-    continue_final_message: bool = False
+    continue_final_message: bool = False  # it is the beginning of the answer
     add_generation_prompt: bool = False
-    reasoning_effort: Effort | None = None
 
-    def asked(self, methods: Sequence[str], thinking: str | None) -> ChatRequest:
+    @property
+    def num_logprobs(self) -> int | None:
         """See `Body`."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
         continues = self.continue_final_message
         if continues and self.add_generation_prompt:
             problem = "continue_final_message needs add_generation_prompt=false."
             raise RequestError(problem, param="continue_final_message")
         if self.messages[-1].role != (last := "assistant" if continues else "user"):
             hint = "" if continues else " To continue an answer, send continue_final_message=true."
-            raise RequestError(f"The last message must be the {last}'s.{hint}", param="messages")
-        if self.top_logprobs is not None and not self.logprobs:
+            raise RequestError(f"The last message must be the {last}'s.{hint}", param=self.field)
+        if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs=true.", param="top_logprobs")
-        return self.request(
-            methods,
-            most=self.max_completion_tokens or self.max_tokens,
-            top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
-            messages=self.messages,
-            continues=continues,
-            thinking=self.wishes(self.reasoning_effort, thinking),
-        )
+        self.max_tokens = self.max_completion_tokens or self.max_tokens
+        return self
 
 
-class TextBody(Completion):
-    """/v1/completions: one text to continue without a chat template, or a list of its tokens."""
+class ResponseBody(ChatBody):
+    """/v1/responses, as far as a client's basic call needs it: text in, text out; nothing is stored."""
 
-    refused = {**REFUSED, "messages": ()}
+    refused = {
+        **REFUSED,
+        **dict.fromkeys(("previous_response_id", "conversation", "prompt"), ()),
+        **{"background": (False,), "n": (1,), "top_logprobs": (0,)},
+    }
+    field = "input"
 
-    prompt: Annotated[list[Any], Field(min_length=1), Listed]
-    max_tokens: Limit | None = TEXT_TOKENS
-    logprobs: Logprobs | None = None
+    messages: Annotated[
+        list[Message],
+        Field(min_length=1, alias="input"),
+        BeforeValidator(lambda value: [{"role": "user", "content": value}] if isinstance(value, str) else value),
+    ]
+    instructions: Parts | None = None
+    max_tokens: Limit | None = Field(None, alias="max_output_tokens")
+    response_format: Format | None = Field(None, validation_alias=AliasPath("text", "format"))
+    verbosity: Literal["medium"] | None = Field(None, validation_alias=AliasPath("text", "verbosity"))
+    reasoning_effort: Effort | None = Field(None, validation_alias=AliasPath("reasoning", "effort"))
 
-    def asked(self, methods: Sequence[str], thinking: str | None) -> ChatRequest:
-        """See `Body`."""
-        text = self.prompt[0] if len(self.prompt) == 1 and isinstance(self.prompt[0], str | list) else self.prompt
-        if not text or not (isinstance(text, str) or all(type(one) is int for one in text)):
-            raise RequestError("prompt must be one text, or a list of its tokens; not empty.", param="prompt")
-        prompt = text if isinstance(text, str) else tuple(text)
-        return self.request(methods, messages=(), prompt=prompt, field="prompt", top_logprobs=self.logprobs)
+    @model_validator(mode="after")
+    def _begins_with_instructions(self) -> Self:
+        if self.instructions and self.instructions[0].text:
+            self.messages = [Message(role="system", content=self.instructions), *self.messages]
+        return self
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -289,17 +304,14 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return found
 
 
-def parse(
-    kind: type[Body],
-    fields: Mapping[str, Any],
-    methods: Sequence[str] = ("triforce", *METHODS),
-    thinking: str | None = None,
-) -> ChatRequest:
+B = TypeVar("B", bound=Body)
+
+
+def parse(kind: type[B], fields: Mapping[str, Any], methods: Sequence[str] = ("triforce", *METHODS)) -> B:
     """Read a request from a JSON object.
 
     Args:
         methods: of decoding that can be asked for; the first if the request names none.
-        thinking: the wish, if the request has none.
     Raises:
         RequestError: names the first field that cannot be served.
     """
@@ -307,7 +319,7 @@ def parse(
         if (value := fields.get(name)) is not None and value not in harmless:
             raise RequestError(f"This server cannot do {name}={quoted(value)}. Leave it out.", param=name)
     try:
-        return kind.model_validate(fields).asked(methods, thinking)
+        body = kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in first["loc"]).lstrip(".")
@@ -315,6 +327,12 @@ def parse(
         if first["type"] == "model_type":
             told = "Input should be an object"
         raise RequestError(f"{field}: {told}.", param=field) from error
+    method = body.triforce.get("method") or methods[0]
+    if method not in methods:
+        problem = f"triforce.method should be one of {', '.join(methods)}, not {quoted(method)}."
+        raise RequestError(problem, param="triforce.method")
+    body.triforce = {"method": method}
+    return body
 
 
 def quoted(value: object) -> str:

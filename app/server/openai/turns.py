@@ -9,7 +9,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -19,7 +20,7 @@ from app.runtime.jobs import Work
 from app.runtime.worker import EngineWorker
 from app.server.openai.errors import RequestError, overloaded, request_error
 from app.server.openai.prompts import Prompt, Prompts
-from app.server.openai.request import ChatRequest
+from app.server.openai.request import Body, TextBody
 from core.engine_api import local
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
@@ -56,28 +57,24 @@ class Turns:
 
     Args:
         most_waiting: requests that may wait behind the running one.
+        thinking: the wish of requests that have none.
     """
 
-    def __init__(self, worker: EngineWorker, *, most_waiting: int = MOST_WAITING) -> None:
-        self._worker, self._most = worker, most_waiting
+    def __init__(self, worker: EngineWorker, *, most_waiting: int = MOST_WAITING, thinking: str | None = None) -> None:
+        self._worker, self._most, self._thinking = worker, most_waiting, thinking
         self._session = worker.sessions.enter("")
         self._prompts = Prompts()
-        self._num_here = 0  # only the event loop uses this
+        self.num_here = 0  # requests that run or wait; only the event loop changes it
         self._threads = CapacityLimiter(most_waiting + 2)
 
-    @property
-    def num_here(self) -> int:
-        """Requests that run or wait."""
-        return self._num_here
-
     @asynccontextmanager
-    async def answer(self, request: ChatRequest, timing: Timing) -> AsyncIterator[AsyncIterator[Event | Pause]]:
+    async def answer(self, request: Body, timing: Timing) -> AsyncIterator[AsyncIterator[Event | Pause]]:
         """Yield the events of one answer when its turn comes. Leaving early cancels it.
 
         Raises:
             RequestError: at once where too many wait, and while iterating.
         """
-        async with self._turn(self._work(request, timing), request.field) as events:
+        async with self._turn(partial(self._work, request, timing), request.field) as events:
             yield events
 
     async def do(self, job: "Callable[[TextEngine], T]") -> T:
@@ -95,71 +92,60 @@ class Turns:
             raise ended_early()
         return found[0]
 
-    def _work(self, request: ChatRequest, timing: Timing) -> Work:
+    def _work(
+        self, request: Body, timing: Timing, engine: "TextEngine", cancel: threading.Event
+    ) -> Iterator[WorkerEvent]:
+        """The answer, on the engine's thread; what is kept of its prompt need not be read."""
         from core.generation.text import StopWatcher  # already imported with the engine
 
-        books, prompts = self._worker.saved_books, self._prompts
-
-        def work(engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
-            timing.begun = time.perf_counter()
-            text = engine.text
-            prompt = prompts.of(request, text, wish_of(request, engine.info.thinking))
-            if request.prompt is not None and not engine.knows(prompt.ids):
-                raise InvalidSetting(
-                    "prompt holds a token that the model does not have.", hint="Send the text instead."
-                )
-            end = prompt.boundary
-            before = text.decode(prompt.written)  # the client has it; rounds bring what could begin a stop string again
-            held = again = len(before) - len(StopWatcher(request.config.stop_strings).push(before))
-            # What is kept of it need not be read
-            yield from books.fetch(self._session, [*prompt.ids, *prompt.written], engine, cancel)
-            for event in answers(engine, prompt, request, cancel):
-                match event:
-                    case PrefillProgress() if timing.first_token is None:
-                        if end and event.kept_tokens == end > event.reused_tokens:  # its longest text was just read
-                            books.was_read(self._session, prompt.ids[:end], engine, SENT, event.elapsed_seconds)
-                    case RoundDone():
-                        timing.first_token = timing.first_token or time.perf_counter()
-                        if again:
-                            fresh = replace(event, text=event.text[again:])
-                            event, again = fresh, max(0, again - len(event.text))
-                    case Finished():
-                        again = held
-                        if before:
-                            event = replace(event, text=event.text[len(before) :])
-                        elif request.prompt is None:
-                            prompts.wrote(event, text)
-                yield event
-
-        return work
+        timing.begun = time.perf_counter()
+        text, books, prompts = engine.text, self._worker.saved_books, self._prompts
+        prompt = prompts.of(request, text, wish_of(request, engine.info.thinking, self._thinking))
+        if isinstance(request, TextBody) and not engine.knows(prompt.ids):
+            raise InvalidSetting("prompt holds a token that the model does not have.", hint="Send the text instead.")
+        end = prompt.boundary
+        before = text.decode(prompt.written)  # the client has it; rounds bring what could begin a stop string again
+        held = again = len(before) - len(StopWatcher(request.config.stop_strings).push(before))
+        yield from books.fetch(self._session, [*prompt.ids, *prompt.written], engine, cancel)
+        for event in answers(engine, prompt, request, cancel):
+            match event:
+                case PrefillProgress() if timing.first_token is None:
+                    if end and event.kept_tokens == end > event.reused_tokens:  # its longest text was just read
+                        books.was_read(self._session, prompt.ids[:end], engine, SENT, event.elapsed_seconds)
+                case RoundDone():
+                    timing.first_token = timing.first_token or time.perf_counter()
+                    if again:
+                        fresh = replace(event, text=event.text[again:])
+                        event, again = fresh, max(0, again - len(event.text))
+                case Finished():
+                    again = held
+                    if before:
+                        event = replace(event, text=event.text[len(before) :])
+                    elif not isinstance(request, TextBody):
+                        prompts.wrote(event, text)
+            yield event
 
     @asynccontextmanager
     async def _turn(self, work: Work, field: str = "") -> AsyncIterator[AsyncIterator[Event | Pause]]:
-        if self._num_here > self._most:
-            raise overloaded(f"{self._num_here - 1} requests wait already: one is answered at a time.")
-        self._num_here += 1
+        if self.num_here > self._most:
+            raise overloaded(f"{self.num_here - 1} requests wait already: one is answered at a time.")
+        self.num_here += 1
         stream = _Stream(self._worker.borrow(self._session.id, work))
+
+        async def brought_over() -> AsyncIterator[Event | Pause]:
+            try:
+                while (event := await to_thread.run_sync(stream.next, limiter=self._threads)) is not None:
+                    yield Pause() if isinstance(event, Waiting | BookMoving) else cast("Event | Pause", event)
+            except CoreError as error:
+                raise request_error(error, field) from error
+
         try:
-            yield self._brought_over(stream, field)
+            yield brought_over()
         finally:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(stream.close, limiter=self._threads)
-            self._num_here -= 1
+            self.num_here -= 1
             self._worker.reading.save_later(self._session)
-
-    async def _brought_over(self, stream: "_Stream", field: str) -> AsyncIterator[Event | Pause]:
-        while True:
-            try:
-                event = await to_thread.run_sync(stream.next, limiter=self._threads)
-            except CoreError as error:
-                raise request_error(error, field) from error
-            if event is None:
-                return
-            if isinstance(event, Waiting | BookMoving):
-                yield Pause()
-            else:
-                assert isinstance(event, Pause | PrefillProgress | RoundDone | Finished), f"an event of a page: {event}"
-                yield event
 
 
 class _Stream:
@@ -180,42 +166,46 @@ class _Stream:
             self._events.close()
 
 
-def answers(engine: "TextEngine", prompt: Prompt, request: ChatRequest, cancel: threading.Event) -> Iterator[Event]:
+def answers(engine: "TextEngine", prompt: Prompt, request: Body, cancel: threading.Event) -> Iterator[Event]:
     """The events of all answers that a request wants, one after the other; only the first one reads its prompt.
 
     Several are written together where the engine can; those behind the first are held back until their turn.
     """
-    if request.count == 1 or prompt.written:
-        for number in range(request.count):
-            config = replace(request.config, seed=request.config.seed + number)
-            yield from engine.generate(prompt.ids, config, cancel, written=prompt.written, boundary=prompt.boundary)
-            if cancel.is_set():
-                return
-        return
     from core.generation.together import Question, in_order  # already imported with the engine
 
-    configs = [replace(request.config, seed=request.config.seed + number) for number in range(request.count)]
-    asked = [Question(prompt.ids, config, cancel, prompt.boundary) for config in configs]
-    for _, event in in_order(local(engine).answer_together(asked), len(asked)):
-        yield event
+    configs = [replace(request.config, seed=request.config.seed + number) for number in range(request.n)]
+    if len(configs) > 1 and not prompt.written:
+        asked = [Question(prompt.ids, config, cancel, prompt.boundary) for config in configs]
+        for _, event in in_order(local(engine).answer_together(asked), len(asked)):
+            yield event
+        return
+    for config in configs:
+        yield from engine.generate(prompt.ids, config, cancel, written=prompt.written, boundary=prompt.boundary)
+        if cancel.is_set():
+            return
 
 
-def wish_of(request: ChatRequest, offered: Sequence[str]) -> str | None:
+def wish_of(request: Body, offered: Sequence[str], usual: str | None) -> str | None:
     """What the model is told about thoughts: the first of a request's words for it that its chat template knows.
 
+    Args:
+        usual: the wish of a request that has none.
     Raises:
         InvalidSetting: it knows none of them, and the answer would be another.
     """
     from core.generation.text import check_thinking  # already imported with the engine
 
-    known = next((wish for wish in request.thinking if wish in offered), None)
-    ignorable = not offered and request.thinking != ("on",)  # an effort, or "off", where there is nothing to turn
-    if known is None and request.thinking and not ignorable:
+    if isinstance(request, TextBody):  # which no template sees
+        return None
+    wishes = request.thinking or ((usual,) if usual else ())
+    known = next((wish for wish in wishes if wish in offered), None)
+    ignorable = not offered and wishes != ("on",)  # an effort, or "off", where there is nothing to turn
+    if known is None and wishes and not ignorable:
         try:
-            check_thinking(request.thinking[0], offered)
+            check_thinking(wishes[0], offered)
         except InvalidSetting as error:
-            fields = "reasoning_effort and chat_template_kwargs"
-            raise InvalidSetting(error.problem, hint=f"Leave out {fields}.") from error
+            hint = "Leave out reasoning_effort and chat_template_kwargs."
+            raise InvalidSetting(error.problem, hint=hint) from error
     return known
 
 

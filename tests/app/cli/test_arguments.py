@@ -18,14 +18,8 @@ parse_arguments = partial(arguments.parse_arguments, tools=TOOLS)
 
 def test_without_a_command_it_is_the_app() -> None:
     args = parse_arguments([])
-    assert (args.command, args.host, args.port, args.browser, args.share, args.auth) == (
-        None,
-        "127.0.0.1",
-        7860,
-        True,
-        False,
-        None,
-    )
+    assert (args.command, args.host, args.port, args.browser) == (None, "127.0.0.1", 7860, True)
+    assert (args.share, args.auth, args.remote) == (False, None, None)
 
 
 def test_common_options_hold_before_and_after_a_command() -> None:
@@ -41,55 +35,46 @@ def test_ask_takes_files_and_a_question_in_any_order() -> None:
     assert args.json
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["sing"],
-        ["models", "get"],
-        ["models", "list", "qwen3-8b"],
-        ["models", "eat", "qwen3-8b"],
-        ["ask"],
-        ["ask", "a.pdf"],
-        ["ask", "a.pdf", "-q", "Who?", "--questions", "f.json"],
-        ["ask", "a.pdf", "-q", "Who?", "--port", "80"],
-        ["--port", "80", "doctor"],
-        ["--port", "0"],
-        ["--port", "65536"],
-        ["--port", "http"],
-        ["bench", "--contexts", "4096,,"],
-        ["bench", "--contexts", "4k"],
-        ["doctor", "--device", "tpu"],
-        ["text"],
-        ["text", "a.pdf", "--pages", "0-3"],
-        ["text", "a.pdf", "--pages", "4-3"],
-        ["text", "a.pdf", "--pages", "two"],
-        ["ask", "a.pdf", "-q", "Who?", "--se", "7"],
-    ],
-)
-def test_wrong_usage_exits_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+WRONG = """
+sing | there is no command 'sing'
+rase | there is no command 'rase'; did you mean race? See
+book.pdf | there is no command 'book.pdf'; files belong behind 'ask' or 'chat'. See
+models get | models get needs the NAME
+models list qwen3-8b | takes no name
+models eat qwen3-8b | invalid choice
+ask | FILE...
+ask a.pdf | --question
+ask a.pdf -q Who? --questions f.json | not allowed with
+ask a.pdf -q Who? --port 80 | --port 80
+ask a.pdf -q Who? --se 7 | --se 7
+ask a.pdf -q Who? --max-tokens=5 | --max-tokens=5; did you mean --max-new-tokens? See
+ask a.pdf -q \udcff | not UTF-8
+--port 80 doctor | --port belongs to the app, not to 'doctor'
+--remote http://x doctor | --remote belongs to the app, 'ask' and 'chat', not to 'doctor'
+--port 0 | from 1 to 65535
+--port http | from 1 to 65535
+--no-browsers | did you mean --no-browser? See
+bench --contexts 4096,, | not a list
+bench --contexts 4k | not a list
+doctor --device tpu | invalid choice
+text | FILE...
+text a.pdf --pages 0-3 | no range
+text a.pdf --pages 4-3 | no range
+text a.pdf --pages two | no range
+"""
+
+
+@pytest.mark.parametrize("line", WRONG.strip().splitlines())
+def test_wrong_usage_is_one_line_that_names_it_and_exits_with_2(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    typed, _, words = line.partition(" | ")
+    argv = typed.split()
     with pytest.raises(SystemExit) as caught:
         parse_arguments(argv)
-    assert caught.value.code == 2
     told = capsys.readouterr().err
+    assert caught.value.code == 2 and words in told
     assert told.startswith("error: ") and told.count("\n") == 1
-    command = f" {argv[0]}" if argv[0] in ("ask", "bench", "models", "text") else ""
-    command = " doctor" if "doctor" in argv else command
+    command = next((f" {word}" for word in argv if word in ("ask", "bench", "models", "text", "doctor")), "")
     assert told.endswith(f"See: python launch.py{command} --help\n")
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["rase"], "there is no command 'rase'; did you mean race? See"),
-        (["book.pdf"], "there is no command 'book.pdf'; files belong behind 'ask' or 'chat'. See"),
-        (["ask", "a.pdf", "-q", "Who?", "--max-tokens=5"], "--max-tokens=5; did you mean --max-new-tokens? See"),
-        (["--no-browsers"], "did you mean --no-browser? See"),
-    ],
-)
-def test_what_was_meant_is_guessed(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse_arguments(argv)
-    assert words in capsys.readouterr().err
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:

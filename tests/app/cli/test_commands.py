@@ -53,19 +53,6 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_race_reports_speed_acceptance_and_equality_of_both_methods(
-    small_book: Path, command: Callable[..., Any]
-) -> None:
-    report = command("race", small_book, "-q", "Who kept the light?", "--max-new-tokens", 40)
-    assert {"model", "device", "dtype", "prompt_tokens", "prefill_seconds", "placement", "speedup"} <= set(report)
-    plain, fast = report["methods"]["autoregressive"], report["methods"]["triforce"]
-    for method in (plain, fast):
-        assert method["new_tokens"] == len(method["token_ids"]) and method["stop_reason"] and method["ms_per_token"] > 0
-    assert plain["token_ids"] == fast["token_ids"]
-    assert report["equality"] == {"verdict": "identical", "first_divergence": None}
-    assert set(fast["acceptance"]) == {"level1", "level2"} and fast["tokens_per_full_pass"] >= 1
-
-
 def test_ask_answers_many_questions_with_one_reading(
     small_book: Path, tmp_path: Path, command: Callable[..., Any]
 ) -> None:

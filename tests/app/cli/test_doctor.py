@@ -95,40 +95,40 @@ def test_what_this_system_leaves_open_to_parsers_is_told_in_a_line() -> None:
     )
 
 
+HERE = """
+--model llama2-13b-128k --assume 1x4090 | lies beside them need
+--model llama2-7b-128k --assume 1x4090 --host-memory 32 --context 131072 | a context of 131,072 tokens does not
+--device cuda --assume cpu | no CUDA device
+"""
+TYPED = """
+--assume 3x7900xt | 3x7900xt
+--assume m3-max | is an Apple Mac: its GPU has no CUDA
+--model llama-3.1-8b --context 262144 | reads at most 131,072. Use --context 131072 or
+--gpu M3_Ultra,192,819,10 | is an Apple Mac
+--gpu RX_7900_XTX,24,960,25 | is no NVIDIA GPU
+--assume 1x4090 --gpu X,24,1008,25 | --gpu describes the GPUs already
+--gpu X,24,1008 | describes no GPU
+--gpu X,24,fast,25 | describes no GPU
+--gpu X,24,-1,25 | describes no GPU
+--gpu nowhere.json | describes no GPU
+--assume cpu --gpus 2 | --assume names the GPUs
+--gpu-memory -1 | --gpu-memory -1
+--acceptance 0.9 | --acceptance
+--acceptance 0.3,1.5 | --acceptance
+--budget 100 | budget of 100
+--cpu-attention-share 0.95 | --cpu-attention-share 0.95
+--model nope.json | no model 'nope.json'
+"""
+
+
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--model", "llama2-13b-128k", "--assume", "1x4090"], "lies beside them need"),
-        (
-            ["--model", "llama2-7b-128k", "--assume", "1x4090", "--host-memory", "32", "--context", "131072"],
-            "a context of 131,072 tokens does not",
-        ),
-        (["--assume", "3x7900xt"], "3x7900xt"),
-        (["--assume", "m3-max"], "is an Apple Mac: its GPU has no CUDA"),
-        (["--model", "llama-3.1-8b", "--context", "262144"], "reads at most 131,072. Use --context 131072 or"),
-        (["--gpu", "Apple M4 Max,128,546,0"], "is an Apple Mac"),
-        (["--gpu", "M3 Ultra,192,819,10"], "is an Apple Mac"),
-        (["--gpu", "MacBook Pro 16,64,400,10"], "is an Apple Mac"),
-        (["--gpu", "RX 7900 XTX,24,960,25"], "is no NVIDIA GPU"),
-        (["--gpu", "MI300X,192,5300,55"], "is no NVIDIA GPU"),
-        (["--assume", "1x4090", "--gpu", "X,24,1008,25"], "--gpu describes the GPUs already"),
-        (["--gpu", "X,24,1008"], "describes no GPU"),
-        (["--gpu", "X,24,fast,25"], "describes no GPU"),
-        (["--gpu", "X,24,-1,25"], "describes no GPU"),
-        (["--gpu", "nowhere.json"], "describes no GPU"),
-        (["--assume", "cpu", "--gpus", "2"], "--assume names the GPUs"),
-        (["--gpu-memory", "-1"], "--gpu-memory -1"),
-        (["--acceptance", "0.9"], "--acceptance"),
-        (["--acceptance", "0.3,1.5"], "--acceptance"),
-        (["--budget", "100"], "budget of 100"),
-        (["--cpu-attention-share", "0.95"], "--cpu-attention-share 0.95"),
-        (["--model", "nope.json"], "no model 'nope.json'"),
-        (["--device", "cuda", "--assume", "cpu"], "no CUDA device"),
-    ],
+    ("line", "code"),
+    [(line, 1) for line in HERE.strip().splitlines()] + [(line, 2) for line in TYPED.strip().splitlines()],
 )
-def test_a_mistake_is_told_in_one_line(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    situation = words.endswith(("beside them need", "do not fit", "does not", "no CUDA device"))
-    assert launcher.main(["doctor", *options, "--no-venv"]) == (1 if situation else 2)
+def test_a_mistake_is_told_in_one_line(line: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    typed, _, words = line.partition(" | ")
+    options = [word.replace("_", " ") for word in typed.split()]
+    assert launcher.main(["doctor", *options, "--no-venv"]) == code
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1
     assert captured.err.startswith("error:") and words in captured.err

@@ -117,52 +117,31 @@ RTX = "as NVIDIA GeForce RTX 4090 was found"
 UPDATE = "Update the NVIDIA driver to {} or newer, then run: python launch.py repair"
 
 
+NO_GPU, OLD = "from your package index, as no NVIDIA GPU was found.", "the CPU build for now, {}, but its driver {} is "
+FITS, SILENT = "the build for CUDA {}, {} and it has driver {}.", "the CPU build for now, as nvidia-smi is there and "
+TOO_OLD = "too old for torch 2.13. "
+
+
 @pytest.mark.parametrize(
     ("system", "smi", "device", "build", "line"),
     [
-        ("linux", None, "auto", None, "from your package index, as no NVIDIA GPU was found."),
-        ("win32", None, "auto", None, "from your package index, as no NVIDIA GPU was found."),
-        (
-            "linux",
-            [answer("470.82.01")],
-            "auto",
-            "cpu",
-            f"the CPU build for now, {RTX}, but its driver 470.82.01 is too old for torch 2.13. "
-            + UPDATE.format("525.60.13"),
-        ),
-        (
-            "win32",
-            [answer("472.12")],
-            "auto",
-            "cpu",
-            f"the CPU build for now, {RTX}, but its driver 472.12 is too old for torch 2.13. "
-            + UPDATE.format("528.33"),
-        ),
-        (
-            "linux",
-            [answer("550.54.14")],
-            "auto",
-            "cu126",
-            f"the build for CUDA 12.6, {RTX} and it has driver 550.54.14.",
-        ),
-        ("win32", [answer("551.61")], "auto", "cu126", f"the build for CUDA 12.6, {RTX} and it has driver 551.61."),
-        (
-            "linux",
-            [answer("580.65.06")],
-            "cuda",
-            "cu130",
-            f"the build for CUDA 13.0, {RTX} and it has driver 580.65.06.",
-        ),
-        ("win32", [answer("581.42")], "auto", "cu130", f"the build for CUDA 13.0, {RTX} and it has driver 581.42."),
-        ("linux", [answer("580.65.06")], "cpu", None, "from your package index, as --device cpu was given."),
-        ("darwin", [answer("580.65.06")], "auto", None, "from your package index, as no NVIDIA GPU was found."),
-        ("linux", "fails", "auto", "cpu", "the CPU build for now, as nvidia-smi is there and fails: No driver."),
-        ("linux", "hangs", "auto", "cpu", "the CPU build for now, as nvidia-smi is there and does not answer within"),
+        ("linux", None, "auto", None, NO_GPU),
+        ("win32", None, "auto", None, NO_GPU),
+        ("darwin", "580.65.06", "auto", None, NO_GPU),
+        ("linux", "580.65.06", "cpu", None, "from your package index, as --device cpu was given."),
+        ("linux", "470.82.01", "auto", "cpu", OLD.format(RTX, "470.82.01") + TOO_OLD + UPDATE.format("525.60.13")),
+        ("win32", "472.12", "auto", "cpu", OLD.format(RTX, "472.12") + TOO_OLD + UPDATE.format("528.33")),
+        ("linux", "550.54.14", "auto", "cu126", FITS.format("12.6", RTX, "550.54.14")),
+        ("win32", "551.61", "auto", "cu126", FITS.format("12.6", RTX, "551.61")),
+        ("linux", "580.65.06", "cuda", "cu130", FITS.format("13.0", RTX, "580.65.06")),
+        ("win32", "581.42", "auto", "cu130", FITS.format("13.0", RTX, "581.42")),
+        ("linux", "fails", "auto", "cpu", f"{SILENT}fails: No driver."),
+        ("linux", "hangs", "auto", "cpu", f"{SILENT}does not answer within"),
     ],
 )
 def test_the_first_start_installs_the_torch_that_gpu_and_driver_need(
     system: str,
-    smi: list[str] | str | None,
+    smi: str | None,
     device: str,
     build: str | None,
     line: str,
@@ -179,7 +158,7 @@ def test_the_first_start_installs_the_torch_that_gpu_and_driver_need(
     elif smi == "fails":
         put_smi(tmp_path / "bin", "No driver.", code=9)
     elif smi is not None:
-        put_smi(tmp_path / "bin", *smi)
+        put_smi(tmp_path / "bin", answer(smi))
     environment.fill_venv(device)
     own = TORCH if build in (None, "cpu") else f"--no-deps torch==2.13.0+{build}"
     own = f"--index-url {PLACE}/{build} {own}" if build else own
@@ -234,26 +213,18 @@ def test_the_known_builds_are_those_of_the_pinned_torch() -> None:
     assert version is not None and version.startswith(f"{nvidia.BUILDS_OF}.")
 
 
+CPU, CUDA_13 = nvidia.InstalledTorch("2.13.0+cpu", None), nvidia.InstalledTorch("2.13.0", (13, 0))
+RUN = "Run: python launch.py repair"
+
+
 @pytest.mark.parametrize(
     ("installed", "driver", "line"),
     [
-        (
-            nvidia.InstalledTorch("2.13.0+cpu", None),
-            "581.42",
-            "torch 2.13.0+cpu is a build without CUDA. Run: python launch.py repair",
-        ),
-        (
-            nvidia.InstalledTorch("2.13.0", (13, 0)),
-            "570.133.07",
-            "its driver 570.133.07 is too old for torch 2.13.0, built with CUDA 13.0. Run: python launch.py repair",
-        ),
-        (
-            nvidia.InstalledTorch("2.13.0+cpu", None),
-            "470.82.01",
-            f"its driver 470.82.01 is too old for torch 2.13. {UPDATE.format('525.60.13')}",
-        ),
-        (nvidia.InstalledTorch("2.13.0+cu130", (13, 0)), "581.42", None),
-        (nvidia.InstalledTorch("2.13.0+cpu", None), None, None),
+        (CPU, "581.42", f"torch 2.13.0+cpu is a build without CUDA. {RUN}"),
+        (CUDA_13, "570.133.07", f"its driver 570.133.07 is too old for torch 2.13.0, built with CUDA 13.0. {RUN}"),
+        (CPU, "470.82.01", f"its driver 470.82.01 is {TOO_OLD}{UPDATE.format('525.60.13')}"),
+        (CUDA_13, "581.42", None),
+        (CPU, None, None),
     ],
 )
 def test_the_first_line_of_a_start_tells_of_a_gpu_that_torch_cannot_use(

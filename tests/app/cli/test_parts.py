@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.cli.parts import TooLong, library_of, naming_parts
+from app.cli.parts import library_of, naming_parts
 from app.documents.document import Chapter, Document, make_pages
 from core.engine_api import TextEngine
 from core.errors import ContextTooSmall, InvalidSetting
@@ -39,7 +39,7 @@ ENGINE = cast(TextEngine, SimpleNamespace(text=SimpleNamespace(encode=lambda tex
 
 
 def hint(documents: list[Document], capacity: int, possible: int) -> str:
-    with pytest.raises((ContextTooSmall, TooLong)) as caught, naming_parts(ENGINE, library_of(documents, asked())):
+    with pytest.raises(ContextTooSmall) as caught, naming_parts(ENGINE, library_of(documents, asked())):
         raise ContextTooSmall(460, capacity, possible=possible)
     assert f"{460 - capacity:,} too many" in caught.value.problem
     return caught.value.hint

@@ -78,7 +78,7 @@ def test_a_question_may_come_from_a_file_or_a_pipe(
 
 @pytest.fixture
 def no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("ask", "race", "chat"):
+    for module in ("parts", "race"):
         monkeypatch.setattr(f"app.cli.{module}.read_documents", lambda args: pytest.fail("too late"))
 
 

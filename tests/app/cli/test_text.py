@@ -82,13 +82,11 @@ def test_pages_and_tokens_are_those_of_the_text_that_the_model_gets(
 
 def test_some_pages_are_those_pages_and_their_chapters(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert text(book, "--json") == 0
-    whole = told(capsys)[0]
-    assert text(book, "--json", "--pages", "2-3") == 0
-    part = told(capsys)[0]
-    assert part["pages"] == whole["pages"][1:]
-    assert part["chapters"] == whole["chapters"][1:]
-    assert text(book, "--json", "--pages", "3") == 0
-    assert told(capsys)[0]["pages"] == whole["pages"][2:]
+    (whole,) = told(capsys)
+    for pages, first in (("2-3", 1), ("3", 2)):
+        assert text(book, "--json", "--pages", pages) == 0
+        (part,) = told(capsys)
+        assert part["pages"] == whole["pages"][first:] and part["chapters"] == whole["chapters"][first:]
 
 
 def test_people_get_page_marks_and_warnings_beside(

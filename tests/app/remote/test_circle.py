@@ -96,7 +96,7 @@ def test_ask_says_the_same_through_the_server(
     told: dict[str, Any] = {}
     for name, remote in (("here", None), ("there", url)):
         if remote is None:
-            monkeypatch.setattr("app.cli.ask.open_engine", lambda _: cast(Any, engine_worker)._engine)
+            monkeypatch.setattr("app.cli.parts.open_engine", lambda _: cast(Any, engine_worker)._engine)
         assert ask.run(namespace(files=[book], remote=remote)) == 0
         told[name] = json.loads(capsys.readouterr().out.splitlines()[-1])
         monkeypatch.undo()

@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.server.openai.errors import RequestError, request_error
-from app.server.openai.request import ChatBody, TextBody, parse, parse_json
-from app.server.openai.responses import ResponseBody
+from app.server.openai.request import ChatBody, ResponseBody, TextBody, parse, parse_json
 from core.errors import BadGrammar
 
 ASKED = [{"role": "user", "content": "Who keeps the light?"}]
@@ -35,109 +36,78 @@ def test_fields_reach_the_engine() -> None:
     assert parsed(max_tokens=5, max_completion_tokens=9).config.max_new_tokens == 9, "the newer name counts"
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("n", 17),
-        ("n", True),
-        ("presence_penalty", 0.5),
-        ("repetition_penalty", 1.1),
-        ("logit_bias", {"5": 1}),
-        ("logprobs", 3),
-        ("top_logprobs", 21),
-        ("suffix", "and so on"),
-        ("tools", [{"type": "function"}]),
-        ("response_format", "json"),
-        ("response_format", {"type": "grammar"}),
-        ("response_format", {"type": "json_schema"}),
-        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": "y"}}),
-        ("response_format", {"type": "json_schema", "json_schema": {"schema": {"const": "x" * 70_000}}}),
-        ("guided_json", {"type": "object"}),
-        ("temperature", "hot"),
-        ("temperature", -1),
-        ("temperature", 10**400),
-        ("temperature", True),
-        ("temperature", 2.1),
-        ("top_p", -0.1),
-        ("top_p", 1.5),
-        ("top_k", 1.5),
-        ("seed", 2**64),
-        ("seed", 1.5),
-        ("max_tokens", 0),
-        ("max_tokens", -2),
-        ("max_completion_tokens", "9"),
-        ("stop", ["a"] * 17),
-        ("stop", [""]),
-        ("stop", 5),
-        ("stream", "yes"),
-        ("stream_options", {"include_usage": True}),
-        ("triforce", "retrieval"),
-        ("triforce", {"method": "magic"}),
-        ("model", 5),
-        ("model", ""),
-        ("messages", None),
-        ("messages", []),
-        ("messages", "hello"),
-        ("messages", ["hello"]),
-        ("messages", [{"role": "tool", "content": "x"}]),
-        ("messages", [{"role": ["user"], "content": "x"}]),
-        ("messages", [{"role": "user"}]),
-        ("messages", [{"role": "user", "content": " "}]),
-        ("messages", [{"role": "user", "content": []}]),
-        ("messages", [{"role": "user", "content": None, "tool_calls": []}]),
-        ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]),
-        ("messages", [*ASKED, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]),
-        ("messages", [*ASKED, {"role": "assistant", "content": "The"}]),
-        ("continue_final_message", True),
-    ],
-)
-def test_what_cannot_be_served_is_refused_in_one_line(field: str, value: Any) -> None:
+TEXT, INPUT = {"prompt": "a"}, {"input": "a"}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": "y"}}
+LONG = {"type": "json_schema", "json_schema": {"schema": {"const": "x" * 70_000}}}
+PICTURE = {"type": "image_url", "image_url": {"url": "http://x"}}
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"n": 17}, "n"), ({"n": True}, "n"), ({"presence_penalty": 0.5}, "presence_penalty"),
+    ({"logit_bias": {"5": 1}}, "logit_bias"), ({"top_logprobs": 21}, "top_logprobs"), ({"suffix": "and"}, "suffix"),
+    ({"tools": [{"type": "function"}]}, "tools"), ({"response_format": "json"}, "response_format"),
+    ({"response_format": {"type": "grammar"}}, "response_format.type"),
+    ({"response_format": LONG}, "response_format"), ({"response_format": SCHEMA}, "response_format"),
+    ({"guided_json": {}}, "guided_json"),
+    ({"temperature": "hot"}, "temperature"), ({"temperature": -1}, "temperature"),
+    ({"temperature": 10**400}, "temperature"), ({"temperature": 2.1}, "temperature"), ({"top_p": 1.5}, "top_p"),
+    ({"top_k": 1.5}, "top_k"), ({"seed": 2**64}, "seed"), ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -2}, "max_tokens"), ({"max_completion_tokens": "9"}, "max_completion_tokens"),
+    ({"stop": ["a"] * 17}, "stop"), ({"stop": [""]}, "stop[0]"), ({"stop": 5}, "stop"), ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"), ({"triforce": "retrieval"}, "triforce"),
+    ({"triforce": {"method": "magic"}}, "triforce.method"), ({"model": ""}, "model"), ({"messages": None}, "messages"),
+    ({"messages": []}, "messages"), ({"messages": ["hello"]}, "messages[0]"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": " "}]}, "messages[0]"),
+    ({"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0].content[0].type"),
+    ({"messages": [*ASKED, CALL]}, "messages[1]"), ({"continue_final_message": True}, "messages"),
+    ({"messages": [*ASKED, {"role": "assistant", "content": "The"}]}, "messages"),
+    ({"prompt": []}, "prompt"), ({"prompt": ["a", "b"]}, "prompt"), ({"prompt": ""}, "prompt"),
+    ({"prompt": [1, True]}, "prompt"), (TEXT | {"echo": True}, "echo"), (TEXT | {"messages": ASKED}, "messages"),
+    (TEXT | {"max_tokens": 0}, "max_tokens"), (TEXT | {"logprobs": True}, "logprobs"), ({"input": []}, "input"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
+    ({"input": [{"type": "function_call_output"}]}, "input[0].type"), (INPUT | {"tools": [{}]}, "tools"),
+    (INPUT | {"max_output_tokens": 0}, "max_output_tokens"),
+    (INPUT | {"previous_response_id": "resp_1"}, "previous_response_id"),
+    (INPUT | {"text": {"format": {"type": "grammar"}}}, "text.format.type"),
+    (INPUT | {"text": {"format": {"type": "json_schema", "schema": 1}}}, "text.format"),
+    (INPUT | {"text": {"verbosity": "low"}}, "text.verbosity"),
+]  # fmt: skip
+
+
+def parsed_by_address(fields: dict[str, Any]) -> Any:
+    """As the address that such fields are for."""
+    if "prompt" in fields:
+        return parse(TextBody, fields)
+    return parse(ResponseBody, fields) if "input" in fields else parsed(**fields)
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED)
+def test_what_cannot_be_served_is_refused_in_one_line_that_names_the_field(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as caught:
-        parsed(**{field: value})
+        parsed_by_address(fields)
+    assert caught.value.param == param and (param.partition("[")[0] in caught.value.message or param == "messages")
     assert "\n" not in caught.value.message and len(caught.value.message) < 300
-    assert "--" not in caught.value.message and caught.value.param is not None, "the API's words"
+    assert "--" not in caught.value.message, "the API's words"
     json.dumps(caught.value.body())
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"prompt": []}, "prompt"),
-        ({"prompt": ["a", "b"]}, "prompt"),
-        ({"prompt": ""}, "prompt"),
-        ({"prompt": [1, True]}, "prompt"),
-        ({"prompt": "a", "echo": True}, "echo"),
-        ({"prompt": "a", "messages": ASKED}, "messages"),
-        ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
-        ({"prompt": "a", "logprobs": True}, "logprobs"),
-    ],
+NAMES = [*ChatBody.model_fields, *TextBody.model_fields, "input", "max_output_tokens", "text", "reasoning", "tools"]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*NAMES, "role", "content"]), inner),
+    max_leaves=6,
 )
-def test_a_text_to_continue_is_checked_too(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        parse(TextBody, fields)
-    assert caught.value.param == param
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({}, "input"),
-        ({"input": []}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
-        ({"input": [{"type": "function_call_output"}]}, "input[0].type"),
-        ({"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
-        ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"input": "a", "text": {"format": {"type": "grammar"}}}, "text.format.type"),
-        ({"input": "a", "text": {"format": {"type": "json_schema", "schema": 1}}}, "text.format"),
-        ({"input": "a", "text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"input": "a", "tools": [{}]}, "tools"),
-    ],
-)
-def test_responses_are_refused_in_their_own_words(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        parse(ResponseBody, fields)
-    assert caught.value.param == param
-    assert param in caught.value.message and "\n" not in caught.value.message
+@given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4))
+def test_anything_else_is_a_request_or_an_error_of_one_line(fields: dict[str, Any]) -> None:
+    for kind, words in ((ChatBody, {"messages": ASKED}), (TextBody, TEXT), (ResponseBody, INPUT)):
+        try:
+            body = parse(kind, {**words, **fields})
+        except RequestError as error:
+            assert "\n" not in error.message and error.param is not None
+        else:
+            assert body.config.max_new_tokens >= 1 and 0 <= body.config.sampling.temperature <= 2
 
 
 def test_a_schema_reaches_the_engine_from_every_address() -> None:
@@ -159,22 +129,13 @@ def test_a_schema_reaches_the_engine_from_every_address() -> None:
     assert request_error(BadGrammar("No.", hint="Leave it out.")).param == "response_format"
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b'"x"',
-        b"\xff\xfe",
-        b'{"a": NaN}',
-        b"[" * 100_000,
-        b'{"a":' * 50_000,
-        b"9" * 5_000,
-        b'{"a": "\\ud800"}',
-        b'{"seed": ' + b"9" * 5_000 + b"}",
-    ],
-)
+BAD_JSON = (
+    b"", b"{", b"[]", b'"x"', b"\xff\xfe", b'{"a": NaN}', b"[" * 100_000, b'{"a":' * 50_000, b"9" * 5_000,
+    b'{"a": "\\ud800"}', b'{"seed": ' + b"9" * 5_000 + b"}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BAD_JSON)
 def test_what_is_not_an_object_in_json_is_refused(body: bytes) -> None:
     with pytest.raises(RequestError):
         parse_json(body)
