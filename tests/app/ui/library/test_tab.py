@@ -36,6 +36,7 @@ from core.generation.text import ChatText, Turn
 from core.models.hub import catalog
 from core.models.loader import load_tokenizer
 from tests.app.fakes import SECONDS, FakeEngine, FakeText, opened, write_book
+from tests.app.ui.pages import PageOf
 
 
 def a_long_document(num_pages: int, num_chapters: int = 0) -> Document:
@@ -97,8 +98,7 @@ def test_a_click_means_a_change_of_the_shelf() -> None:
     assert change and [(one.key, one.choice) for one in change(library).books] == [(keys[1], Pages(2, 3))]
     assert change(Library()).books == (), "the library was emptied meanwhile"
     for none in ("", "gone=all", "nonsense"):
-        change = changes(library, "parts", "_", none)
-        assert change and change(library) is library
+        assert changes(library, "parts", "_", none) is None
     with pytest.raises(InvalidSetting, match="has no part"):
         changes(library, "parts", "_", f"{keys[0]}=all;{keys[1]}=c1")
     with pytest.raises(InvalidSetting, match="has no part"):
@@ -219,6 +219,24 @@ def test_the_checklist_numbers_chapters_only_where_the_book_does_not(
     session = worker.sessions.enter("")
     list(worker.open_book(session.id, write_book(tmp_path, text, "book.md")))
     assert re.findall(r'<span dir="auto">([^<]*)</span>', checklist(session)) == shown
+
+
+def test_what_is_ticked_is_told_with_its_share_of_the_room(worker: EngineWorker, tmp_path: Path) -> None:
+    text = "".join(f"# {title}\n\n{'Words of it. ' * 150}\n\n" for title in ("One", "Two", "Three"))
+    page = PageOf(worker)
+    list(worker.open_book(page.session.id, write_book(tmp_path, text, "book.md")))
+    (book,) = page.session.uploads.library.books
+
+    def said(ticked: str) -> str:
+        assert page.does(f"tick:{ticked}")
+        told = page.state()["ticked"]
+        assert told["fits"] is ("ticked: fits" in told["said"])
+        return str(told["said"])
+
+    assert "ticked: fits, 5" in said(f"{book.key}=c2")
+    assert "ticked: does not fit, 1" in said(f"{book.key}=all")
+    assert said("") == "Nothing is ticked."
+    assert said(f"{book.key}=c9") == "These pages are not in the document."
 
 
 # -------------------- budget

@@ -13,7 +13,7 @@ import pytest
 
 from app.context.context_documents import Library
 from app.context.samples import Sample
-from app.runtime.events import Pause, RaceBegun, RaceEnded, Waiting, WorkerEvent
+from app.runtime.events import Changed, Pause, RaceBegun, Waiting, WorkerEvent
 from app.runtime.race_job import first_lanes
 from app.runtime.trace import Judgement, Point, Race, Trace, first_difference, lead
 from app.runtime.worker import EngineWorker
@@ -47,7 +47,7 @@ def run(stream: Iterator[WorkerEvent]) -> list[WorkerEvent]:
 
 def raced(worker: EngineWorker, session_id: str, configs: list[GenerationConfig], **more: Any) -> Race:
     events = run(worker.race(session_id, "How was it?", configs, **more))
-    assert isinstance(events[0], RaceBegun) and isinstance(events[-1], RaceEnded)
+    assert isinstance(events[0], RaceBegun) and isinstance(events[-1], Changed)
     return events[0].race
 
 
@@ -129,7 +129,7 @@ def test_stop_ends_a_race_in_the_middle_and_what_was_written_is_compared(
     stream = worker.race(session_id, "Go on?", PAIR)
     assert next(event for event in stream if isinstance(event, LaneEvent) and isinstance(event.event, RoundDone))
     worker.stop_race(session_id)
-    assert isinstance(run(stream)[-1], RaceEnded)
+    assert isinstance(run(stream)[-1], Changed)
     race = worker.sessions.get(session_id).race
     assert race and race.ended and {lane.finished.stop_reason for lane in race.lanes if lane.finished} == {"cancelled"}
 
@@ -158,7 +158,7 @@ def test_a_second_page_s_race_waits_and_is_told_so(
     assert waiting == Waiting("another page", 1)
     assert "Queued: another page first" in RaceView(waiting=True).apply([waiting]).html()
     engine.writing.set()
-    assert isinstance(run(first)[-1], RaceEnded)
+    assert isinstance(run(first)[-1], Changed)
 
 
 def test_a_race_and_the_conversation_leave_each_other_alone(
@@ -206,7 +206,7 @@ def test_cancelling_the_real_engine_s_race_while_it_reads(
     reading = (event for event in stream if isinstance(event, LaneEvent) and isinstance(event.event, PrefillProgress))
     assert next(reading)
     worker.stop_race(session_id)
-    assert isinstance(run(stream)[-1], RaceEnded)
+    assert isinstance(run(stream)[-1], Changed)
     race = raced(worker, session_id, [config(c.method, max_new_tokens=12) for c in PAIR])
     assert race.judgements["triforce"].verdict == "identical" and race.judgements["triforce"].num_compared == 12
 
