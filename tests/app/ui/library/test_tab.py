@@ -30,7 +30,6 @@ from app.ui.reading.checklist_view import checklist
 from app.ui.retrieval_map.view import where
 from app.ui.shown import shown_of
 from app.ui.site import Drawer, Site
-from core.config import GenerationConfig
 from core.errors import InvalidSetting
 from core.generation.text import ChatText, Turn
 from core.models.hub import catalog
@@ -246,23 +245,6 @@ def test_a_conversation_counts_by_what_it_takes_of_a_prompt() -> None:
     text: Any = FakeText()
     assert talk_tokens(text, ()) == 0
     assert talk_tokens(text, (Turn("Who?", (1, 2, 3)),)) == len("Who?") + 2 + 3
-
-
-def test_a_long_conversation_makes_a_shelf_too_long_and_a_new_one_lets_it_fit(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    session_id = opened(worker, write_book(tmp_path, "One book. " * 20))
-    session = worker.sessions.get(session_id)
-    list(worker.answer(session_id, "Q" * 1500, GenerationConfig()))
-    assert session.num_talk > 1500
-    list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 150, "other.txt")))
-    assert session.uploads.too_long and len(session.exchanges) == 1
-    assert 'data-act="fresh"' in checklist(session)
-    assert f"{session.num_talk:,} tokens" in book_card(session)
-    worker.clear(session_id)
-    session.uploads.settled = Library()
-    list(worker.read_book(session_id))
-    assert not session.uploads.too_long and session.is_read and session.book and len(session.book.library.books) == 2
 
 
 def test_tokens_of_a_book_stay_what_they_are_when_another_follows() -> None:
