@@ -3,8 +3,7 @@
 
 (() => {
   const page = window.triforcePage;
-  const find = (selector, from = document) => from.querySelector(selector);
-  const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+  const { all, find } = page;
 
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.("[data-tab]");
