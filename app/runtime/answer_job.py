@@ -10,7 +10,7 @@ from app.context.retrieval_map import Loaded
 from app.conversations.exchange import Exchange
 from app.conversations.store import Conversations
 from app.runtime.context_loader import recount
-from app.runtime.events import AnswerBegun, PagesLoaded, Pause, WorkerEvent
+from app.runtime.events import AnswerBegun, Changed, Pause, WorkerEvent
 from app.runtime.prompts import answer_ids, prompt_of
 from app.runtime.recording import Place, Recording, check_place, streamed_text, streamed_thought
 from app.runtime.saved_books import SavedBooks
@@ -68,8 +68,8 @@ class AnswerJob:
                 if isinstance(event, Finished) and event.stats.new_tokens:
                     session.num_drawn += 1
                 recording.apply(event)
-                if loaded := looking.apply(event):
-                    yield PagesLoaded(loaded)
+                if looking.apply(event):
+                    yield Changed()
                 yield event
         finally:
             recording.end()
@@ -152,16 +152,15 @@ class RetrievalProbe:
         self.loaded = known if known is not None and same else Loaded(question, method, retrieves, budget=budget)
         session.loads.put(exchange_id, self.loaded)
 
-    def apply(self, event: Event) -> Loaded | None:
-        """What is loaded now, where a report is due: after the first round, twice a second, and at the end."""
-        ended = isinstance(event, Finished)
+    def apply(self, event: Event) -> bool:
+        """Record what is loaded now, where that is due: after the first round, twice a second, and at the end."""
         due = isinstance(event, RoundDone) and time.monotonic() - self._looked >= LOOK_SECONDS
-        if not ended and not due:
-            return None
+        if not due and not isinstance(event, Finished):
+            return False
         self._looked = time.monotonic()
         if self.loaded.retrieves:
             engine = local(self._engine)
             weights, all_held = engine.chunk_weights().tolist(), engine.holds_all_chunks
             self.loaded = self.loaded.seen(weights, all_held=all_held)
         self._session.loads.put(self._id, self.loaded)
-        return self.loaded
+        return True

@@ -18,7 +18,7 @@ from app.context.token_costs import Costs, Meter
 from app.context.uploads import Fit, Upload, Uploads
 from app.conversations.tree import Dialogue, digest_of
 from app.runtime.disk_state import DiskState
-from app.runtime.events import BookOpened, Counting, LibraryClosed, LibraryEvent, LibraryTooLong
+from app.runtime.events import BookOpened, Changed
 from app.runtime.prompts import with_past
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
@@ -40,7 +40,7 @@ IN_THE_LIST = " The last one stays in the list."
 OTHER_MODEL = "Another model runs now: what is in the library is counted and read again. Conversations stay."
 
 
-def open_library(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[LibraryEvent]:
+def open_library(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[BookOpened | Changed]:
     """Put the extracted texts in the library, then open the library if it fits the context."""
     uploads = session.uploads
     meter = uploads.meter = uploads.meter or Meter(lambda text: len(engine.text.encode(text)))
@@ -49,7 +49,7 @@ def open_library(session: Session, engine: "TextEngine", cancel: threading.Event
         if cancel.is_set():
             return
         upload.stage = "counting"
-        yield Counting()
+        yield Changed()
         try:
             _put(upload, uploads, meter)
         except CoreError as error:
@@ -84,7 +84,7 @@ def forget_tokens(session: Session) -> None:
     session.loads.clear()
 
 
-def recount(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[LibraryEvent]:
+def recount(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[BookOpened | Changed]:
     """Count a book before a question about it: one that another model has read, or that nobody has opened yet.
 
     Raises:
@@ -121,12 +121,13 @@ def _put(upload: Upload, uploads: Uploads, meter: Meter) -> None:
     uploads.leave(upload)
 
 
-def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine") -> Iterator[LibraryEvent]:
+def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine") -> Iterator[BookOpened | Changed]:
     from core.generation.session import Conversation  # already imported with the engine
 
     uploads, book = session.uploads, session.book
     if not library.books:
-        yield _close(session, library)
+        _close(session, library)
+        yield Changed()
         return
     stays = book is not None and any(library.index(one.key) is not None for one in book.library.books)
     turns = with_past(Conversation(), session.exchanges, engine).turns if stays else ()
@@ -147,7 +148,7 @@ def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine"
         if session.is_stale:  # the open book is not counted for this model: no question could be asked
             session.book, session.digest = None, ""
         uploads.fit, uploads.settled = replace(fit, offers=fits(library, meter, room(fit))), library
-        yield LibraryTooLong(uploads.fit)
+        yield Changed()
         return
     if book is None or session.is_stale or book.parts != opened[0].parts:
         yield _adopt(session, *opened, stays=stays, text=engine.text)
@@ -159,14 +160,13 @@ def room(fit: Fit) -> int:
     return fit.context - (fit.needed - fit.books) - SLACK
 
 
-def _close(session: Session, library: Library) -> LibraryClosed:
+def _close(session: Session, library: Library) -> None:
     if session.fits:
         _leave(session)
     session.book = session.conversation = session.trace = session.race = session.baseline = None
     session.digest, session.num_read, session.read_seconds = "", 0, 0.0
     session.loads.clear()
     session.uploads.fit, session.uploads.settled = None, library
-    return LibraryClosed()
 
 
 def talk_tokens(text: "PromptText", turns: "tuple[Turn, ...]") -> int:

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from app.context.open_book import Book
-from app.context.retrieval_map import Loaded
-from app.context.uploads import Fit
 from app.documents.document import Extracting
 from app.runtime.trace import Race
 from core.errors import CoreError
@@ -57,26 +55,11 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingEnded:
-    """The model has read the book, or the reading was stopped."""
-
-    num_read: int
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True)
 class AnswerBegun:
     """This answer's turn has come."""
 
     num_book: int  # tokens of the book
     num_read_before: int  # tokens of the opening that were already read at least once
-
-
-@dataclass(frozen=True, slots=True)
-class PagesLoaded:
-    """What the retrieval cache has held so far for the current answer, or for one that has just ended."""
-
-    loaded: Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,35 +70,10 @@ class RaceBegun:
 
 
 @dataclass(frozen=True, slots=True)
-class RaceEnded:
-    """All lanes have ended and the exact texts were compared."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counting:
-    """A text is being tokenized."""
-
-
-@dataclass(frozen=True, slots=True)
 class BookOpened:
     """The library is the session's book now; the model has not yet read its new parts."""
 
     book: Book
-
-
-@dataclass(frozen=True, slots=True)
-class LibraryTooLong:
-    """The context does not hold the library. The open book stays open, and the reader can choose among offers."""
-
-    fit: Fit
-
-
-@dataclass(frozen=True, slots=True)
-class LibraryClosed:
-    """The library is empty, so no book is open."""
-
-
-LibraryEvent = Counting | BookOpened | LibraryTooLong | LibraryClosed
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +86,14 @@ class BookMoving:
 
 
 @dataclass(frozen=True, slots=True)
+class Changed:
+    """The session is another one than before: its library, how far its book is read, what its answer has loaded."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Nothing new for a while: show the events collected so far."""
 
 
-BookEvent = Extracting | LibraryEvent | ReadingEnded | BookMoving
-RaceEvent = RaceBegun | LaneEvent | RaceEnded
-WorkerEvent = Pause | Waiting | BookEvent | AnswerBegun | PagesLoaded | Event | RaceEvent
+BookEvent = Extracting | BookOpened | BookMoving
+WorkerEvent = Pause | Changed | Waiting | BookEvent | AnswerBegun | RaceBegun | Event | LaneEvent

@@ -6,6 +6,7 @@ Errors cross the threads as values and are raised again in the page's thread. Cl
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from app.runtime.events import Kind, LoadFailed, Loading, ModelState, Pause, Ready, Waiting, WorkerEvent
@@ -41,27 +42,14 @@ Item = WorkerEvent | CoreError | None  # None: the last of every job
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """Work that somebody waits for, and its result: all events so far."""
+    """Work that somebody waits for, and the events that it has told."""
 
     session: Session
     kind: Kind
     work: Work
     ready: Callable[[], bool] = lambda: True  # until then other jobs go first
     cancel: threading.Event = field(default_factory=threading.Event)
-    _items: list[Item] = field(default_factory=list)
-    _came: threading.Condition = field(default_factory=threading.Condition)
-
-    def tell(self, item: Item) -> None:
-        """Add an event."""
-        with self._came:
-            self._items.append(item)
-            self._came.notify_all()
-
-    def items(self, index: int, timeout_seconds: float) -> list[Item]:
-        """The event with an index, as soon as it is there; none: not in time."""
-        with self._came:
-            self._came.wait_for(lambda: index < len(self._items), timeout_seconds)
-            return self._items[index : index + 1]
+    told: SimpleQueue[Item] = field(default_factory=SimpleQueue)
 
 
 class JobQueue:
@@ -96,21 +84,20 @@ class JobQueue:
                 raise TooMuchWaits
             self._jobs.append(job)
             self._changed.notify_all()
-        told: Waiting | None = None
-        index = 0
+        before: Waiting | None = None
         try:
             while True:
-                come = job.items(index, LOOK_SECONDS)
-                if not come:
+                try:
+                    item = job.told.get(timeout=LOOK_SECONDS)
+                except Empty:
                     if self._withdrawn(job):
                         return
                     waiting = self._waiting(job)
-                    if waiting and waiting != told:
-                        yield (told := waiting)
+                    if waiting and waiting != before:
+                        yield (before := waiting)
                     else:
                         yield Pause()
                     continue
-                index, item = index + 1, come[0]
                 if item is None:
                     return
                 if isinstance(item, CoreError):
@@ -286,4 +273,4 @@ class JobQueue:
             if job in self._jobs:  # not removed while the program ends
                 self._jobs.remove(job)
             self._changed.notify_all()
-        job.tell(None)
+        job.told.put(None)

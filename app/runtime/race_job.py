@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from app.runtime.context_loader import recount
-from app.runtime.events import Pause, RaceBegun, RaceEnded, WorkerEvent
+from app.runtime.events import Changed, Pause, RaceBegun, WorkerEvent
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
 from app.runtime.trace import Judgement, Race, Trace
@@ -84,7 +84,7 @@ def run_race(
             race.judgements = judgements(race, prompt, engine)
     finally:
         race.ended = True
-    yield RaceEnded()
+    yield Changed()
 
 
 def judgements(race: Race, prompt: list[int], engine: "LocalEngine") -> dict[str, Judgement]:

@@ -19,7 +19,7 @@ from app.documents.errors import NotRead, ScannedDocument
 from app.documents.ocr import Ocr
 from app.documents.recognised import RecognisedPages, file_digest
 from app.runtime.context_loader import open_library
-from app.runtime.events import BookOpened, Pause, ReadingEnded, Waiting, WorkerEvent
+from app.runtime.events import BookOpened, Changed, Pause, Waiting, WorkerEvent
 from app.runtime.extracting import extract_one, is_pdf
 from app.runtime.jobs import JobQueue
 from app.runtime.reopening import bring, keep_texts, sources
@@ -234,7 +234,7 @@ def read_opening(
         yield progress
     if session.is_read:
         saved_books.read_ended(session, opening[:-1], engine)
-    yield ReadingEnded(session.num_read, session.is_read)
+    yield Changed()
 
 
 def survey(

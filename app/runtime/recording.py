@@ -143,12 +143,6 @@ class Recording:
         path = self._dialogue.path_to(self.node.parent)
         return tuple(node.exchange for node in path if node.exchange is not None)
 
-    @property
-    def text(self) -> str:
-        """The answer recorded so far."""
-        node = self._dialogue.find(self.node.id)
-        return node.exchange.finished.text if node and node.exchange else ""
-
     def apply(self, event: Event) -> None:
         """Record one event."""
         match event:

@@ -359,14 +359,14 @@ class EngineWorker:
             if job.cancel.is_set():
                 return  # stopped before its turn
             for event in noticed(job, self.sessions, self._engine, self.saved_books.num_in_memory):
-                job.tell(event)
+                job.told.put(event)
         except CoreError as error:
             let_go(error)  # the page stores the error, whose frames would keep the engine alive
-            job.tell(error)
+            job.told.put(error)
         except BaseException as error:  # this thread must survive every bug; panics of libraries are no Exceptions
             log.exception("a job failed")
             let_go(error)
-            job.tell(EngineFault(error))
+            job.told.put(EngineFault(error))
         finally:
             self._jobs.end(job, self._engine.info if self._engine else None)
 

@@ -23,6 +23,7 @@ class Shown:
     leaves: dict[Place, str] = field(default_factory=dict)  # an opened page of a document, as HTML
     num_opened: dict[Place, int] = field(default_factory=dict)  # pages asked for: only the newest is shown
     leaf_is_of_strip: bool = False  # the page beside the conversation was opened from the strip of an answer
+    ticked: str = ""  # the parts ticked of a library that is too long
     found: str = ""  # the hits of Find, as HTML
     race: "RaceView | None" = None  # a race that waits, runs or failed
     inside: str = ""  # what the tab Inside shows; "": the newest

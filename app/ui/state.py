@@ -23,19 +23,6 @@ def changes(before: Parts, after: Parts) -> dict[str, Any]:
     return found
 
 
-def applied(before: Parts, change: Parts) -> dict[str, Any]:
-    """The state after a change: the rule of the page's script (`assets/static/js/stream.js`)."""
-    after = dict(before)
-    for name, value in change.items():
-        if value is None:
-            after.pop(name, None)
-        elif isinstance(value, dict) and value.keys() == {GROWN}:
-            after[name] = after[name] + value[GROWN]
-        else:
-            after[name] = value
-    return after
-
-
 class Is:
     """A value in a key that is compared by what it is, not by what it holds; it lives as long as the key."""
 

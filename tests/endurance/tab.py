@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from app.ui.state import applied
+from tests.app.ui.pages import applied
 
 HANG_SECONDS = 300.0  # no act takes that long, whatever others do
 State = dict[str, Any]

@@ -122,8 +122,8 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Change | None
     if verb == "start-over":
         return lambda _: Library()
     if verb == "parts":
-        chosen(library, detail)  # raises here, not on the engine's thread
-        return lambda now: chosen(now, detail)
+        picked = chosen(library, detail)  # raises here, not on the engine's thread
+        return (lambda now: chosen(now, detail)) if picked.books else None
     index = library.index(key)
     if index is None:
         return None
@@ -174,6 +174,7 @@ ACTS: dict[str, Act] = {
     "stop-reading": lambda site, session, *_: site.worker.stop_reading(session.id),
     "reopen": _followed(lambda site, session, _: site.worker.reading.reopen(session)),
     **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "move", "remove", "only", "choose")},
+    "tick": lambda _, session, ticked, __: setattr(shown_of(session), "ticked", ticked),
     "undo": undo,
     "fresh": fresh,
     "dismiss": dismiss,

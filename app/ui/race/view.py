@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 
 from app import formats
-from app.runtime.events import RaceBegun, RaceEnded, Waiting, WorkerEvent
+from app.runtime.events import RaceBegun, Waiting, WorkerEvent
 from app.runtime.trace import Judgement, Lead, Race, Trace, first_difference, lead
 from app.ui import render
 from app.ui.race.result import best_lane, result, winner
@@ -40,8 +40,13 @@ class RaceView:
         self._race = race
         self._told = "Waiting for its turn" if waiting else EMPTY  # as long as there is no race
         self._error: CoreError | None = None
-        self.running = waiting or (race is not None and not race.ended)  # waiting, reading or racing
+        self._waits = waiting
         self.about: object = None  # the book that was open when it failed
+
+    @property
+    def running(self) -> bool:
+        """It waits, reads or races."""
+        return not self.failed and (self._waits if self._race is None else not self._race.ended)
 
     @property
     def failed(self) -> bool:
@@ -61,18 +66,16 @@ class RaceView:
                     self._told = waiting_line(event)
                 case RaceBegun(race=race):
                     self._race = race
-                case RaceEnded():
-                    self.running = False
         return self
 
     def fail(self, error: CoreError, about: object = None) -> "RaceView":
         """Show an error: the race did not begin, or was interrupted. `about`: the open book."""
-        self._error, self.about, self.running = error, about, False
+        self._error, self.about = error, about
         return self
 
     def end(self) -> None:
-        """The stream has ended, whatever its last event was."""
-        self.running = False
+        """The stream has ended: where no race has begun, none comes."""
+        self._waits = False
 
     def _status(self) -> str:
         race = self._race

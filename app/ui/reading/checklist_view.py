@@ -2,11 +2,12 @@
 
 A chapter that does not fit alone opens into its sub-chapters.
 
-The script adds up the ticked parts (assets/static/js/checklist.js); the server counts them again before it reads them.
+The script sends what is ticked (assets/static/js/library.js), and is told what that costs.
 """
 
-import json
-from itertools import accumulate, islice
+from itertools import islice
+from math import ceil
+from typing import Any
 
 from app import formats
 from app.context.context_documents import (
@@ -20,7 +21,6 @@ from app.context.context_documents import (
     Whole,
     dotted,
     has_own_numbers,
-    section,
 )
 from app.context.offers import divided, from_the_start, with_only
 from app.context.page_ranges import understood
@@ -33,7 +33,8 @@ from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.reading.book_view import extent, offer_button
 from app.ui.reading.budget_view import num_pages, page_tokens
-from core.errors import ContextTooSmall
+from app.ui.shown import shown_of
+from core.errors import ContextTooSmall, InvalidSetting
 
 MOST_CHAPTERS = 400  # of one book, and sub-chapters, that are listed
 MOST_OFFERS = 4  # beside the list; the tab "Library" shows all
@@ -51,22 +52,37 @@ def checklist(session: Session) -> str:
     free = max(room(fit), 0)
     ticked = from_the_start(uploads.library, meter, free)
     listed = "".join(_book(book, choice, meter, free) for book, choice in zip(books, ticked, strict=True))
-    sums = {
-        "room": free,
-        "left_out": meter.left_out(),
-        "books": {book.key: _costs(book, meter, free) for book in books},
-    }
     pages, most = num_pages(uploads.library), int(free / page_tokens(fit, uploads.library))
     tokens = f"{free:,} of {formats.plural(meter.library(uploads.library), 'token')}"
     intro = f"{formats.plural(pages, 'page')} are open, about {most:,} fit ({tokens}). Tick what is read."
     intro += f" {OTHERS_LATER}" if len(books) > 1 else ""
     return (
-        f'<form class="card checklist" aria-labelledby="choosing-title" data-sums="{render.escape(json.dumps(sums))}">'
+        f'<form class="card checklist" aria-labelledby="choosing-title">'
         f'<header><h3 id="choosing-title" tabindex="-1">Choose what is read</h3><p class="quiet">{intro}</p></header>'
         f'<div class="listed">{listed}</div><footer><output></output>'
-        f'<button type="submit" class="go">Read what is ticked</button></footer>'
+        f'<button type="submit" class="go" disabled>Read what is ticked</button></footer>'
         f"{_shortcuts(session, fit, meter)}</form>"
     )
+
+
+def total(session: Session) -> dict[str, Any] | None:
+    """What is ticked, in pages and as a share of the room; and the tokens by which it is judged."""
+    uploads, ticked = session.uploads, shown_of(session).ticked
+    fit, meter, library = uploads.fit, uploads.meter, uploads.library
+    if not uploads.too_long or fit is None or meter is None:
+        return None
+    free = max(room(fit), 0)
+    try:
+        picked = chosen(library, ticked)
+    except InvalidSetting:
+        return {"said": "These pages are not in the document.", "tokens": "", "fits": False}
+    tokens, closed = meter.library(picked), len(library.books) - len(picked.books)
+    share, fits = 100 * tokens / max(free, 1), 0 < tokens <= free
+    told = f"fits, {max(1, int(share))}%" if fits else f"does not fit, {max(101, ceil(share)):,}%"
+    closes = f" · closes {formats.plural(closed, 'document')}" if closed else ""
+    said = f"{formats.plural(num_pages(picked), 'page')} ticked: {told} of the room{closes}"
+    tokens_told = f"{tokens:,} of {formats.plural(free, 'token')}"
+    return {"said": said if picked.books else "Nothing is ticked.", "tokens": tokens_told, "fits": fits}
 
 
 def chosen(library: Library, text: str) -> Library:
@@ -77,29 +93,9 @@ def chosen(library: Library, text: str) -> Library:
     """
     parts = dict(part.split("=", 1) for part in text.split(";") if "=" in part)
     books = {book.key: book for book in library.books}
-    found = {key: understood(books[key].document, part) for key, part in parts.items() if key in books}
-    return with_only(library, found) if found else library
-
-
-def _costs(book: Book, meter: Meter, free: int) -> dict[str, object]:
-    """What the script adds up: pages and tokens of the whole, and of each part in order, or tokens up to each page."""
-    document = book.document
-    costs: dict[str, object] = {
-        "whole": meter.book(Book(document=document, digest=book.digest)),
-        "before": meter.before(book),
-        "after": meter.after(book),
-        "num_pages": len(document.pages),
-    }
-    if document.chapters:
-        parts = [(path, section(document, path)) for path in divided(book, meter, free)]
-        costs["parts"] = [  # the name for the server, tokens, the numbers of the first and the last page
-            (dotted(path), meter.chapter(book, part), part.first_page, last_page(document, part).number)
-            for path, part in parts
-        ]
-    else:
-        pages = (meter.page(book, number) for number in range(1, len(document.pages) + 1))
-        costs["pages"] = list(accumulate(pages, initial=0))
-    return costs
+    return with_only(
+        library, {key: understood(books[key].document, part) for key, part in parts.items() if key in books}
+    )
 
 
 def _book(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:

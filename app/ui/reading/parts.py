@@ -15,7 +15,7 @@ from app.ui.models.speeds import reading_time
 from app.ui.pane import build_drop, build_fold, pane, tab_heading
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import chat, exchanges, live, live_texts, writing_of
-from app.ui.reading.checklist_view import checklist
+from app.ui.reading.checklist_view import checklist, total
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
 from app.ui.reading.live_strip import LiveStrip, waits_for
 from app.ui.reading.settings import build_settings, choices
@@ -145,6 +145,10 @@ def _offer_key(site: Site, session: Session) -> object:
     return (standing(site, session), site.downloads.now, site.offer.wanted)
 
 
+def _ticked_key(site: Site, session: Session) -> object:
+    return (standing(site, session), shown_of(session).ticked)
+
+
 def _where_key(site: Site, session: Session) -> object:
     return (standing(site, session), Is(session.where), Is(session.baseline))
 
@@ -175,6 +179,7 @@ PARTS = (
     Part("where", lambda site, session: "" if site.elsewhere else where(session), _where_key, rest=0.5),
     Part("offer", lambda site, session: site.offer.html(session), _offer_key, rest=0.3, aside=True),
     Part("choosing", lambda _, session: checklist(session), standing),
+    Part("ticked", lambda _, session: total(session), _ticked_key),
     Part("about", lambda _, session: book_notice(session)),
     Part("chat", lambda _, session: chat(session)),
     Part("exchange:", lambda _, session: exchanges(session), standing),

@@ -4,8 +4,7 @@
 
 (() => {
   const root = document.documentElement;
-  const find = (selector, from = document) => from.querySelector(selector);
-  const all = (selector) => [...document.querySelectorAll(selector)];
+  const { all, find, recall, remember } = window.triforcePage;
   const seen = (element) => element && element.offsetParent !== null;
   const whenThere = (run) => (document.body ? run() : addEventListener("DOMContentLoaded", run));
 
@@ -15,16 +14,7 @@
   const CHOICES = ["light", "dark", "system"];
   const system = matchMedia("(prefers-color-scheme: dark)");
 
-  function colours() {
-    try {
-      const kept = localStorage.getItem(KEPT);
-      return CHOICES.includes(kept) ? kept : "";
-    } catch {
-      return "";
-    }
-  }
-
-  let chosen = colours(); // "": never chosen, Gradio follows the system
+  let chosen = CHOICES.includes(recall(KEPT)) ? recall(KEPT) : ""; // "": never chosen, Gradio follows the system
 
   function paint() {
     root.dataset.colours = chosen || "system";
@@ -37,11 +27,7 @@
 
   function choose(choice) {
     chosen = choice;
-    try {
-      localStorage.setItem(KEPT, choice);
-    } catch {
-      // a browser that keeps nothing: as long as the page
-    }
+    remember(KEPT, choice);
     paint();
     press();
   }
@@ -55,24 +41,17 @@
 
   // -------------------- names of Gradio's own parts that have none, and no live region of every word
 
-  const ATTRIBUTES = [
-    ["#drop button[aria-dropeffect]", "aria-label", "Open books"],
-    ["#library-drop button[aria-dropeffect]", "aria-label", "Add to the library"],
-  ];
+  const NAMES = { drop: "Open books", "library-drop": "Add to the library" };
 
   function name() {
-    for (const [selector, attribute, value] of ATTRIBUTES) {
-      for (const element of all(selector)) {
-        if (element.getAttribute(attribute) !== value) element.setAttribute(attribute, value);
-      }
-    }
+    for (const [id, label] of Object.entries(NAMES)) find(`#${id} button[aria-dropeffect]`)?.setAttribute("aria-label", label);
   }
 
   // What scrolls can be scrolled by keys: as long as it does.
   const SCROLLED = [".masthead .chips", "#chat [role=log]"];
 
   function scrolled() {
-    for (const element of SCROLLED.flatMap(all)) {
+    for (const element of SCROLLED.flatMap((selector) => all(selector))) {
       const wide = element.scrollWidth > element.clientWidth + 1;
       if (!wide && element.scrollHeight <= element.clientHeight + 1) element.removeAttribute("tabindex");
       else if (element.tabIndex < 0) element.tabIndex = 0;

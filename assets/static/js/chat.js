@@ -3,8 +3,7 @@
 
 (() => {
   const page = window.triforcePage;
-  const { act, drawers, state } = page;
-  const find = (selector, from = document) => from.querySelector(selector);
+  const { act, drawers, find, state } = page;
   const log = () => find('#chat [data-part="chat"]');
   const escaped = (text) => Object.assign(document.createElement("i"), { textContent: text }).innerHTML;
 
@@ -138,11 +137,6 @@
 
   document.addEventListener("submit", (event) => event.target.matches("[data-question]") && ask(box().value));
   document.addEventListener("input", (event) => event.target === box() && fit());
-  document.addEventListener("keydown", (event) => {
-    if (event.target !== box() || event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    ask(box().value);
-  });
   document.addEventListener("click", (event) => {
     const proposed = event.target.closest?.("[data-ask]");
     if (proposed) ask(proposed.textContent);

@@ -1,49 +1,12 @@
-/* A file dropped anywhere on the page is opened as if it was dropped on the field for books; of folders, their files. */
+/* A file dropped anywhere on the page is opened as if it was dropped on the field for books; of folders, their files, as if
+   each was dropped, named by their paths. */
 "use strict";
 
 (() => {
+  const MOST_FILES = 1000; // as on the command line
   const classes = document.documentElement.classList;
   const holdsFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
-  const ownField = (event) => event.target.closest?.("#drop, #library-drop"); // they take their files themselves
-
-  document.addEventListener(
-    "dragover",
-    (event) => {
-      if (!holdsFiles(event)) return;
-      event.preventDefault(); // else the browser would leave the page for the file
-      classes.toggle("dropping", !ownField(event));
-    },
-    true,
-  );
-
-  document.addEventListener(
-    "dragleave",
-    (event) => {
-      if (!event.relatedTarget) classes.remove("dropping");
-    },
-    true,
-  );
-
-  document.addEventListener(
-    "drop",
-    (event) => {
-      classes.remove("dropping");
-      if (!holdsFiles(event) || ownField(event)) return;
-      event.preventDefault();
-      event.stopPropagation(); // the question box would take it for an attachment
-      const field = document.querySelector("#drop input[type=file]");
-      if (!field) return;
-      field.files = event.dataTransfer.files;
-      field.dispatchEvent(new Event("change", { bubbles: true }));
-    },
-    true,
-  );
-})();
-
-/* Folders: their files go to the upload as if each was dropped, named by their paths. */
-(() => {
-  const MOST_FILES = 1000; // as on the command line
-  const isHidden = (name) => name.startsWith(".");
+  const fieldOf = (event) => event.target.closest?.("#drop, #library-drop");
 
   const called = (find) => new Promise((done) => find(done, () => done(null))); // null: it cannot be read
 
@@ -57,7 +20,7 @@
   /* Files of entries and of the folders among them; the server puts them into natural order by their names. */
   async function files(entries, path = "", found = []) {
     for (const entry of entries) {
-      if (isHidden(entry.name) || found.length > MOST_FILES) continue;
+      if (entry.name.startsWith(".") || found.length > MOST_FILES) continue;
       if (entry.isDirectory) {
         await files(await children(entry), `${path}${entry.name} - `, found);
         continue;
@@ -68,30 +31,35 @@
     return found;
   }
 
-  async function hand(zone, entries) {
+  function hand(field, found) {
+    if (found.length > MOST_FILES) return alert(`This holds more than ${MOST_FILES} files. Open fewer at once; nothing was opened.`);
+    const input = field?.querySelector("input[type=file]");
+    if (!input || !found.length) return;
     const carried = new DataTransfer();
-    const found = await files(entries);
-    if (found.length > MOST_FILES) {
-      alert(`This holds more than ${MOST_FILES} files. Open fewer at once; nothing was opened.`);
-      return;
-    }
     for (const file of found) carried.items.add(file);
-    const input = zone.querySelector("input[type=file]");
-    if (!input || !carried.files.length) return;
     input.files = carried.files;
     input.dispatchEvent(new Event("change", { bubbles: true }));
   }
 
-  addEventListener(
-    "drop",
-    (event) => {
-      const zone = event.target.closest?.("#drop, #library-drop");
-      const entries = [...(event.dataTransfer?.items ?? [])].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-      if (!zone || !entries.some((entry) => entry.isDirectory)) return; // Gradio takes files
-      event.preventDefault();
-      event.stopImmediatePropagation();
-      hand(zone, entries);
-    },
-    true,
-  );
+  function over(event) {
+    if (!holdsFiles(event)) return;
+    event.preventDefault(); // else the browser would leave the page for the file
+    classes.toggle("dropping", !fieldOf(event));
+  }
+
+  async function drop(event) {
+    classes.remove("dropping");
+    if (!holdsFiles(event)) return;
+    const plain = [...event.dataTransfer.files];
+    const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+    const hasFolder = entries.some((entry) => entry.isDirectory);
+    if (fieldOf(event) && !hasFolder) return; // Gradio takes files
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    hand(fieldOf(event) ?? document.querySelector("#drop"), hasFolder ? await files(entries) : plain);
+  }
+
+  addEventListener("dragover", over, true);
+  addEventListener("dragleave", (event) => event.relatedTarget || classes.remove("dropping"), true);
+  addEventListener("drop", drop, true);
 })();

@@ -3,26 +3,10 @@
 
 (() => {
   const root = document.documentElement;
-  const find = (selector, from = document) => from.querySelector(selector);
+  const { all, find, recall, remember } = window.triforcePage;
   const KEPT = "triforce-folds-1";
-
-  // -------------------- what is kept
-
-  function kept() {
-    try {
-      return JSON.parse(localStorage.getItem(KEPT) ?? "{}") ?? {};
-    } catch {
-      return {};
-    }
-  }
-
-  function keep(changes) {
-    try {
-      localStorage.setItem(KEPT, JSON.stringify({ ...kept(), ...changes }));
-    } catch {
-      // a browser that keeps nothing: folds last as long as the page
-    }
-  }
+  const kept = () => recall(KEPT) ?? {};
+  const keep = (changes) => remember(KEPT, { ...kept(), ...changes });
 
   // -------------------- folds: html.figures-open, html.side-open
 
@@ -30,7 +14,7 @@
 
   function unfold(name, open) {
     root.classList.toggle(`${name}-open`, open);
-    for (const button of document.querySelectorAll(`[data-fold="${name}"]`)) button.setAttribute("aria-expanded", String(open));
+    for (const button of all(`[data-fold="${name}"]`)) button.setAttribute("aria-expanded", String(open));
     if (name === LASTING) keep({ [name]: open });
   }
 

@@ -3,8 +3,7 @@
 
 (() => {
   const page = window.triforcePage;
-  const find = (selector, from = document) => from.querySelector(selector);
-  const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+  const { all, find } = page;
 
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.("[data-tab]");
@@ -16,10 +15,8 @@
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (form.matches(".find")) search(form);
-    else if (form.matches(".checklist")) {
-      const parts = parted(form);
-      if (parts) page.act(parts);
-    } else if (form.dataset.choose) {
+    else if (form.matches(".checklist")) page.act(`parts:_:${ticked(form)}`);
+    else if (form.dataset.choose) {
       const typed = find("input", form).value.trim();
       if (typed) page.act(`choose:${form.dataset.choose}:${typed}`);
     }
@@ -110,70 +107,28 @@
     dragged = null;
   });
 
-  // -------------------- choosing what is read of a library that is too long: ticks, their total, and what the button sends
-
-  const count = (number) => number.toLocaleString("en");
+  // -------------------- choosing what is read of a library that is too long: ticks; the server tells what they cost
 
   const boxes = (book) => all("[name=chapter]", book);
   const above = (path) => path.slice(0, path.lastIndexOf(".") + 1); // "2." of "2.1", "" of "2"
 
-  // [[0, 1, 2], [4]] of [0, 1, 2, 4]: positions that follow each other, as long as `together` holds of neighbours
-  function runs(sorted, together = () => true) {
-    const found = [];
-    for (const at of sorted) {
-      if (found.at(-1)?.at(-1) === at - 1 && together(at - 1, at)) found.at(-1).push(at);
-      else found.push([at]);
-    }
-    return found;
-  }
-
-  // The pages that parts stand on; neighbours may share one.
-  const pagesOf = (parts) => new Set(parts.flatMap(([, , first, last]) => Array.from({ length: last - first + 1 }, (_, at) => first + at))).size;
-
-  // The tokens and pages of what is ticked of a document, and its name for the server; null: nothing.
-  function ofBook(book, costs, leftOut) {
-    const whole = { tokens: costs.whole, pages: costs.num_pages, part: "all" };
-    if (costs.parts) {
-      const places = new Map(costs.parts.map(([path], at) => [path, at]));
-      const ticked = boxes(book).filter((box) => box.checked).map((box) => places.get(box.value));
-      if (!ticked.length) return null;
-      if (ticked.length === costs.parts.length) return whole;
-      const tokens = ticked.reduce((sum, at) => sum + costs.parts[at][1], leftOut * (runs(ticked).length - 1));
-      const path = (at) => costs.parts[at][0];
-      const named = runs(ticked, (a, b) => above(path(a)) === above(path(b)));
-      const names = named.map((run) => (run.length === 1 ? path(run[0]) : `${path(run[0])}-${path(run.at(-1))}`));
-      return { tokens, pages: pagesOf(ticked.map((at) => costs.parts[at])), part: `c${names.join(",")}` };
-    }
-    if (!find("[name=book]", book).checked) return null;
-    const [first, last] = all("[type=number]", book).map((field) => Number(field.value));
-    const most = costs.pages.length - 1;
-    if (first === undefined || (first === 1 && last === most)) return whole;
-    if (!(Number.isInteger(first) && Number.isInteger(last) && 1 <= first && first <= last && last <= most)) return { bad: true };
-    return { tokens: costs.pages[last] - costs.pages[first - 1], pages: last - first + 1, part: `#${first}-#${last}` };
-  }
-
-  // The total in pages, and how much of the room they take; the tokens by which it is judged are in the tooltip.
-  function said({ kept, tokens, room, closed }) {
-    const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
-    const pages = kept.reduce((sum, one) => sum + one.pages, 0);
-    const share = (100 * tokens) / Math.max(room, 1);
-    const fits = tokens <= room ? `fits, ${Math.max(1, Math.floor(share))}% of the room` : `does not fit, ${count(Math.max(101, Math.ceil(share)))}% of the room`;
-    return `${plural(pages, "page")} ticked: ${fits}${closed ? ` · closes ${plural(closed, "document")}` : ""}`;
-  }
-
-  // All that is ticked: what it costs together, and how it is called.
-  function total(form) {
-    const sums = JSON.parse(form.dataset.sums);
-    const found = all("[data-book]", form).map((book) => {
-      const costs = sums.books[book.dataset.book];
-      return { ...ofBook(book, costs, sums.left_out), key: book.dataset.book, costs };
+  // How the server calls what is ticked of a document; "": nothing.
+  function partOf(book) {
+    const [chapters, pages] = [boxes(book), all("[type=number]", book).map((field) => field.value)];
+    if (!chapters.length) return !find("[name=book]", book).checked ? "" : pages.length ? `#${pages[0]}-#${pages[1]}` : "all";
+    if (chapters.every((box) => box.checked)) return "all";
+    const runs = []; // of neighbours below one chapter
+    chapters.forEach((box, at) => {
+      const before = chapters[at - 1];
+      if (box.checked && before?.checked && above(before.value) === above(box.value)) runs.at(-1)[1] = box.value;
+      else if (box.checked) runs.push([box.value, box.value]);
     });
-    const kept = found.filter((one) => one.part || one.bad);
-    const tokens = kept.reduce(
-      (sum, one, at) => sum + (one.tokens ?? 0) + (at ? one.costs.before : 0) + (at < kept.length - 1 ? one.costs.after : 0),
-      0,
-    );
-    return { kept, tokens, room: sums.room, bad: kept.some((one) => one.bad), closed: found.length - kept.length };
+    return runs.length ? `c${runs.map(([first, last]) => (first === last ? first : `${first}-${last}`)).join(",")}` : "";
+  }
+
+  function ticked(form) {
+    const parts = all("[data-book]", form).map((book) => [book.dataset.book, partOf(book)]);
+    return parts.filter(([, part]) => part).map((pair) => pair.join("=")).join(";");
   }
 
   function show(form) {
@@ -189,16 +144,20 @@
       whole.checked = ticked === chapters.length;
       whole.indeterminate = ticked > 0 && !whole.checked;
     }
-    const sum = total(form);
-    const { kept, tokens, room, bad } = sum;
-    const output = find("output", form);
-    const fits = !bad && kept.length > 0 && tokens <= room;
-    const text = bad ? "These pages are not in the document." : kept.length ? said(sum) : "Nothing is ticked.";
-    if (output.textContent !== text) output.textContent = text;
-    output.title = `${count(tokens)} of ${count(room)} tokens`;
-    output.className = fits ? "fits" : "not";
-    find(".go", form).disabled = !fits;
+    tell();
+    page.act(`tick:${ticked(form)}`);
   }
+
+  function tell() {
+    const [form, total] = [find("form.checklist"), page.state.get("ticked")];
+    if (!form || !total) return;
+    const output = find("output", form);
+    if (output.textContent !== total.said) output.textContent = total.said;
+    output.title = total.tokens;
+    output.className = total.fits ? "fits" : "not";
+    find(".go", form).disabled = !total.fits;
+  }
+  page.drawers.set("ticked", tell);
 
   function changed(event) {
     const form = event.target.closest?.("form.checklist");
@@ -214,14 +173,9 @@
 
   document.addEventListener("input", changed);
 
-  function parted(form) {
-    const { kept, tokens, room, bad } = total(form);
-    return bad || !kept.length || tokens > room ? "" : `parts:_:${kept.map(({ key, part }) => `${key}=${part}`).join(";")}`;
-  }
-
   page.watch((names) => {
     const form = names.includes("choosing") && find("form.checklist");
-    if (form) show(form); // its total; nothing moves the focus
+    if (form) show(form); // nothing moves the focus
   });
 
   document.addEventListener("click", (event) => {

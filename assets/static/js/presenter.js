@@ -5,7 +5,7 @@
 (() => {
   const root = document.documentElement;
   const FINISH = 5000; // milliseconds that a finished race stays before the slow motion
-  const find = (selector) => document.querySelector(selector);
+  const { all, find } = window.triforcePage;
   const presenting = () => root.classList.contains("presenting");
   const running = () => Boolean(find("#race-board .race.running"));
   const told = () => find("#race-board .scene.closing");
@@ -96,7 +96,7 @@
   }
 
   function choose(number) {
-    const button = document.querySelectorAll("#race-prompts button")[number];
+    const button = all("#race-prompts button")[number];
     if (!button || running()) return;
     if (find(".scene.opening")) scene("opening");
     button.click();

@@ -3,9 +3,7 @@
 
 (() => {
   const page = window.triforcePage;
-  const { drawers, state } = page;
-  const find = (selector, from = document) => from.querySelector(selector);
-  const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+  const { all, drawers, find, state } = page;
 
   // -------------------- number formats, as in app/formats.py
 
@@ -84,7 +82,7 @@
     const told = status.textContent;
     const recorded = section.dataset.replay;
     const points = JSON.parse(recorded);
-    const lanes = [...section.querySelectorAll(".lane")].map((node, number) => laneOf(node, points[number]));
+    const lanes = all(".lane", section).map((node, number) => laneOf(node, points[number]));
     const longest = Math.max(...lanes.map((lane) => lane.total));
     const end = Math.max(...lanes.map((lane) => lane.end));
     const gap = find(".gap", section);
@@ -202,11 +200,6 @@
     expect();
   });
   document.addEventListener("submit", (event) => event.target.matches("[data-race]") && start());
-  document.addEventListener("keydown", (event) => {
-    if (event.target !== question() || event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    start();
-  });
   document.addEventListener("click", (event) => {
     const prompt = event.target.closest?.("#race-prompts button");
     if (prompt) question().value = prompt.textContent;

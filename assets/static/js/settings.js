@@ -2,28 +2,17 @@
 "use strict";
 
 (() => {
+  const { all, find, recall, remember, watch } = window.triforcePage;
   const KEPT = "triforce-settings-2";
   const { names, first, presets, custom } = JSON.parse(document.getElementById("settings-first").textContent);
 
   delete first.method; // the model's usual one, until the reader chooses
 
-  function kept() {
-    try {
-      return { ...first, ...JSON.parse(localStorage.getItem(KEPT) ?? "{}") };
-    } catch {
-      return { ...first };
-    }
-  }
-
-  let settings = kept();
+  let settings = { ...first, ...recall(KEPT) };
 
   function put(changes) {
     settings = { ...settings, ...changes };
-    try {
-      localStorage.setItem(KEPT, JSON.stringify(settings));
-    } catch {
-      // a browser that keeps nothing: the settings last as long as the page
-    }
+    remember(KEPT, settings);
   }
 
   // -------------------- Gradio's fields: the preset first, then those of `names`
@@ -40,11 +29,11 @@
 
   // -------------------- those that depend on the model: an own choice stays as long as the model has it
 
-  const fieldsOf = (name) => [...document.querySelectorAll(`[data-setting="${name}"] :is(input, option)`)];
+  const fieldsOf = (name) => all(`[data-setting="${name}"] :is(input, option)`);
 
   function chosen(name) {
     const offered = fieldsOf(name).map((field) => field.value);
-    const usual = document.querySelector(`[data-setting="${name}"]`)?.dataset.usual ?? "";
+    const usual = find(`[data-setting="${name}"]`)?.dataset.usual ?? "";
     if (!offered.length || offered.includes(settings[name])) return settings[name];
     if (name === "method" && settings.method && settings.method !== "autoregressive") return offered.find((value) => value !== "autoregressive") ?? usual;
     return usual;
@@ -57,7 +46,7 @@
     }
   }
 
-  window.triforcePage.watch((changed) => changed.some((name) => name.startsWith("setting:")) && mark());
+  watch((changed) => changed.some((name) => name.startsWith("setting:")) && mark());
   document.addEventListener("change", (event) => {
     const { setting } = event.target.closest?.("[data-setting]")?.dataset ?? {};
     if (setting) put({ [setting]: event.target.value });

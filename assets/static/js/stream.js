@@ -10,6 +10,27 @@
   const root = document.documentElement;
   const watchers = new Set(); // told of the names that changed
 
+  const find = (selector, from = document) => from.querySelector(selector);
+  const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+
+  // What this browser remembers: any value, or a text as an earlier version kept it; null: nothing.
+  function recall(key) {
+    try {
+      const text = localStorage.getItem(key);
+      return text?.match(/^[a-z]+$/) ? text : JSON.parse(text);
+    } catch {
+      return null;
+    }
+  }
+
+  function remember(key, value) {
+    try {
+      localStorage.setItem(key, JSON.stringify(value));
+    } catch {
+      // a browser that keeps nothing: it lasts as long as the page
+    }
+  }
+
   // -------------------- whose page it is: a reload keeps its session, a second tab gets its own
 
   const hex = (bytes) => [...crypto.getRandomValues(new Uint8Array(bytes))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -37,7 +58,7 @@
   function draw(name, before, whole) {
     const drawer = drawerOf(name);
     if (drawer) return drawer(state.get(name), name, before);
-    for (const element of document.querySelectorAll(`[data-part="${CSS.escape(name)}"]`)) {
+    for (const element of all(`[data-part="${CSS.escape(name)}"]`)) {
       const elsewhere = whole && !state.has(name) && !element.offsetParent; // on a tab that is not seen: it stays for the return
       if (!elsewhere) show(element, state.get(name) ?? "");
     }
@@ -52,7 +73,7 @@
 
   // Gradio has put places on the page, perhaps long after their parts have come: a tab is made when it is first seen.
   function mounted(element) {
-    for (const place of element.querySelectorAll("[data-part]")) {
+    for (const place of all("[data-part]", element)) {
       const name = place.dataset.part;
       if (!drawerOf(name) && (state.has(name) || !place.innerHTML)) show(place, state.get(name) ?? "");
     }
@@ -77,7 +98,7 @@
     const names = Object.keys(parts);
     const before = new Map(whole ? [] : names.map((name) => [name, state.get(name)]));
     if (whole) {
-      const places = [...document.querySelectorAll("[data-part]")].map((place) => place.dataset.part);
+      const places = all("[data-part]").map((place) => place.dataset.part);
       for (const name of new Set([...state.keys(), ...places])) if (!(name in parts)) names.push(name);
       for (const name of names) if (!(name in parts)) state.delete(name);
     }
@@ -90,7 +111,7 @@
     if (names.length) changed(names);
   }
 
-  const tab = () => document.querySelector('#tabs [role="tab"][aria-selected="true"]')?.textContent.trim().toLowerCase() || "read";
+  const tab = () => find('#tabs [role="tab"][aria-selected="true"]')?.textContent.trim().toLowerCase() || "read";
 
   function connect() {
     source?.close();
@@ -212,6 +233,13 @@
     act(`${form.dataset.submit}:${field.value.trim()}`).then((done) => done && (field.value = ""));
   });
 
+  // Enter sends what stands in a box; Shift and Enter begin a line.
+  document.addEventListener("keydown", (event) => {
+    if (!event.target.matches?.("form textarea") || event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    event.target.form.requestSubmit();
+  });
+
   function save(what) {
     const link = document.createElement("a");
     link.href = `page/file?session=${session()}&what=${encodeURIComponent(what)}`;
@@ -268,12 +296,16 @@
 
   window.triforcePage = {
     act,
+    all,
     drawers,
+    find,
     mounted,
     morph,
     opened,
     opening,
     preparing,
+    recall,
+    remember,
     reword,
     save,
     send,

@@ -12,12 +12,10 @@ from app.context.context_documents import Library
 from app.runtime.error_text import EngineFault
 from app.runtime.events import (
     AnswerBegun,
-    LibraryTooLong,
+    Changed,
     LoadFailed,
     Loading,
-    PagesLoaded,
     Pause,
-    ReadingEnded,
     Ready,
     Waiting,
     WorkerEvent,
@@ -145,8 +143,8 @@ def test_reading_can_be_stopped_and_goes_on_with_the_next_question(
     stream = worker.open_book(session_id, write_book(tmp_path))
     until(PrefillProgress, stream)
     worker.stop_reading(session_id)
-    ended = until(ReadingEnded, stream)
-    assert isinstance(ended, ReadingEnded) and not ended.complete and not worker.sessions.get(session_id).is_read
+    list(stream)
+    assert not worker.sessions.get(session_id).is_read
     engine.reading.set()
     assert isinstance(list(worker.answer(session_id, "And?", PLAIN))[-1], Finished)
     assert worker.sessions.get(session_id).is_read
@@ -164,7 +162,7 @@ def test_a_question_during_the_reading_is_answered_after_it(
     wait_for(lambda: events)
     assert events == [Waiting("own job", 0)]
     engine.reading.set()
-    assert isinstance(list(stream)[-1], ReadingEnded)
+    assert isinstance(list(stream)[-1], Changed)
     thread.join(SECONDS)
     assert isinstance(events[-1], Finished)
 
@@ -179,7 +177,7 @@ def test_a_file_that_comes_while_another_is_read_is_added_and_nothing_is_read_tw
     book = worker.sessions.get(session_id).book
     assert book is not None and book.names == ("book.txt", "other.txt")
     progress = next(event for event in events if isinstance(event, PrefillProgress))
-    assert progress.reused_tokens >= len(first) and isinstance(events[-1], ReadingEnded)
+    assert progress.reused_tokens >= len(first) and isinstance(events[-1], Changed)
 
 
 def test_a_shelf_that_is_too_long_waits_for_a_choice_and_leaves_what_is_open(
@@ -189,11 +187,11 @@ def test_a_shelf_that_is_too_long_waits_for_a_choice_and_leaves_what_is_open(
     list(worker.answer(session_id, "One?", PLAIN))
     session = worker.sessions.get(session_id)
     book, exchanges = session.book, session.exchanges
-    events = list(worker.open_book(session_id, write_book(tmp_path, "A long text. " * 2000, "long.txt")))
-    told = next(event for event in events if isinstance(event, LibraryTooLong))
+    list(worker.open_book(session_id, write_book(tmp_path, "A long text. " * 2000, "long.txt")))
+    fit = session.uploads.fit
     assert session.book is book and session.exchanges == exchanges and session.uploads.too_long
-    fitting = [offer for offer in told.fit.offers if offer.book == 1]
-    assert fitting and told.fit.needed > told.fit.context
+    assert fit is not None and fit.needed > fit.context
+    fitting = [offer for offer in fit.offers if offer.book == 1]
     assert isinstance(list(worker.answer(session_id, "Two?", PLAIN))[-1], Finished)
     events = list(worker.arrange(session_id, lambda library: library.choose(1, fitting[0].choice)))
     assert session.book is not None and session.book is not book and session.is_read
@@ -232,13 +230,16 @@ def test_what_is_loaded_is_told_while_an_answer_is_written(
 ) -> None:
     session_id = opened(worker, write_book(tmp_path))
     engine.weights = [0.5, 0.0, 0.25]
-    engine.enqueue("One two.")
-    told = [event.loaded for event in worker.answer(session_id, "Where?", PLAIN) if isinstance(event, PagesLoaded)]
-    assert list(told[-1].weights) == [0.5, 0, 0.25] and told[-1].num_seen >= 2
-    assert worker.sessions.get(session_id).where is told[-1]
-    plain = worker.answer(session_id, "And now?", GenerationConfig(method="autoregressive"))
-    *_, last = (event.loaded for event in plain if isinstance(event, PagesLoaded))
-    assert not last.retrieves and last.num_seen == 0
+    engine.enqueue("One | two.")
+    session = worker.sessions.get(session_id)
+    answer = worker.answer(session_id, "Where?", PLAIN)
+    until(Changed, answer)
+    assert session.where and list(session.where.weights) == [0.5, 0, 0.25]
+    engine.writing.set()
+    list(answer)
+    assert session.where.num_seen >= 2
+    list(worker.answer(session_id, "And now?", GenerationConfig(method="autoregressive")))
+    assert not session.where.retrieves and session.where.num_seen == 0
 
 
 @pytest.mark.parametrize(
@@ -286,11 +287,6 @@ def test_a_page_that_reloads_finds_its_session_again(worker: EngineWorker) -> No
     assert worker.sessions.enter("unknown").id not in ("unknown", first.id)
 
 
-def test_a_page_may_bring_an_id_that_nobody_guesses(worker: EngineWorker) -> None:
-    mine = "0123456789abcdef" * 2
-    assert worker.sessions.enter(mine).id == mine
-
-
 def test_the_page_is_told_when_the_model_is_loaded(engine: FakeEngine, tmp_path: Path) -> None:
     worker, release = worker_held(engine)
     try:
@@ -302,7 +298,7 @@ def test_the_page_is_told_when_the_model_is_loaded(engine: FakeEngine, tmp_path:
         release.set()
         assert isinstance(next(states), Ready)
         thread.join(SECONDS)
-        assert isinstance(events[-1], ReadingEnded)
+        assert isinstance(events[-1], Changed)
     finally:
         worker.close()
 

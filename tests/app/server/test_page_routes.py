@@ -22,10 +22,10 @@ from app.ui.assets import SERVED
 from app.ui.page import PARTS
 from app.ui.shown import shown_of
 from app.ui.site import Drawer
-from app.ui.state import GROWN, applied
+from app.ui.state import GROWN
 from core.decoding.registry import FASTEST
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, worker_of, write_book
-from tests.app.ui.pages import MARK, PageOf, act_id, until
+from tests.app.ui.pages import MARK, PageOf, act_id, applied, until
 from tests.app.ui.race.test_race import PAIR, raced
 
 pytestmark = GRADIO_WARNINGS

@@ -13,11 +13,25 @@ from app.ui.acts import ActRequest, Acts
 from app.ui.page import ACTS, PARTS
 from app.ui.shown import Shown, shown_of
 from app.ui.site import Drawer, Site
+from app.ui.state import GROWN, Parts
 from core.decoding.registry import FASTEST
 from tests.app.fakes import SECONDS
 
 IDS = itertools.count()
 MARK = re.compile(f"{PLACE}[0-9]+{PLACE}")  # where the page inserts something
+
+
+def applied(before: Parts, change: Parts) -> dict[str, Any]:
+    """The state after a change: the rule of the page's script (`assets/static/js/stream.js`)."""
+    after = dict(before)
+    for name, value in change.items():
+        if value is None:
+            after.pop(name, None)
+        elif isinstance(value, dict) and value.keys() == {GROWN}:
+            after[name] = after[name] + value[GROWN]
+        else:
+            after[name] = value
+    return after
 
 
 def act_id() -> str:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from app.conversations.store import Conversations
 from app.runtime.downloads import Downloads
-from app.runtime.events import Pause, ReadingEnded
+from app.runtime.events import Changed, Pause
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.acts import MOST_DETAIL, MOST_REMEMBERED, ActRequest, Acts, follow
@@ -201,7 +201,7 @@ def followed(*items: Any) -> tuple[Session, list[Any], list[Any]]:
 
 
 def test_every_event_is_applied_and_shown_and_a_pause_is_none() -> None:
-    event = ReadingEnded(3, complete=True)
+    event = Changed()
     session, applied, told = followed(Pause(), event, Pause(), event)
     until(lambda: session.version == 3)
     assert applied == [event, event] and told == ["ended"], "each, and the end"

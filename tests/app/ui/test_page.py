@@ -76,46 +76,6 @@ def test_bad_files_are_explained_and_the_page_goes_on(page: PageOf, tmp_path: Pa
     assert list((tmp_path / "uploads").rglob("*.txt")) == [], "no copy of a book stays on disk"
 
 
-def test_several_files_are_one_library(page: PageOf, tmp_path: Path) -> None:
-    card = drop(page, tmp_path, a="The book a. " * 40, b="The book b. " * 40, empty="")
-    assert "2 documents, read in this order" in card and "Read once" in card and "empty.txt is empty." in card
-    first, second = (book.key for book in page.session.uploads.library.books)
-
-    def acts(act: str) -> tuple[str, str, str]:
-        """Card, list and shown page after an act."""
-        page.does(act)
-        page.rests()
-        state = page.state("library")
-        return state["book"], state["library"], state["preview"]
-
-    card, listed, _ = acts(f"up:{second}")
-    assert listed.index(">b<") < listed.index(">a<") and "Read once" in card
-    *_, shown = acts(f"preview:{first}:1")
-    assert "The book a." in shown and "of 1" in shown and "480 tokens" in shown
-    assert "already there" in drop(page, tmp_path, a="The book a. " * 40)
-    acts(f"choose:{first}:9-12")
-    assert page.problem == "a.txt has no part “9-12”."
-    card, listed, _ = acts(f"remove:{second}")
-    assert "2 documents" not in card and ">b<" not in listed and page.problem == ""
-    card, listed, _ = acts("undo")
-    assert "2 documents" in card and ">b<" in listed
-    card, listed, shown = acts("start-over")
-    assert "No book yet" in card and "Nothing in the library yet" in listed and "Choose “Preview”" in shown
-
-
-def test_what_is_too_long_is_chosen_from_and_then_read(page: PageOf, engine: FakeEngine, tmp_path: Path) -> None:
-    card = drop(page, tmp_path, long="A long text. " * 2000)
-    assert "Too long to read at once" in card and "Read once" not in card
-    offer = re.search(r'data-act="(choose:[^"]+)"', page.state()["choosing"])
-    assert offer and page.does(offer[1])
-    page.rests()
-    assert "Read once" in page.state()["book"] and "Too long" not in page.state()["book"]
-    book = page.session.book
-    assert book is not None and book.num_opening + 512 <= engine.context
-    page.asks("How long?", max_new_tokens=2)
-    assert "Answer complete" in page.state()["strip"]
-
-
 def test_a_click_on_the_strip_opens_the_page_with_what_was_loaded(
     page: PageOf, engine: FakeEngine, tmp_path: Path
 ) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.ui.state import GROWN, applied, changes
+from app.ui.state import GROWN, changes
+from tests.app.ui.pages import applied
 
 NAMES = st.sampled_from(["chat", "live.text", "exchange:a", "exchange:b", "flags"])
 TEXTS = st.text("ab é𝄞", max_size=4)

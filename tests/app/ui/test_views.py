@@ -15,7 +15,7 @@ from app.context.uploads import Fit
 from app.documents import Document
 from app.documents.document import make_pages
 from app.documents.errors import EmptyDocument
-from app.runtime.events import AnswerBegun, Kind, LoadFailed, Loading, Ready, Waiting
+from app.runtime.events import AnswerBegun, Kind, Loading, Ready, Waiting
 from app.runtime.sessions import Session
 from app.ui.header import masthead, notice
 from app.ui.library.page_viewer import preview
@@ -201,13 +201,6 @@ def test_plain_decoding_has_no_acceptance() -> None:
     assert "not used by plain decoding" in html and "Plain decoding" in html
 
 
-def test_the_strip_tells_who_is_first() -> None:
-    strip = LiveStrip("triforce")
-    assert "Queued: another page first" in strip.apply([Waiting("another page", 1)]).html()
-    assert "Queued: 2 other pages first" in strip.apply([Waiting("another page", 2)]).html()
-    assert "until the book is read" in strip.apply([Waiting("own job", 0)]).html()
-
-
 # -------------------- the conversation
 
 
@@ -294,11 +287,6 @@ def test_a_gpu_that_does_not_compute_is_told_unless_the_processor_was_asked_for(
     engine.info.plan.device = SimpleNamespace(value="cpu", because="asked for")
     assert notice(Ready(cast(Any, engine.info), machine, 4096)) == ""
     assert notice(Ready(cast(Any, engine.info), MACHINE, 4096)) == ""
-
-
-def test_a_model_that_was_not_loaded_is_explained() -> None:
-    failed = LoadFailed(CoreError("No weights.", hint="Restore them."))
-    assert "No model" in masthead(failed) and "No weights." in notice(failed) and "Restore them." in notice(failed)
 
 
 # -------------------- waiting, in words

@@ -30,12 +30,12 @@ from app.ui.reading.checklist_view import checklist
 from app.ui.retrieval_map.view import where
 from app.ui.shown import shown_of
 from app.ui.site import Drawer, Site
-from core.config import GenerationConfig
 from core.errors import InvalidSetting
 from core.generation.text import ChatText, Turn
 from core.models.hub import catalog
 from core.models.loader import load_tokenizer
 from tests.app.fakes import SECONDS, FakeEngine, FakeText, opened, write_book
+from tests.app.ui.pages import PageOf
 
 
 def a_long_document(num_pages: int, num_chapters: int = 0) -> Document:
@@ -97,8 +97,7 @@ def test_a_click_means_a_change_of_the_shelf() -> None:
     assert change and [(one.key, one.choice) for one in change(library).books] == [(keys[1], Pages(2, 3))]
     assert change(Library()).books == (), "the library was emptied meanwhile"
     for none in ("", "gone=all", "nonsense"):
-        change = changes(library, "parts", "_", none)
-        assert change and change(library) is library
+        assert changes(library, "parts", "_", none) is None
     with pytest.raises(InvalidSetting, match="has no part"):
         changes(library, "parts", "_", f"{keys[0]}=all;{keys[1]}=c1")
     with pytest.raises(InvalidSetting, match="has no part"):
@@ -221,6 +220,24 @@ def test_the_checklist_numbers_chapters_only_where_the_book_does_not(
     assert re.findall(r'<span dir="auto">([^<]*)</span>', checklist(session)) == shown
 
 
+def test_what_is_ticked_is_told_with_its_share_of_the_room(worker: EngineWorker, tmp_path: Path) -> None:
+    text = "".join(f"# {title}\n\n{'Words of it. ' * 150}\n\n" for title in ("One", "Two", "Three"))
+    page = PageOf(worker)
+    list(worker.open_book(page.session.id, write_book(tmp_path, text, "book.md")))
+    (book,) = page.session.uploads.library.books
+
+    def said(ticked: str) -> str:
+        assert page.does(f"tick:{ticked}")
+        told = page.state()["ticked"]
+        assert told["fits"] is ("ticked: fits" in told["said"])
+        return str(told["said"])
+
+    assert "ticked: fits, 5" in said(f"{book.key}=c2")
+    assert "ticked: does not fit, 1" in said(f"{book.key}=all")
+    assert said("") == "Nothing is ticked."
+    assert said(f"{book.key}=c9") == "These pages are not in the document."
+
+
 # -------------------- budget
 
 
@@ -228,23 +245,6 @@ def test_a_conversation_counts_by_what_it_takes_of_a_prompt() -> None:
     text: Any = FakeText()
     assert talk_tokens(text, ()) == 0
     assert talk_tokens(text, (Turn("Who?", (1, 2, 3)),)) == len("Who?") + 2 + 3
-
-
-def test_a_long_conversation_makes_a_shelf_too_long_and_a_new_one_lets_it_fit(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    session_id = opened(worker, write_book(tmp_path, "One book. " * 20))
-    session = worker.sessions.get(session_id)
-    list(worker.answer(session_id, "Q" * 1500, GenerationConfig()))
-    assert session.num_talk > 1500
-    list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 150, "other.txt")))
-    assert session.uploads.too_long and len(session.exchanges) == 1
-    assert 'data-act="fresh"' in checklist(session)
-    assert f"{session.num_talk:,} tokens" in book_card(session)
-    worker.clear(session_id)
-    session.uploads.settled = Library()
-    list(worker.read_book(session_id))
-    assert not session.uploads.too_long and session.is_read and session.book and len(session.book.library.books) == 2
 
 
 def test_tokens_of_a_book_stay_what_they_are_when_another_follows() -> None:

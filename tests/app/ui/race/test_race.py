@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from app.context.context_documents import Library
 from app.context.samples import Sample
-from app.runtime.events import Pause, RaceBegun, RaceEnded, Waiting, WorkerEvent
+from app.runtime.events import Changed, Pause, RaceBegun, Waiting, WorkerEvent
 from app.runtime.race_job import first_lanes
-from app.runtime.trace import Judgement, Point, Race, Trace, first_difference, lead
+from app.runtime.trace import Judgement, Point, Race, Trace, lead
 from app.runtime.worker import EngineWorker
 from app.ui.race.result import SHORT_TOKENS, result, winner
 from app.ui.race.stage import opening, scenes, typical_round
@@ -47,13 +46,28 @@ def run(stream: Iterator[WorkerEvent]) -> list[WorkerEvent]:
 
 def raced(worker: EngineWorker, session_id: str, configs: list[GenerationConfig], **more: Any) -> Race:
     events = run(worker.race(session_id, "How was it?", configs, **more))
-    assert isinstance(events[0], RaceBegun) and isinstance(events[-1], RaceEnded)
+    assert isinstance(events[0], RaceBegun) and isinstance(events[-1], Changed)
     return events[0].race
 
 
 @pytest.fixture
 def session_id(worker: EngineWorker, tmp_path: Path) -> str:
     return opened(worker, write_book(tmp_path))
+
+
+RaceOf = Callable[..., Race]
+
+
+@pytest.fixture
+def race_of(worker: EngineWorker, engine: FakeEngine, session_id: str) -> RaceOf:
+    """A race whose lanes write these texts, or all the same one."""
+
+    def race(*texts: str, configs: list[GenerationConfig] = PAIR, **more: Any) -> Race:
+        for text in texts if len(texts) > 1 else texts * len(configs):
+            engine.enqueue(text)
+        return raced(worker, session_id, configs, **more)
+
+    return race
 
 
 FORM = {"question": "How was it?", "lanes": ["autoregressive", "triforce"], "seconds": 0, "limit": 64, "temperature": 0}
@@ -73,22 +87,20 @@ def text_of(html: str) -> str:
 
 
 def test_the_boundary_is_the_end_of_the_opening_that_the_wish_makes(
-    worker: EngineWorker, engine: FakeEngine, session_id: str, monkeypatch: pytest.MonkeyPatch
+    worker: EngineWorker, engine: FakeEngine, session_id: str, monkeypatch: pytest.MonkeyPatch, race_of: RaceOf
 ) -> None:
     engine.info.thinking = ("on", "off")
     opening = engine.text.opening
     monkeypatch.setattr(engine.text, "opening", lambda ids, wish=None: [*([9] * 5 if wish else []), *opening(ids)])
-    raced(worker, session_id, [replace(one, thinking="off") for one in PAIR])
+    race_of(configs=[replace(one, thinking="off") for one in PAIR])
     book = worker.sessions.get(session_id).book
     assert book is not None and engine.race_boundaries == [book.num_opening - 1 + 5]
 
 
 def test_a_race_reads_nothing_of_the_book_again_and_finds_equal_texts(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
+    worker: EngineWorker, engine: FakeEngine, session_id: str, race_of: RaceOf
 ) -> None:
-    for _ in PAIR:
-        engine.enqueue("It was dark.")
-    race = raced(worker, session_id, PAIR)
+    race = race_of("It was dark.")
     assert race.num_reread == 0 and race.ended
     book = worker.sessions.get(session_id).book
     assert book is not None and engine.race_boundaries == [book.num_opening - 1], "models with windows remember it"
@@ -97,28 +109,20 @@ def test_a_race_reads_nothing_of_the_book_again_and_finds_equal_texts(
     assert worker.sessions.get(session_id).race is race and engine.threads == {"engine"}
 
 
-def test_a_text_that_differs_is_a_mismatch_with_its_place(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
-) -> None:
-    engine.enqueue("It was dark.")
-    engine.enqueue("It was light.")
-    assert raced(worker, session_id, PAIR).judgements["triforce"] == Judgement("mismatch", 2, 1.25, 3, True)
+def test_a_text_that_differs_is_a_mismatch_with_its_place(race_of: RaceOf) -> None:
+    assert race_of("It was dark.", "It was light.").judgements["triforce"] == Judgement("mismatch", 2, 1.25, 3, True)
 
 
-def test_texts_cut_by_the_clock_are_compared_as_far_as_both_go(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
-) -> None:
-    for _ in PAIR:
-        engine.enqueue("one " * 40)
-    race = raced(worker, session_id, PAIR, seconds=0.4)
+def test_texts_cut_by_the_clock_are_compared_as_far_as_both_go(race_of: RaceOf) -> None:
+    race = race_of("one " * 40, seconds=0.4)
     assert [lane.finished.stop_reason for lane in race.lanes if lane.finished] == ["time_up", "time_up"]
     assert race.judgements["triforce"] == Judgement("identical", None, None, 5, False)
 
 
-def test_sampled_and_lossy_texts_are_not_judged(worker: EngineWorker, session_id: str) -> None:
+def test_sampled_and_lossy_texts_are_not_judged(race_of: RaceOf) -> None:
     lively = SamplingParams(temperature=0.7)
-    assert not raced(worker, session_id, [config(c.method, sampling=lively) for c in PAIR]).judgements
-    assert not raced(worker, session_id, [config("autoregressive"), config("h2o")]).judgements
+    assert not race_of(configs=[config(c.method, sampling=lively) for c in PAIR]).judgements
+    assert not race_of(configs=[config("autoregressive"), config("h2o")]).judgements
 
 
 def test_stop_ends_a_race_in_the_middle_and_what_was_written_is_compared(
@@ -129,7 +133,7 @@ def test_stop_ends_a_race_in_the_middle_and_what_was_written_is_compared(
     stream = worker.race(session_id, "Go on?", PAIR)
     assert next(event for event in stream if isinstance(event, LaneEvent) and isinstance(event.event, RoundDone))
     worker.stop_race(session_id)
-    assert isinstance(run(stream)[-1], RaceEnded)
+    assert isinstance(run(stream)[-1], Changed)
     race = worker.sessions.get(session_id).race
     assert race and race.ended and {lane.finished.stop_reason for lane in race.lanes if lane.finished} == {"cancelled"}
 
@@ -158,35 +162,27 @@ def test_a_second_page_s_race_waits_and_is_told_so(
     assert waiting == Waiting("another page", 1)
     assert "Queued: another page first" in RaceView(waiting=True).apply([waiting]).html()
     engine.writing.set()
-    assert isinstance(run(first)[-1], RaceEnded)
+    assert isinstance(run(first)[-1], Changed)
 
 
 def test_a_race_and_the_conversation_leave_each_other_alone(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
+    worker: EngineWorker, engine: FakeEngine, session_id: str, race_of: RaceOf
 ) -> None:
     engine.enqueue("Dark.")
     run(worker.answer(session_id, "Before?", config("triforce")))
-    raced(worker, session_id, PAIR)
+    race_of()
     assert [exchange.question for exchange in worker.sessions.get(session_id).exchanges] == ["Before?"]
 
 
 def test_an_error_in_a_lane_ends_the_race_and_not_the_worker(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
+    worker: EngineWorker, engine: FakeEngine, session_id: str, race_of: RaceOf
 ) -> None:
     engine.enqueue(CoreError("It broke.", hint="Try again."))
     with pytest.raises(CoreError, match="It broke"):
         run(worker.race(session_id, "Well?", PAIR))
     race = worker.sessions.get(session_id).race
     assert race is not None and race.ended
-    assert raced(worker, session_id, PAIR).judgements
-
-
-def test_an_empty_shelf_forgets_the_race(worker: EngineWorker, session_id: str, tmp_path: Path) -> None:
-    raced(worker, session_id, PAIR)
-    run(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 20, "other.txt")))
-    assert worker.sessions.get(session_id).race is not None, "beside the first one it changes nothing"
-    run(worker.arrange(session_id, lambda _: Library()))
-    assert worker.sessions.get(session_id).race is None
+    assert race_of().judgements
 
 
 def test_one_lane_is_no_race(worker: EngineWorker, session_id: str) -> None:
@@ -206,7 +202,7 @@ def test_cancelling_the_real_engine_s_race_while_it_reads(
     reading = (event for event in stream if isinstance(event, LaneEvent) and isinstance(event.event, PrefillProgress))
     assert next(reading)
     worker.stop_race(session_id)
-    assert isinstance(run(stream)[-1], RaceEnded)
+    assert isinstance(run(stream)[-1], Changed)
     race = raced(worker, session_id, [config(c.method, max_new_tokens=12) for c in PAIR])
     assert race.judgements["triforce"].verdict == "identical" and race.judgements["triforce"].num_compared == 12
 
@@ -244,20 +240,12 @@ def test_wrong_settings_are_refused(values: tuple[Any, ...], problem: str) -> No
 # -------------------- the board
 
 
-def test_lead_counts_tokens_at_the_same_time_and_seconds_to_the_same_token(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
-) -> None:
-    for _ in PAIR:
-        engine.enqueue("one " * 8)
-    plain, fast = raced(worker, session_id, PAIR).lanes
+def test_lead_counts_tokens_at_the_same_time_and_seconds_to_the_same_token(race_of: RaceOf) -> None:
+    plain, fast = race_of("one " * 8).lanes
     ahead = lead(fast, plain)  # 0.02 s a token against 0.08
     assert ahead.speedup == pytest.approx(4) and ahead.tokens == 8 - 2 and ahead.seconds == pytest.approx(8 * 0.06)
     assert lead(plain, fast).tokens == -6
     assert lead(Trace("", "triforce"), Trace("", "autoregressive")).speedup is None
-
-
-def test_where_texts_part() -> None:
-    assert first_difference([1, 2, 3], [1, 2, 4]) == 2 and first_difference([1, 2], [1, 2, 4]) is None
 
 
 def test_the_board_follows_a_race(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
@@ -281,12 +269,10 @@ def test_the_board_follows_a_race(worker: EngineWorker, engine: FakeEngine, sess
     assert view.finished and "data-replay" in shown[-1] and "Replay" in shown[-1]
 
 
-def test_lossy_lanes_are_marked_and_say_where_they_part(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
-) -> None:
+def test_lossy_lanes_are_marked_and_say_where_they_part(engine: FakeEngine, race_of: RaceOf) -> None:
     engine.enqueue("It was dark.")
     engine.enqueue("It is.")
-    race = raced(worker, session_id, [config("autoregressive"), config("streamingllm")])
+    race = race_of(configs=[config("autoregressive"), config("streamingllm")])
     html = text_of(RaceView(race).html())
     assert "StreamingLLMnot exact" in html and "differs from plain decoding’s from token 2" in html
 
@@ -309,17 +295,11 @@ def test_lossy_lanes_are_marked_and_say_where_they_part(
         ),
     ],
 )
-def test_verdicts_in_words(found: Judgement, tone: str, words: str, worker: EngineWorker, session_id: str) -> None:
-    race = raced(worker, session_id, PAIR)
+def test_verdicts_in_words(found: Judgement, tone: str, words: str, race_of: RaceOf) -> None:
+    race = race_of()
     race.judgements["triforce"] = found
     shown = verdict_line(race, race.lanes[1])
     assert shown[0] == tone and words in shown[2]
-
-
-def test_sampled_lanes_are_not_comparable(worker: EngineWorker, session_id: str) -> None:
-    lively = SamplingParams(temperature=0.7)
-    race = raced(worker, session_id, [config(c.method, sampling=lively) for c in PAIR])
-    assert "not comparable" in RaceView(race).html()
 
 
 def slowed(lane: Trace, factor: float) -> None:
@@ -330,12 +310,8 @@ def slowed(lane: Trace, factor: float) -> None:
     lane.stats = replace(stats, decode_seconds=stats.decode_seconds * factor, seconds_by_part=parts)
 
 
-def test_of_short_answers_the_sentence_says_what_was_measured(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
-) -> None:
-    for _ in PAIR:
-        engine.enqueue("one two")
-    race = raced(worker, session_id, PAIR)
+def test_of_short_answers_the_sentence_says_what_was_measured(race_of: RaceOf) -> None:
+    race = race_of("one two")
     lane, plain = race.lanes[1], race.plain
     assert plain is not None and lane.stats.new_tokens < SHORT_TOKENS
     slowed(lane, 0.75 * plain.stats.decode_seconds / lane.stats.decode_seconds)
@@ -349,10 +325,8 @@ def test_of_short_answers_the_sentence_says_what_was_measured(
     assert f"{times[0]}, and plain decoding needed {times[1]}" in found.text
 
 
-def test_the_result_is_one_sentence(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
-    for _ in PAIR:
-        engine.enqueue("one " * 40)
-    race = raced(worker, session_id, PAIR)
+def test_the_result_is_one_sentence(race_of: RaceOf) -> None:
+    race = race_of("one " * 40)
     assert result(race) == ("good", "TriForce finished 2.4 s earlier: same words", race.lanes[1])
     assert "TriForce finished 2.4 s earlier: same words." in text_of(RaceView(race).html())
     assert winner(race) is race.lanes[1] and RaceView(race).html().count(" won") == 1
@@ -360,12 +334,8 @@ def test_the_result_is_one_sentence(worker: EngineWorker, engine: FakeEngine, se
     assert result(race) is None, "it is told at the end"
 
 
-def test_a_lost_race_says_why_with_figures_that_agree(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
-) -> None:
-    for _ in PAIR:
-        engine.enqueue("one " * 40)
-    race = raced(worker, session_id, PAIR)
+def test_a_lost_race_says_why_with_figures_that_agree(race_of: RaceOf) -> None:
+    race = race_of("one " * 40)
     plain, fast = race.lanes
     slowed(fast, 5)  # 100 ms a token against 80
     found = result(race)
@@ -406,19 +376,15 @@ def test_a_shorter_text_that_was_faster_is_not_behind() -> None:
     assert ahead.speedup == pytest.approx(2) and ahead.tokens == 0 and ahead.seconds == pytest.approx(0.15)
 
 
-def test_words_that_part_are_not_called_the_same(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
-    engine.enqueue("It was dark.")
-    engine.enqueue("It was light.")
-    race = raced(worker, session_id, PAIR)
+def test_words_that_part_are_not_called_the_same(race_of: RaceOf) -> None:
+    race = race_of("It was dark.", "It was light.")
     found = result(race)
     assert found is not None and found.tone == "bad" and "part at token 3, which is a bug" in found.text
     assert "identical, token for token" not in scenes(race) and 'class="equal bad"' in scenes(race)
 
 
-def test_a_race_against_the_clock_counts_tokens(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
-    for _ in PAIR:
-        engine.enqueue("one " * 90)
-    found = result(raced(worker, session_id, PAIR, seconds=0.8))
+def test_a_race_against_the_clock_counts_tokens(race_of: RaceOf) -> None:
+    found = result(race_of("one " * 90, seconds=0.8))
     assert (
         found is not None
         and found.text == "TriForce was 30 tokens ahead when time was up: same words as far as both wrote"
@@ -436,12 +402,8 @@ def test_the_show_opens_with_the_book(worker: EngineWorker, engine: FakeEngine, 
     assert "<img" not in shown and 'class="scene opening"' not in opening(None)
 
 
-def test_the_slow_motion_is_a_round_that_was_recorded(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
-) -> None:
-    for _ in PAIR:
-        engine.enqueue("a b c d e f g h i j k l")
-    race = raced(worker, session_id, PAIR)
+def test_the_slow_motion_is_a_round_that_was_recorded(race_of: RaceOf) -> None:
+    race = race_of("a b c d e f g h i j k l")
     found = typical_round(race.lanes[1])
     assert found is not None and [record.round for record in found.records] == [found.number - 1] * len(found.records)
     shown = scenes(race)
@@ -452,10 +414,8 @@ def test_the_slow_motion_is_a_round_that_was_recorded(
     assert typical_round(Trace("", "triforce")) is None
 
 
-def test_a_stopped_race_has_no_closing_card(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
-    for _ in PAIR:
-        engine.enqueue("one two three")
-    race = raced(worker, session_id, PAIR)
+def test_a_stopped_race_has_no_closing_card(race_of: RaceOf) -> None:
+    race = race_of("one two three")
     lane = race.lanes[1]
     assert scenes(race) and lane.finished
     lane.finished = replace(lane.finished, stop_reason="cancelled")
@@ -474,7 +434,9 @@ def test_the_first_lanes_are_plain_triforce_and_the_fastest() -> None:
     assert first_lanes(info("triforce"), "h2o") == ("autoregressive", "triforce"), "not an exact one"
 
 
-def test_what_the_form_offers_follows_model_and_book(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+def test_what_the_form_offers_follows_model_and_book(
+    worker: EngineWorker, engine: FakeEngine, session_id: str, race_of: RaceOf
+) -> None:
     page = PageOf(worker, session_id)
     key = dict((part.name, part.key) for part in PARTS)["race-setup"]
     assert key is not None
@@ -490,9 +452,7 @@ def test_what_the_form_offers_follows_model_and_book(worker: EngineWorker, engin
     run(worker.answer(session_id, "Asked?", PAIR[0]))
     assert page.state("race")["race-setup"]["proposal"] == "Asked?" and key(page.site, page.session) != before
     before = key(page.site, page.session)
-    for _ in PAIR:
-        engine.enqueue("It was dark.")
-    raced(worker, session_id, PAIR)
+    race_of("It was dark.")
     assert key(page.site, page.session) != before
     assert page.state("race")["race-setup"]["speeds"] == pytest.approx({"autoregressive": 80.0, "triforce": 20.0})
     page.site.samples = (Sample(Path("book.txt"), (), ("Verified?",), fastest="draft"),)
@@ -503,25 +463,21 @@ def test_what_the_form_offers_follows_model_and_book(worker: EngineWorker, engin
     assert first() == ["autoregressive", "lookup"]
 
 
-def test_the_replay_is_every_lane_s_clock_and_text_length(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
-) -> None:
-    for _ in PAIR:
-        engine.enqueue("It was.")
-    race = raced(worker, session_id, PAIR)
+def test_the_replay_is_every_lane_s_clock_and_text_length(engine: FakeEngine, race_of: RaceOf) -> None:
+    race = race_of("It was.")
     assert json.loads(replay_points(race)) == [
         [[0, 0, 0], [80, 3, 1], [160, 8, 2], [160, 8, 2]],
         [[0, 0, 0], [20, 3, 1], [40, 8, 2], [40, 8, 2]],
     ]
     for _ in PAIR:
         engine.enqueue("word " * 3000)
-    race = raced(worker, session_id, [config(c.method, max_new_tokens=3000) for c in PAIR])
+    race = race_of(configs=[config(c.method, max_new_tokens=3000) for c in PAIR])
     lanes = json.loads(replay_points(race))
     assert all(len(points) <= 602 and points[-1][2] == 3000 for points in lanes)
 
 
-def test_three_lanes_have_their_own_rows(worker: EngineWorker, session_id: str) -> None:
-    race = raced(worker, session_id, [*PAIR, config("draft", max_new_tokens=3)])
+def test_three_lanes_have_their_own_rows(race_of: RaceOf) -> None:
+    race = race_of(configs=[*PAIR, config("draft", max_new_tokens=3)])
     html = RaceView(race).html()
     assert "lanes-3" in html and html.index('class="gap"') < html.index('class="lane')
     assert text_of(html).count("mismatch") == 1, "the short one is no beginning that counts: it ended by itself"
@@ -534,11 +490,6 @@ def test_nothing_of_a_race_is_html(worker: EngineWorker, engine: FakeEngine, ses
     view = RaceView(worker.sessions.get(session_id).race)
     html = view.html() + view.fail(CoreError(EVIL, hint=EVIL)).html() + RaceView().fail(CoreError(EVIL, hint="")).html()
     assert "<img" not in html and "&lt;img" in html
-
-
-def test_an_error_keeps_the_race_that_was_there(worker: EngineWorker, session_id: str) -> None:
-    view = RaceView(raced(worker, session_id, PAIR)).fail(CoreError("It broke.", hint="Try again."))
-    assert 'role="alert"' in view.html() and "Try again." in view.html() and not view.running
 
 
 def test_a_problem_stays_until_another_race_begins_or_another_book_is_open(
@@ -564,11 +515,11 @@ def test_a_problem_stays_until_another_race_begins_or_another_book_is_open(
     assert "two lanes" not in drawer.state()["race"], "it was about another book"
 
 
-def test_a_report_without_a_race_is_explained(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+def test_a_report_without_a_race_is_explained(worker: EngineWorker, session_id: str, race_of: RaceOf) -> None:
     session = worker.sessions.get(session_id)
     with pytest.raises(InvalidSetting, match="There is no finished race"):
         race_file(session, worker.state, "html")
-    raced(worker, session_id, PAIR)
+    race_of()
     assert race_file(session, worker.state, "html").type == "text/html"
     session.race = replace(session.race, ended=False) if session.race else None
     with pytest.raises(InvalidSetting, match="There is no finished race"):
@@ -594,14 +545,3 @@ def test_a_race_on_the_page_is_not_started_twice_and_its_lanes_only_grow(
     ended = page.state("race")
     assert "racing" not in ended["flags"] and not any(name.startswith("lane:") for name in ended)
     assert "Finished" in ended["race"] and "data-live" not in ended["race"] and len(engine.race_boundaries) == 1
-
-
-def test_a_race_stops_when_the_reader_says_so(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
-    page = PageOf(worker, session_id)
-    engine.enqueue("It | was dark.")
-    engine.enqueue("It was dark.")
-    assert page.does("race", **FORM)
-    until(lambda: page.state("race").get("lane:0.text"))
-    assert page.does("stop-race")
-    page.rests_after_race()
-    assert "Stopped" in page.state("race")["race"] and page.state("race")["race-save"]

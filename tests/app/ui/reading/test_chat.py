@@ -143,24 +143,10 @@ def test_the_list_marks_what_is_shown_and_escapes_titles() -> None:
     assert "just now · book.txt" in html
 
 
-def test_an_empty_list_says_what_will_be_there() -> None:
-    assert "will be listed here" in conversation_list(Listing((), ()), None)
-    assert "Nothing found" in conversation_list(Listing((), ()), None, search="x")
-
-
 def test_a_long_list_is_cut_and_says_so() -> None:
     listing = Listing(tuple(a_summary(name=f"{number:032x}") for number in range(MOST_SHOWN + 5)), ())
     html = conversation_list(listing, None)
     assert html.count("<li") == MOST_SHOWN and "5 older ones" in html
-
-
-def test_incognito_is_seen() -> None:
-    html = conversation_list(Listing((), ()), Session("x", incognito=True))
-    assert (
-        "convs incognito" in html
-        and 'aria-pressed="true"' in html
-        and "nothing of this conversation is written" in html
-    )
 
 
 @pytest.mark.parametrize(
@@ -298,19 +284,6 @@ def test_a_question_and_its_answer(page: PageOf, engine: FakeEngine) -> None:
     assert page.texts == ["How was it?", "It was | *dark*. "] and "Answer complete" in page.state()["strip"]
     assert "live" not in page.state() and "4 tokens" in page.exchanges()[0]["foot"]
     assert len(engine.configs) == 1 and engine.configs[0].max_new_tokens == 64
-
-
-def test_stop_keeps_what_was_written_and_the_next_question_works(page: PageOf, engine: FakeEngine) -> None:
-    engine.enqueue("One two | three.")
-    page.begins("Count!")
-    shows_live(page, "One two")
-    assert page.does("stop")
-    page.rests()
-    assert page.texts == ["Count!", "One two "] and "Stopped" in page.state()["strip"] and "draft" not in page.state()
-    engine.writing.set()
-    engine.enqueue("Four.")
-    page.asks("Go on")
-    assert page.texts[2:] == ["Go on", "Four. "]
 
 
 def test_a_question_that_got_no_answer_goes_back_into_its_box_once(page: PageOf, engine: FakeEngine) -> None:
@@ -514,24 +487,6 @@ def test_a_page_of_the_strip_closes_with_the_next_answer_and_one_of_a_chip_stays
         assert bool(page.state()["leaf"]) == stays, act
 
 
-def test_a_library_without_the_book_leaves_the_conversation_in_the_list(page: PageOf, tmp_path: Path) -> None:
-    page.asks("One?", max_new_tokens=2)
-    key = page.session.uploads.library.books[0].key
-    write_book(place(tmp_path), "Another book. " * 9, "other.txt")
-    page.does("open", files=["digest/other.txt"])
-    page.rests()
-    assert "goes on" in page.state()["book"] and page.session.exchanges
-    assert page.does(f"remove:{key}")
-    page.rests()
-    assert page.texts[:1] == ["One?"], "one of its books stays"
-    assert page.does("start-over")
-    page.rests()
-    assert page.texts == [] and "One?" in page.state()["conversations"]
-    assert page.does("undo")
-    page.rests()
-    assert page.session.book is not None and page.session.book.names == ("other.txt",)
-
-
 def test_a_new_conversation_can_make_room_for_the_library(page: PageOf, tmp_path: Path) -> None:
     page.asks("Q" * 2500, max_new_tokens=2)
     write_book(place(tmp_path), "Another book. " * 100, "long.txt")
@@ -567,12 +522,3 @@ def test_the_proof_card_of_an_answer_has_its_clock_and_the_pages_of_what_the_boo
     assert "Replay" not in card() and "page 1" in card(), "an old answer has no clock of its rounds"
     page.session.digest = "another"
     assert "blockquote>" not in card(), "its book is closed"
-
-
-def test_questions_without_a_book_or_without_words(worker: EngineWorker, tmp_path: Path) -> None:
-    page = PageOf(worker)
-    assert not page.begins("What?") and "There is no book yet." in page.problem
-    list(worker.open_books(page.session.id, [write_book(tmp_path)]))
-    assert not page.begins("  ") and "The question is empty." in page.problem
-    page.asks("What?", max_new_tokens=2)
-    assert page.texts[0] == "What?" and page.problem == ""

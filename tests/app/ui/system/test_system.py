@@ -22,7 +22,7 @@ from app.ui.site import Site
 from app.ui.system.facts import PARTS, Kept, Snapshot, Usage, weight_facts
 from app.ui.system.tab import PARTS as TAB_PARTS
 from app.ui.system.tab import data_folder, kept_in, report, system
-from core.config import EngineConfig, GenerationConfig, SamplingParams
+from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.errors import NotEnoughMemory
 from core.models.hub.catalog import find
@@ -278,17 +278,6 @@ def test_what_is_kept_is_counted_and_other_folders_are_not(tmp_path: Path, monke
     (tmp_path / "uploads" / "deep" / "a.txt").write_text("x" * 3000)
     assert kept_in(tmp_path) == [Kept("uploads", 1, 3000)]
     assert kept_in(tmp_path / "nowhere") == []
-
-
-def test_a_sampled_race_is_not_judged(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    lively = SamplingParams(temperature=0.7)
-    raced(
-        worker,
-        session_id,
-        [GenerationConfig(method=m, sampling=lively, max_new_tokens=4) for m in ("autoregressive", "triforce")],
-    )
-    assert "TriForce: not comparable" in text_of(drawn(worker, session_id)["system"])
 
 
 def test_what_keys_and_values_are_kept_in_has_its_own_reason(ready: Ready, engine: FakeEngine) -> None:
