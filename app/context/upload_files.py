@@ -4,16 +4,15 @@ Those of PDFs stay as long as the document is open, for images of its pages (`op
 """
 
 import os
+import sqlite3
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import IO
 
 from core.errors import CoreError, NotPossibleHere
 
@@ -28,20 +27,32 @@ IN_USE = ".in-use"  # beside it: locked by every program that uses the data fold
 def in_use(data: Path) -> Iterator[None]:
     """Mark a data folder as used. Deletes uploads left by earlier programs if no other program uses the folder now.
 
+    The mark is an empty SQLite database: every program holds a shared lock of it, the one that sweeps an exclusive one.
+
     Raises:
         NotPossibleHere: another program holds the mark, and for longer than a start does.
     """
-    handle: IO[bytes] | None = None
-    with suppress(OSError):  # a data folder that cannot be locked still works
-        alone, handle = _claim(data / IN_USE)
-        if alone:
+    mark = data / IN_USE
+    with suppress(OSError):
+        mark.touch(mode=0o600)
+        mark.chmod(0o600)
+    with closing(sqlite3.connect(mark, LONGEST_WAIT_SECONDS, isolation_level=None, check_same_thread=False)) as db:
+        try:
+            db.execute("PRAGMA busy_timeout = 0")
+            db.execute("BEGIN EXCLUSIVE")
             sweep(data / FOLDER)
-        _share(handle)
-    try:
+            db.execute("ROLLBACK")
+        except sqlite3.Error:  # another program uses the folder, or it cannot be locked: it still works
+            pass
+        try:
+            db.execute(f"PRAGMA busy_timeout = {int(1000 * LONGEST_WAIT_SECONDS)}")
+            db.execute("BEGIN")
+            db.execute("SELECT * FROM sqlite_master").fetchall()
+        except sqlite3.Error as error:
+            if "locked" in str(error):
+                hint = "End it, or choose another folder with --data-dir."
+                raise NotPossibleHere(f"Another program holds {mark}.", hint=hint) from error
         yield
-    finally:
-        if handle is not None:
-            handle.close()
 
 
 def sweep(folder: Path) -> None:
@@ -143,44 +154,3 @@ def size_bytes(folder: Path) -> int:
             with suppress(OSError):  # deleted meanwhile
                 total += os.lstat(os.path.join(place, name)).st_size
     return total
-
-
-def _claim(mark: Path) -> tuple[bool, IO[bytes]]:
-    """Whether no other program holds the mark, and the mark file, now held here."""
-    if os.name != "posix":
-        try:
-            mark.unlink(missing_ok=True)  # fails while another program has it open
-        except OSError:
-            return False, mark.open("ab")
-        return True, mark.open("ab")
-    import fcntl
-
-    handle = open(mark, "ab", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
-    with suppress(PermissionError):
-        os.fchmod(handle.fileno(), 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # locked, or a file system without locks
-        return False, handle
-    return True, handle
-
-
-def _share(handle: IO[bytes]) -> None:
-    if os.name != "posix":
-        return
-    import fcntl
-
-    end, told = time.monotonic() + LONGEST_WAIT_SECONDS, False
-    while True:
-        try:
-            return fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > end:
-                handle.close()
-                raise NotPossibleHere(
-                    f"Another program holds {handle.name}.", hint="End it, or choose another folder with --data-dir."
-                ) from error
-        if not told:
-            print(f"Waiting for another program, which holds {handle.name}.", file=sys.stderr)
-        told = True
-        time.sleep(0.1)

@@ -1,8 +1,10 @@
 """The data folder is its owner's alone, and a lock that another program holds is told."""
 
-import os
+import sqlite3
 import stat
+import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,20 +15,11 @@ from app.conversations.store import Conversations
 from app.runtime.data_folder import data_dir
 from core.errors import NotPossibleHere
 
-fcntl = pytest.importorskip("fcntl")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and locks of files")
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def hold(file: Path) -> int:
-    """A lock on a file, as another program with the right to read it can take; its handle."""
-    file.touch(mode=0o644)
-    handle = os.open(file, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    return handle
 
 
 @pytest.mark.parametrize("existed", [False, True])
@@ -69,15 +62,31 @@ def test_a_folder_that_cannot_be_closed_is_refused_in_one_line(
         data_dir(tmp_path / "data")
 
 
-def test_a_held_mark_is_told_and_ends_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_held_mark_is_told_and_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_files, "LONGEST_WAIT_SECONDS", 0.3)
-    handle = hold(tmp_path / IN_USE)
-    with pytest.raises(NotPossibleHere, match="Another program holds"), in_use(tmp_path):
-        pytest.fail("it is held")
-    told = capsys.readouterr().err
-    assert "Waiting for another program" in told and told.count("\n") == 1
-    os.close(handle)
+    with closing(sqlite3.connect(tmp_path / IN_USE, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(NotPossibleHere, match="Another program holds"), in_use(tmp_path):
+            pytest.fail("it is held")
     with in_use(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_uploads_left_behind_are_swept_unless_another_program_uses_the_folder(tmp_path: Path, used: bool) -> None:
+    left = data_dir(tmp_path) / upload_files.FOLDER / "left"
+    left.touch()
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom app.context.upload_files import in_use\n"
+        "with in_use(Path(sys.argv[1])):\n    print('in use', flush=True)\n    input()\n"
+    )
+    root, pipe = Path(__file__).resolve().parents[3], subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path], cwd=root, stdin=pipe, stdout=pipe) as other:
+        assert other.stdin is not None and other.stdout is not None and other.stdout.readline()
+        left.touch()
+        if not used:
+            other.communicate(b"\n")
+        with in_use(tmp_path):
+            assert left.exists() == used
+        if used:
+            other.communicate(b"\n")

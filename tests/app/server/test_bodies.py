@@ -250,7 +250,7 @@ def test_the_copy_goes_before_the_book_is_read(
     assert page.does("open", files=files)
     wait_for(lambda: "Reading" in page.state()["book"])
     folder = arguments.data_dir / FOLDER
-    assert list(folder.rglob("*.txt")) == [] == list(folder.glob("?" * 64))
+    wait_for(lambda: list(folder.rglob("*.txt")) == [] == list(folder.glob("?" * 64)))
     assert not page.session.is_read, "the model has not read it"
     engine.reading.set()
     page.rests()
