@@ -1,11 +1,10 @@
 """Texts as Find compares them, stretch by stretch: without case and accents, or with both.
 
-Every folded character keeps the offset of the character it comes from. Quotes and dashes are those of `quotes.py`;
+Every folded character keeps the offset of the character it comes from. Similar quotes and dashes are one sign;
 white space of any kind and length is one space, and none between characters of Chinese and Japanese, where a line may
 end anywhere. Cost: a few numpy passes over each stretch, whatever the text is, and memory for one stretch.
 """
 
-import threading
 import unicodedata
 from collections.abc import Iterator
 from functools import cache
@@ -14,18 +13,25 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.context.quotes import fold as fold_signs
 from app.documents.stretches import bounds
 
-NUM_CODES = 0x110000
-UNKNOWN = 255  # no character folds to so many
 SPACE = 0x20
+ALIKE = {
+    "'": "\u2018\u2019\u201a\u201b`\u00b4",
+    '"': "\u201c\u201d\u201e\u201f\u00ab\u00bb",
+    "-": "\u2010\u2011\u2012\u2013\u2014\u2015\u2212",
+}
+SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+FOLDED = {ord(char): sign for sign, chars in {**ALIKE, " ": SPACES}.items() for char in chars}
 TATWEEL = "\u0640"  # lengthens an Arabic word
 # Unicode parts none of these letters; \u0131 is an i without a dot:
 STROKES = {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ŧ": "t", "\u0131": "i", "æ": "ae", "œ": "oe"}
 UNSPACED = ((0x2E80, 0x3140), (0x3190, 0xA000), (0xF900, 0xFB00), (0xFF00, 0xFFF0), (0x20000, 0x40000))
 
 
+@cache
 def fold_char(char: str, *, exact: bool) -> str:
     """One character as Find compares it; empty for what is not seen.
 
@@ -59,39 +65,19 @@ class Folded(NamedTuple):
     sources: NDArray[np.int64]  # [len(text)], offsets in the text
 
 
-class _Table:
-    """What each character folds to. Characters are looked up when they are first seen."""
-
-    def __init__(self, exact: bool) -> None:
-        self._exact, self._lock = exact, threading.Lock()
-        self._pool = np.zeros(0, np.uint32)  # the folded characters of all known characters
-        self._first = np.zeros(NUM_CODES, np.int32)  # in the pool
-        self._length = np.full(NUM_CODES, UNKNOWN, np.uint8)
-
-    def __call__(self, codes: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Folded characters of characters [n], and for each the index of its source in `codes`."""
-        lengths = self._length[codes]
-        if (lengths == UNKNOWN).any():
-            self._learn(np.unique(codes[lengths == UNKNOWN]))
-            lengths = self._length[codes]
-        sources = np.repeat(np.arange(len(codes)), lengths)
-        ends = np.cumsum(lengths, dtype=np.int64)
-        within = np.arange(len(sources)) - (ends - lengths)[sources]
-        return self._pool[self._first[codes][sources] + within], sources
-
-    def _learn(self, codes: NDArray[np.uint32]) -> None:
-        folded = [fold_char(chr(code), exact=self._exact) for code in codes]
-        lengths = np.array([len(one) for one in folded], np.uint8)
-        with self._lock:  # lengths come last: they tell another thread that the rest is there
-            first = len(self._pool) + np.cumsum(lengths, dtype=np.int32) - lengths
-            self._pool = np.concatenate([self._pool, to_codes("".join(folded))])
-            self._first[codes] = first
-            self._length[codes] = lengths
+def _fold_all(text: str, exact: bool) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Folded characters of a text, and for each the offset of its source."""
+    table = {ord(char): fold_char(char, exact=exact) for char in set(text)}
+    lengths = np.zeros(max(table, default=0) + 1, np.uint8)
+    for code, alike in table.items():
+        lengths[code] = len(alike)
+    sources = np.repeat(np.arange(len(text)), lengths[to_codes(text)])
+    return to_codes(text.translate(table)), sources
 
 
-@cache
-def _table(exact: bool) -> _Table:
-    return _Table(exact)
+def fold_signs(text: str) -> str:
+    """Replace similar signs by one, and any white space by a space."""
+    return text.translate(FOLDED)
 
 
 def to_codes(text: str) -> NDArray[np.uint32]:
@@ -112,7 +98,7 @@ def folded(text: str, *, exact: bool, overlap: int = 0) -> Iterator[Folded]:
     """
     codes, sources = np.zeros(0, np.uint32), np.zeros(0, np.int64)
     for start, end in bounds(text):
-        more, places = _table(exact)(to_codes(text[start:end]))
+        more, places = _fold_all(text[start:end], exact)
         codes, sources = np.concatenate([codes, more]), np.concatenate([sources, places + start])
         kept = _spaces_kept(codes)
         codes, sources = codes[kept], sources[kept]
