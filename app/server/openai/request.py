@@ -277,6 +277,8 @@ class ResponseBody(ChatBody):
         BeforeValidator(lambda value: [{"role": "user", "content": value}] if isinstance(value, str) else value),
     ]
     instructions: Parts | None = None
+    text: dict[str, Any] | None = None  # what is read of these two stands below
+    reasoning: dict[str, Any] | None = None
     max_tokens: Limit | None = Field(None, alias="max_output_tokens")
     response_format: Format | None = Field(None, validation_alias=AliasPath("text", "format"))
     verbosity: Literal["medium"] | None = Field(None, validation_alias=AliasPath("text", "verbosity"))

@@ -71,6 +71,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (INPUT | {"text": {"format": {"type": "grammar"}}}, "text.format.type"),
     (INPUT | {"text": {"format": {"type": "json_schema", "schema": 1}}}, "text.format"),
     (INPUT | {"text": {"verbosity": "low"}}, "text.verbosity"),
+    (INPUT | {"text": "plain"}, "text"),
+    (INPUT | {"reasoning": ["high"]}, "reasoning"),
 ]  # fmt: skip
 
 
