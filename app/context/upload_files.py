@@ -36,13 +36,18 @@ def in_use(data: Path) -> Iterator[None]:
     with suppress(OSError):
         mark.touch(mode=0o600)
         mark.chmod(0o600)
-    with closing(sqlite3.connect(mark, LONGEST_WAIT_SECONDS, isolation_level=None, check_same_thread=False)) as db:
+    try:
+        connection = sqlite3.connect(mark, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error:  # a data folder that cannot be locked still works
+        yield
+        return
+    with closing(connection) as db:
         try:
             db.execute("PRAGMA busy_timeout = 0")
             db.execute("BEGIN EXCLUSIVE")
             sweep(data / FOLDER)
             db.execute("ROLLBACK")
-        except sqlite3.Error:  # another program uses the folder, or it cannot be locked: it still works
+        except sqlite3.Error:  # another program uses the folder, or it cannot be locked
             pass
         try:
             db.execute(f"PRAGMA busy_timeout = {int(1000 * LONGEST_WAIT_SECONDS)}")

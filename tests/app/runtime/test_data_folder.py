@@ -38,6 +38,13 @@ def test_the_data_folder_and_its_mark_are_closed_to_others(tmp_path: Path, exist
     assert mode(mark) == 0o600
 
 
+def test_a_folder_whose_mark_cannot_be_locked_works_and_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / IN_USE).mkdir()
+    (left := tmp_path / "uploads" / "left").mkdir(parents=True)
+    with in_use(tmp_path):
+        assert left.exists()  # nobody can tell whose it is
+
+
 def test_a_folder_that_cannot_be_closed_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,8 +29,7 @@ from core.caches.streaming import StreamingCache
 from core.config import DraftConfig, RetrievalConfig
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
-from core.ops.kernel import small_rows
-from core.ops.kernel_build import NoKernel
+from core.ops.native import SmallRows
 from tests.core.toys import tiny_shape
 
 SHAPE = tiny_shape(layers=2, heads=4, kv_heads=2, dim=4)
@@ -212,11 +211,7 @@ def test_a_second_selection_moves_only_the_chunks_that_changed() -> None:
             assert torch.equal(cache.k[layer][0, head, : len(index), 0], mark(0, 316, layer)[0, head, index, 0])
 
 
-def test_the_kernel_moves_what_stock_operations_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        kernel = small_rows()
-    except NoKernel as reason:
-        pytest.skip(f"no kernel here: {reason}")
+def test_the_kernel_moves_what_stock_operations_move(kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[int] = []
     move = kernel.move_chunks
     monkeypatch.setattr(kernel, "move_chunks", lambda *given: (moved.append(len(given[2][0])), move(*given)))

@@ -16,9 +16,7 @@ from core.generation.together import MOST_TOGETHER, Question, in_order
 from core.models import joined
 from core.models.weights import prepared
 from core.ops.backend import Backend
-from core.ops.kernel import small_rows
-from core.ops.kernel_build import NoKernel
-from core.ops.native import KEYS_OF_A_SHARE
+from core.ops.native import KEYS_OF_A_SHARE, SmallRows
 from core.planning.plan import make_plan
 from tests.core.toys import CPU, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
 
@@ -28,11 +26,7 @@ BOOK = random_prompt(KEYS_OF_A_SHARE + 190)  # more than a share of keys, and no
 
 
 @pytest.fixture(scope="module")
-def backend() -> Backend:
-    try:
-        kernel = small_rows()
-    except NoKernel as reason:
-        pytest.skip(f"no kernel here: {reason}")
+def backend(kernel: SmallRows) -> Backend:
     return Backend("compiled", kernel, "test", kernel=kernel)
 
 

@@ -19,8 +19,6 @@ from core.models.loader import LoadedModel, read_dims
 from core.models.loading import LoadProgress, load_meter, watched_loading
 from core.models.weights import load_model, load_module, prepared
 from core.ops.backend import STOCK, Backend
-from core.ops.kernel import small_rows
-from core.ops.kernel_build import NoKernel
 from core.ops.native import SmallRows
 from core.ops.stored_blocks import random_blocks
 from tests.core.toys import CPU
@@ -46,11 +44,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def backend() -> Backend:
-    try:
-        kernel: SmallRows = small_rows()
-    except NoKernel as reason:
-        pytest.skip(f"no kernel here: {reason}")
+def backend(kernel: SmallRows) -> Backend:
     return Backend("compiled", kernel, "test", kernel=kernel)
 
 

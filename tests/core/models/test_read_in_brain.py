@@ -14,18 +14,12 @@ from core.errors import InvalidSetting
 from core.generation.events import Finished
 from core.models.hub.catalog import find
 from core.models.linear import MOST_ROWS, PackedLinear, read_in_brain
-from core.ops.kernel import small_rows
-from core.ops.kernel_build import NoKernel
 from core.ops.native import SmallRows
 from tests.core.toys import random_prompt
 
 
 @pytest.fixture(scope="module")
-def kernel() -> SmallRows:
-    try:
-        kernel = small_rows()
-    except NoKernel as reason:
-        pytest.skip(f"no kernel here: {reason}")
+def brain(kernel: SmallRows) -> SmallRows:
     if not kernel.multiplies_brain:
         pytest.skip("this processor has no products of bfloat16")
     return kernel
@@ -35,17 +29,17 @@ def kernel() -> SmallRows:
 @pytest.mark.parametrize("outs", [1, 64, 131])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_products_are_those_of_rounded_rows_whatever_is_beside_them(
-    kernel: SmallRows, inputs: int, outs: int, dtype: torch.dtype
+    brain: SmallRows, inputs: int, outs: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(0)
     linear = nn.Linear(inputs, outs, bias=outs > 1)
     linear.weight.data = (linear.weight.data * 4096).round().bfloat16().float() / 4096
     if dtype == torch.bfloat16:
         linear.weight.data[0, 0] = 2.0**-30  # no float16
-    exact, x = PackedLinear(linear, kernel), torch.randn(201, inputs)
+    exact, x = PackedLinear(linear, brain), torch.randn(201, inputs)
     x[3, 0] = 1e30
     assert exact.packed.dtype == dtype
-    part = PackedLinear(linear, kernel)
+    part = PackedLinear(linear, brain)
     assert read_in_brain(part)
     with torch.inference_mode():
         found, rounded = part(x), linear.double()(x.bfloat16().double())
@@ -68,7 +62,7 @@ def loaded(model: Path | str, bits: int | None) -> Engine:
     return Engine.load(EngineConfig(model=str(model), draft_model="none", context=2048, prefill_bits=bits))
 
 
-def test_answers_behind_such_a_prompt_are_exact_and_its_rows_are_no_others(kernel: SmallRows, tmp_path: Path) -> None:
+def test_answers_behind_such_a_prompt_are_exact_and_its_rows_are_no_others(brain: SmallRows, tmp_path: Path) -> None:
     folder, prompt = brain_target(tmp_path / "brain"), random_prompt(900)
     engines = {bits: loaded(folder, bits) for bits in (None, 16)}
     try:

@@ -34,8 +34,7 @@ from core.models.self_draft import (
     widened,
 )
 from core.ops.graphs import Graphs
-from core.ops.kernel import small_rows
-from core.ops.kernel_build import NoKernel
+from core.ops.native import SmallRows
 from core.ops.stored_blocks import rounded
 from tests.core.toys import CPU, EnumeratingSampler, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 
@@ -91,11 +90,7 @@ def test_a_twin_shares_all_but_the_linear_layers_and_changes_nothing() -> None:
     assert STORED_BITS / 8 <= self_draft_bytes(twin, model) / parameters < 1.2 * STORED_BITS / 8
 
 
-def test_layers_of_the_kernel_get_a_twin_in_blocks_of_4_bits() -> None:
-    try:
-        kernel = small_rows()
-    except NoKernel as reason:
-        pytest.skip(f"no kernel here: {reason}")
+def test_layers_of_the_kernel_get_a_twin_in_blocks_of_4_bits(kernel: SmallRows) -> None:
     model, slow = tiny_model(tiny_config(), 3), tiny_model(tiny_config(), 3)
     for part in slow.modules():
         if isinstance(part, nn.Linear):
