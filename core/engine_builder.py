@@ -252,7 +252,7 @@ def _tried(
         )
     if plan.kv.value is None:
         return target, plan.kv
-    kept = kv_type(target, trial, backend, asked=config.kv_bits is not None)
+    kept = kv_type(target, trial, backend, planned=plan.kv.value, asked=config.kv_bits is not None)
     dims, shape = replace(target.dims, kv_dtype=kept.dtype), target.shape._replace(narrow=kept.dtype)
     return replace(target, dims=dims, shape=shape), Choice(*kept)
 

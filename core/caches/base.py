@@ -21,7 +21,9 @@ from torch import Tensor
 from core.caches.votes import Counting
 from core.errors import UnsupportedModel
 from core.ops.host_attention import HostAttention
+from core.ops.kernel import scaled
 from core.ops.reach import Asked, Reach
+from core.ops.scaled_rows import SCALE
 
 
 class KVShape(NamedTuple):
@@ -38,7 +40,7 @@ class KVShape(NamedTuple):
     windowed_heads: tuple[int, int] | None = None  # H_kv and D of windowed layers, if others than those above
     # Of a model with recurrent layers: which of its layers attend; all other fields are about these
     attending: tuple[int, ...] = ()
-    narrow: torch.dtype | None = None  # of keys and values, where it is not `dtype`, that of queries and sums
+    narrow: torch.dtype | None = None  # of keys and values, where it is not `dtype`; int16: `core.ops.scaled_rows`
 
     def of(self, layer: int) -> "KVShape":
         """The shape with the heads of one layer."""
@@ -61,6 +63,11 @@ class KVShape(NamedTuple):
         """The type that keys and values are kept in."""
         return self.narrow or self.dtype
 
+    @property
+    def width(self) -> int:
+        """Numbers of a key or a value as it is kept."""
+        return self.head_dim + (SCALE if self.narrow == torch.int16 else 0)
+
     def reach(self, layer: int) -> Reach | None:
         """To what a layer attends; None: to everything."""
         return self.reaches[layer] if self.reaches else None
@@ -74,7 +81,7 @@ class KVShape(NamedTuple):
     @property
     def layer_bytes(self) -> int:
         """Keys and values of one token in one layer, in bytes."""
-        return 2 * self.num_kv_heads * self.head_dim * self.kv_dtype.itemsize
+        return 2 * self.num_kv_heads * self.width * self.kv_dtype.itemsize
 
     @property
     def bytes_per_token(self) -> int:
@@ -89,8 +96,8 @@ class KVShape(NamedTuple):
     @property
     def window_layer_bytes(self) -> int:
         """Keys and values of one token in one windowed layer, in bytes."""
-        heads, dim = self.windowed_heads or (self.num_kv_heads, self.head_dim)
-        return 2 * heads * dim * self.kv_dtype.itemsize
+        layer = next((layer for layer, reach in enumerate(self.reaches) if reach is not None), 0)
+        return self.of(layer).layer_bytes
 
     def window_bytes(self, length: int) -> int:
         """Keys and values that a token behind `length` others reads in all windowed layers, in bytes."""
@@ -102,38 +109,46 @@ class KVShape(NamedTuple):
         return rows * self.window_layer_bytes
 
     def check(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """k, v [1, H_kv, T, D] of a layer in the type they are kept in: rounded before any row attends to them.
+        """k, v [1, H_kv, T, D] of a layer as they are kept, [1, H_kv, T, width]: rounded before rows attend.
 
         Checks their shape: a copy would silently broadcast a single head over all.
 
         Raises:
             UnsupportedModel: the shape is another, or a number is too large for the narrow type.
         """
-        fits = (1, self.num_kv_heads, k.shape[2], self.head_dim)
+        width = self.width if k.dtype == self.kv_dtype else self.head_dim  # rows of a saved book are as they are kept
+        fits = (1, self.num_kv_heads, k.shape[2], width)
         if k.shape != fits or v.shape != fits:
             raise UnsupportedModel(
                 f"A layer of this model has keys {tuple(k.shape)} and values {tuple(v.shape)} (text, heads, tokens, "
                 f"dimensions), its config.json says {fits}.",
                 hint="Choose another model.",
             )
-        if self.narrow is None:
-            return k, v
-        rounded = k.to(self.narrow), v.to(self.narrow)
-        if not all(bool(torch.isfinite(numbers).all()) for numbers in rounded):
+        return self.kept(k), self.kept(v)
+
+    def kept(self, x: Tensor) -> Tensor:
+        """Keys or values x [..., D] as they are kept, [..., width].
+
+        Raises:
+            UnsupportedModel: a number is too large.
+        """
+        if self.narrow in (None, x.dtype):
+            return x
+        rounded = scaled(x) if self.narrow == torch.int16 else x.to(self.narrow)
+        if rounded is None or (rounded.is_floating_point() and not bool(torch.isfinite(rounded).all())):
             raise too_large()
         return rounded
 
     def allocate(self, num_rows: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Memory for one layer's keys or values, [1, H_kv, num_rows, D], uninitialised (untouched pages cost none).
+        """Memory for one layer's keys or values, [1, H_kv, num_rows, width], uninitialised (untouched pages cost none).
 
-        dtype: None: what keys and values are kept in.
+        dtype: for D numbers of this type instead.
 
         An odd number of rows is allocated: heads that lie a power of two apart compete for the same cache lines (one
         query at S = 32768, 131072 rows: 5.7 ms; 131073 rows: 5.1 ms).
         """
-        rows = torch.empty(
-            1, self.num_kv_heads, num_rows | 1, self.head_dim, dtype=dtype or self.kv_dtype, device=self.device
-        )
+        width = self.head_dim if dtype else self.width
+        rows = torch.empty(1, self.num_kv_heads, num_rows | 1, width, dtype=dtype or self.kv_dtype, device=self.device)
         return rows[:, :, :num_rows]
 
 
@@ -145,7 +160,7 @@ def too_large() -> UnsupportedModel:
 class FixedRows(NamedTuple):
     """Rows that stay where they are during a pass, so that it can be recorded, or be computed in one call."""
 
-    k: list[Tensor]  # per layer [1, H_kv, capacity, D]
+    k: list[Tensor]  # per layer [1, H_kv, capacity, width]
     v: list[Tensor]
     held: int  # rows in use; the running pass writes behind them
     log: Callable[[int, Tensor, Tensor], None] | None = None  # takes layer, positions [T] int64 and q [1, H, T, D]

@@ -23,6 +23,7 @@ from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
 from core.ops.host_attention import HostAttention
 from core.ops.reach import Asked
+from core.ops.scaled_rows import widened
 from core.ops.streams import to_device
 from core.ops.transfer import HostRows
 
@@ -181,8 +182,8 @@ class FullCache:
 
     def _means(self, keys: Tensor) -> Tensor:
         """Mean keys [H_kv, C, D] of whole chunks of keys [H_kv, n, D]."""
-        chunks = keys.reshape(len(keys), -1, self.chunk_size, keys.shape[2])
-        return chunks.to(self.shape.dtype).mean(2)
+        wide = widened(keys, self.shape.dtype)
+        return wide.reshape(len(keys), -1, self.chunk_size, wide.shape[2]).mean(2)
 
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Exact causal attention to all rows; also logs the queries."""

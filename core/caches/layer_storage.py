@@ -131,7 +131,7 @@ class OffloadedLayer(LayerStore):
         blocks = max(0, k.shape[1] - KEPT_ROWS) // self._block
         self._offloaded = blocks * self._block
         for kind, source in enumerate((k, v)):
-            whole = source[:, : self._offloaded].reshape(len(source), blocks, self._block, self._shape.head_dim)
+            whole = source[:, : self._offloaded].reshape(len(source), blocks, self._block, self._shape.width)
             self._host[:blocks, kind] = whole.transpose(0, 1)
         for tail, source in ((self._k, k), (self._v, v)):
             tail[0, :, : source.shape[1] - self._offloaded] = source[:, self._offloaded :]
@@ -334,9 +334,9 @@ class OffloadedLayer(LayerStore):
         row = torch.arange(start, stop)
         kind_and_head = torch.arange(2 * self._shape.num_kv_heads)[:, None]
         numbers = (row // self._block * len(kind_and_head) + kind_and_head) * self._block + row % self._block
-        rows = self._k.new_empty(2, self._shape.num_kv_heads, stop - start, self._shape.head_dim)
-        flat = rows.view(-1, self._shape.head_dim)
-        self._ring.pick(self._host.view(-1, self._shape.head_dim), numbers.flatten(), flat)
+        rows = self._k.new_empty(2, self._shape.num_kv_heads, stop - start, self._shape.width)
+        flat = rows.view(-1, self._shape.width)
+        self._ring.pick(self._host.view(-1, self._shape.width), numbers.flatten(), flat)
         return rows
 
     def chunks_away(self, chunk_size: int) -> int:
@@ -344,7 +344,7 @@ class OffloadedLayer(LayerStore):
 
     def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
         """The processor picks chunks that lie on the host; everything stored must have arrived there."""
-        count, width = away.shape[1], chunk_size * self._shape.head_dim
+        count, width = away.shape[1], chunk_size * self._shape.width
         k, v = self._k.new_empty(2, len(chunks), width)
         if count:
             head, chunk = away
@@ -360,4 +360,4 @@ class OffloadedLayer(LayerStore):
 
 def piece_shape(shape: KVShape, block_rows: int) -> tuple[int, int, int, int]:
     """A block of one layer: [2, H_kv, block_rows, D], keys before values."""
-    return 2, shape.num_kv_heads, block_rows, shape.head_dim
+    return 2, shape.num_kv_heads, block_rows, shape.width

@@ -46,8 +46,7 @@ def attention_scores(queries: Tensor, keys: Tensor, chunk_size: int, scaling: fl
         [H_kv, S // chunk_size] float32.
     Cost: reads every key once.
     """
-    kv_heads, _, dim = keys.shape
-    folded = queries.reshape(kv_heads, -1, dim)
+    folded = queries.reshape(len(keys), -1, queries.shape[2])
     mass = torch.softmax(products(folded, keys, scaling), -1).sum(1)  # [H_kv, S]
     return _by_chunk(mass, chunk_size)
 

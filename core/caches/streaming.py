@@ -14,6 +14,7 @@ from core.caches.base import FixedRows, KVShape, Moving
 from core.config import DraftConfig
 from core.ops.backend import STOCK, Backend
 from core.ops.reach import Asked, attend_as
+from core.ops.scaled_rows import widened
 
 KeyShift = Callable[[Tensor, int], Tensor]  # keys [..., D] rotated for position p -> for position p + delta
 
@@ -87,13 +88,14 @@ class StreamingCache:
         first = self._config.num_sink
         assert first + count <= self._rows, f"dropping {count} of {self._rows - first} window rows"
         for k, v in zip(self.k, self.v, strict=True):
-            k[:, :, first : self._rows - count] = self._shift(k[:, :, first + count : self._rows], -count)
+            moved = widened(k[:, :, first + count : self._rows], self.shape.dtype)
+            k[:, :, first : self._rows - count] = self.shape.kept(self._shift(moved, -count))
             v[:, :, first : self._rows - count] = v[:, :, first + count : self._rows].clone()
         self._rows -= count
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] behind the valid rows."""
-        self.shape.check(k, v)
+        k, v = self.shape.check(k, v)
         rows = slice(self._rows, self._rows + k.shape[2])
         self.k[layer][:, :, rows] = k
         self.v[layer][:, :, rows] = v

@@ -32,6 +32,7 @@ DTYPES = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
+    "I16": torch.int16,
     "I32": torch.int32,
     "U32": torch.uint32,
 }

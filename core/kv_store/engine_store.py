@@ -242,7 +242,7 @@ class BookStore:
         for layer in range(shape.num_layers):
             parts |= zip(beside_names(layer), beside, strict=True)
         for span in spans_of(self._block_rows, num_tokens):
-            rows = Part(shape.kv_dtype, (2, shape.num_kv_heads, len(span), shape.head_dim))
+            rows = Part(shape.kv_dtype, (2, shape.num_kv_heads, len(span), shape.width))
             parts |= {rows_name(span, layer): rows for layer in range(shape.num_layers)}
         return parts
 

@@ -10,6 +10,7 @@ Only families whose layers were compared are known here, and each model is tried
 
 import ctypes
 import logging
+import math
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,7 @@ from core.models.linear import FewRowsNorm, PackedLinear, exact_products
 from core.ops.kernel_structs import DecoderSizes, ModelSizes, ScratchPointers
 from core.ops.native import MOST_DIM, MOST_TOKENS, SmallRows
 from core.ops.reach import Asked
+from core.ops.scaled_rows import SCALE
 
 log = logging.getLogger(__name__)
 
@@ -123,8 +125,8 @@ class ShortPass:
 
     def _in_one_call(self, rows: FixedRows) -> bool:
         known = rows.k[0].dtype in self._kernel.puts and rows.log is None and rows.attend is self._kernel
-        shape = (len(rows.k), rows.k[0].shape[1], rows.k[0].shape[3])
-        return known and self.whole and shape == (len(self._layers), self._counts[1], self._dim)
+        shape, width = (len(rows.k), rows.k[0].shape[1]), self._dim + (SCALE if rows.k[0].dtype == torch.int16 else 0)
+        return known and self.whole and shape == (len(self._layers), self._counts[1]) and rows.k[0].shape[3] == width
 
     def _rotation(self, positions: list[int]) -> tuple[Tensor, Tensor]:
         """cos and sin of positions, [T, D] each."""
@@ -214,13 +216,20 @@ class _Kept:
 
     def __init__(self, short: ShortPass, dtype: torch.dtype) -> None:
         layers, heads, dim, self._kernel = short.shape
-        self.k, self.v = ([torch.zeros(1, heads, TRIED, dim, dtype=dtype) for _ in range(layers)] for _ in "kv")
+        self._dtype = dtype
+        self.k, self.v = ([self._kept(torch.zeros(1, heads, TRIED, dim)) for _ in range(layers)] for _ in "kv")
+
+    def _kept(self, x: Tensor) -> Tensor:
+        if self._dtype != torch.int16:
+            return x.to(self._dtype, copy=True)
+        scaled = self._kernel.scaled(x)
+        return torch.full_like(x, math.nan) if scaled is None else scaled
 
     def rows(self) -> FixedRows:
         return FixedRows(self.k, self.v, 0, attend=self._kernel)
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.k[layer][:], self.v[layer][:] = k, v
+        self.k[layer], self.v[layer] = self._kept(k), self._kept(v)
 
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         assert asked is None, f"layer {layer} asks for {asked}"
@@ -231,7 +240,8 @@ def _agrees_with_itself(model: nn.Module, short: ShortPass) -> bool:
     """Whether a pass in one call and one in parts give the same bits, with every type that holds keys and values."""
     positions = torch.arange(TRIED)
     tokens = positions % cast(Any, model).config.vocab_size
-    for dtype in short.shape[3].puts:
+    kernel, dim = short.shape[3], short.shape[2]
+    for dtype in kernel.puts - (set() if kernel.scales(dim) else {torch.int16}):
         parts, whole = _Kept(short, dtype), _Kept(short, dtype)
         wanted = short(tokens, positions, parts, TRIED)
         try:

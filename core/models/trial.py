@@ -187,14 +187,18 @@ class KeptAs(NamedTuple):
     because: str
 
 
-def kv_type(loaded: LoadedModel, trial: Trial | None, backend: Backend = STOCK, *, asked: bool) -> KeptAs:
+def kv_type(
+    loaded: LoadedModel, trial: Trial | None, backend: Backend = STOCK, *, planned: torch.dtype, asked: bool
+) -> KeptAs:
     """The type that a float32 model's keys and values are kept in: 16 bits that hold them and cost next to nothing.
 
-    Float16 rounds eight times as finely as bfloat16, and ends at 65,504. For Llama-like models the weights bound every
-    key and value of every text. Where they do not, those of the trial are taken with room for larger ones, and a cache
-    refuses what is too large (`KVShape.check`).
+    Integers with a scale, where they are planned, hold numbers of any size. Float16 rounds eight times as finely as
+    bfloat16, and ends at 65,504. For Llama-like models the weights bound every key and value of every text. Where they
+    do not, those of the trial are taken with room for larger ones, and a cache refuses what is too large
+    (`KVShape.check`).
 
     Args:
+        planned: int16 or float16.
         asked: whether 16 bits were asked for, whatever they cost.
     """
     most, held = _bound(loaded.module), torch.finfo(torch.float16).max
@@ -202,8 +206,10 @@ def kv_type(loaded: LoadedModel, trial: Trial | None, backend: Backend = STOCK, 
     if most is None or most >= held:  # weights that are large where states are small say too much
         most, whose = SAFE * trial.largest if trial else 0.0, f"up to {SAFE} times as large as a trial's"
     fits = most < held
-    reasons = [f"keys and values {whose} {'are below' if fits else 'may reach'} {most:,.0f}; float16 holds 65,504"]
-    for dtype in (torch.float16, torch.bfloat16)[not fits :]:
+    told = f"keys and values {whose} {'are below' if fits else 'may reach'} {most:,.0f}; float16 holds 65,504"
+    integers = planned == torch.int16 and backend.kernel is not None and backend.kernel.scales(loaded.shape.head_dim)
+    reasons = ["integers with a scale a row hold numbers of any size" if integers else told]
+    for dtype in (torch.int16,) * integers + (torch.float16, torch.bfloat16)[not fits :]:
         loss = _loss(loaded, trial, dtype, backend) if trial else 0.0
         name = str(dtype).removeprefix("torch.")
         if asked or loss <= MOST_LOSS:

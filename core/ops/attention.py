@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from core.ops.scaled_rows import widened
+
 # On CPU plain matmuls read K and V once and beat the fused kernel for one row at any length, and for few rows up to
 # this many keys; beyond, scores exceed the processor's caches (2 cores, D = 64, fused / matmul ms a layer of 4 heads:
 # 1 row 0.27 / 0.15 at S = 2300, 14.7 / 13.4 at 122880; 3 rows 0.49 / 0.38 at 2300, 5.2 / 6.6 at 32768).
@@ -97,12 +99,13 @@ def partial(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Partial:
 
 def _widened_partial(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Partial:
     blocks = zip(torch.split(k, WIDENED_KEYS, 2), torch.split(v, WIDENED_KEYS, 2), strict=True)
-    return reduce(add_part, (partial(q, keys.to(q.dtype), values.to(q.dtype), scaling) for keys, values in blocks))
+    wide = ((widened(keys, q.dtype), widened(values, q.dtype)) for keys, values in blocks)
+    return reduce(add_part, (partial(q, keys, values, scaling) for keys, values in wide))
 
 
 def causal_partial(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Partial:
     """Causal attention of T new tokens among themselves; q: [B, H, T, D], k, v: [B, H_kv, T, D]."""
-    k, v, groups = k.to(q.dtype), v.to(q.dtype), q.shape[1] // k.shape[1]
+    k, v, groups = widened(k, q.dtype), widened(v, q.dtype), q.shape[1] // k.shape[1]
     if groups > 1:  # T rows only: a copy per group is small
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     return Partial(*_fused(q, k, v, scaling, causal=True))

@@ -8,7 +8,6 @@ to the thread that launches. On a CPU that event has always passed: the slow twi
 
 import math
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -16,10 +15,10 @@ from torch import Tensor
 
 from core.ops import streams
 from core.ops.attention import Masses, Partial, union
-from core.ops.kernel import small_rows
-from core.ops.kernel_build import NoKernel
-from core.ops.native import CHUNKS, SmallRows
+from core.ops.kernel import kernel_here
+from core.ops.native import CHUNKS
 from core.ops.reach import Asked, partials_as
+from core.ops.scaled_rows import widened
 from core.ops.scores import kept_as, masses_of
 from core.ops.threads import most_threads
 
@@ -44,21 +43,12 @@ def attend_blocks(
     partial, _ = partials_as(Asked(softcap=softcap))
     parts, counted = [], []
     for k, v in blocks.unsqueeze(2):
-        k, v = k.float(), v.float()
+        k, v = widened(k, torch.float32), widened(v, torch.float32)
         parts.append(partial(q, k, v, scaling))
         if chunk_size is not None:
             folded = q.reshape(k.shape[1], -1, q.shape[3])
             counted.append(masses_of(folded, k, parts[-1].lse, scaling, chunk_size, softcap))
     return Answer(union(parts), Masses(*map(torch.cat, zip(*counted, strict=True))) if counted else None)
-
-
-@cache
-def _kernel() -> SmallRows | None:
-    """The compiled kernel, if it is to be had. Cost: seconds, once on a machine."""
-    try:
-        return small_rows()
-    except NoKernel:
-        return None
 
 
 class HostAttention:
@@ -78,7 +68,7 @@ class HostAttention:
         self._q, self._out, self._lse = (self._streams.pinned(size, torch.float32) for size in sizes)
         self._room = self._streams.pinned(0, torch.float32)  # of masses
         self._asked = self._streams.event()
-        self._kernel, self._threads = _kernel(), max(1, most_threads() - 1)  # one core launches
+        self._kernel, self._threads = kernel_here(), max(1, most_threads() - 1)  # one core launches
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="host attention")
         self._running: Future[Answer] | None = None
 

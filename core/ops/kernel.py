@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -12,11 +13,12 @@ from core.ops.attention import Masses, Partial, attend_reference
 from core.ops.kernel_build import NoKernel, cache_folder, compiled
 from core.ops.kernel_structs import LinearSizes
 from core.ops.native import CHUNKS, KEPT_AS, VOTERS, SmallRows, packed
+from core.ops.scaled_rows import rounded, scaled_reference, widened
 from core.ops.stored_blocks import agrees
 
 # What attention to keys and values of a type may be off by here: float16 may be multiplied as integers of 16 bits
-MOST_OFF = {torch.float32: 1e-5, torch.float16: 5e-4, torch.bfloat16: 1e-5}
-CALLERS = ("attention", "kernel_structs", "native", "stored_blocks")
+MOST_OFF = {torch.float32: 1e-5, torch.float16: 5e-4, torch.bfloat16: 1e-5, torch.int16: 5e-4}
+CALLERS = ("attention", "kernel_structs", "native", "scaled_rows", "stored_blocks")
 
 
 def small_rows(cache: Path | None = None) -> SmallRows:
@@ -42,6 +44,23 @@ def small_rows(cache: Path | None = None) -> SmallRows:
     return kernel
 
 
+@cache
+def kernel_here() -> SmallRows | None:
+    """The kernel, if it is to be had."""
+    try:
+        return small_rows()
+    except NoKernel:
+        return None
+
+
+def scaled(x: Tensor) -> Tensor | None:
+    """Rows x [..., D] as integers with a scale, [..., D + SCALE] int16; None: a number is infinite, or nearly."""
+    kernel = kernel_here()
+    if kernel is not None and kernel.scales(x.shape[-1]):
+        return kernel.scaled(x)
+    return scaled_reference(x) if bool(torch.isfinite(x).all()) else None
+
+
 def _state(library: Path) -> str:
     """The digest of all that a check depends on: the library, the code that calls it, torch. Cost: a millisecond."""
     code = [Path(__file__), *(Path(__file__).with_name(f"{name}.py") for name in CALLERS), library]
@@ -62,13 +81,13 @@ def _check(kernel: SmallRows) -> None:
         (3, 2, 1300, 13, 64),
         (1, 2, 300, 100, 64),
     )
-    for kv_heads, group, keys, num_new, dim in cases:
+    for kv_heads, group, length, num_new, dim in cases:
         q = random(1, group * kv_heads, num_new, dim)
-        k, v = random(1, kv_heads, keys, dim), random(1, kv_heads, keys, dim)
-        for kept in KEPT_AS:
-            k, v = k.to(kept), v.to(kept)
-            twin, most = attend_reference(q, k.float(), v.float(), 0.125), MOST_OFF[kept]
-            if not torch.allclose(kernel(q, k, v, 0.125), twin, atol=most):
+        k, v = random(1, kv_heads, length, dim), random(1, kv_heads, length, dim)
+        for kept in _types(kernel, dim):
+            keys, values = rounded(k, kept), rounded(v, kept)
+            twin = attend_reference(q, widened(keys, torch.float32), widened(values, torch.float32), 0.125)
+            if not torch.allclose(kernel(q, keys, values, 0.125), twin, atol=MOST_OFF[kept]):
                 raise NoKernel("the compiled kernel gives wrong results on this processor")
     q, k, v = random(1, 2, VOTERS, 64), random(1, 1, 200, 64), random(1, 1, 200, 64)
     seen = torch.ones(VOTERS, 200).tril(200 - VOTERS).log()
@@ -83,17 +102,18 @@ def _check(kernel: SmallRows) -> None:
     brains = packed(half, kernel.panel)
     narrow = LinearSizes(brains.data_ptr(), None, 300, 21, KEPT_AS.index(torch.bfloat16))
     by_brain = kernel.product(even, narrow, brain=kernel.multiplies_brain)
-    rounded = even.bfloat16() if kernel.multiplies_brain else even
+    taken = even.bfloat16() if kernel.multiplies_brain else even
     means, asked = random(2, 70, 24), random(2, 8, 24)
     shares = (kernel.votes(asked, means, 0.3), torch.softmax(asked.double() @ means.double().mT * 0.3, -1).sum(1))
     assert by_chunk[1] is not None, "the kernel votes in chunks of this size"
-    pairs = [(by_brain, rounded.double() @ half.double().T), product, shares]
+    pairs = [(by_brain, taken.double() @ half.double().T), product, shares]
     pairs += [(by_chunk[1], by_chunk[0]), (kernel.norm(x, norm, 1e-5), exact), silu]
-    for kept in KEPT_AS:
-        blocks, found = random(9, 2, 1, 56, 64).to(kept), Partial(torch.empty_like(q), torch.empty(1, 2, VOTERS))
+    for kept in _types(kernel, 64):
+        numbers, found = random(9, 2, 1, 56, 64), Partial(torch.empty_like(q), torch.empty(1, 2, VOTERS))
         masses = Masses(torch.empty(9, 1, 2 * VOTERS, 7), torch.empty(9, 1, 2 * VOTERS))
+        blocks = rounded(numbers, kept)
         kernel.blocks(q, blocks, 0.125, found, 2.0, 1, masses)
-        keys, values = blocks.double().transpose(0, 1).reshape(2, -1, 64)
+        keys, values = widened(blocks, torch.float64).transpose(0, 1).reshape(2, -1, 64)
         scores = 2 * torch.tanh(q[0].double() @ keys.T * 0.125 / 2)
         pairs += [(found.out[0], scores.softmax(-1) @ values), (found.lse[0], scores.logsumexp(-1))]
         exact = scores.view(2 * VOTERS, 9, 7, 8).transpose(0, 1).flatten(2).softmax(-1).view(9, -1, 7, 8).sum(-1)
@@ -102,3 +122,8 @@ def _check(kernel: SmallRows) -> None:
         raise NoKernel("the compiled products compute something else on this processor")
     if not agrees(kernel):
         raise NoKernel("products with stored blocks compute something else on this processor")
+
+
+def _types(kernel: SmallRows, dim: int) -> list[torch.dtype]:
+    """The types of keys and values that it attends to, of heads of `dim` numbers."""
+    return [kept for kept in KEPT_AS if kept != torch.int16 or kernel.scales(dim)]

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from core.ops.attention import Masses, Partial, attend
 from core.ops.kernel_structs import DecoderSizes, LinearSizes, ModelSizes, ScratchPointers, Sizes
 from core.ops.openmp import OpenMP, torch_openmp
+from core.ops.scaled_rows import SCALE
 from core.ops.threads import process_threads
 
-KEPT_AS = (torch.float32, torch.float16, torch.bfloat16)  # keys and values, by their number in the kernel
+# Keys and values, by their number in the kernel; int16: `scaled_rows`
+KEPT_AS = (torch.float32, torch.float16, torch.bfloat16, torch.int16)
 # 65,536 keys in memory, one thread, matrix units / vectors ms, 1, 12 and 24 rows (Intel Xeon, 2026-11-24): bfloat16
 # 7.8, 8.7, 13.8 / ., ., .; float16 11.5, 13.1, 19.3 / 8.0, 19.7, 29.1; float32 20.9, 22.2, 28.4 / 18.0, 24.3, 35.0.
 FASTER_BY_MATRICES = (torch.float16, torch.bfloat16)
@@ -31,6 +33,7 @@ MOST_ROWS = 64  # per KV head, whose keys several threads share
 MOST_TOGETHER = 192  # rows per KV head that a thread works on at a time
 MOST_TOKENS = 32  # of a pass whose rows come out as if alone, whatever the model; a round's verification has at most 25
 MOST_DIM = 256
+SCALED_DIMS = (64, 96, 128, 256)  # of heads whose rows may be integers, as `takes` of word_attention.h
 CHUNKS, VOTERS = (8, 16, 32), 4  # keys of a chunk that gets votes; tokens whose votes are added
 # 8 uncut heads take 4 to 6% less time than in shares of 512, 0 to 3% less than in these (12 rows, 2,048 keys and more).
 KEYS_OF_A_SHARE = 1024
@@ -92,6 +95,8 @@ class SmallRows:
         loaded.small_rows_puts.restype, loaded.small_rows_puts.argtypes = ctypes.c_int64, [ctypes.c_int64]
         # Types of keys and values whose new rows `whole_pass` can write
         self.puts = frozenset(dtype for kind, dtype in enumerate(KEPT_AS) if loaded.small_rows_puts(kind))
+        self._call_scale = loaded.small_rows_scale
+        self._call_scale.restype, self._call_scale.argtypes = number, [pointers, pointers, number, number]
 
     @property
     def threads(self) -> int:
@@ -147,7 +152,20 @@ class SmallRows:
     def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
         """Whether attention to keys and values of one text goes through the kernel; other sizes and types do not."""
         known = q.dtype == torch.float32 and k.dtype == v.dtype and k.dtype in KEPT_AS and q.device.type == "cpu"
+        scaled = k.dtype == torch.int16
+        known &= k.shape[-1] == q.shape[3] + SCALE * scaled and (not scaled or self.scales(q.shape[3]))
         return known and q.shape[0] == 1 and q.shape[3] % 8 == 0 and q.shape[3] <= MOST_DIM
+
+    def scales(self, dim: int) -> bool:
+        """Whether keys and values of heads of `dim` numbers may be integers with a scale."""
+        return torch.int16 in self.puts and dim in SCALED_DIMS
+
+    def scaled(self, x: Tensor) -> Tensor | None:
+        """Rows x [..., D], float32 on CPU, as integers with a scale; None: a number is infinite, or nearly."""
+        rows = x.contiguous()
+        out = torch.empty(*x.shape[:-1], x.shape[-1] + SCALE, dtype=torch.int16)
+        fits = self._call_scale(rows.data_ptr(), out.data_ptr(), x.numel() // x.shape[-1], x.shape[-1])
+        return out if fits else None
 
     def _unit(self, kept: torch.dtype, dim: int, group: int) -> int:
         """What multiplies in attention: 0 vectors, 1 matrix units, 2 integers, where the processor has such.
@@ -208,10 +226,11 @@ class SmallRows:
             masses: of every block, in chunks of 8, 16 or 32 keys, shares float32 or bfloat16; written, contiguous.
         Memory: an eighth of a block's results for every block.
         """
-        _, _, kv_heads, size, dim = blocks.shape
+        dim = q.shape[3]
+        _, _, kv_heads, size, width = blocks.shape
         assert all(tensor.is_contiguous() for tensor in (q, blocks, *into, *(masses or ()))), "as they lie"
         rows = q.shape[1] // kv_heads * q.shape[2]
-        strides = (size * dim, dim) * 2
+        strides = (size * width, width) * 2
         chunk, brief = (size // masses.shares.shape[3], masses.shares.itemsize == 2) if masses else (0, False)
         share = -(-size // KEYS_OF_MASSES) * KEYS_OF_MASSES
         work = (share, 1, -(-rows // MOST_TOGETHER), threads, self._unit(blocks.dtype, dim, LEAST_GROUP), chunk, 0)

@@ -16,6 +16,7 @@ from core.errors import UnsupportedModel
 from core.ops.attention import Partial, add_part, causal_partial, partial
 from core.ops.backend import Backend, PartialAttend
 from core.ops.native import MOST_TOKENS
+from core.ops.scaled_rows import widened
 
 MASKED_ROWS = 512  # query rows of a long pass that share a mask and the keys of their windows
 SCORE_BYTES = 64 << 20  # scores computed at a time where no fused kernel can
@@ -78,7 +79,7 @@ def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scaling: float, asked: Asked, 
     if asked.softcap is not None or (asked.sinks is not None and not whole):
         return _explicit(q, k, v, scaling, asked, first)
     if not whole:
-        mask, k, v = _visible(asked.reach, first, end, q), k.to(q.dtype), v.to(q.dtype)
+        mask, k, v = _visible(asked.reach, first, end, q), widened(k, q.dtype), widened(v, q.dtype)
         wide = q.shape[1] != k.shape[1]
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling, enable_gqa=wide)
     if asked.sinks is None:
@@ -117,7 +118,7 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, scaling: float, asked: Asked, fir
     """One masked softmax in float32 over all scores."""
     batch, heads, num_new, dim = q.shape
     folded = (q.float() * scaling).reshape(batch, k.shape[1], -1, dim)
-    scores = (folded @ k.float().transpose(-1, -2)).view(batch, heads, num_new, -1)
+    scores = (folded @ widened(k, torch.float32).transpose(-1, -2)).view(batch, heads, num_new, -1)
     if asked.softcap is not None:
         scores = asked.softcap * torch.tanh(scores / asked.softcap)
     scores = scores.masked_fill(~_visible(asked.reach, first, first + k.shape[2], q), float("-inf"))
@@ -125,7 +126,7 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, scaling: float, asked: Asked, fir
         sinks = asked.sinks.float()[:, None, None].expand(batch, -1, num_new, 1)
         scores = torch.cat((scores, sinks), -1)
     weights = torch.softmax(scores, -1)[..., : k.shape[2]].reshape(batch, k.shape[1], -1, k.shape[2])
-    return (weights @ v.float()).view(batch, heads, num_new, -1).to(q.dtype)
+    return (weights @ widened(v, torch.float32)).view(batch, heads, num_new, -1).to(q.dtype)
 
 
 def partials_as(asked: Asked | None) -> tuple[PartialAttend, PartialAttend]:
@@ -149,10 +150,10 @@ def softcapped(q: Tensor, k: Tensor, v: Tensor, scaling: float, softcap: float, 
     """Attention with capped scores to all keys given, or causally to the last T, with its log-sum-exp."""
     batch, heads, num_new, dim = q.shape
     folded = (q.float() * scaling).reshape(batch, k.shape[1], -1, dim)
-    scores = (folded @ k.float().transpose(-1, -2)).view(batch, heads, num_new, -1)
+    scores = (folded @ widened(k, torch.float32).transpose(-1, -2)).view(batch, heads, num_new, -1)
     scores = softcap * torch.tanh(scores / softcap)
     if causal:
         scores = scores.masked_fill(~_visible(None, 0, k.shape[2], q), float("-inf"))
     lse = scores.logsumexp(-1)
     weights = (scores - lse[..., None]).exp().reshape(batch, k.shape[1], -1, k.shape[2])
-    return Partial((weights @ v.float()).view(batch, heads, num_new, -1), lse)
+    return Partial((weights @ widened(v, torch.float32)).view(batch, heads, num_new, -1), lse)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from core.ops.attention import Masses, causal_bias
 from core.ops.native import VOTERS
+from core.ops.scaled_rows import widened
 
 WIDENED_BYTES = 16 << 20  # 16-bit keys widened to float32 at a time; at least one head
 MOST_GROUPS = 8  # of tokens whose votes are added: in a longer pass groups are larger
@@ -32,7 +33,7 @@ def products(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
     together = max(1, WIDENED_BYTES // (keys[0].numel() * found.itemsize or 1))
     for first in range(0, len(keys), together):
         heads = slice(first, first + together)
-        torch.matmul(wide[heads], keys[heads].float().transpose(-1, -2), out=found[heads])
+        torch.matmul(wide[heads], widened(keys[heads], torch.float32).transpose(-1, -2), out=found[heads])
     return found
 
 
@@ -48,8 +49,8 @@ def masses_of(q: Tensor, k: Tensor, lse: Tensor, scaling: float, chunk_size: int
         q: [P * H_kv, G * R, D], the same for every part.
         k: [P, H_kv, S, D], whole chunks, and lse: [P, H, R], each part's own log-sum-exp.
     """
-    parts, heads, size, dim = k.shape
-    scores = _capped(products(q, k.reshape(parts * heads, size, dim), scaling), softcap)
+    parts, heads, size, _ = k.shape
+    scores = _capped(products(q, k.flatten(0, 1), scaling), softcap)
     shares = torch.softmax(scores, -1).view(parts, heads, -1, size // chunk_size, chunk_size)
     return Masses(shares.sum(-1, dtype=kept_as(q)), lse.reshape(parts, heads, -1))
 

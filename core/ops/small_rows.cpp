@@ -63,6 +63,16 @@ typedef float Vec4 __attribute__((vector_size(16)));
 typedef float Vec __attribute__((vector_size(32)));
 typedef float Vec16 __attribute__((vector_size(64)));
 typedef uint16_t Half;  // the bits of a float16
+struct Scaled {  // a row of such has the float32 behind its numbers that each is times: as many as `SCALE` more
+  int16_t number;
+};
+constexpr int SCALE = sizeof(float) / sizeof(Scaled);
+template <class T> constexpr int width_of(int dim) { return dim + (std::is_same_v<T, Scaled> ? SCALE : 0); }
+INLINE float scale_of(const Scaled* row, int dim) {
+  float scale;
+  std::memcpy(&scale, row + dim, sizeof scale);
+  return scale;
+}
 
 template <class V> constexpr int lanes = sizeof(V) / sizeof(float);
 template <class V> using Ints = decltype(V() < V());
@@ -535,7 +545,7 @@ template <class T, bool WORDS = false> class Task {
       for (int64_t r = tile; r < tile + width; ++r) {
 #ifdef HAS_WORDS
         if constexpr (WORDS)
-          units_[r] = words::pack_query(q + r * dim, scale, int(dim), &words_[tile * dim / 2 + r - tile], width);
+          units_[r] = words::pack_query<T>(q + r * dim, scale, int(dim), &words_[tile * dim / 2 + r - tile], width);
 #endif
         if constexpr (!WORDS)
           for (int64_t d = 0; d < dim; ++d) q_[tile * dim + d * width + r - tile] = q[r * dim + d] * scale;
@@ -642,7 +652,7 @@ template <class T, bool WORDS> void Task<T, WORDS>::attend(int64_t start, int64_
     for (int at = 0; start < end; start += BLOCK, ++at) {
       const int num = int(std::min<int64_t>(BLOCK, end - start));
       const int next = int(std::min<int64_t>(BLOCK, end - start - num));
-      Ahead<T> ahead(keys_.from(start + num), next, dim, steps);
+      Ahead<T> ahead(keys_.from(start + num), next, width_of<T>(dim), steps);
       compute(keys_.from(start), num, at, ahead);
     }
   };
@@ -857,15 +867,27 @@ template <class Task> struct As {
   typedef Task type;
 };
 template <class T, class Call> void with_task(const Sizes& s, const Call& call) {
-#ifdef HAS_MATRICES
-  if (s.unit == 1) return call(As<amx::Task<T>>());
-#endif
 #ifdef HAS_WORDS
+  if constexpr (std::is_same_v<T, Scaled>) return call(As<Task<T, true>>());
   if constexpr (std::is_same_v<T, Half>)
     if (s.unit == 2 && words::takes(s.dim)) return call(As<Task<T, true>>());
 #endif
-  call(As<Task<T>>());
+  if constexpr (!std::is_same_v<T, Scaled>) {
+#ifdef HAS_MATRICES
+    if (s.unit == 1) return call(As<amx::Task<T>>());
+#endif
+    call(As<Task<T>>());
+  }
 }
+
+// Calls with a number of the type of keys and values of a `kind`.
+template <class Call> auto with_kind(int64_t kind, const Call& call) {
+#ifdef HAS_WORDS
+  if (kind == 3) return call(Scaled());
+#endif
+  return kind == 1 ? call(Half()) : kind == 2 ? call(Brain()) : call(0.0f);
+}
+template <class T> const T* as(const void* rows, T) { return static_cast<const T*>(rows); }
 
 template <class T>
 void attention(const Sizes& s, const float* q, const T* k, const T* v, float* out, float* votes) {
@@ -880,19 +902,14 @@ void attention_from(const Sizes& s, const float* q, const T* k, const T* v, floa
 }  // namespace
 
 // q: [kv_heads, rows, dim] contiguous, rows = group * num_new with the new tokens fastest; k, v: [kv_heads, total, dim]
-// with strides in numbers, of a `kind`: 0 float32, 1 float16, 2 bfloat16; out: [kv_heads, rows, dim]. dim a multiple of
+// with strides in numbers, of a `kind`: 0 float32, 1 float16, 2 bfloat16, 3 Scaled; out: [kv_heads, rows, dim]. dim a multiple of
 // 8 up to 256.
 // `share`: keys of a share, a multiple of 64. The work of a head is cut into `pieces` of its keys (then rows <= 192), or
 // into `groups` of its rows, each of at most 192; no result depends on either. If `chunk` is not 0 (8, 16 or 32, and one
 // group): votes [kv_heads, quartets of new tokens, columns], the attention of four tokens' rows to each chunk of keys.
 EXPORT void small_rows_attention(const float* q, const void* k, const void* v, float* out, float* votes,
                                      const Sizes* sizes, int64_t kind) {
-  if (kind == 1)
-    attention(*sizes, q, static_cast<const Half*>(k), static_cast<const Half*>(v), out, votes);
-  else if (kind == 2)
-    attention(*sizes, q, static_cast<const Brain*>(k), static_cast<const Brain*>(v), out, votes);
-  else
-    attention(*sizes, q, static_cast<const float*>(k), static_cast<const float*>(v), out, votes);
+  with_kind(kind, [&](auto number) { attention(*sizes, q, as(k, number), as(v, number), out, votes); });
 }
 
 // Whether this processor has matrix units, and the system lets the process use them.
@@ -910,12 +927,7 @@ EXPORT int64_t small_rows_has_matrices() {
 EXPORT void small_rows_attention_from(const float* q, const void* k, const void* v, float* out, const Sizes* sizes,
                                           int64_t kind, int64_t from, const float* before, float* after) {
   const Unfinished un = {from, before, after};
-  if (kind == 1)
-    attention_from(*sizes, q, static_cast<const Half*>(k), static_cast<const Half*>(v), out, un);
-  else if (kind == 2)
-    attention_from(*sizes, q, static_cast<const Brain*>(k), static_cast<const Brain*>(v), out, un);
-  else
-    attention_from(*sizes, q, static_cast<const float*>(k), static_cast<const float*>(v), out, un);
+  with_kind(kind, [&](auto number) { attention_from(*sizes, q, as(k, number), as(v, number), out, un); });
 }
 
 namespace {
@@ -948,6 +960,21 @@ INLINE bool put(const float* from, Brain* to, int64_t num) {
   }
   return most != INFINITE;
 }
+
+#ifdef HAS_WORDS
+// A whole row, so that its longest possible number is as long as it.
+INLINE bool put(const float* from, Scaled* to, int64_t dim) {
+  Wide squares = {};
+  for (int64_t d = 0; d < dim; d += WIDE) squares += load<Wide>(from + d) * load<Wide>(from + d);
+  const float length = std::sqrt(sum_of(squares)), by = length > 0 ? words::FULL / length : 0.0f;
+  for (int64_t d = 0; d < dim; d += WIDE)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + d),
+                        _mm512_cvtepi32_epi16(_mm512_cvtps_epi32((__m512)(load<Wide>(from + d) * by))));
+  const float scale = length / words::FULL;
+  std::memcpy(to + dim, &scale, sizeof scale);
+  return std::isfinite(length);
+}
+#endif
 
 constexpr int64_t BLOCKS_OF_A_TASK = 8;
 
@@ -1032,12 +1059,7 @@ void blocks(const Sizes& s, const float* q, const T* from, int64_t num, float* o
 EXPORT void small_rows_blocks(const float* q, const void* from, int64_t num, float* out, float* lse,
                                   const Sizes* sizes, int64_t kind, void* to, float* lses, int64_t as_brains) {
   const Shares shares = {to, as_brains != 0, lses};
-  if (kind == 1)
-    blocks(*sizes, q, static_cast<const Half*>(from), num, out, lse, shares);
-  else if (kind == 2)
-    blocks(*sizes, q, static_cast<const Brain*>(from), num, out, lse, shares);
-  else
-    blocks(*sizes, q, static_cast<const float*>(from), num, out, lse, shares);
+  with_kind(kind, [&](auto number) { blocks(*sizes, q, as(from, number), num, out, lse, shares); });
 }
 
 namespace {
@@ -1562,11 +1584,25 @@ template <class T> bool put_behind(const Sizes& z, const float* from, T* rows, i
 
 // Whether new rows of a `kind` of keys and values can be written here.
 EXPORT int64_t small_rows_puts(int64_t kind) {
-#ifdef __F16C__
-  return kind >= 0;
-#else
-  return kind != 1;
+#if !defined(__F16C__)
+  if (kind == 1) return 0;
 #endif
+#ifdef HAS_WORDS
+  if (kind == 3) return 1;
+#endif
+  return kind < 3;
+}
+
+// Rows [num, dim] as integers with a scale, [num, dim + SCALE]; dim as `words::takes`. Returns 0 if a number is infinite.
+EXPORT int64_t small_rows_scale(const float* from, int16_t* to, int64_t num, int64_t dim) {
+  bool fits = true;
+#ifdef HAS_WORDS
+  for (int64_t i = 0; i < num; ++i)
+    fits &= put(from + i * dim, reinterpret_cast<Scaled*>(to) + i * width_of<Scaled>(int(dim)), dim);
+#else
+  (void)from, (void)to, (void)num, (void)dim;  // small_rows_puts says no
+#endif
+  return fits;
 }
 
 struct Model {
@@ -1589,16 +1625,11 @@ EXPORT int64_t small_rows_pass(const Model* model, const Scratch* s, const Sizes
   bool fits = true;
   for (int64_t n = 0; n < model->num_layers; ++n) {
     small_rows_between(done, model->layers[n], s, attended, cos, sin, q, new_k, new_v, rows, z->threads);
-    const auto write = [&](auto* keys, auto* values) {
-      fits &= put_behind(*z, new_k, keys, z->k_head, z->k_row);
-      fits &= put_behind(*z, new_v, values, z->v_head, z->v_row);
-    };
-    if (kind == 1)
-      write(static_cast<Half*>(k[n]), static_cast<Half*>(v[n]));
-    else if (kind == 2)
-      write(static_cast<Brain*>(k[n]), static_cast<Brain*>(v[n]));
-    else
-      write(static_cast<float*>(k[n]), static_cast<float*>(v[n]));
+    with_kind(kind, [&](auto number) {
+      typedef decltype(number)* Kept;
+      fits &= put_behind(*z, new_k, static_cast<Kept>(k[n]), z->k_head, z->k_row);
+      fits &= put_behind(*z, new_v, static_cast<Kept>(v[n]), z->v_head, z->v_row);
+    });
     small_rows_attention(q, k[n], v[n], attended, nullptr, z, kind);
     done = model->layers[n];
   }

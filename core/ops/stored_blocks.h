@@ -115,7 +115,7 @@ typedef Format<8, 1, false, 1, 128> Q8_0;
 typedef Format<4, 8, true, 1, 0> Q4_K;
 typedef Format<5, 8, true, 1, 0> Q5_K;
 typedef Format<6, 8, false, 2, 32> Q6_K;
-constexpr int FIRST_KIND = 3, KINDS = 8;  // behind those of 32 and 16 bits
+constexpr int FIRST_KIND = 4, KINDS = 8;  // behind those of keys and values
 
 // Calls with the format of a kind.
 template <class Call> INLINE auto with_format(int64_t kind, const Call& call) {

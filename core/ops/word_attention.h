@@ -1,5 +1,5 @@
-// Attention to float16 keys and values by products of 16-bit integers (AVX-512 VNNI): part of small_rows.cpp, which
-// includes it.
+// Attention by products of 16-bit integers (AVX-512 VNNI), to keys and values kept as such (Scaled) or in float16: part of
+// small_rows.cpp, which includes it.
 //
 // An instruction multiplies 32 pairs of 16-bit integers and adds them two by two in 32 bits: twice the products of a
 // float32 instruction. Queries and keys become integers whose length (L2) is at most FULL, so that no sum of products
@@ -15,7 +15,9 @@ namespace words {
 typedef int32_t Word;  // two 16-bit integers that are multiplied with the same two of another vector
 typedef Word Words __attribute__((vector_size(64)));
 constexpr float FULL = 32760;  // a little less than 16 bits hold
-constexpr int PAIRED = 2 * WIDE;  // numbers of a vector of words: number i and number i + WIDE are a word
+constexpr int PAIRED = 2 * WIDE;  // numbers of a vector of words
+// Numbers i and i + APART of a vector are a word of a key, as they come out of memory: beside each other, or a vector of float32 apart.
+template <class T> constexpr int APART = std::is_same_v<T, Scaled> ? 1 : WIDE;
 
 // What the words of one block are made of.
 struct Block {
@@ -38,14 +40,14 @@ INLINE Words add_products(Words sums, Words x, Word pair) {
   return (Words)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)x, _mm512_set1_epi32(pair));
 }
 
-// A query of [dim] becomes words, `step` apart. Returns their unit.
-inline float pack_query(const float* q, float scale, int dim, Word* to, int64_t step) {
+// A query of [dim] becomes words as those of keys of a type, `step` apart. Returns their unit.
+template <class T> float pack_query(const float* q, float scale, int dim, Word* to, int64_t step) {
   float squares = 0, most = 0;
   for (int d = 0; d < dim; ++d) squares += q[d] * q[d], most = std::max(most, std::fabs(q[d]));
   const float length = std::max(std::sqrt(squares) / 2, most), by = length > 0 ? FULL / length : 0.0f;
   for (int d = 0; d < dim / 2; ++d, to += step) {
-    const float* x = q + d / WIDE * PAIRED + d % WIDE;
-    *to = Word(uint32_t(uint16_t(std::lrint(x[0] * by))) | uint32_t(std::lrint(x[WIDE] * by)) << 16);
+    const float* x = q + d / WIDE * PAIRED + d % WIDE * (APART<T> == 1 ? 2 : 1);
+    *to = Word(uint32_t(uint16_t(std::lrint(x[0] * by))) | uint32_t(std::lrint(x[APART<T>] * by)) << 16);
   }
   return length * scale / FULL;
 }
@@ -117,6 +119,43 @@ UNROLL(16)
   for (int j = 0; j < BLOCK; j += WIDE) {
     store(to.key_units + j, all<Wide>(1.0f) / load<Wide>(to.key_units + j));
     store(to.value_units + j, all<Wide>(1.0f) / load<Wide>(to.value_units + j));
+  }
+}
+
+// Words as they are kept: sixteen keys are turned over, two values interleaved.
+inline void pack(const Rows<Scaled>& from, int num, int dim, Block& to, Ahead<Scaled>& ahead) {
+  static const Scaled zeros[width_of<Scaled>(MAX_DIM)] = {};
+  for (int j = 0; j < BLOCK; j += WIDE) {
+    const Scaled* keys[WIDE];
+    for (int i = 0; i < WIDE; ++i) {
+      keys[i] = j + i < num ? from.k + (j + i) * from.k_stride : zeros;
+      to.key_units[j + i] = scale_of(keys[i], dim);
+    }
+    for (int n = 0; n < dim / PAIRED; ++n) {
+      Wide square[WIDE];
+UNROLL(16)
+      for (int i = 0; i < WIDE; ++i) {
+        if (i % 4 == 0) ahead.step();
+        std::memcpy(&square[i], keys[i] + n * PAIRED, sizeof square[i]);
+      }
+      turn_square(square);
+UNROLL(16)
+      for (int i = 0; i < WIDE; ++i) std::memcpy(to.keys + (n * WIDE + i) * BLOCK + j, &square[i], sizeof square[i]);
+    }
+  }
+  const Words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const __m512i first = (__m512i)(lane * 0x10001 + (32 << 16)), second = (__m512i)(lane * 0x10001 + (48 << 16 | 16));
+  for (int j = 0; j < BLOCK / 2; ++j) {
+    const int at = j / WIDE * PAIRED + j % WIDE, other = at + WIDE;
+    const Scaled *low = at < num ? from.v + at * from.v_stride : zeros;
+    const Scaled *high = other < num ? from.v + other * from.v_stride : zeros;
+    to.value_units[at] = scale_of(low, dim), to.value_units[other] = scale_of(high, dim);
+    for (int d = 0; d < dim; d += PAIRED) {
+      ahead.step();
+      const __m512i a = _mm512_loadu_si512(low + d), b = _mm512_loadu_si512(high + d);
+      _mm512_store_si512(to.values + j * dim + d, _mm512_permutex2var_epi16(a, first, b));
+      _mm512_store_si512(to.values + j * dim + d + WIDE, _mm512_permutex2var_epi16(a, second, b));
+    }
   }
 }
 

@@ -10,6 +10,7 @@ from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig
 from core.errors import NotEnoughMemory, NotPossibleHere
 from core.models.loader import ModelDims
 from core.models.quantised import FORMATS
+from core.ops.native import SCALED_DIMS
 from core.planning.hardware import Machine
 
 # Attention of T rows to a cached token takes 4 T H D operations, bringing it from the host 4 H_kv D bytes: equally long
@@ -90,15 +91,14 @@ LEAST_NARROW = 8192  # tokens of context: below, keys and values are few, and 32
 
 
 def choose_kv(
-    config: EngineConfig, target: ModelDims, device: str, dtype: torch.dtype, *, compiles: bool
+    config: EngineConfig, target: ModelDims, device: str, dtype: torch.dtype, machine: Machine
 ) -> Choice[torch.dtype | None]:
     """The type that the target's keys and values are kept in; None: the type of computation.
 
-    Float16 on a processor: half the memory, and half of what plain decoding reads; loading checks that they fit
-    (`core.models.trial.kv_type`). Only on request where the context is short or there is no compiled kernel.
+    16 bits on a processor: half the memory, and half of what plain decoding reads; loading checks what they cost
+    (`core.models.trial.kv_type`). Integers with a scale (`core.ops.scaled_rows`) where the processor multiplies those
+    fastest, else float16. Only on request where the context is short or there is no compiled kernel.
 
-    Args:
-        compiles: whether the compiled kernel can be had.
     Raises:
         InvalidSetting: 32 bits where computation has 16.
     """
@@ -112,17 +112,24 @@ def choose_kv(
         return KV_AS_COMPUTED
     if config.kv_bits == width:
         return Choice(None, "asked for")
-    if config.kv_bits is None and (why := _why_wide(config, target, compiles=compiles)):
+    if config.kv_bits is None and (why := _why_wide(config, target, machine)):
         return Choice(None, why)
     asked = "asked for; " if config.kv_bits is not None else ""
-    return Choice(torch.float16, f"{asked}half the memory; tried when the weights are loaded")
+    because = f"{asked}half the memory; tried when the weights are loaded"
+    return Choice(torch.int16 if _multiplies_integers(config, target, machine) else torch.float16, because)
 
 
-def _why_wide(config: EngineConfig, target: ModelDims, *, compiles: bool) -> str:
+def _multiplies_integers(config: EngineConfig, target: ModelDims, machine: Machine) -> bool:
+    """Whether the compiled kernel attends to integers faster than to float16."""
+    can = machine.compiles and config.attention != "torch" and {"AVX-512", "VNNI"} <= {*machine.abilities}
+    return can and "AMX" not in machine.abilities and target.plain and target.head_dim in SCALED_DIMS
+
+
+def _why_wide(config: EngineConfig, target: ModelDims, machine: Machine) -> str:
     """Why keys and values stay as they are computed on a processor; "" where 16 bits are better."""
     if min(config.context or target.max_context, target.max_context) < LEAST_NARROW:
         return f"in a context of under {LEAST_NARROW:,} tokens they are few, and 16 bits would save little"
-    if not compiles or config.attention == "torch":
+    if not machine.compiles or config.attention == "torch":
         return "without the compiled kernel 16 bits would cost time"
     if not target.plain:
         return "of models with windows or soft caps 16 bits would cost time"

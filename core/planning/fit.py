@@ -126,7 +126,7 @@ class Basis:
         """
         device = choose_device(config, machine)
         dtype = choose_dtype(device.value, target)
-        kv = choose_kv(config, target, device.value, dtype.value, compiles=machine.compiles)
+        kv = choose_kv(config, target, device.value, dtype.value, machine)
         return cls(
             target=replace(target, kv_dtype=kv.value),
             draft=draft,

@@ -22,6 +22,7 @@ from core.ops.kernel_build import NoKernel
 from core.ops.kernel_structs import LinearSizes
 from core.ops.link import LINK_BYTES, link_rate
 from core.ops.native import KEPT_AS, SmallRows
+from core.ops.scaled_rows import scaled_reference
 from core.ops.transfer import HostRows
 from core.planning.choices import Choice
 from core.planning.devices import Bandwidths, RowCosts
@@ -70,9 +71,11 @@ class Processor:
             kernel: SmallRows | None = small_rows()
         except NoKernel:
             kernel = None
-        heads, dim, kv_type = PROBED_KV_HEADS, PROBED_DIM, torch.float32 if kernel is None else torch.float16
-        self._number_bytes = kv_type.itemsize
-        k, v = torch.full((2, 1, heads, PROBED_NUMBERS // (2 * heads * dim), dim), 0.01, dtype=kv_type)
+        heads, dim = PROBED_KV_HEADS, PROBED_DIM
+        numbers = torch.full((2, 1, heads, PROBED_NUMBERS // (2 * heads * dim), dim), 0.01)
+        if kernel is not None:
+            numbers = scaled_reference(numbers) if kernel.scales(dim) else numbers.half()
+        self._number_bytes, (k, v) = numbers.itemsize, numbers
         if kernel is None:
             weights = torch.full((PROBED_BYTES // 4 // PROBED_WIDTH, PROBED_WIDTH), 0.01)
             product, attention = partial(functional.linear, weight=weights), cast(Any, attend)

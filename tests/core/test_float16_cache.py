@@ -24,12 +24,15 @@ from core.ops.backend import STOCK, Backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.native import SmallRows
+from core.ops.scaled_rows import widened
 from core.planning.choices import choose_kv
+from core.planning.hardware import Machine
 from tests.core.kv_store.test_engine_store import BOOK, fetch, keep
 from tests.core.kv_store.test_engine_store import answer as answer_of_a_book
 from tests.core.toys import last_event, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 
 CPU, HALF = torch.device("cpu"), torch.float16
+HERE = Machine("cpu", 2, 32 << 30, 26 << 30, (), compiles=True)
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 
 
@@ -74,11 +77,14 @@ def test_the_rows_are_those_of_float32_rounded_once() -> None:
     assert all(torch.equal(*pair) for pair in zip(narrow.full_cache.rows(0, 0, 499), (k, v), strict=True))
 
 
+@pytest.mark.parametrize("kept", [HALF, torch.int16], ids=str)
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral"])
-def test_a_pass_of_many_rows_has_the_logits_of_passes_of_one(kind: str, backend: Backend) -> None:
-    """To the last bit through the kernel; with stock operations nearly."""
-    tiny = loaded(tiny_config(kind, heads=6, kv_heads=3), 5)
-    dims = replace(tiny.dims, kv_dtype=HALF)
+def test_a_pass_of_many_rows_has_the_logits_of_passes_of_one(kind: str, kept: torch.dtype, backend: Backend) -> None:
+    """To the last bit through the kernel, where it attends; with stock operations nearly."""
+    config = tiny_config(kind, heads=6, kv_heads=3)
+    config.head_dim = 64 if kept == torch.int16 else config.head_dim
+    tiny = loaded(config, 5)
+    dims = replace(tiny.dims, kv_dtype=kept)
     model = prepared(tiny.module, dims, torch.float32, CPU, backend)
     judge = CachedModel("full", model.module, FullCache(model.shape, 1100, 8, backend=backend), CPU)
     tokens = Context(random_prompt(1060))
@@ -88,10 +94,33 @@ def test_a_pass_of_many_rows_has_the_logits_of_passes_of_one(kind: str, backend:
     for rows in (2, 7, 13, 25):
         judge.cache.truncate(1020)
         together = judge.feed(tokens, range(1020, 1020 + rows), rows)
-        if backend is STOCK:
+        if backend.kernel is None or (kept == torch.int16 and not backend.kernel.scales(64)):
             assert torch.allclose(together, alone[:rows], atol=1e-3)
         else:
             assert torch.equal(together, alone[:rows])
+
+
+def test_integers_have_the_rows_of_float32_rounded_once_and_are_saved_and_put_back_as_they_are() -> None:
+    config = tiny_config(heads=6, kv_heads=3)
+    config.head_dim = 64
+    tiny = loaded(config, 5)
+    shape = replace(tiny.dims, kv_dtype=torch.int16).shape(torch.float32, CPU)
+    cache, again, k = FullCache(shape, 200, 8), FullCache(shape, 200, 8), torch.randn(1, 3, 100, 64)
+    cache.begin(0, 100)
+    for layer in range(2):
+        cache.stage(layer, k, 2 * k)
+    cache.commit(100)
+    found = cache.rows(0, 0, 100)
+    assert found[0].dtype == torch.int16 and cache.nbytes == 100 * shape.bytes_per_token
+    assert torch.allclose(widened(found[1], torch.float32), 2 * k[0], atol=2e-3)
+    assert not torch.equal(widened(found[1], torch.float32), 2 * k[0]), "rounding is seen"
+    again.begin(0, 100)
+    for layer in range(2):
+        again.stage(layer, *(rows[None] for rows in cache.rows(layer, 0, 100)))
+    again.commit(100)
+    assert all(torch.equal(*pair) for pair in zip(found, again.rows(0, 0, 100), strict=True))
+    assert torch.equal(again.landmarks(1, 12), cache.landmarks(1, 12))
+    assert torch.allclose(cache.landmarks(1, 12)[:, 0], k[0, :, :8].mean(1), atol=2e-3)
 
 
 def test_layers_in_host_memory_hold_the_same_rows(backend: Backend) -> None:
@@ -115,9 +144,9 @@ def test_a_book_is_kept_and_opened_in_float16_and_never_taken_for_one_in_float32
 
 def test_what_cannot_be_kept_is_refused() -> None:
     target = loaded(tiny_config(), 3).dims
-    assert choose_kv(EngineConfig(kv_bits=16), target, "cuda", HALF, compiles=True).value is None, "computed in already"
+    assert choose_kv(EngineConfig(kv_bits=16), target, "cuda", HALF, HERE).value is None, "computed in already"
     with pytest.raises(InvalidSetting, match="32 bits are not kept"):
-        choose_kv(EngineConfig(kv_bits=32), target, "cuda", HALF, compiles=True)
+        choose_kv(EngineConfig(kv_bits=32), target, "cuda", HALF, HERE)
     for settings in ({"kv_bits": 8}, {"kv_bits": 16, "num_gpus": 2}):
         with pytest.raises(InvalidSetting):
             EngineConfig(**settings)  # type: ignore[arg-type]
@@ -127,9 +156,12 @@ def test_what_cannot_be_kept_is_refused() -> None:
 def test_a_processor_keeps_float16_where_its_kernel_widens_it_whatever_the_file_has(stored: torch.dtype) -> None:
     target = replace(loaded(tiny_config(), 3).dims, disk_dtype=stored, max_context=131_072)
 
-    def kept(target: ModelDims = target, *, compiles: bool = True, **settings: int) -> torch.dtype | None:
+    def kept(
+        target: ModelDims = target, *, compiles: bool = True, abilities: tuple[str, ...] = (), **settings: int
+    ) -> torch.dtype | None:
         config = EngineConfig(**settings)  # type: ignore[arg-type]
-        return choose_kv(config, target, "cpu", torch.float32, compiles=compiles).value
+        machine = replace(HERE, compiles=compiles, abilities=abilities)
+        return choose_kv(config, target, "cpu", torch.float32, machine).value
 
     assert kept() == kept(kv_bits=16) == HALF
     assert kept(kv_bits=32) is None, "asked for"
@@ -137,9 +169,12 @@ def test_a_processor_keeps_float16_where_its_kernel_widens_it_whatever_the_file_
     assert kept(compiles=False, kv_bits=16) == HALF, "but that was asked for"
     assert kept(replace(target, plain=False)) is None, "windows and soft caps are not the kernel's"
     assert kept(num_gpus=2) is None
+    vnni, wide = ("AVX-512", "VNNI"), replace(target, head_dim=64)
+    assert kept(wide, abilities=vnni) == torch.int16, "which the kernel multiplies fastest"
+    assert kept(abilities=vnni) == kept(wide, abilities=(*vnni, "AMX")) == kept(wide, abilities=("AVX2",)) == HALF
     assert kept(context=8191) is None and kept(replace(target, max_context=4096)) is None, "few rows cost little"
     assert kept(context=8192) == kept(context=4096, kv_bits=16) == HALF
-    assert choose_kv(EngineConfig(), target, "cuda", HALF, compiles=True).value is None
+    assert choose_kv(EngineConfig(), target, "cuda", HALF, HERE).value is None
 
 
 def test_numbers_too_large_for_16_bits_are_told_and_never_become_infinite() -> None:
@@ -173,7 +208,8 @@ def test_keys_that_float16_does_not_hold_are_kept_in_32_bits_and_nothing_is_refu
     kernel_or_skip()
     context = 8192
     usual, large = with_keys_of(3.0, context), with_keys_of(1e5, context)
-    assert usual.engine.plan.kv.value == HALF and "float16 costs" in usual.engine.plan.kv.because
+    kept = usual.engine.plan.kv
+    assert kept.value in (HALF, torch.int16) and "costs" in kept.because
     plan = large.engine.plan
     assert plan.kv.value is None and large.engine.full_cache.shape.narrow is None
     assert "float16 holds 65,504" in plan.kv.because and "bfloat16 would cost" in plan.kv.because

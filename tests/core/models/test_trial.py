@@ -297,14 +297,14 @@ def test_no_key_or_value_is_beyond_what_the_weights_say(name: str) -> None:
 
 def test_float16_is_for_keys_that_fit_and_for_these_only() -> None:
     model = model_named("llama")
-    kept = trial.kv_type(model, try_out(model, "toy", torch.float32), asked=False)
+    kept = trial.kv_type(model, try_out(model, "toy", torch.float32), planned=torch.float16, asked=False)
     assert kept.dtype == torch.float16 and "of any text are below" in kept.because
     assert "half the memory" in kept.because
 
     for layer in cast(Any, model.module).model.layers:  # large values, which bfloat16 rounds as it does small ones
         for part, factor in (("v_proj", 1e5), ("o_proj", 1e-5), ("q_proj", 0.02)):
             getattr(layer.self_attn, part).weight.data *= factor
-    kept = trial.kv_type(model, try_out(model, "toy", torch.float32), asked=False)
+    kept = trial.kv_type(model, try_out(model, "toy", torch.float32), planned=torch.float16, asked=False)
     assert kept.dtype == torch.bfloat16 and "float16 holds 65,504" in kept.because and "nats" in kept.because
 
 
@@ -318,19 +318,19 @@ def test_without_a_bound_that_helps_the_trial_counts_with_room_for_other_texts(
     monkeypatch.setattr(trial, "_bound", lambda _: bound)
     kinds = {}
     for largest in (65_504 / trial.SAFE - 1, 65_504 / trial.SAFE + 1):
-        kinds[largest] = trial.kv_type(model, tried._replace(largest=largest), asked=True)
+        kinds[largest] = trial.kv_type(model, tried._replace(largest=largest), planned=torch.float16, asked=True)
     assert [kept.dtype for kept in kinds.values()] == [torch.float16, torch.bfloat16]
     assert all("as large as a trial's" in kept.because for kept in kinds.values())
-    assert trial.kv_type(model, None, asked=False).dtype == torch.float16
+    assert trial.kv_type(model, None, planned=torch.float16, asked=False).dtype == torch.float16
 
 
 def test_rounding_that_costs_too_much_leaves_32_bits_unless_asked_for(monkeypatch: Patch) -> None:
     model = model_named("llama")
     tried = try_out(model, "toy", torch.float32)
     monkeypatch.setattr(trial, "MOST_LOSS", 0.0)
-    kept = trial.kv_type(model, tried, asked=False)
+    kept = trial.kv_type(model, tried, planned=torch.float16, asked=False)
     assert kept.dtype is None and "float16 would cost" in kept.because and "bfloat16 would cost" in kept.because
-    assert trial.kv_type(model, tried, asked=True).dtype == torch.float16
+    assert trial.kv_type(model, tried, planned=torch.float16, asked=True).dtype == torch.float16
 
 
 def test_modules_of_programs_are_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:

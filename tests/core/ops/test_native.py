@@ -21,7 +21,8 @@ from core.ops.attention import attend, attend_reference
 from core.ops.backend import STOCK, Attend, Backend, choose_backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel, can_compile
-from core.ops.native import KEPT_AS, SmallRows
+from core.ops.native import KEPT_AS, SCALED_DIMS, SmallRows
+from core.ops.scaled_rows import FULL, SCALE, rounded, scaled_reference, widened
 from core.ops.threads import Threads
 from tests.core.toys import loaded, random_prompt, tiny_config
 
@@ -60,7 +61,7 @@ def tensors(heads: int, kv_heads: int, cached: int, new: int, dim: int) -> tuple
 
 def tolerance(dim: int, kept: torch.dtype = torch.float32) -> float:
     """Scores here reach 40, each a sum of `dim` products in float32, or of integers in place of float16."""
-    return 3e-5 * dim if kept is torch.float16 else 1.5e-5 * max(1.0, dim / 128)
+    return 3e-5 * dim if kept in (torch.float16, torch.int16) else 1.5e-5 * max(1.0, dim / 128)
 
 
 @pytest.fixture(params=["vectors", "matrix units"])
@@ -80,8 +81,8 @@ def test_the_kernel_equals_its_slow_twin(
     kernel: SmallRows, shape: tuple[int, int, int, int, int], kept: torch.dtype
 ) -> None:
     q, k, v = tensors(*shape)
-    k, v = k.to(kept), v.to(kept)
-    expected = attend_reference(q, k.float(), v.float(), 0.3)
+    k, v = rounded(k, kept), rounded(v, kept)
+    expected = attend_reference(q, widened(k, torch.float32), widened(v, torch.float32), 0.3)
     assert torch.allclose(kernel(q, k, v, 0.3), expected, atol=tolerance(shape[-1], kept))
 
 
@@ -93,7 +94,8 @@ def test_few_rows_have_as_many_sums_at_a_time_as_their_dimensions_allow(
     monkeypatch.setattr(kernel, "by_matrices", frozenset())
     for new in (1, 2, 3, 4, 5):
         q, k, v = tensors(2, 2, 200 - new, new, dim)
-        expected = attend_reference(q, (k := k.to(kept)).float(), (v := v.to(kept)).float(), 0.3)
+        k, v = rounded(k, kept), rounded(v, kept)
+        expected = attend_reference(q, widened(k, torch.float32), widened(v, torch.float32), 0.3)
         assert torch.allclose(kernel(q, k, v, 0.3), expected, atol=tolerance(dim, kept)), new
 
 
@@ -121,17 +123,47 @@ def test_integers_lose_less_than_keeping_keys_and_values_in_float16_did(
 
     kept = loss(k, v, attend_reference(q.double(), k.half().double(), v.half().double(), scaling))
     assert loss(k.half(), v.half(), kernel(q, k.half(), v.half(), scaling)) < kept
+    if kernel.scales(dim):
+        assert loss(k, v, kernel(q, kernel.scaled(k), kernel.scaled(v), scaling)) < 1.5 * kept, "about as little"
     fewer = (k / 2**4).round() * 2**4 if bias else k.bfloat16()
     assert loss(k, v, kernel(q, fewer.half(), v.half(), scaling)) > kept, "the control"
 
 
-@pytest.fixture(params=[("vectors", torch.float32), ("vectors", torch.float16), ("vectors", torch.bfloat16),
-                        ("matrix units", torch.float16), ("matrix units", torch.bfloat16)], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dim", SCALED_DIMS)
+def test_rows_become_integers_as_their_slow_twin_says(kernel: SmallRows, dim: int) -> None:
+    """Up to the last place of a length; rows of zeros, of tiny and of huge numbers, and what is infinite."""
+    if not kernel.scales(dim):
+        pytest.skip("this processor does not multiply integers")
+    x = torch.randn(2, 50, dim) * torch.logspace(-14, 17, 50)[:, None]
+    x[0, 3] = 0
+    found = kernel.scaled(x)
+    assert found is not None and found.shape == (2, 50, dim + SCALE) and not found[0, 3].any()
+    assert (found[..., :dim].int() - scaled_reference(x)[..., :dim].int()).abs().max() <= 1
+    step = x.norm(dim=-1, keepdim=True) / FULL
+    assert bool(((widened(found, torch.float32) - x).abs() <= 0.501 * step).all())
+    assert not bool(((widened(found, torch.float32) - x).abs() <= 0.4 * step).all()), "the control"
+    x[1, 7, 5] = torch.inf
+    assert kernel.scaled(x) is None
+
+
+@pytest.fixture(
+    params=[
+        ("vectors", torch.float32),
+        ("vectors", torch.float16),
+        ("vectors", torch.bfloat16),
+        ("integers", torch.int16),
+        ("matrix units", torch.float16),
+        ("matrix units", torch.bfloat16),
+    ],
+    ids=str,
+)
 def kept(request: pytest.FixtureRequest, kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
     """The type of keys and values; what computes attention follows from it."""
     name, dtype = request.param
     if name == "matrix units" and not kernel.has_matrices:
         pytest.skip("this processor has no matrix units")
+    if name == "integers" and not kernel.scales(64):
+        pytest.skip("this processor does not multiply integers")
     monkeypatch.setattr(kernel, "by_matrices", frozenset((dtype,) if name == "matrix units" else ()))
     assert isinstance(dtype, torch.dtype)
     return dtype
@@ -154,8 +186,9 @@ def rows_that_differ(
 ) -> int:
     """Rows of one pass that differ in any bit from the same query alone, behind the keys before it."""
     _, _, cached, new, _ = shape
+    shape = (*shape[:4], 64) if kept == torch.int16 else shape  # heads of other sizes are no integers
     q, k, v = tensors(*shape)
-    k, v = k.to(kept), v.to(kept)
+    k, v = rounded(k, kept), rounded(v, kept)
     alone = []
     for row in range(new):
         threads(1 + row % most_threads)
@@ -218,9 +251,11 @@ def test_more_rows_than_the_kernel_takes_at_once_come_out_as_alone(
     shape = (group, 1, 1200, new, 64)
     assert rows_that_differ(kernel, shape, threads, 2, kept) == 0
     q, k, v = tensors(*shape)
-    k, v = k.to(kept), v.to(kept)
+    k, v = rounded(k, kept), rounded(v, kept)
     assert torch.allclose(
-        kernel(q, k, v, 0.3), attend_reference(q, k.float(), v.float(), 0.3), atol=tolerance(64, kept)
+        kernel(q, k, v, 0.3),
+        attend_reference(q, widened(k, torch.float32), widened(v, torch.float32), 0.3),
+        atol=tolerance(64, kept),
     )
 
 
@@ -238,14 +273,16 @@ def test_rows_that_begin_together_and_end_apart_come_out_bit_for_bit(
     kernel: SmallRows, threads: Callable[[int], None], heads: int, kv_heads: int, dim: int, kept: torch.dtype
 ) -> None:
     """Conversations about one text: its keys are read once for the rows of all, and each goes on with its own."""
+    if kept == torch.int16 and not kernel.scales(dim):
+        pytest.skip("heads of other sizes are no integers")
     first, sizes, tails = 2 * native.KEYS_OF_A_SHARE, (1, 13, 7, 60), (40, 13, 1500, 1061)
     q, k, v = tensors(heads, kv_heads, first, sum(sizes), dim)
-    k, v = k.to(kept), v.to(kept)
+    k, v = rounded(k, kept), rounded(v, kept)
     for number in (1, 2):
         threads(number)
         begun, at = kernel.begun(q, k[:, :, :first], v[:, :, :first], 0.3), 0
         for size, tail in zip(sizes, tails, strict=True):
-            rows, own = slice(at, at + size), torch.randn(2, 1, kv_heads, tail, dim).to(kept)
+            rows, own = slice(at, at + size), rounded(torch.randn(2, 1, kv_heads, tail, dim), kept)
             mine = [torch.cat((part[:, :, :first], new), 2) for part, new in zip((k, v), own, strict=True)]
             found = kernel.ended(q[:, :, rows], *mine, 0.3, begun[:, :, rows], first)
             assert torch.equal(found, kernel(q[:, :, rows], *mine, 0.3))
@@ -262,20 +299,21 @@ def test_rows_of_stock_operations_are_not_the_same_bit_for_bit(threads: Callable
 
 def test_scores_far_apart_neither_overflow_nor_vanish(kernel: SmallRows, kept: torch.dtype) -> None:
     q, k, v = tensors(4, 4, 300, 3, 64)
-    k, v = k.to(kept), v.to(kept)
+    k, v = rounded(k, kept), rounded(v, kept)
     for scaling, most in ((0.0, 2e-4), (30.0, 100 * tolerance(64, kept))):
         got = kernel(q, k, v, scaling)
-        assert torch.allclose(got, attend_reference(q, k.float(), v.float(), scaling), atol=most)
+        assert torch.allclose(
+            got, attend_reference(q, widened(k, torch.float32), widened(v, torch.float32), scaling), atol=most
+        )
     assert torch.isfinite(got).all()
 
 
 def test_an_unseen_key_would_be_noticed(kernel: SmallRows, kept: torch.dtype) -> None:
     """Negative control: the last key counts for the last row only."""
     q, k, v = tensors(4, 4, 70, 3, 64)
-    k, v = k.to(kept), v.to(kept)
-    before = kernel(q, k, v, 0.3)
+    k, before = rounded(k, kept), kernel(q, rounded(k, kept), rounded(v, kept), 0.3)
     v[:, :, -1] += 100.0
-    after = kernel(q, k, v, 0.3)
+    after = kernel(q, k, rounded(v, kept), 0.3)
     assert torch.equal(before[:, :, :2], after[:, :, :2])
     assert not torch.allclose(before[:, :, 2], after[:, :, 2])
 
