@@ -22,6 +22,7 @@ from app.documents import read_document
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.generation.session import Conversation
+from tests.app.cli.test_interrupts import interrupting, listens  # noqa: F401
 
 ROOT = Path(__file__).parents[3]
 TEXT = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. " * 60
@@ -63,7 +64,15 @@ def test_a_mistake_within_keeps_the_chat(talk: Callable[..., Any]) -> None:
     assert "the context holds 1,200" in errors and errors.count(" tokens/s · ") == 1
 
 
-def test_ctrl_c_stops_an_answer_and_keeps_the_chat(book: Path) -> None:
+@pytest.mark.usefixtures("listens")
+def test_ctrl_c_stops_an_answer_and_keeps_the_chat(talk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.cli.ask.Shown", interrupting())
+    out, errors = talk(b"Who kept the light?\nWhere?\n", "--method", "autoregressive")
+    assert "Stopped.\n" in errors and errors.count(" tokens/s") == 2 and "> Where?" in out
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_real_terminal_stops_an_answer_and_keeps_the_chat(book: Path) -> None:
     chapters = (ROOT / "assets" / "books" / "harbour-32k.txt").read_text(encoding="utf-8")
     book.write_text(chapters[:6000], encoding="utf-8")
     pty = pytest.importorskip("pty", reason="terminals of POSIX systems")
