@@ -139,13 +139,7 @@ def fill(program: Program, ledger: Ledger, people: int, seed: int, place: Path, 
 
 
 def use(
-    program: Program,
-    ledger: Ledger,
-    rng: random.Random,
-    place: Path,
-    number: int,
-    stop: threading.Event,
-    soak: Soak,
+    program: Program, ledger: Ledger, rng: random.Random, place: Path, number: int, stop: threading.Event, soak: Soak
 ) -> None:
     """One person's time; now and then the person leaves for good and another one comes."""
     visits = 0

@@ -10,16 +10,7 @@ import pytest
 
 from app.context.context_documents import Library
 from app.runtime.error_text import EngineFault
-from app.runtime.events import (
-    AnswerBegun,
-    Changed,
-    LoadFailed,
-    Loading,
-    Pause,
-    Ready,
-    Waiting,
-    WorkerEvent,
-)
+from app.runtime.events import AnswerBegun, Changed, LoadFailed, Loading, Pause, Ready, Waiting, WorkerEvent
 from app.runtime.sessions import NoBook, SessionGone
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig, SamplingParams

@@ -46,9 +46,5 @@ def test_a_bar_stays_inside_its_frame(share: float) -> None:
 
 def test_everything_that_enters_html_is_escaped() -> None:
     evil = '"><img src=x onerror=alert(1)>'
-    for html in (
-        render.problem(CoreError(evil, hint=evil)),
-        render.chip(evil, title=evil),
-        render.bar(0.5, evil),
-    ):
+    for html in (render.problem(CoreError(evil, hint=evil)), render.chip(evil, title=evil), render.bar(0.5, evil)):
         assert "<img" not in html and html.count("&lt;img") >= 1 and evil not in html
