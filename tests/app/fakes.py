@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 from app.context.kept_documents import KeptDocuments
 from app.context.uploads import Upload
 from app.conversations.store import Conversations
-from app.documents.document import Extracting
+from app.documents.document import Chapter, Document, Extracting, make_pages
 from app.documents.recognised import RecognisedPages
 from app.runtime import reading_job
 from app.runtime.events import BookOpened, WorkerEvent
@@ -521,6 +522,25 @@ def write_book(folder: Path, text: str = "It was a dark and stormy night. " * 8,
     file = folder / name
     file.write_text(text, encoding="utf-8")
     return file
+
+
+def document_of(
+    *pages: str,
+    title: str = "A",
+    name: str = "",
+    labels: Sequence[str] = (),
+    chapter_starts: Sequence[int] = (),
+    **more: Any,
+) -> Document:
+    """A document of pages; chapters C1, C2 and so on begin at the offsets given. `more`: other fields."""
+    text, starts = "".join(pages), [0, *accumulate(map(len, pages[:-1]))]
+    made = make_pages(starts, len(text), labels or None)
+    chapters = [
+        Chapter(title=f"C{n}", first_page=max(p.number for p in made if p.char_start <= a), char_start=a, char_end=b)
+        for n, (a, b) in enumerate(pairwise([*chapter_starts, len(text)]), 1)
+    ]
+    told = {"name": name or title, "title": title, "format": "text", "text": text, "pages": made}
+    return Document(**told | {"has_own_pages": True, "chapters": tuple(chapters)} | more)
 
 
 def place(folder: Path) -> Path:

@@ -5,6 +5,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -306,9 +307,12 @@ def test_files_of_every_kind_are_saved_and_what_is_not_there_is_told(
             response = await saved(routes, page.session, wrong)
             assert (response.status_code, bytes(response.body)) == (204, b"") and page.problem, wrong
         assert (await saved(routes, Session("9" * 32), "race:card")).status_code == 404
-        page.session.race = None
-        for wrong in ("race:card", "race:nonsense"):
-            assert (await saved(routes, page.session, wrong)).status_code == 204 and "no finished race" in page.problem
+        assert page.session.race is not None
+        for race in (replace(page.session.race, ended=False), None):
+            page.session.race = race
+            for wrong in ("race:card", "race:nonsense"):
+                response = await saved(routes, page.session, wrong)
+                assert response.status_code == 204 and "no finished race" in page.problem
 
     finish(visit())
     worker.close()

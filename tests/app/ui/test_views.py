@@ -13,7 +13,6 @@ from app.context.open_book import Book
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
 from app.documents import Document
-from app.documents.document import make_pages
 from app.documents.errors import EmptyDocument
 from app.runtime.events import AnswerBegun, Kind, Loading, Ready, Waiting
 from app.runtime.sessions import Session
@@ -29,21 +28,13 @@ from app.ui.shown import shown_of
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
 from tests.app.conversations.test_tree import BOOK, a_dialogue, said
-from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, round_done
+from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, document_of, finished, round_done
 
 EVIL = "<img src=x onerror=alert(1)>"
 
 
 def a_document(title: str = "A book", name: str = "book.pdf", warnings: tuple[str, ...] = ()) -> Document:
-    return Document(
-        name=name,
-        title=title,
-        format="pdf",
-        text="abc" * 10,
-        pages=make_pages([0, 10, 20], 30),
-        has_own_pages=True,
-        warnings=warnings,
-    )
+    return document_of("abcabcabca", "bcabcabcab", "cabcabcabc", title=title, name=name, warnings=warnings)
 
 
 def a_session(document: Document | None = None, *, num_read: int = 8124) -> Session:

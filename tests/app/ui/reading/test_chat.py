@@ -314,6 +314,8 @@ def test_edit_ask_switch_delete_by_buttons(page: PageOf, engine: FakeEngine) -> 
     engine.writing.set()
     page.rests()
     assert page.texts == ["For First.", "First. ", "For third", "Third. | Yes. "] and page.state()["editing"] == ""
+    prompt = "".join(chr(token) for token in engine.prompts[-1] if token < 1000)
+    assert "For First." in prompt and "For third" in prompt and "For Second." not in prompt
     assert page.does(f"switch:{second}") and page.texts[2] == "For Second."
     assert page.does(f"branch:{first}") and page.texts == ["For First.", "First. "]
     assert page.does(f"delete:{first}") and page.texts == [] and page.session.dialogue is None
