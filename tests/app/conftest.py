@@ -3,7 +3,6 @@
 import argparse
 import gc
 import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from app.cli.arguments import parse_arguments
 from app.runtime.worker import EngineWorker
-from tests.app.fakes import FakeEngine, worker_of
+from tests.app.fakes import FakeEngine, free_port, worker_of
 
 
 @pytest.fixture
@@ -22,14 +22,16 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def start_worker() -> Iterator[Callable[..., EngineWorker]]:
+def start_worker(engine: FakeEngine) -> Iterator[Callable[..., EngineWorker]]:
     workers: list[EngineWorker] = []
 
-    def start(engine: Any, seed: int = 0) -> EngineWorker:
-        workers.append(worker_of(engine, seed))
+    def start(engine: Any, **options: Any) -> EngineWorker:
+        workers.append(worker_of(engine, **options))
         return workers[-1]
 
     yield start
+    engine.reading.set()
+    engine.writing.set()
     for worker in workers:
         worker.close()
 
@@ -47,36 +49,9 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
 
 def arguments_for(data_dir: Path) -> argparse.Namespace:
     """What launch.py hands to the app, with a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return argparse.Namespace(
-        model=None,
-        draft="auto",
-        bits=None,
-        kv_bits=None,
-        prefill_bits=None,
-        self_draft_bits=None,
-        device="cpu",
-        gpus=None,
-        context=None,
-        gpu_memory=None,
-        layerwise=True,
-        attention="auto",
-        graphs=True,
-        cpu_attention_share=None,
-        offline=False,
-        seed=0,
-        data_dir=data_dir,
-        host="127.0.0.1",
-        port=port,
-        browser=False,
-        share=False,
-        auth=None,
-        allow_host=None,
-        remote=None,
-        remote_key=None,
-    )
+    args = parse_arguments(["--device", "cpu", "--no-browser", "--data-dir", str(data_dir)])
+    args.port = free_port()
+    return args
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A scripted engine: a `TextEngine`, no model, and gates that hold it where a test wants."""
 
 import asyncio
+import socket
 import threading
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterator, Sequence
@@ -486,6 +487,12 @@ def hold_extraction(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event
     monkeypatch.setattr(reading_job, "extract_one", slowly)
     yield held
     held.set()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def worker_of(

@@ -297,7 +297,7 @@ def test_files_of_earlier_versions_are_taken_over_once_and_export_as_before(
 
 def test_two_programs_that_start_at_once_take_everything_over_once(folder: Path) -> None:
     files, root = old_files(folder), Path(__file__).resolve().parents[3]
-    for number in range(200):
+    for number in range(50):
         dialogue = replace(a_dialogue(f"{number}?"), id=f"{number:032x}")
         (folder / f"{dialogue.id}.json").write_text(as_json(dialogue), encoding="utf-8")
     program = (
@@ -308,8 +308,8 @@ def test_two_programs_that_start_at_once_take_everything_over_once(folder: Path)
         subprocess.Popen([sys.executable, "-c", program, str(folder)], cwd=root, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    assert [start.communicate(timeout=60)[0] for start in starts] == [f"{200 + len(files)} ()\n"] * 3
-    assert len(list((folder / "imported").iterdir())) == 200 + len(files) and not list(folder.glob("*.json"))
+    assert [start.communicate(timeout=60)[0] for start in starts] == [f"{50 + len(files)} ()\n"] * 3
+    assert len(list((folder / "imported").iterdir())) == 50 + len(files) and not list(folder.glob("*.json"))
     assert len(Conversations(folder).open(f"{7:032x}").nodes) == 1
 
 

@@ -34,7 +34,7 @@ for count in range(int(number)):
     dialogue, node = dialogue.ask(dialogue.tip, f"{own} {count}")
     dialogue = dialogue.answer(node.id, answer)
     store.save(dialogue)
-    if count % 100 == 0:
+    if count % 20 == 0:
         store.listing()
     if count % 10 == 0:
         store.flush()
@@ -81,10 +81,10 @@ def questions(dialogue: Dialogue) -> list[str]:
 def test_all_exchanges_of_two_processes_are_there(folder: Path, program: Callable[[], Conversations]) -> None:
     name, root = saved(program(), a_dialogue("One?")).id, Path(__file__).resolve().parents[3]
     both = [
-        subprocess.Popen([sys.executable, "-c", APPEND, str(folder), name, own, "150"], cwd=root) for own in ("a", "b")
+        subprocess.Popen([sys.executable, "-c", APPEND, str(folder), name, own, "60"], cwd=root) for own in ("a", "b")
     ]
     assert [process.wait(SECONDS * 4) for process in both] == [0, 0]
-    wanted = sorted(["One?", *(f"{own} {count}" for own in "ab" for count in range(150))])
+    wanted = sorted(["One?", *(f"{own} {count}" for own in "ab" for count in range(60))])
     assert questions(program().open(name)) == wanted
 
 

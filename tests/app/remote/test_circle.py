@@ -53,25 +53,10 @@ def url(engine_worker: EngineWorker) -> Iterator[str]:
 
 
 def namespace(**fields: Any) -> argparse.Namespace:
-    known = {
-        "model": None,
-        "device": "auto",
-        "context": None,
-        "seed": 0,
-        "self_draft_bits": None,
-        "remote": None,
-        "remote_key": KEY,
-        "saved": None,
-        "ocr": False,
-        "token_ids": False,
-        "thinking": None,
-        "chapters": None,
-        "pages": None,
-        "data_dir": None,
-    }
-    known |= {"question": "Who kept the light?", "questions": None, "method": None, "json": True}
-    known |= {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16}
-    return argparse.Namespace(**known | fields)
+    """What `ask` is told."""
+    args = launch.parse_arguments(["ask", "book.txt", "-q", "Who kept the light?", "--max-new-tokens", "16", "--json"])
+    vars(args).update({"remote_key": KEY} | fields)
+    return args
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import httpx
 import pytest
 import safehttpx
 
-from app.context.upload_files import FOLDER, claim, drop_unopened, forget, in_use, size_bytes, sweep
+from app.context.upload_files import FOLDER, claim, drop_unopened, forget, size_bytes, sweep
 from app.runtime.worker import EngineWorker
-from app.server import bodies, serve_page
+from app.server import bodies
 from app.ui.assets import ASSETS
 from core.errors import CoreError
 from tests.app.conftest import Served
@@ -328,27 +328,6 @@ def test_files_that_nobody_opens_hold_nobody_up(
         for waiting in (arguments.data_dir / FOLDER).rglob("first.txt"):
             os.utime(waiting, (0, 0))
     assert [file.name for file in (arguments.data_dir / FOLDER).rglob("*.txt")] == ["second.txt"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="modes of files")
-def test_uploads_are_closed_to_others(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).mkdir(mode=0o755)
-    serve_page.data_dir(tmp_path)
-    assert (tmp_path / FOLDER).stat().st_mode & 0o777 == 0o700
-
-
-def test_a_start_sweeps_what_a_killed_program_left(tmp_path: Path) -> None:
-    left = tmp_path / FOLDER / "digest" / "book.txt"
-    left.parent.mkdir(parents=True)
-    left.write_text("words", encoding="utf-8")
-    with in_use(tmp_path):
-        assert list((tmp_path / FOLDER).iterdir()) == []
-        left.parent.mkdir()
-        left.write_text("words", encoding="utf-8")
-        with in_use(tmp_path):
-            assert left.exists(), "another program reads it"
-    with in_use(tmp_path):
-        assert not left.exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links need rights")

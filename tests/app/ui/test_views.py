@@ -103,13 +103,6 @@ def test_a_file_that_failed_shows_problem_and_action_and_keeps_the_book() -> Non
     assert "new.pdf" not in book_card(session)
 
 
-@pytest.mark.parametrize("reason", ["loading", "own job", "another page"])
-def test_the_card_says_what_it_waits_for(reason: Any) -> None:
-    session = a_session(num_read=0)
-    session.doing = Waiting(reason, 1)
-    assert "Waiting until" in book_card(session) or "Queued" in book_card(session)
-
-
 def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_read() -> None:
     session = a_session()
     session.uploads.library = session.uploads.settled = session.uploads.library.add(

@@ -10,8 +10,8 @@ from app.cli.serve import SHORTEST_KEY, check_door
 from app.runtime.worker import EngineWorker
 from app.server.request_guard import Hosts
 from core.errors import InvalidSetting
-from tests.app.fakes import FOREIGN, SECONDS
-from tests.app.server.openai.servers import ServedEngine, free_port, served
+from tests.app.fakes import FOREIGN, SECONDS, free_port
+from tests.app.server.openai.servers import ServedEngine, served
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from core.config import EngineConfig, GenerationConfig
 from core.decoding.registry import FASTEST
 from core.engine import Engine
 from core.generation.session import Conversation
-from tests.app.server.openai.servers import free_port, served, wait_for
+from tests.app.fakes import free_port
+from tests.app.server.openai.servers import served, wait_for
 
 ROOT = Path(__file__).parents[4]
 BOOK = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. Arthur Nash mended nets there. " * 12
