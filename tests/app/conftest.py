@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from app.cli.arguments import parse_arguments
+from app.cli.serve import loaded
 from app.runtime.worker import EngineWorker
+from app.server.serve_page import load
+from core.config import EngineConfig
 from tests.app.fakes import FakeEngine, free_port, worker_of
 
 
@@ -39,6 +42,16 @@ def start_worker(engine: FakeEngine) -> Iterator[Callable[..., EngineWorker]]:
 @pytest.fixture
 def worker(engine: FakeEngine, start_worker: Callable[..., EngineWorker]) -> EngineWorker:
     return start_worker(engine)
+
+
+@pytest.fixture(scope="module")
+def bundled_worker() -> Iterator[EngineWorker]:
+    """A worker on the bundled pair."""
+    worker = EngineWorker(lambda: load(EngineConfig(device="cpu", context=2048)))
+    worker.start()
+    loaded(worker)
+    yield worker
+    worker.close()
 
 
 @pytest.fixture

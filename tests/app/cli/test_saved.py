@@ -1,12 +1,11 @@
 """Books kept on disk, from the command line: a second `ask` reads none of the book, and `saved` lists and removes."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import launch as launcher
 from app.conversations.tree import digest_of
@@ -19,14 +18,6 @@ from tests.core.toys import tiny_engine
 Run = Callable[..., dict[str, Any]]
 QUESTION = "How was the night?"
 TEXT = "It was a dark and stormy night. " * 20
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

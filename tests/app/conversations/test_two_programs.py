@@ -17,10 +17,10 @@ from app.conversations.database import NAME
 from app.conversations.store import ConversationGone, Conversations
 from app.conversations.tree import Dialogue
 from core.generation.events import Finished
-from tests.app.conversations.on_disk import LIMIT, refuse, text_of
+from tests.app.conversations.on_disk import LIMIT, refuse, saved, text_of
 from tests.app.conversations.test_tree import a_dialogue, exchange, said
+from tests.app.fakes import SECONDS
 
-SECONDS = 30.0
 APPEND = """
 import sys
 from pathlib import Path
@@ -47,31 +47,6 @@ def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Each test is run once more as on a network file system, without a write-ahead log."""
     monkeypatch.setattr(database, "on_network", lambda _: request.param)
     return bool(request.param)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "conversations"
-
-
-@pytest.fixture
-def program(folder: Path) -> Iterator[Callable[[], Conversations]]:
-    """Another program on the same folder."""
-    stores: list[Conversations] = []
-
-    def start() -> Conversations:
-        stores.append(Conversations(folder))
-        return stores[-1]
-
-    yield start
-    for store in stores:
-        store.close()
-
-
-def saved(store: Conversations, dialogue: Dialogue) -> Dialogue:
-    store.save(dialogue)
-    assert store.flush(SECONDS)
-    return dialogue
 
 
 def questions(dialogue: Dialogue) -> list[str]:

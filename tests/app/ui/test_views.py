@@ -6,7 +6,6 @@ from typing import Any, cast, get_args
 
 import pytest
 
-from app import formats
 from app.context.context_documents import Library, Pages, Whole
 from app.context.offers import Offer
 from app.context.open_book import Book
@@ -274,21 +273,6 @@ def test_a_gpu_that_does_not_compute_is_told_unless_the_processor_was_asked_for(
 
 
 # -------------------- waiting, in words
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [
-        (0.2, "a few seconds"),
-        (38, "about 40 s"),
-        (56, "about 1 min"),
-        (776, "about 13 min"),
-        (3590, "about 1 h"),
-        (7800, "about 2 h 10 min"),
-    ],
-)
-def test_a_time_that_is_an_estimate_is_told_as_one(seconds: float, told: str) -> None:
-    assert formats.about(seconds) == told
 
 
 def test_the_bubble_says_why_there_is_no_word_yet() -> None:
