@@ -166,8 +166,6 @@ class FakeEngine:
             draft_weight_bytes=10 << 20 if has_draft else 0,
             self_draft_weight_bytes=0,
             pass_bytes=(300 << 20, 10 << 20 if has_draft else 0),
-            target_layers=4,
-            draft_layers=2 if has_draft else 0,
             host_memory=None,
             link=None,
             thinking=(),
@@ -188,7 +186,6 @@ class FakeEngine:
         self.step = False  # let one chunk of a reading through, then hold it
         self.writing.set()
         self.configs: list[GenerationConfig] = []
-        self.budgets: list[int] = []
         self.prompts: list[list[int]] = []
         self.written: list[list[int]] = []
         self.words: dict[int, str] = {}  # by token id, of the newest answer in which it stands
@@ -206,8 +203,7 @@ class FakeEngine:
 
     def use_budget(self, budget: int | None) -> int:
         assert threading.current_thread().name == "engine"
-        self.budgets.append(budget or self.config.retrieval.budget)
-        return self.budgets[-1]
+        return budget or self.config.retrieval.budget
 
     def chunk_weights(self) -> Tensor:
         assert threading.current_thread().name == "engine"
@@ -218,10 +214,6 @@ class FakeEngine:
         return torch.tensor(self.baseline)
 
     def close(self) -> None:
-        self._seen = []
-
-    def forget(self) -> None:
-        """As if another page's book had been read."""
         self._seen = []
 
     def knows(self, token_ids: Sequence[int]) -> bool:

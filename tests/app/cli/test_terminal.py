@@ -14,6 +14,7 @@ from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import LoadingStopped
 from core.models.loading import load_meter
+from tests.app.fakes import write_book
 from tests.app.remote.fake_server import DONE, fake_server, says, stream, used
 
 TITLE = "\x1b]0;owned\x07"
@@ -44,8 +45,7 @@ def test_a_terminal_is_filtered_and_a_pipe_is_not(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_answer_gives_no_orders_to_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    book = tmp_path / "book.txt"
-    book.write_text("A tower stood here.\n" * 50, encoding="utf-8")
+    book = write_book(tmp_path)
     out, error = Terminal(), Terminal()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", error)
