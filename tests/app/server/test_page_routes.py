@@ -201,7 +201,7 @@ def test_two_pages_of_one_session_show_the_same_and_a_stranger_nothing_of_it(
         shown_of(page.session).leaves["read"] = "the page of Zanzibar"
         for visitor in visitors[:2]:
             await visitor.sees(lambda shown: "Zanzibar" in shown.get("live.text", "") and "Zanzibar" in shown["leaf"])
-        for _ in range(3):
+        for _ in range(2):
             await visitors[2].takes()
         told = {name: value for name, value in visitors[2].shown.items() if name != "conversations"}  # all are listed
         assert "Zanzibar" not in str(told) and "Xanadu" not in str(told) and "book.txt" not in str(told)

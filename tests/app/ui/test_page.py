@@ -116,8 +116,9 @@ def test_a_model_that_does_not_load_is_explained_in_the_page() -> None:
     worker = EngineWorker(load)
     worker.start()
     list(worker.states())
-    state = PageOf(worker).state()
+    state, system = PageOf(worker).state(), PageOf(worker).state("system")["system"]
     worker.close()
+    assert "There is no model &#x27;x&#x27;." in system and "Processor" in system, "the machine was looked at"
     assert "No model" in state["masthead"]
     assert "There is no model &#x27;x&#x27;." in state["banner"] and "Use harbour." in state["banner"]
 
