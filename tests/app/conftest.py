@@ -25,7 +25,7 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def start_worker(engine: FakeEngine) -> Iterator[Callable[..., EngineWorker]]:
+def start_worker() -> Iterator[Callable[..., EngineWorker]]:
     workers: list[EngineWorker] = []
 
     def start(engine: Any, **options: Any) -> EngineWorker:
@@ -33,8 +33,6 @@ def start_worker(engine: FakeEngine) -> Iterator[Callable[..., EngineWorker]]:
         return workers[-1]
 
     yield start
-    engine.reading.set()
-    engine.writing.set()
     for worker in workers:
         worker.close()
 
