@@ -1,10 +1,12 @@
 """A scripted engine: a `TextEngine`, no model, and gates that hold it where a test wants."""
 
 import asyncio
+import socket
 import threading
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ from torch import Tensor
 from app.context.kept_documents import KeptDocuments
 from app.context.uploads import Upload
 from app.conversations.store import Conversations
-from app.documents.document import Extracting
+from app.documents.document import Chapter, Document, Extracting, make_pages
 from app.documents.recognised import RecognisedPages
 from app.runtime import reading_job
 from app.runtime.events import BookOpened, WorkerEvent
@@ -164,8 +166,6 @@ class FakeEngine:
             draft_weight_bytes=10 << 20 if has_draft else 0,
             self_draft_weight_bytes=0,
             pass_bytes=(300 << 20, 10 << 20 if has_draft else 0),
-            target_layers=4,
-            draft_layers=2 if has_draft else 0,
             host_memory=None,
             link=None,
             thinking=(),
@@ -186,7 +186,6 @@ class FakeEngine:
         self.step = False  # let one chunk of a reading through, then hold it
         self.writing.set()
         self.configs: list[GenerationConfig] = []
-        self.budgets: list[int] = []
         self.prompts: list[list[int]] = []
         self.written: list[list[int]] = []
         self.words: dict[int, str] = {}  # by token id, of the newest answer in which it stands
@@ -204,8 +203,7 @@ class FakeEngine:
 
     def use_budget(self, budget: int | None) -> int:
         assert threading.current_thread().name == "engine"
-        self.budgets.append(budget or self.config.retrieval.budget)
-        return self.budgets[-1]
+        return budget or self.config.retrieval.budget
 
     def chunk_weights(self) -> Tensor:
         assert threading.current_thread().name == "engine"
@@ -216,10 +214,6 @@ class FakeEngine:
         return torch.tensor(self.baseline)
 
     def close(self) -> None:
-        self._seen = []
-
-    def forget(self) -> None:
-        """As if another page's book had been read."""
         self._seen = []
 
     def knows(self, token_ids: Sequence[int]) -> bool:
@@ -487,6 +481,12 @@ def hold_extraction(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event
     held.set()
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def worker_of(
     engine: TextEngine,
     seed: int = 0,
@@ -521,6 +521,25 @@ def write_book(folder: Path, text: str = "It was a dark and stormy night. " * 8,
     file = folder / name
     file.write_text(text, encoding="utf-8")
     return file
+
+
+def document_of(
+    *pages: str,
+    title: str = "A",
+    name: str = "",
+    labels: Sequence[str] = (),
+    chapter_starts: Sequence[int] = (),
+    **more: Any,
+) -> Document:
+    """A document of pages; chapters C1, C2 and so on begin at the offsets given. `more`: other fields."""
+    text, starts = "".join(pages), [0, *accumulate(map(len, pages[:-1]))]
+    made = make_pages(starts, len(text), labels or None)
+    chapters = [
+        Chapter(title=f"C{n}", first_page=max(p.number for p in made if p.char_start <= a), char_start=a, char_end=b)
+        for n, (a, b) in enumerate(pairwise([*chapter_starts, len(text)]), 1)
+    ]
+    told = {"name": name or title, "title": title, "format": "text", "text": text, "pages": made}
+    return Document(**told | {"has_own_pages": True, "chapters": tuple(chapters)} | more)
 
 
 def place(folder: Path) -> Path:

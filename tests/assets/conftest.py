@@ -8,6 +8,7 @@ from transformers import LlamaForCausalLM
 from assets.training.run import Schedule, first_model
 from assets.training.shapes import TARGET
 from assets.training.tokens import Layout, train_tokenizer
+from tests.core.conftest import one_thread as one_thread  # threads cost tiny models much on shared cores
 
 
 @pytest.fixture(scope="session")

@@ -16,44 +16,31 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 
 pytestmark = pytest.mark.browser
 SCRIPTS = ("markdown-it.min.js", "katex.min.js", "markdown.js")
-MATHS = {
-    *("math", "semantics", "annotation", "mrow", "mi", "mn", "mo", "ms", "mtext", "mspace", "msup", "msub", "msubsup"),
-    *(
-        "mfrac",
-        "msqrt",
-        "mroot",
-        "mover",
-        "munder",
-        "munderover",
-        "mtable",
-        "mtr",
-        "mtd",
-        "mstyle",
-        "mpadded",
-        "menclose",
-    ),
-    *("menclose", "merror", "mphantom", "mglyph", "mprescripts", "mmultiscripts"),
-}
-ELEMENTS = {
-    *("p", "br", "hr", "em", "strong", "s", "code", "pre", "blockquote", "ul", "ol", "li"),
-    *("h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td", "span"),
-} | MATHS
-ATTRIBUTES = {"class", "start", "style", "title"}  # style: of cells and KaTeX's errors
-OF_MATHS = {
-    *("xmlns", "display", "encoding", "mathvariant", "stretchy", "fence", "separator", "lspace", "rspace", "minsize"),
-    *("maxsize", "width", "height", "depth", "voffset", "accent", "accentunder", "columnalign", "columnspacing"),
-    *(
-        "rowspacing",
-        "rowalign",
-        "scriptlevel",
-        "displaystyle",
-        "linethickness",
-        "mathcolor",
-        "mathbackground",
-        "movablelimits",
-    ),
-    *("symmetric", "notation", "mathsize", "columnlines", "rowlines", "linebreak", "side"),
-}
+
+
+def names(text: str) -> set[str]:
+    return set(text.split())
+
+
+MATHS = names(
+    """
+    annotation math menclose merror mfrac mglyph mi mmultiscripts mn mo mover mpadded mphantom mprescripts mroot
+    mrow ms mspace msqrt mstyle msub msubsup msup mtable mtd mtext mtr munder munderover semantics
+    """
+)
+ELEMENTS = MATHS | names(
+    """
+    blockquote br code em h1 h2 h3 h4 h5 h6 hr li ol p pre s span strong table tbody td th thead tr ul
+    """
+)
+ATTRIBUTES = names("class start style title")  # style: of cells and KaTeX's errors
+OF_MATHS = names(
+    """
+    accent accentunder columnalign columnlines columnspacing depth display displaystyle encoding fence height
+    linebreak linethickness lspace mathbackground mathcolor mathsize mathvariant maxsize minsize movablelimits
+    notation rowalign rowlines rowspacing rspace scriptlevel separator side stretchy symmetric voffset width xmlns
+    """
+)
 # Every element with its attributes, what was run or fetched, and the words.
 LOOK = """([text, inserted]) => {
   const html = window.triforceMarkdown.html(text, inserted);

@@ -3,9 +3,6 @@
 python -m tests.endurance.crowd --tabs 200 --files 50 --json F
 """
 
-import argparse
-import datetime
-import json
 import random
 import sys
 import tempfile
@@ -16,10 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-from assets.tools.bench.report import commit
-from core.planning.hardware import this_machine
 from tests.endurance.person import Ledger, Person
 from tests.endurance.program import Program
+from tests.endurance.report import options, tell
 from tests.endurance.soak import measure
 from tests.endurance.tab import Tab
 
@@ -110,39 +106,19 @@ def drop(crowd: Crowd, reader: Person, place: Path) -> None:
         crowd.failures.append(f"the card does not show {crowd.files} documents")
 
 
-def table(crowd: Crowd) -> str:
-    """What to print at the end."""
-    rows: list[tuple[str, object]] = [
-        ("tabs that came", f"{len(crowd.entered)} of {crowd.tabs}, {AT_ONCE} at a time"),
-        ("until one saw its page", f"{median(crowd.entered):.1f} s, at most {max(crowd.entered):.1f} s"),
-        ("answers meanwhile", crowd.answers),
-        (
-            "files dropped together",
-            f"{crowd.files_in_library} of {crowd.files} in the library, {crowd.files_seconds:.1f} s",
-        ),
-        ("memory", f"{crowd.rss_before >> 20:,} MiB before, {crowd.rss_after >> 20:,} MiB after"),
-        ("failures", len(crowd.failures)),
-    ]
-    return "\n".join(f"{name:<26}{value}" for name, value in rows)
-
-
 def main(argv: list[str]) -> int:
     """Returns 1 if anything failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tabs", type=int, default=200)
-    parser.add_argument("--files", type=int, default=50)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args(argv)
+    args = options(__doc__, argv, tabs=200, files=50)
     with tempfile.TemporaryDirectory() as place:
         crowd = run(args.tabs, args.files, Path(place))
-    print(table(crowd))
-    for failure in crowd.failures[:20]:
-        print("FAULT:", failure)
-    if args.json:
-        made = {"command": "python -m tests.endurance.crowd", "commit": commit(), "machine": asdict(this_machine())}
-        made |= {"date": str(datetime.date.today())}
-        args.json.write_text(json.dumps(made | asdict(crowd), indent=1, default=str) + "\n", encoding="utf-8")
-    return bool(crowd.failures)
+    rows = {
+        "tabs that came": f"{len(crowd.entered)} of {crowd.tabs}, {AT_ONCE} at a time",
+        "until one saw its page": f"{median(crowd.entered):.1f} s, at most {max(crowd.entered):.1f} s",
+        "answers meanwhile": crowd.answers,
+        "files dropped together": f"{crowd.files_in_library} of {crowd.files} open, {crowd.files_seconds:.1f} s",
+        "memory": f"{crowd.rss_before >> 20:,} MiB before, {crowd.rss_after >> 20:,} MiB after",
+    }
+    return tell("crowd", args, rows, crowd.failures, asdict(crowd))
 
 
 if __name__ == "__main__":

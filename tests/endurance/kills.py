@@ -1,14 +1,11 @@
 """Kill the app at random moments while somebody uses it, start it again on the same folder, and look what is left.
 
-    python -m tests.endurance.kills --kills 200 --json F
+    python -m tests.endurance.kills --kills 200 --json F        at most --minutes 60
 
 After each kill: every conversation and every book on disk is whole, every answer that was told to the end a second
 before is there, and no process lives on. After the last start and a quiet end no draft and no upload is left.
 """
 
-import argparse
-import datetime
-import json
 import random
 import sys
 import tempfile
@@ -17,14 +14,12 @@ import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from app.conversations.store import Conversations
-from assets.tools.bench.report import commit
 from core.kv_store.bookfile import SUFFIX, BookReader
-from core.planning.hardware import this_machine
 from tests.endurance.person import Ledger, Person
 from tests.endurance.program import START_SECONDS, Program
+from tests.endurance.report import options, tell
 
 SETTLED_SECONDS = 1.0  # an answer is on disk milliseconds after it was told
 MOST_SECONDS = 8.0  # of use before a kill
@@ -136,50 +131,31 @@ def look(folder: Path, ledger: Ledger, killed: float, found: Found) -> None:
     found.conversations, found.books, found.answers = len(listing.summaries), len(books), len(sure)
 
 
-def table(found: Found) -> str:
-    """What to print at the end."""
-    rows = [
-        ("kills", found.kills),
-        ("while", ", ".join(f"{what} {count}" for what, count in found.during.most_common())),
-        ("conversations on disk", found.conversations),
-        ("answers told to the end", found.answers),
-        ("books on disk", found.books),
-        ("damaged", len(found.damaged)),
-        ("answers lost", len(found.lost)),
-        ("answers doubled", len(found.doubled)),
-        ("processes left", len(found.processes)),
-        ("files left", len(found.files)),
-        ("other faults", len(found.faults)),
-    ]
-    return "\n".join(f"{name:<26}{value}" for name, value in rows)
-
-
-def document(found: Found, seed: int, seconds: float) -> dict[str, Any]:
-    """For a JSON file."""
-    made = {"command": "python -m tests.endurance.kills", "seed": seed, "seconds": round(seconds), "commit": commit()}
-    made["date"] = str(datetime.date.today())
-    shown = asdict(found) | {"during": dict(found.during)}
-    return made | {"machine": asdict(this_machine())} | shown | {"failures": len(found.failures)}
-
-
 def main(argv: list[str]) -> int:
     """Returns 1 if anything was lost, damaged or left behind."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--minutes", type=float, default=60.0, help="at most")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args(argv)
+    args = options(__doc__, argv, kills=200, minutes=60.0, seed=0)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         found = run(args.kills, Path(place) / "data", args.seed, args.minutes)
-    print(table(found))
-    for failure in found.failures[:20]:
-        print("FAULT:", failure)
-    if args.json:
-        text = json.dumps(document(found, args.seed, time.monotonic() - started), indent=1, default=str)
-        args.json.write_text(text + "\n", encoding="utf-8")
-    return bool(found.failures)
+    rows = {
+        "kills": found.kills,
+        "while": ", ".join(f"{what} {count}" for what, count in found.during.most_common()),
+        "conversations on disk": found.conversations,
+        "answers told to the end": found.answers,
+        "books on disk": found.books,
+        "damaged": len(found.damaged),
+        "answers lost": len(found.lost),
+        "answers doubled": len(found.doubled),
+        "processes left": len(found.processes),
+        "files left": len(found.files),
+        "other faults": len(found.faults),
+    }
+    seen = asdict(found) | {
+        "during": dict(found.during),
+        "seed": args.seed,
+        "seconds": round(time.monotonic() - started),
+    }
+    return tell("kills", args, rows, found.failures, seen)
 
 
 if __name__ == "__main__":

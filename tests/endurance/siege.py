@@ -6,10 +6,7 @@ The page listens on every address (`--host 0.0.0.0`) with a password. The sender
 machine; they and the page share its processors. Quiet and besieged rounds take turns.
 """
 
-import argparse
 import asyncio
-import datetime
-import json
 import multiprocessing
 import os
 import secrets
@@ -23,9 +20,8 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import urlsplit
 
-from assets.tools.bench.report import commit
-from core.planning.hardware import this_machine
 from tests.endurance.program import Program
+from tests.endurance.report import options, tell
 from tests.endurance.tab import Tab, busy, is_over
 
 AUTH = ("reader", "a long password")
@@ -128,24 +124,18 @@ def ask(reader: Tab) -> float:
 
 def main(argv: list[str]) -> int:
     """Returns 1 if a reader waits more than twice as long, or a request was let in."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args(argv)
+    args = options(__doc__, argv, rate=1000, rounds=4)
     with tempfile.TemporaryDirectory() as place:
         found = run(args.rate, args.rounds, Path(place))
-    print(f"an answer, quiet      {median(found.quiet):.2f} s, at most {max(found.quiet):.2f} s")
-    print(f"an answer, besieged   {median(found.besieged):.2f} s, at most {max(found.besieged):.2f} s")
-    print(f"times as long         {found.slower:.2f}")
-    print(f"requests a second     {median(found.sent):.0f} of {args.rate}, answered {found.answers}")
-    if args.json:
-        made: dict[str, object] = {
-            "command": f"python -m tests.endurance.siege --rate {args.rate} --rounds {args.rounds}"
-        }
-        made |= {"commit": commit(), "machine": asdict(this_machine()), "date": str(datetime.date.today())}
-        args.json.write_text(json.dumps(made | asdict(found), indent=1, default=str) + "\n", encoding="utf-8")
-    return int(found.slower > 2 or any(status.startswith("2") for status in found.answers))
+    rows = {
+        "an answer, quiet": f"{median(found.quiet):.2f} s, at most {max(found.quiet):.2f} s",
+        "an answer, besieged": f"{median(found.besieged):.2f} s, at most {max(found.besieged):.2f} s",
+        "times as long": f"{found.slower:.2f}",
+        "requests a second": f"{median(found.sent):.0f} of {args.rate}, answered {found.answers}",
+    }
+    faults = [f"a request was let in: {status}" for status in found.answers if status.startswith("2")]
+    faults += ["the reader waits more than twice as long"] if found.slower > 2 else []
+    return tell("siege", args, rows, faults, asdict(found))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,6 @@ more pages than the app remembers are opened, so that what it keeps of pages is 
 between the time after a warm-up and the end, by medians; threads and open files likewise.
 """
 
-import argparse
-import datetime
-import json
 import math
 import random
 import statistics
@@ -19,16 +16,14 @@ import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from app.runtime.sessions import MOST_SESSIONS
-from assets.tools.bench.report import commit
-from core.planning.hardware import this_machine
 from tests.endurance.kills import Found, look
 from tests.endurance.person import Ledger, Person
 from tests.endurance.program import Program
+from tests.endurance.report import options, tell
 
 SAMPLE_SECONDS = 5.0
 WARM_UP, TAIL = 0.2, 0.2  # shares of the time
@@ -139,13 +134,7 @@ def fill(program: Program, ledger: Ledger, people: int, seed: int, place: Path, 
 
 
 def use(
-    program: Program,
-    ledger: Ledger,
-    rng: random.Random,
-    place: Path,
-    number: int,
-    stop: threading.Event,
-    soak: Soak,
+    program: Program, ledger: Ledger, rng: random.Random, place: Path, number: int, stop: threading.Event, soak: Soak
 ) -> None:
     """One person's time; now and then the person leaves for good and another one comes."""
     visits = 0
@@ -178,48 +167,31 @@ def measure(program: Program, seconds: float) -> Sample:
     return Sample(round(seconds, 1), rss, threads, files)
 
 
-def table(soak: Soak, ledger: Ledger, found: Found) -> str:
-    """What to print at the end."""
-    mib = soak.middle("rss_bytes", end=True) / (1 << 20)
-    rows: list[tuple[str, object]] = [
-        ("minutes, people", f"{soak.minutes:g}, {soak.people}"),
-        ("acts", f"{sum(ledger.acts.values()):,}"),
-        ("of them", ", ".join(f"{what} {count}" for what, count in ledger.acts.most_common())),
-        ("answers told to the end", len(ledger.answered)),
-        ("answers lost", len(found.lost)),
-        ("answers doubled", len(found.doubled)),
-        ("files damaged", len(found.damaged)),
-        ("hangs", len(ledger.hangs)),
-        ("crashes and faults", len(soak.crashes)),
-        ("memory", f"{mib:,.0f} MiB, {soak.growth:+.1%} since the warm-up"),
-        ("threads", f"{soak.middle('threads', end=False):.0f} then {soak.middle('threads', end=True):.0f}"),
-        ("open files", f"{soak.middle('files', end=False):.0f} then {soak.middle('files', end=True):.0f}"),
-    ]
-    return "\n".join(f"{name:<26}{value}" for name, value in rows)
-
-
 def main(argv: list[str]) -> int:
     """Returns 1 if anything crashed, hung, was lost or grew."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=120.0)
-    parser.add_argument("--people", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args(argv)
+    args = options(__doc__, argv, minutes=120.0, people=6, seed=0)
     with tempfile.TemporaryDirectory() as place:
         soak, ledger, found = run(args.minutes, args.people, args.seed, Path(place))
-    failures = soak.failures(ledger, found)
-    print(table(soak, ledger, found))
-    for failure in failures[:20]:
-        print("FAULT:", failure)
-    if args.json:
-        told: dict[str, Any] = {"command": "python -m tests.endurance.soak", "seed": args.seed, "commit": commit()}
-        told |= {"date": str(datetime.date.today())}
-        told |= {"machine": asdict(this_machine()), "minutes": args.minutes, "people": args.people}
-        told |= {"acts": ledger.acts, "refused": ledger.refused, "answered": len(ledger.answered), "failures": failures}
-        told |= {"memory_growth": soak.growth, "samples": [asdict(sample) for sample in soak.samples]}
-        args.json.write_text(json.dumps(told, indent=1, default=str) + "\n", encoding="utf-8")
-    return bool(failures)
+    then, now = (
+        {what: soak.middle(what, end=end) for what in ("rss_bytes", "threads", "files")} for end in (False, True)
+    )
+    rows = {
+        "minutes, people": f"{soak.minutes:g}, {soak.people}",
+        "acts": f"{sum(ledger.acts.values()):,}",
+        "of them": ", ".join(f"{what} {count}" for what, count in ledger.acts.most_common()),
+        "answers told to the end": len(ledger.answered),
+        "answers lost": len(found.lost),
+        "answers doubled": len(found.doubled),
+        "files damaged": len(found.damaged),
+        "hangs": len(ledger.hangs),
+        "crashes and faults": len(soak.crashes),
+        "memory": f"{now['rss_bytes'] / (1 << 20):,.0f} MiB, {soak.growth:+.1%} since the warm-up",
+        "threads": f"{then['threads']:.0f} then {now['threads']:.0f}",
+        "open files": f"{then['files']:.0f} then {now['files']:.0f}",
+    }
+    seen = asdict(soak) | {"seed": args.seed, "acts": ledger.acts, "refused": ledger.refused}
+    seen |= {"answered": len(ledger.answered), "memory_growth": soak.growth}
+    return tell("soak", args, rows, soak.failures(ledger, found), seen)
 
 
 if __name__ == "__main__":

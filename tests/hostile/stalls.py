@@ -19,15 +19,8 @@ from tests.hostile.growth import READERS
 MOST_SECONDS = 0.5
 TICK_SECONDS = 0.005
 UNITS = (
-    "\n",
-    " ",
-    "word ",
-    "Chapter 1\n",
-    "caf\u00e9 \u00fcber, ",
-    "\U0001f600",
-    "e\u0301",
-    "It was a dark night.\n\n",
-)
+    "\n", " ", "word ", "Chapter 1\n", "caf\u00e9 \u00fcber, ", "\U0001f600", "e\u0301", "It was a dark night.\n\n",
+)  # fmt: skip
 LARGE = ("plain text", "Markdown as a document", "the pages of a PDF", "the text of a Word file")
 MOST_CHARS = {"the pages of a PDF": 2_000_000, "the text of a Word file": 20_000_000}  # a process sends no more
 

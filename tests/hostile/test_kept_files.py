@@ -13,7 +13,7 @@ from unittest.mock import patch
 import orjson
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.conversations.export import as_json, as_markdown
@@ -60,12 +60,6 @@ def with_value(whole: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 WRITTEN = json.loads(as_json(DIALOGUE))
 PLACES = list(places(WRITTEN))
-SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_subnormal=False) | st.text(st.characters(), max_size=20)
-)
-VALUES = st.sampled_from(ODD) | st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-)
 
 
 def show_all_of_it(dialogue: Dialogue) -> None:
@@ -96,18 +90,6 @@ def test_every_odd_value_in_every_place_is_damage_or_can_be_shown() -> None:
     assert any(read) and not all(read)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
-def test_no_fuzzed_conversation_raises(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
-    whole = WRITTEN
-    for path, value in changes:
-        try:
-            whole = with_value(whole, path, value)
-        except (LookupError, TypeError):  # an earlier change has taken the place away
-            continue
-    read_and_show(json.dumps(whole))
-
-
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, len(as_json(DIALOGUE)) - 1), st.binary(max_size=6), st.integers(0, 50))
 def test_no_file_with_changed_bytes_raises(at: int, new: bytes, gone: int) -> None:
@@ -117,32 +99,6 @@ def test_no_file_with_changed_bytes_raises(at: int, new: bytes, gone: int) -> No
     except UnicodeDecodeError:
         return  # damage, as test_conversations tells
     read_and_show(text)
-
-
-def odd_files() -> dict[str, bytes]:
-    spoilt = with_value(WRITTEN, ("nodes", 0, "answer", "stats", "decode_seconds"), 10**400)
-    return {
-        "a number of 400 digits": json.dumps(spoilt).encode(),
-        "deep nesting": b"[" * 200_000,
-        "deep nesting that ends": b'{"nodes":' * 50_000 + b"1" + b"}" * 50_000,
-        "nothing": b"",
-        "zeros": bytes(4096),
-        "half of it": as_json(DIALOGUE).encode("utf-8", "surrogatepass")[:500],
-        "no text": b"\xff\xfe\xff",
-    }
-
-
-def test_damage_of_any_kind_is_one_file_that_stays_and_the_others_are_listed(tmp_path: Path) -> None:
-    good = a_dialogue("Good?")
-    (tmp_path / f"{good.id}.json").write_text(as_json(good), encoding="utf-8")
-    for number, content in enumerate(odd_files().values()):
-        (tmp_path / f"{number:032x}.json").write_bytes(content)
-    store = Conversations(tmp_path)
-    assert [one.title for one in store.listing().summaries] == ["Good?"]
-    assert len(list(tmp_path.glob("*.json"))) == len(odd_files())
-    assert f"{len(odd_files())} old conversations" in store.listing().notices[0]
-    assert "Good?" in conversation_list(store.listing(), None, when=WHEN)
-    assert store.open(good.id) == good
 
 
 def test_half_a_character_in_a_question_is_replaced_and_the_page_can_be_sent(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from app.documents import read_document
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.generation.session import Conversation
+from tests.app.cli.test_interrupts import interrupting, listens  # noqa: F401
+from tests.app.fakes import write_book
 
 ROOT = Path(__file__).parents[3]
 TEXT = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. " * 60
@@ -29,9 +31,7 @@ TEXT = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. " 
 
 @pytest.fixture
 def book(tmp_path: Path) -> Path:
-    file = tmp_path / "small.txt"
-    file.write_text(TEXT, encoding="utf-8")
-    return file
+    return write_book(tmp_path, TEXT)
 
 
 @pytest.fixture
@@ -63,7 +63,15 @@ def test_a_mistake_within_keeps_the_chat(talk: Callable[..., Any]) -> None:
     assert "the context holds 1,200" in errors and errors.count(" tokens/s · ") == 1
 
 
-def test_ctrl_c_stops_an_answer_and_keeps_the_chat(book: Path) -> None:
+@pytest.mark.usefixtures("listens")
+def test_ctrl_c_stops_an_answer_and_keeps_the_chat(talk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.cli.ask.Shown", interrupting())
+    out, errors = talk(b"Who kept the light?\nWhere?\n", "--method", "autoregressive")
+    assert "Stopped.\n" in errors and errors.count(" tokens/s") == 2 and "> Where?" in out
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_real_terminal_stops_an_answer_and_keeps_the_chat(book: Path) -> None:
     chapters = (ROOT / "assets" / "books" / "harbour-32k.txt").read_text(encoding="utf-8")
     book.write_text(chapters[:6000], encoding="utf-8")
     pty = pytest.importorskip("pty", reason="terminals of POSIX systems")
@@ -107,6 +115,13 @@ def engine() -> Any:
         yield engine
 
 
+def chat_about(book: Path, engine: Engine) -> Chat:
+    args: Any = SimpleNamespace(remote=None, saved=False, data_dir=None, files=[book])
+    library = Library.of([read_document(book)])
+    conversation = Conversation(tuple(engine.text.encode(library.text)))
+    return Chat(args, engine, library, conversation, GenerationConfig(max_new_tokens=4))
+
+
 def test_earlier_questions_are_in_the_prompt_until_they_are_forgotten(
     engine: Engine, book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,10 +133,7 @@ def test_earlier_questions_are_in_the_prompt_until_they_are_forgotten(
         return real(engine, conversation, *rest, **how)
 
     monkeypatch.setattr(chat, "answer", answered)
-    args: Any = SimpleNamespace(remote=None, saved=False, data_dir=None, files=[book])
-    library = Library.of([read_document(book)])
-    conversation = Conversation(tuple(engine.text.encode(library.text)))
-    talked = Chat(args, engine, library, conversation, GenerationConfig(max_new_tokens=4))
+    talked = chat_about(book, engine)
     for line in ("Who?", "Where?", "/new", "When?"):
         talked._obey(line.partition(" ")[0], "", line)
     assert prompts == [0, 1, 0]
@@ -138,10 +150,7 @@ def test_a_race_of_the_last_question_answers_it_where_it_was_asked(
         return real(conversation, past, question, *rest)
 
     monkeypatch.setattr(chat, "prompt_of", noted)
-    args: Any = SimpleNamespace(remote=None, saved=False, data_dir=None, files=[book])
-    library = Library.of([read_document(book)])
-    conversation = Conversation(tuple(engine.text.encode(library.text)))
-    talked = Chat(args, engine, library, conversation, GenerationConfig(max_new_tokens=4))
+    talked = chat_about(book, engine)
     for line in ("Who?", "Where?", "/race", "/race When?"):
         word, _, rest = line.partition(" ")
         talked._obey(word, rest, line)

@@ -1,7 +1,6 @@
 """The commands on saved checkpoints: windows, sinks, experts, recurrent layers. The texts are transformers' own."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,15 +16,6 @@ from tests.core.models.tiny_families import tiny_family, twin_models
 
 BUNDLED = Path("assets/models/harbour-target")  # its tokenizer
 WRITTEN = 12
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in tests/core: threads cost tiny models much where other work waits for the same cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def checkpoint(family: str, folder: Path) -> nn.Module:

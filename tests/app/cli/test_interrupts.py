@@ -11,6 +11,9 @@ import launch as launcher
 from app.cli import answering, ask, race
 from app.cli.interrupts import stoppable
 from core.generation.events import Event, LaneEvent, RoundDone
+from tests.app.fakes import write_book
+
+BOOK = "Martha Voss kept the light at Gull Point. " * 20
 
 
 @pytest.fixture(autouse=True)
@@ -49,10 +52,8 @@ def interrupting() -> type[answering.Shown]:
 def test_an_answer_that_is_stopped_has_its_figures(
     as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book, questions = tmp_path / "book.txt", tmp_path / "q.json"
-    book.write_text("Martha Voss kept the light at Gull Point. " * 20, encoding="utf-8")
+    book, questions = write_book(tmp_path, BOOK), tmp_path / "q.json"
     questions.write_text('["Who kept the light at Gull Point?", "Where?"]')
-
     monkeypatch.setattr(answering, "Shown", interrupting())
     options = ["--max-new-tokens", "200", "--context", "1024", "--method", "autoregressive", "--no-saved", "--no-venv"]
     command = ["ask", str(book), "--questions", str(questions), *options, *(["--json"] if as_json else [])]
@@ -70,8 +71,7 @@ def test_an_answer_that_is_stopped_has_its_figures(
 def test_a_race_that_is_stopped_has_its_figures_and_no_verdict(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = tmp_path / "book.txt"
-    book.write_text("Martha Voss kept the light at Gull Point. " * 20, encoding="utf-8")
+    book = write_book(tmp_path, BOOK)
 
     class Interrupting(race.Scoreboard):
         def watch(self, events):  # type: ignore[no-untyped-def]

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
+import launch
 from core.errors import UnsupportedModel
 from core.models.loader import load_tokenizer, read_config
+from tests.app.fakes import write_book
 
 pty = pytest.importorskip("pty", reason="terminals of POSIX systems")
 ROOT = Path(__file__).parents[3]
@@ -35,19 +38,33 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "command", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("models list", "doctor")), "ask"]
-)
+def line_of(command: str, folder: Path, tmp_path: Path) -> list[str]:
+    """A command about the model."""
+    book = write_book(tmp_path)
+    more = {"doctor": ["--model", str(folder)], "ask": [str(book), "-q", "Who?", "--model", str(folder)]}
+    return [*command.split(), *more.get(command, []), "--no-venv", "--data-dir", str(tmp_path / "data")]
+
+
+@pytest.mark.parametrize("command", ["models list", "doctor", "ask"])
+def test_no_command_runs_code_of_a_model_or_asks(
+    command: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("somebody was asked"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder.parents[2]))
+    ended = launch.main(line_of(command, folder, tmp_path))
+    told = capsys.readouterr()
+    assert not (tmp_path / "ran").exists() and (ended == 0) is (command == "models list")
+    assert "needs Python code that comes with it, which never runs here." in told.out + told.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["models list", "doctor", "ask"])
 def test_a_terminal_that_says_yes_runs_no_code_of_a_model(command: str, folder: Path, tmp_path: Path) -> None:
-    book = tmp_path / "book.txt"
-    book.write_text("A tower stood here.\n" * 50, encoding="utf-8")
-    more = {"models list": [], "doctor": ["--model", str(folder)], "ask": [str(book), "-q", "Who?", "--model", "{}"]}
-    words = [word.replace("{}", str(folder)) for word in more[command]]
     place = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_CACHE": str(tmp_path / "home" / "hub")}
     leader, follower = pty.openpty()
     with os.fdopen(leader, "r+b", buffering=0) as screen:
         process = subprocess.Popen(
-            [sys.executable, "launch.py", *command.split(), *words, "--no-venv", "--data-dir", str(tmp_path / "data")],
+            [sys.executable, "launch.py", *line_of(command, folder, tmp_path)],
             stdin=follower, stdout=follower, stderr=follower, cwd=ROOT, env=os.environ | place,
         )  # fmt: skip
         os.close(follower)
@@ -65,13 +82,7 @@ def test_a_terminal_that_says_yes_runs_no_code_of_a_model(command: str, folder: 
     assert (ended == 0) is (command == "models list"), shown
 
 
-def test_the_configuration_and_the_tokenizer_name_the_problem(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def asks(*_: object) -> str:
-        raise AssertionError("somebody was asked")
-
-    monkeypatch.setattr("builtins.input", asks)
+def test_the_configuration_and_the_tokenizer_name_the_problem(folder: Path, tmp_path: Path) -> None:
     for read in (read_config, load_tokenizer):
         with pytest.raises(UnsupportedModel, match="never runs here"):
             read(folder)

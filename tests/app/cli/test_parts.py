@@ -5,30 +5,18 @@ from typing import Any, cast
 import pytest
 
 from app.cli.parts import library_of, naming_parts
-from app.documents.document import Chapter, Document, make_pages
+from app.documents.document import Document
 from core.engine_api import TextEngine
 from core.errors import ContextTooSmall, InvalidSetting
+from tests.app.fakes import document_of
 
 WORDS = 100  # in each chapter, and on each page
 
 
 def book(num_chapters: int = 4, *, marked: bool = True) -> Document:
-    parts = ["word " * WORDS for _ in range(num_chapters)]
-    starts = [sum(map(len, parts[:at])) for at in range(num_chapters)]
-    text = "".join(parts)
-    chapters = tuple(
-        Chapter(title=f"Part {at}", first_page=at + 1, char_start=start, char_end=start + len(parts[at]))
-        for at, start in enumerate(starts)
-    )
-    return Document(
-        name="book.pdf",
-        title="Book",
-        format="pdf",
-        text=text,
-        pages=make_pages(starts, len(text)),
-        has_own_pages=True,
-        chapters=chapters if marked else (),
-    )
+    page = "word " * WORDS
+    starts = [at * len(page) for at in range(num_chapters)] if marked else []
+    return document_of(*[page] * num_chapters, name="book.pdf", chapter_starts=starts)
 
 
 def asked(**options: Any) -> argparse.Namespace:

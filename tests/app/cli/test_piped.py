@@ -16,6 +16,7 @@ from app.cli.argument_types import question
 from app.cli.arguments import parse_arguments
 from app.cli.piped import readable
 from app.documents.errors import DocumentTooLarge
+from tests.app.fakes import write_book
 
 BOOK = Path(__file__).parents[3] / "assets" / "books" / "harbour-8k.pdf"
 
@@ -100,8 +101,7 @@ def test_a_data_folder_that_cannot_be_used_is_told_before_anything_is_read(
 def test_ask_without_a_usable_home_answers_and_says_that_nothing_is_kept(
     home: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = tmp_path / "book.txt"
-    book.write_text("Martha Voss kept the light at Gull Point. " * 20, encoding="utf-8")
+    book = write_book(tmp_path)
     (tmp_path / "file").write_text("")
 
     def nowhere() -> Path:

@@ -7,26 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import launch as launcher
 from app.cli.scoreboard import Scoreboard
 from core.engine import Engine
 from core.generation.events import LaneEvent, PrefillProgress, RoundDone
+from tests.app.cli.test_terminal import Terminal
 from tests.app.fakes import finished, lane_stats, round_done, write_book
 from tests.core.toys import tiny_engine, with_words
 
 QUESTION = "How was the <b>night</b>?"
 Race = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in tests/core: threads cost tiny models much where other work waits for the same cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -94,11 +85,6 @@ def test_what_cannot_be_is_refused_before_anything_is_loaded(
 
 
 # -------------------- lines
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def events() -> Iterator[LaneEvent]:

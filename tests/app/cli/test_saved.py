@@ -1,12 +1,11 @@
 """Books kept on disk, from the command line: a second `ask` reads none of the book, and `saved` lists and removes."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import launch as launcher
 from app.conversations.tree import digest_of
@@ -19,14 +18,6 @@ from tests.core.toys import tiny_engine
 Run = Callable[..., dict[str, Any]]
 QUESTION = "How was the night?"
 TEXT = "It was a dark and stormy night. " * 20
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -62,13 +53,11 @@ def token_ids(report: dict[str, Any]) -> list[int]:
 
 def test_after_a_restart_the_bundled_model_reads_no_token_of_the_book(run: Run, tmp_path: Path) -> None:
     book = write_book(tmp_path, "Martha Voss kept the light at Gull Point. " * 30)
-    plain = ask(run, book, "--no-saved")
-    assert plain["saved"] == {"fetched_tokens": 0, "fetch_seconds": 0.0, "kept": None, "kept_bytes": None}
     first, second = ask(run, book, "--saved"), ask(run, book)  # each loads the model anew
     assert first["book_tokens_read"] == first["book_tokens"] > 200 and first["saved"]["kept"]
     assert second["book_tokens_read"] == 0 and second["saved"]["fetched_tokens"] == second["book_tokens"]
     assert second["prompt_tokens"] - second["reused_tokens"] < 30 and second["saved"]["kept"] is None
-    assert token_ids(plain) == token_ids(first) == token_ids(second)
+    assert token_ids(first) == token_ids(second)
     (kept,) = run("saved")["books"]
     assert kept["names"] == ["book.txt"] and kept["id"] == first["saved"]["kept"]
     assert {"weights", "config", "text", "dtype", "format"} <= set(kept["identity"])
@@ -81,6 +70,7 @@ def test_a_book_whose_end_has_changed_is_read_from_there(run: Run, tmp_path: Pat
     opened, fresh = ask(run, changed), ask(run, changed, "--no-saved")
     assert 0 < opened["book_tokens_read"] < 300 and opened["saved"]["fetched_tokens"] % 128 == 0
     assert opened["saved"]["fetched_tokens"] > 0
+    assert fresh["saved"] == {"fetched_tokens": 0, "fetch_seconds": 0.0, "kept": None, "kept_bytes": None}
     assert token_ids(opened) == token_ids(fresh)
 
 

@@ -17,6 +17,7 @@ from app.server.serve_page import load as load_engine
 from core.config import EngineConfig
 from core.generation.text import ChatText
 from core.generation.thinking import Tags
+from tests.app.fakes import write_book
 from tests.app.server.openai.servers import served
 from tests.thinkers import ALWAYS, ANSWER, PLAIN, THOUGHT, save_thinker, tokenizer
 
@@ -32,9 +33,7 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def book(tmp_path: Path) -> Path:
-    file = tmp_path / "book.txt"
-    file.write_text("A book about lights. " * 20)
-    return file
+    return write_book(tmp_path)
 
 
 @pytest.fixture

@@ -19,22 +19,8 @@ from app.context.context_documents import (
     label,
     spans,
 )
-from app.documents.document import BEGINNING, Chapter, Document, make_pages
-
-
-def a_document(name: str, pages: list[str], chapter_starts: list[int] | None = None) -> Document:
-    """A document of pages; chapters begin at the offsets given."""
-    text = "".join(pages)
-    starts = [sum(map(len, pages[:n])) for n in range(len(pages))]
-    bounds = list(pairwise([*(chapter_starts or []), len(text)]))
-    made = make_pages(starts, len(text))
-    chapters = [
-        Chapter(title=f"C{n}", first_page=max(p.number for p in made if p.char_start <= a), char_start=a, char_end=b)
-        for n, (a, b) in enumerate(bounds, 1)
-    ]
-    return Document(
-        name=name, title=name, format="text", text=text, pages=made, has_own_pages=True, chapters=tuple(chapters)
-    )
+from app.documents.document import BEGINNING, Chapter, Document
+from tests.app.fakes import document_of
 
 
 @st.composite
@@ -42,7 +28,7 @@ def documents(draw: st.DrawFn) -> Document:
     pages = draw(st.lists(st.text("ab \n", max_size=6), min_size=1, max_size=6).filter(lambda pages: any(pages)))
     length = sum(map(len, pages))
     starts = draw(st.lists(st.integers(0, length - 1), unique=True, max_size=4).map(sorted))
-    made = a_document(draw(st.text("xyz", min_size=1, max_size=3)), pages, starts)
+    made = document_of(*pages, title=draw(st.text("xyz", min_size=1, max_size=3)), chapter_starts=starts)
     return replace(made, chapters=tuple(divided(draw, chapter) for chapter in made.chapters))
 
 
@@ -156,12 +142,12 @@ def test_a_book_at_the_end_changes_nothing_before_it(first: Document, second: Do
 
 
 def test_the_same_text_is_refused_under_any_name() -> None:
-    library = Library().add(a_document("a.txt", ["words"]))
+    library = Library().add(document_of("words", title="a.txt"))
     with pytest.raises(AlreadyThere, match=r"^b\.txt holds the same text as a\.txt\. Choose"):
-        library.add(a_document("b.txt", ["wo", "rds"]))
+        library.add(document_of("wo", "rds", title="b.txt"))
     with pytest.raises(AlreadyThere, match=r"^a\.txt is already there\."):
-        library.add(a_document("a.txt", ["words"]))
-    assert len(library.add(a_document("a.txt", ["other words"])).books) == 2
+        library.add(document_of("words", title="a.txt"))
+    assert len(library.add(document_of("other words", title="a.txt")).books) == 2
 
 
 @pytest.mark.parametrize(
@@ -169,17 +155,12 @@ def test_the_same_text_is_refused_under_any_name() -> None:
 )
 def test_what_a_document_has_not_cannot_be_chosen(choice: Choice) -> None:
     with pytest.raises(ValueError, match="of 2"):
-        Library().add(a_document("a", ["one", "two"], [0, 3])).choose(0, choice)
+        Library().add(document_of("one", "two", chapter_starts=[0, 3])).choose(0, choice)
 
 
 def test_choices_are_named_by_the_document_s_own_page_labels() -> None:
-    text = "abc"
-    document = Document(
-        name="a", title="a", format="pdf", text=text, pages=make_pages([0, 1, 2], 3, ["i", "ii", "1"]),
-        has_own_pages=True,
-        chapters=tuple(Chapter(title=f"T{n}", first_page=n + 1, char_start=n, char_end=n + 1) for n in range(3)),
-    )  # fmt: skip
+    document = document_of(*"abc", labels=["i", "ii", "1"], chapter_starts=[0, 1, 2])
     names = [label(document, choice) for choice in (Whole(), Pages(1, 3), Pages(2, 2), Chapters((2,)))]
-    assert names == ["everything", "pages i–1", "page ii", "chapter 2: T1"]
+    assert names == ["everything", "pages i–1", "page ii", "chapter 2: C2"]
     assert label(document, Chapters((1, 2))) == "chapters 1–2"
     assert label(document, Chapters((1, 3))) == "chapters 1, 3"

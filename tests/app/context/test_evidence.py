@@ -122,11 +122,7 @@ def test_much_is_bounded() -> None:
 
 
 def test_only_a_short_answer_without_any_words_of_the_book_is_a_refusal() -> None:
-    for answer in (
-        "The book does not say.",
-        "I couldn't find any mention of it.",
-        "There is no information on it.",
-    ):
+    for answer in ("The book does not say.", "I couldn't find any mention of it.", "There is no information on it."):
         assert is_refusal(answer, evidence(answer))
     for answer in (
         "The ship was lost. The book does not say why.",

@@ -11,7 +11,8 @@ from app.context.context_documents import Book, Chapters, Library, Pages
 from app.context.find import AROUND, MOST_CHARS, MOST_MARKED, Hit, Words, excerpt, find, occurrences
 from app.context.folding import fold, fold_char, is_unspaced
 from app.documents import stretches
-from app.documents.document import Chapter, Document, make_pages
+from app.documents.document import Document
+from tests.app.fakes import document_of
 
 LETTERS = (
     "aAäÄsSßﬁeéE\u0301\u0308\u00ad\u200b \n\t\u00a0\u3000-–'’\"«1½.京都か\u3099が\u05e9\u05b8\u0644\u0640각İøŒ\ud800_"
@@ -142,19 +143,9 @@ def test_words_of_any_length_are_searched_by_their_beginning() -> None:
 
 
 def a_document(*pages: str, title: str = "The Pilot") -> Document:
-    starts = [sum(map(len, pages[:n])) for n in range(len(pages))]
-    text = "".join(pages)
-    half = len(text) // 2
-    bounds = ((0, half), (half, len(text)))
-    return Document(
-        name="pilot.pdf",
-        title=title,
-        format="pdf",
-        text=text,
-        pages=make_pages(starts, len(text), ["i", "ii", "1", "2"][: len(pages)]),
-        has_own_pages=True,
-        chapters=tuple(Chapter(title="C", first_page=1, char_start=a, char_end=b) for a, b in bounds),
-    )
+    """Of two chapters."""
+    labels = ["i", "ii", "1", "2"][: len(pages)]
+    return document_of(*pages, title=title, labels=labels, chapter_starts=[0, len("".join(pages)) // 2])
 
 
 def books_of(*documents: Document) -> tuple[Book, ...]:

@@ -10,9 +10,10 @@ from hypothesis import given
 
 from app.context.context_documents import Book, Library
 from app.context.kept_documents import KeptDocuments
-from app.documents.document import Document, make_pages
+from app.documents.document import Document
 from core.errors import CoreError
 from tests.app.context.test_context_documents import documents
+from tests.app.fakes import document_of
 
 
 @given(documents())
@@ -27,8 +28,7 @@ def test_a_kept_text_comes_back_with_its_pages_chapters_and_sub_chapters(documen
 def book(tmp_path: Path) -> Book:
     """A book with its PDF."""
     (tmp_path / "a.pdf").write_bytes(b"%PDF" * 5_000)
-    document = Document(name="a", title="a", format="pdf", text="ab", pages=make_pages([0], 2), has_own_pages=True)
-    return Library().add(document, tmp_path / "a.pdf").books[0]
+    return Library().add(document_of("ab"), tmp_path / "a.pdf").books[0]
 
 
 def test_kept_files_are_on_disk_before_they_have_their_names(

@@ -9,8 +9,9 @@ from app.context.context_documents import Chapters, Library, Pages, Sections, Wh
 from app.context.offers import divided, from_the_start, offers, with_only
 from app.context.token_costs import Meter
 from app.documents.document import Document
-from tests.app.context.test_context_documents import a_document, documents
+from tests.app.context.test_context_documents import documents
 from tests.app.context.test_token_costs import count, ten_pages
+from tests.app.fakes import document_of
 
 
 def test_what_fits_is_offered_first_and_every_chapter_is_there() -> None:
@@ -35,14 +36,9 @@ def test_no_offer_claims_to_fit_that_does_not(document: Document, budget: int) -
 
 
 def test_the_list_begins_with_the_most_from_the_start() -> None:
-    library = Library().add(ten_pages()).add(a_document("b", ["other " * 20, "words " * 30]))
+    library = Library().add(ten_pages()).add(document_of("other " * 20, "words " * 30, title="b"))
     found = [from_the_start(library, Meter(count), budget) for budget in (0, 46, 112, 160)]
-    assert found == [
-        (None, None),
-        (Chapters((1, 2)), None),
-        (Whole(), None),
-        (Whole(), Whole()),
-    ]
+    assert found == [(None, None), (Chapters((1, 2)), None), (Whole(), None), (Whole(), Whole())]
     assert from_the_start(library, Meter(count), 130)[1] == Pages(1, 1)
 
 
@@ -57,9 +53,9 @@ def test_a_chapter_that_is_too_long_alone_is_offered_by_its_sub_chapters() -> No
     assert divided(library.books[0], meter, 46) == ((1,), (2,), (3,), (4,)), "it fits"
     assert divided(library.books[0], meter, 40) == ((1,), (2,), (3, 1), (3, 2), (4,))
     found = {offer.choice: offer.num_tokens for offer in offers(library, 0, meter, budget=40)}
-    assert {choice: found[choice] for choice in found if isinstance(choice, Sections)} == {
-        Sections(((3, 1),)): 4,
-    }, "nothing is offered that does not fit"
+    assert {choice: found[choice] for choice in found if isinstance(choice, Sections)} == {Sections(((3, 1),)): 4}, (
+        "nothing is offered that does not fit"
+    )
     assert from_the_start(library, meter, 40) == (Sections(((1,), (2,), (3, 1))),)
     assert from_the_start(library, meter, 38) == (Chapters((1, 2)),)
 

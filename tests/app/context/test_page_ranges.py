@@ -8,15 +8,13 @@ from hypothesis import strategies as st
 
 from app.context.context_documents import Chapters, Choice, Pages, Sections, Whole, label
 from app.context.page_ranges import understood, written
-from app.documents.document import BEGINNING, Chapter, Document, make_pages
+from app.documents.document import BEGINNING, Chapter, Document
 from core.errors import InvalidSetting
-from tests.app.context.test_context_documents import a_document, choices, documents
+from tests.app.context.test_context_documents import choices, documents
+from tests.app.fakes import document_of
 
-ROMAN = Document(
-    name="a.pdf", title="a", format="pdf", text="abcdefgh", has_own_pages=True,
-    pages=make_pages(range(8), 8, ["i", "ii", "iii", "1", "2", "3", "A-1", "A-2"]),
-)  # fmt: skip
-PLAIN = a_document("b", list("abcdefghij"), [0, 2, 5, 8])
+ROMAN = document_of(*"abcdefgh", labels=["i", "ii", "iii", "1", "2", "3", "A-1", "A-2"])
+PLAIN = document_of(*"abcdefghij", chapter_starts=[0, 2, 5, 8])
 PARTS = [
     Chapter(title=title, first_page=3, char_start=at, char_end=at + 1)
     for at, title in enumerate((BEGINNING, "2.1 Sails", "Section 2: Ropes"), 2)

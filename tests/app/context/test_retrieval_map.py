@@ -14,21 +14,17 @@ from app.context.open_book import Book
 from app.context.quotes import quotes_in
 from app.context.retrieval_map import MOST_LOADS, Loaded, Loads, Weights, chunk_pages, mean
 from app.conversations.tree import ROOT, BookRef, Dialogue
-from app.documents.document import Document, make_pages
 from app.runtime.sessions import Session
 from app.ui.library.page_viewer import Wanted
 from app.ui.retrieval_map.view import MOST_BARS, opened_page, where
+from tests.app.fakes import document_of
 
 NOTHING = [0.0] * 30_000  # is usual
 SIZE, FRAME = 4, 3  # tokens of a chunk, tokens before the book; a token is a character here
 
 
 def a_book(*pages: str, title: str = "A") -> Book:
-    text = "".join(pages)
-    starts = [sum(map(len, pages[:n])) for n in range(len(pages))]
-    made = make_pages(starts, len(text))
-    document = Document(name="a", title=title, format="pdf", text=text, pages=made, has_own_pages=True)
-    return book_of(Library().add(document))
+    return book_of(Library().add(document_of(*pages, title=title)))
 
 
 def book_of(library: Library) -> Book:
@@ -159,11 +155,7 @@ def test_what_was_loaded_is_kept_for_the_newest_answers() -> None:
 def test_pages_of_several_books_are_told_apart() -> None:
     library = Library()
     for title in ("One & all", "Two"):
-        text = title * 9
-        document = Document(
-            name=title, title=title, format="pdf", text=text, pages=make_pages([0], len(text)), has_own_pages=True
-        )
-        library = library.add(document)
+        library = library.add(document_of(title * 9, title=title))
     html = where(a_session(book_of(library), loaded(34), NOTHING))
     assert "Two, page 1: most loaded" in html and "One &amp; all, page 1: nothing loaded" in html and "begins" in html
 

@@ -7,7 +7,7 @@ import pytest
 from app.context.context_documents import LEFT_OUT, Chapters, Library, Span
 from app.context.token_costs import Costs, Meter
 from app.documents.document import Document
-from tests.app.context.test_context_documents import a_document
+from tests.app.fakes import document_of
 
 
 def count(text: str) -> int:
@@ -17,8 +17,7 @@ def count(text: str) -> int:
 
 def ten_pages() -> Document:
     """Ten pages of ten words; chapters of 5, 30, 45 and 15 words begin in and between pages, after a preface of 5."""
-    page = "word " * 10
-    return a_document("a", [page] * 10, [25, 50, 200, 425])
+    return document_of(*["word " * 10] * 10, chapter_starts=[25, 50, 200, 425])
 
 
 def test_parts_cost_what_their_words_cost_and_each_stretch_is_counted_once() -> None:
@@ -40,12 +39,12 @@ def test_parts_cost_what_their_words_cost_and_each_stretch_is_counted_once() -> 
 
 
 def test_several_books_cost_their_titles_too() -> None:
-    library = Library().add(a_document("one", ["a b"])).add(a_document("two", ["c"]))
+    library = Library().add(document_of("a b", title="one")).add(document_of("c", title="two"))
     assert Meter(count).library(library) == count(library.text) == 3 + 3 + 2
 
 
 def test_a_warm_meter_counts_nothing_more() -> None:
-    library = Library().add(ten_pages()).add(a_document("b", ["other " * 20]))
+    library = Library().add(ten_pages()).add(document_of("other " * 20, title="b"))
     counted: list[str] = []
     meter = Meter(lambda text: counted.append(text) or count(text))
     meter.warm(library)

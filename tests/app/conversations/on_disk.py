@@ -6,6 +6,8 @@ from pathlib import Path
 
 from app.conversations.database import NAME
 from app.conversations.store import Conversations
+from app.conversations.tree import Dialogue
+from tests.app.fakes import SECONDS
 
 LIMIT = "max_page_count = 1000000"
 
@@ -22,3 +24,10 @@ def text_of(folder: Path) -> set[str]:
     with closing(sqlite3.connect(folder / NAME)) as db:
         rows = db.execute("SELECT question FROM exchanges UNION SELECT title FROM conversations").fetchall()
     return {row[0] for row in rows} - {None}
+
+
+def saved(store: Conversations, dialogue: Dialogue) -> Dialogue:
+    """The conversation, once it is written."""
+    store.save(dialogue)
+    assert store.flush(SECONDS)
+    return dialogue

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,58 +24,34 @@ from app.conversations.schema import VERSION
 from app.conversations.store import ConversationGone, Conversations
 from app.conversations.tree import Dialogue, sendable
 from core.errors import InvalidSetting
-from tests.app.conversations.on_disk import text_of
+from tests.app.conversations.on_disk import saved, text_of
 from tests.app.conversations.test_tree import EVIL, a_dialogue, said
+from tests.app.fakes import SECONDS
 
-SECONDS = 10.0
 OLD = Path(__file__).parent / "old"  # files of the version before the database, and what it exported of them
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "conversations"
-
-
-@pytest.fixture
-def open_store(folder: Path) -> Iterator[Callable[[], Conversations]]:
-    stores: list[Conversations] = []
-
-    def make() -> Conversations:
-        stores.append(Conversations(folder))
-        return stores[-1]
-
-    yield make
-    for store in stores:
-        store.close()
-
-
-@pytest.fixture
-def store(open_store: Callable[[], Conversations]) -> Conversations:
-    return open_store()
-
-
-def saved(store: Conversations, dialogue: Dialogue) -> Dialogue:
-    store.save(dialogue)
-    assert store.flush(SECONDS)
-    return dialogue
+def store(program: Callable[[], Conversations]) -> Conversations:
+    return program()
 
 
 def titles(store: Conversations, search: str = "") -> list[str]:
     return [one.title for one in store.listing(search).summaries]
 
 
-def test_after_a_restart_everything_is_there(store: Conversations, open_store: Callable[[], Conversations]) -> None:
+def test_after_a_restart_everything_is_there(store: Conversations, program: Callable[[], Conversations]) -> None:
     one, two = saved(store, a_dialogue("One?", "More?")), saved(store, a_dialogue(sendable(EVIL)))
-    again = open_store()
+    again = program()
     assert again.open(one.id) == one and again.open(two.id) == two
     assert titles(again) == [two.title, one.title], "newest first"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of posix")
-def test_only_the_owner_can_read(folder: Path, open_store: Callable[[], Conversations]) -> None:
+def test_only_the_owner_can_read(folder: Path, program: Callable[[], Conversations]) -> None:
     folder.mkdir(mode=0o755)
     (folder / NAME).touch(0o644)
-    saved(open_store(), a_dialogue("One?"))
+    saved(program(), a_dialogue("One?"))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
     assert modes == {NAME: 0o600, f"{NAME}-wal": 0o600, f"{NAME}-shm": 0o600}
@@ -124,12 +100,12 @@ def spoil(file: Path, at: int, length: int) -> None:
 
 @pytest.mark.parametrize("at", ["header", "pages", "no database at all"])
 def test_a_damaged_database_is_set_aside_whole_and_the_app_goes_on(
-    at: str, folder: Path, open_store: Callable[[], Conversations]
+    at: str, folder: Path, program: Callable[[], Conversations]
 ) -> None:
-    one = open_store()
+    one = program()
     first = saved(one, a_dialogue("One?"))
     rest = [saved(one, a_dialogue(f"{number}?", "long " * 900)) for number in range(20)]
-    other = open_store()
+    other = program()
     one.close()
     assert other._disk is not None
     other._disk.close()
@@ -140,15 +116,15 @@ def test_a_damaged_database_is_set_aside_whole_and_the_app_goes_on(
         for page in (0,) if at == "header" else range(num_pages // 2, num_pages, 3):
             spoil(folder / NAME, page * 4096, 4096)
     content = (folder / NAME).read_bytes()
-    again = open_store()
+    again = program()
     found = set(titles(again))
     for dialogue in rest:
         saved(again, dialogue.rename("Written again"))
     assert len(titles(again)) >= 20, "and what pages still hold is written again"
-    assert titles(open_store()) == titles(again)
+    assert titles(program()) == titles(again)
     (aside,) = folder.glob("*.damaged")
     assert aside.read_bytes() == content, "never changed"
-    (notice,) = [*again.listing().notices, *open_store().listing().notices]
+    (notice,) = [*again.listing().notices, *program().listing().notices]
     assert "was damaged and set aside" in notice and aside.name in notice and "\n" not in notice
     assert at != "pages" or found, "what can be read stays"
     assert saved(other, first.rename("First")).id and "First" in titles(again), "the other program goes on, too"
@@ -279,12 +255,12 @@ def old_files(folder: Path) -> list[Path]:
 
 
 def test_files_of_earlier_versions_are_taken_over_once_and_export_as_before(
-    folder: Path, open_store: Callable[[], Conversations]
+    folder: Path, program: Callable[[], Conversations]
 ) -> None:
     files = old_files(folder)
     contents = [file.read_bytes() for file in files]
     for _ in range(2):
-        store = open_store()
+        store = program()
         assert store.listing().notices == () and len(titles(store)) == len(files) == 5
         for file in files:
             dialogue = store.open(file.stem)
@@ -297,7 +273,7 @@ def test_files_of_earlier_versions_are_taken_over_once_and_export_as_before(
 
 def test_two_programs_that_start_at_once_take_everything_over_once(folder: Path) -> None:
     files, root = old_files(folder), Path(__file__).resolve().parents[3]
-    for number in range(200):
+    for number in range(50):
         dialogue = replace(a_dialogue(f"{number}?"), id=f"{number:032x}")
         (folder / f"{dialogue.id}.json").write_text(as_json(dialogue), encoding="utf-8")
     program = (
@@ -308,13 +284,13 @@ def test_two_programs_that_start_at_once_take_everything_over_once(folder: Path)
         subprocess.Popen([sys.executable, "-c", program, str(folder)], cwd=root, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    assert [start.communicate(timeout=60)[0] for start in starts] == [f"{200 + len(files)} ()\n"] * 3
-    assert len(list((folder / "imported").iterdir())) == 200 + len(files) and not list(folder.glob("*.json"))
+    assert [start.communicate(timeout=60)[0] for start in starts] == [f"{50 + len(files)} ()\n"] * 3
+    assert len(list((folder / "imported").iterdir())) == 50 + len(files) and not list(folder.glob("*.json"))
     assert len(Conversations(folder).open(f"{7:032x}").nodes) == 1
 
 
 def test_what_cannot_be_taken_over_is_named_and_stays(
-    folder: Path, open_store: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
+    folder: Path, program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, *others = old_files(folder)
     newer = json.loads(others[0].read_text(encoding="utf-8")) | {"version": VERSION + 1, "nodes": "of another kind"}
@@ -327,17 +303,17 @@ def test_what_cannot_be_taken_over_is_named_and_stays(
     monkeypatch.setattr(module, "MOST_BYTES", 9_999)
     contents = {file: file.read_bytes() for file in others}
     for _ in range(2):
-        (notice,) = open_store().listing().notices
+        (notice,) = program().listing().notices
         assert notice.startswith("4 old conversations in ") and "newer version" in notice and "\n" not in notice
-    assert len(titles(open_store())) == 1 and good.stem
+    assert len(titles(program())) == 1 and good.stem
     assert {file: file.read_bytes() for file in others} == contents and (folder / "notes.json").exists()
 
 
 def test_a_file_that_comes_again_brings_nothing_back_and_removes_nothing(
-    folder: Path, open_store: Callable[[], Conversations]
+    folder: Path, program: Callable[[], Conversations]
 ) -> None:
     """A start that was killed before it moved the files, or an earlier version that still runs."""
-    files, store = old_files(folder), open_store()
+    files, store = old_files(folder), program()
     deleted, kept = (store.open(file.stem) for file in files[:2])
     store.delete(deleted.id)
     assert store.flush(SECONDS) and not (folder / "imported" / files[0].name).exists(), "deleted is deleted"
@@ -345,7 +321,7 @@ def test_a_file_that_comes_again_brings_nothing_back_and_removes_nothing(
     data = json.loads((OLD / files[1].name).read_text(encoding="utf-8"))
     data |= {"nodes": [], "removed": [node.id for node in kept.nodes], "head": ""}
     files[1].write_text(json.dumps(data), encoding="utf-8")
-    again = open_store()
+    again = program()
     assert len(titles(again)) == 4 and again.open(kept.id).nodes == kept.nodes
     with pytest.raises(ConversationGone):
         again.open(deleted.id)

@@ -9,7 +9,7 @@ import pytest
 from app.conversations.exchange import Exchange
 from app.conversations.export import as_json
 from app.conversations.schema import MOST_MOMENT, VERSION, Damaged, NewerVersion, load
-from app.conversations.tree import ROOT, BookRef, Dialogue, Node, title_of
+from app.conversations.tree import BookRef, Dialogue, Node, title_of
 from core.config import SamplingParams
 from tests.app.fakes import finished
 
@@ -47,25 +47,6 @@ def shown(dialogue: Dialogue) -> list[str]:
     return [node.question for node in dialogue.path]
 
 
-def test_an_edited_question_keeps_the_earlier_branch() -> None:
-    dialogue = a_dialogue("One?", "Two?", "Three?")
-    old = dialogue.path
-    dialogue, new = said(dialogue, "Two, differently?", parent=old[0].id)
-    assert shown(dialogue) == ["One?", "Two, differently?"]
-    assert [node.id for node in dialogue.children(old[0].id)] == [old[1].id, new.id]
-    assert shown(dialogue.show(dialogue.newest_below(old[1].id))) == ["One?", "Two?", "Three?"]
-
-
-def test_the_first_question_can_be_edited_too() -> None:
-    dialogue, _ = said(a_dialogue("One?", "Two?"), "Another one?", parent=ROOT)
-    assert shown(dialogue) == ["Another one?"] and len(dialogue.children(ROOT)) == 2
-
-
-def test_a_branch_shows_what_it_goes_on_from() -> None:
-    dialogue = a_dialogue("One?", "Two?")
-    assert shown(dialogue.show(dialogue.path[0].id)) == ["One?"]
-
-
 def test_deleting_takes_what_follows_and_shows_what_is_left() -> None:
     dialogue = a_dialogue("One?", "Two?", "Three?")
     first, second, _ = dialogue.path
@@ -76,7 +57,6 @@ def test_deleting_takes_what_follows_and_shows_what_is_left() -> None:
 
 
 def test_an_unanswered_question_is_shown_and_not_followed() -> None:
-    dialogue, node = a_dialogue("One?").ask(a_dialogue("One?").tip, "Two?")
     dialogue = a_dialogue("One?")
     dialogue, node = dialogue.ask(dialogue.tip, "Two?")
     assert shown(dialogue) == ["One?", "Two?"] and dialogue.tip == dialogue.path[0].id != node.id
@@ -171,17 +151,13 @@ ANSWER = ("nodes", 0, "answer")
         changed((*ANSWER, "stats", "new_tokens"), -1),
         changed((*ANSWER, "stats", "level1", "committed_per_round"), {"x": 1}),
         changed((*ANSWER, "stats", "level1", "committed_per_round"), {"9" * 5_000: 1}),
-        changed((*ANSWER, "stats", "decode_seconds"), 10**400),
-        changed((*ANSWER, "stats", "new_tokens"), 10**400),
-        changed((*ANSWER, "token_ids"), [10**2_600]),
-        changed((*ANSWER, "seed"), -(10**400)),
         changed(("titled",), -1),
         changed(("nodes", 0, "answered"), MOST_MOMENT + 1),
         changed(("removed",), [1]),
         changed(("nodes",), [DIALOGUE.nodes[0].id] * 20_000),
         changed(("version",), 1).replace('"version": 1', '"version": ' + "1" * 5_000),
     ],
-    ids=range(35),
+    ids=range(31),
 )
 def test_what_is_not_a_conversation_is_damaged(text: str) -> None:
     with pytest.raises(Damaged):

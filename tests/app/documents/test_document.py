@@ -2,14 +2,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.documents.document import Document, make_pages
+from tests.app.fakes import document_of
 
 
 def a_document(lengths: list[int]) -> Document:
-    starts = [sum(lengths[:index]) for index in range(len(lengths))]
-    text = "".join(chr(ord("a") + index % 26) * length for index, length in enumerate(lengths))
-    return Document(
-        name="a.txt", title="a", format="text", text=text, pages=make_pages(starts, len(text)), has_own_pages=True
-    )
+    return document_of(*(chr(ord("a") + index % 26) * length for index, length in enumerate(lengths)))
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=10))

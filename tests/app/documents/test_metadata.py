@@ -15,9 +15,9 @@ pytestmark = pytest.mark.usefixtures("in_this_process")
 LINE = "The old pilot stood on the quay and counted the boats that came in with the tide."
 
 
-def picture(kind: str, size: tuple[int, int] = (600, 800), mode: str = "RGB") -> bytes:
+def picture(kind: str, image: Image.Image | None = None) -> bytes:
     stream = io.BytesIO()
-    Image.effect_noise(size, 90).convert(mode).save(stream, kind)
+    (image or Image.effect_noise((600, 800), 90).convert("RGB")).save(stream, kind)
     return stream.getvalue()
 
 
@@ -78,7 +78,7 @@ def test_other_pictures_are_no_covers(make_epub: MakeEpub, content: bytes) -> No
 
 
 def test_a_huge_picture_is_no_cover_and_ends_no_book(make_epub: MakeEpub) -> None:
-    huge = picture("PNG", (10_000, 6_000), "1")
+    huge = picture("PNG", Image.new("1", (10_000, 6_000)))
     assert cover_url(huge) == ""
     for content in (huge, b"\0" * 70_000_000):  # the second one is a bomb
         files = {"OPS/book.opf": told(["s1.xhtml"], "", ITEM), "OPS/c.jpg": content}

@@ -45,6 +45,7 @@ class FakeServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.seen: list[tuple[str, Any, dict[str, str]]] = []
         self.scripts: dict[str, list[Reply]] = {"/v1/models": [json_reply({"object": "list", "data": [CARD]})]}
+        self.answering = threading.Event()  # a part of a stream was sent, or a pause begins
         self.gone = threading.Event()  # a client has closed its connection amid a stream
 
     @property
@@ -114,6 +115,7 @@ def stream(*parts: bytes | float, end: bool = True) -> Reply:
         handler.close_connection = True
         for part in parts:
             if isinstance(part, float):
+                handler.server.answering.set()  # type: ignore[attr-defined]
                 time.sleep(part)
             else:
                 handler.wfile.write(part)
@@ -155,6 +157,7 @@ def endless(handler: Handler) -> None:
         while True:
             handler.wfile.write(says("word "))
             handler.wfile.flush()
+            server.answering.set()
             time.sleep(0.01)
     except OSError:
         server.gone.set()

@@ -11,13 +11,11 @@ import pytest
 
 import launch
 from app.cli import ask
-from app.cli.serve import loaded
 from app.conversations.figures import figures
 from app.remote.connecting import KEY_VARIABLE, connector
 from app.runtime.events import LoadFailed
 from app.runtime.worker import EngineWorker
 from app.server import serve_page
-from app.server.serve_page import load
 from app.ui.header import masthead
 from app.ui.page import build_page
 from app.ui.reading.answer_footer import answer_footer
@@ -25,7 +23,7 @@ from app.ui.reading.live_strip import LiveStrip
 from app.ui.site import Site
 from app.ui.system.tab import report, snapshot, system
 from assets.tools.commands import TOOLS
-from core.config import EngineConfig, GenerationConfig
+from core.config import GenerationConfig
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Finished
 from tests.app.fakes import opened, write_book
@@ -38,40 +36,16 @@ KEY = "the-key-of-the-server"
 
 
 @pytest.fixture(scope="module")
-def engine_worker() -> Iterator[EngineWorker]:
-    worker = EngineWorker(lambda: load(EngineConfig(device="cpu", context=2048)))
-    worker.start()
-    loaded(worker)
-    yield worker
-    worker.close()
-
-
-@pytest.fixture(scope="module")
-def url(engine_worker: EngineWorker) -> Iterator[str]:
-    with served(engine_worker, key=KEY) as address:
+def url(bundled_worker: EngineWorker) -> Iterator[str]:
+    with served(bundled_worker, key=KEY) as address:
         yield address
 
 
 def namespace(**fields: Any) -> argparse.Namespace:
-    known = {
-        "model": None,
-        "device": "auto",
-        "context": None,
-        "seed": 0,
-        "self_draft_bits": None,
-        "remote": None,
-        "remote_key": KEY,
-        "saved": None,
-        "ocr": False,
-        "token_ids": False,
-        "thinking": None,
-        "chapters": None,
-        "pages": None,
-        "data_dir": None,
-    }
-    known |= {"question": "Who kept the light?", "questions": None, "method": None, "json": True}
-    known |= {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16}
-    return argparse.Namespace(**known | fields)
+    """What `ask` is told."""
+    args = launch.parse_arguments(["ask", "book.txt", "-q", "Who kept the light?", "--max-new-tokens", "16", "--json"])
+    vars(args).update({"remote_key": KEY} | fields)
+    return args
 
 
 @pytest.fixture
@@ -90,13 +64,13 @@ def remote_worker(url: str, close_later: list[Any], **fields: Any) -> EngineWork
 
 
 def test_ask_says_the_same_through_the_server(
-    url: str, engine_worker: EngineWorker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+    url: str, bundled_worker: EngineWorker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     book = write_book(tmp_path, BOOK)
     told: dict[str, Any] = {}
     for name, remote in (("here", None), ("there", url)):
         if remote is None:
-            monkeypatch.setattr("app.cli.parts.open_engine", lambda _: cast(Any, engine_worker)._engine)
+            monkeypatch.setattr("app.cli.parts.open_engine", lambda _: cast(Any, bundled_worker)._engine)
         assert ask.run(namespace(files=[book], remote=remote)) == 0
         told[name] = json.loads(capsys.readouterr().out.splitlines()[-1])
         monkeypatch.undo()

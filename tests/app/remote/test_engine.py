@@ -187,7 +187,7 @@ BAD: list[tuple[str, Reply, str]] = [
 def test_a_bad_answer_is_one_line_with_one_action(
     server: FakeServer, _what: str, reply: Reply, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(remote, "SILENT_SECONDS", 1.0)
     engine = connect(server)
     server.answers(reply)
     with pytest.raises(RemoteError, match=said) as caught:
@@ -224,7 +224,7 @@ def check_words(error: CoreError) -> None:
 def test_stop_ends_the_connection_at_once(server: FakeServer, reply: Reply) -> None:
     server.answers(reply)
     engine, cancel = connect(server), threading.Event()
-    threading.Timer(1.0, cancel.set).start()
+    threading.Thread(target=lambda: (server.answering.wait(SECONDS), time.sleep(0.1), cancel.set())).start()
     started = time.monotonic()
     finished = end(ask(engine, cancel=cancel))
     assert finished.stop_reason == "cancelled" and time.monotonic() - started < 100, "it waited for the server"

@@ -12,7 +12,7 @@ import pytest
 
 from app.context.context_documents import Library
 from app.conversations.database import NAME
-from app.conversations.store import ConversationGone, Conversations
+from app.conversations.store import Conversations
 from app.conversations.tree import Dialogue, digest_of
 from app.documents import read_document
 from app.runtime.context_loader import talk_tokens
@@ -83,30 +83,6 @@ def first_progress(events: Iterator[WorkerEvent]) -> PrefillProgress:
 
 
 # -------------------- branches
-
-
-def test_an_edited_question_goes_on_from_there_and_keeps_the_old_branch(reader: Opened, engine: FakeEngine) -> None:
-    worker, conversing, session = reader
-    for question in ("One?", "Two?", "Three?"):
-        ask(worker, engine, session.id, question, f"{question} Yes.")
-    assert session.dialogue is not None
-    _, second, third = session.dialogue.path
-    assert conversing.edit(session.id, second.id) == "Two?" and session.editing == second.id
-    parent = conversing.parent_for(session, "Two, differently?")
-    ask(worker, engine, session.id, "Two, differently?", "No.", parent=parent)
-    assert shown(session) == ["One?", "Two, differently?"] and session.editing is None
-    text = "".join(chr(token) for token in engine.prompts[-1] if 31 < token < 1000)
-    assert "One?" in text and "Two, differently?" in text and "Three?" not in text and "Two?" not in text
-    conversing.switch(session.id, second.id)
-    assert shown(session) == ["One?", "Two?", "Three?"]
-    conversing.branch(session.id, second.id)
-    assert shown(session) == ["One?", "Two?"]
-    ask(worker, engine, session.id, "Another three?", "Maybe.")
-    assert shown(session) == ["One?", "Two?", "Another three?"]
-    conversing.remove(session.id, second.id)
-    assert shown(session) == ["One?", "Two, differently?"]
-    with pytest.raises(ExchangeGone):
-        conversing.switch(session.id, third.id)
 
 
 def test_a_branch_and_an_edit_read_no_token_of_the_book_again(start: Start, tmp_path: Path) -> None:
@@ -275,27 +251,6 @@ def test_incognito_writes_nothing(reader: Opened, engine: FakeEngine, tmp_path: 
     assert session.dialogue is None and not session.incognito
     ask(worker, engine, session.id, "Open?", "Yes.")
     assert worker.conversations.flush(SECONDS) and text_of(tmp_path / "conversations") == {"Open?"}
-
-
-def test_open_rename_export_delete(reader: Opened, engine: FakeEngine) -> None:
-    worker, conversing, session = reader
-    ask(worker, engine, session.id, "One? <b>", "Some *answer*.")
-    dialogue = session.dialogue
-    assert dialogue is not None
-    conversing.new(session.id)
-    conversing.rename(session.id, dialogue.id, "../Of <books>")
-    conversing.open(session.id, dialogue.id)
-    assert shown(session) == ["One? <b>"] and session.exchanges and session.dialogue is not None
-    assert session.dialogue.title == "../Of <books>"
-    markdown = conversing.export(session.id, dialogue.id, "markdown")
-    assert markdown.name == "Of-books.md" and "# ../Of \\<books\\>" in markdown.text
-    assert "> One? &lt;b>" in markdown.text and "Some *answer*." in markdown.text and "exact" in markdown.text
-    text = conversing.export(session.id, dialogue.id, "json").text
-    assert json.loads(text)["nodes"][0]["answer"]["token_ids"] == [1000, 1001]
-    conversing.delete(session.id, dialogue.id)
-    assert session.dialogue is None and worker.conversations.listing().summaries == ()
-    with pytest.raises(ConversationGone):
-        conversing.open(session.id, dialogue.id)
 
 
 def test_a_conversation_deleted_elsewhere_goes_on_as_a_new_one(

@@ -1,6 +1,6 @@
 """No room on the disk, no memory, a clock that jumps: all is told, the conversation is kept, the service goes on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def keeping(engine: FakeEngine, folder: Path) -> Iterator[EngineWorker]:
+def keeping(engine: FakeEngine, folder: Path, start_worker: Callable[..., EngineWorker]) -> EngineWorker:
     """A worker that keeps its conversations on disk."""
-    worker = worker_of(engine, conversations=Conversations(folder))
-    yield worker
-    worker.close()
+    return start_worker(engine, conversations=Conversations(folder))
 
 
 def on_disk(folder: Path) -> list[str]:

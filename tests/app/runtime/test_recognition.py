@@ -27,7 +27,7 @@ from tests.app.documents import fake_ocr
 from tests.app.documents.conftest import MakePdf, make_pdf, writer
 from tests.app.documents.fake_ocr import GATE, WAITS, write_scan
 from tests.app.documents.test_pdf import PAGE, add_image
-from tests.app.fakes import FakeEngine, worker_of
+from tests.app.fakes import FakeEngine
 
 __all__ = ["make_pdf", "writer"]  # fixtures
 
@@ -39,16 +39,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> RecognisedPages:
-    return RecognisedPages(tmp_path / "kept")
-
-
-@pytest.fixture
-def worker(engine: FakeEngine, kept: RecognisedPages) -> Iterator[EngineWorker]:
+def worker(engine: FakeEngine, tmp_path: Path, start_worker: Callable[..., EngineWorker]) -> EngineWorker:
     engine.context = 100_000
-    worker = worker_of(engine, recognised=kept)
-    yield worker
-    worker.close()
+    return start_worker(engine, recognised=RecognisedPages(tmp_path / "kept"))
 
 
 @pytest.fixture

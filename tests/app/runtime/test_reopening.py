@@ -1,6 +1,6 @@
 """Conversations open their books again: kept texts with their parts, samples, and what is gone is told in a line."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,18 +15,16 @@ from app.runtime.reopening import forget_texts, keep_texts, keeping, missing
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
-from tests.app.fakes import FakeEngine, worker_of, write_book
+from tests.app.fakes import FakeEngine, write_book
 
 PAGES = "\f".join(f"Page {number} of the book. It was dark. " * 4 for number in range(1, 6))
 
 
 @pytest.fixture
-def worker(engine: FakeEngine, tmp_path: Path) -> Iterator[EngineWorker]:
+def worker(engine: FakeEngine, tmp_path: Path, start_worker: Callable[..., EngineWorker]) -> EngineWorker:
     engine.context = 200_000
     kept = KeptDocuments(tmp_path / "kept")
-    running = worker_of(engine, conversations=Conversations(tmp_path / "conversations"), kept=kept)
-    yield running
-    running.close()
+    return start_worker(engine, conversations=Conversations(tmp_path / "conversations"), kept=kept)
 
 
 def asked_and_left(worker: EngineWorker, *files: Path, choose: str = "") -> Session:

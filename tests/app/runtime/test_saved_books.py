@@ -16,13 +16,13 @@ from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library import saved
 from app.ui.library.saved import saved_list
-from app.ui.reading.book_view import book_card
+from app.ui.reading.book_view import book_card as card
 from core.config import GenerationConfig
 from core.engine import Engine
 from core.generation.events import Finished, PrefillProgress
 from core.kv_store.folder import BookFolderSettings
 from core.kv_store.folder import SavingMode as Mode
-from tests.app.fakes import opened, worker_of, write_book
+from tests.app.fakes import opened, write_book
 from tests.core import test_hybrids, test_windows
 from tests.core.toys import random_prompt, tiny_engine, with_words
 
@@ -42,22 +42,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[], EngineWorker]]:
+def start(tmp_path: Path, start_worker: Callable[..., EngineWorker]) -> Callable[[], EngineWorker]:
     """A start of the program on the same data folder; each has an engine of its own."""
-    workers: list[EngineWorker] = []
 
     def begin() -> EngineWorker:
         engine = with_words(tiny_engine(context=2048, prefill_chunk=128))
-        workers.append(worker_of(engine, saved_books=SavedBooks(tmp_path / "shelf")))
-        return workers[-1]
+        return start_worker(engine, saved_books=SavedBooks(tmp_path / "shelf"))
 
-    yield begin
-    for worker in workers:
-        worker.close()
-
-
-def card(session: Session) -> str:
-    return book_card(session)
+    return begin
 
 
 def kept(worker: EngineWorker) -> list[str]:
@@ -81,17 +73,13 @@ def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_rest
     worker, file = start(), write_book(tmp_path, TEXT)
     session = worker.sessions.get(opened(worker, file))
     offer = disk_state(session).offer
-    assert (
-        offer is not None and "Save what was read?" in card(session) and "KiB" in card(session) and kept(worker) == []
-    )
+    assert offer is not None and kept(worker) == []
+    assert "Save what was read?" in card(session) and "KiB" in card(session)
     first = answer(worker, session.id)  # an answer in between does not matter
     moves = [event for event in worker.save_book(session.id) if isinstance(event, BookMoving)]
     assert moves[-1].done_tokens == moves[-1].total_tokens == len(offer.token_ids)
-    assert (
-        "Saved on disk: " in card(session)
-        and "Save what was read?" not in card(session)
-        and kept(worker) == ["book.txt"]
-    )
+    assert "Saved on disk: " in card(session) and "Save what was read?" not in card(session)
+    assert kept(worker) == ["book.txt"]
 
     worker = start()
     session = worker.sessions.get(worker.sessions.enter("").id)

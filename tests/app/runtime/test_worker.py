@@ -3,27 +3,17 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from app.context.context_documents import Library
 from app.runtime.error_text import EngineFault
-from app.runtime.events import (
-    AnswerBegun,
-    Changed,
-    LoadFailed,
-    Loading,
-    Pause,
-    Ready,
-    Waiting,
-    WorkerEvent,
-)
+from app.runtime.events import Changed, LoadFailed, Loading, Pause, Ready, Waiting, WorkerEvent
 from app.runtime.sessions import NoBook, SessionGone
 from app.runtime.worker import EngineWorker
-from core.config import GenerationConfig, SamplingParams
-from core.errors import ContextTooSmall, CoreError, EmptyQuestion, UnknownModel
+from core.config import GenerationConfig
+from core.errors import CoreError, EmptyQuestion, UnknownModel
 from core.generation.events import Finished, PrefillProgress, RoundDone
 from tests.app.fakes import SECONDS, FakeEngine, opened, worker_held, write_book
 
@@ -54,22 +44,6 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def test_an_answer_streams_and_is_recorded(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    engine.enqueue("The night was stormy.")
-    events = list(without_pauses(worker.answer(session_id, "How was the night?", PLAIN)))
-    assert isinstance(events[0], AnswerBegun) and isinstance(events[-1], Finished)
-    assert "".join(event.text for event in events if isinstance(event, RoundDone)).strip() == "The night was stormy."
-    (exchange,) = worker.sessions.get(session_id).exchanges
-    assert exchange.question == "How was the night?" and exchange.finished.text.strip() == "The night was stormy."
-
-
-def test_the_engine_is_touched_by_its_own_thread_only(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    list(worker.answer(session_id, "Why?", PLAIN))
-    assert engine.threads == {"engine"}
-
-
 def test_every_answer_is_drawn_with_a_seed_of_its_own(
     engine: FakeEngine, start_worker: Callable[..., EngineWorker], tmp_path: Path
 ) -> None:
@@ -79,19 +53,6 @@ def test_every_answer_is_drawn_with_a_seed_of_its_own(
         list(worker.answer(session_id, question, PLAIN))
     list(worker.regenerate(session_id, PLAIN))
     assert [config.seed for config in engine.configs] == [40, 41, 42]
-
-
-def test_stop_ends_the_answer_and_keeps_what_was_written(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    engine.enqueue("One two | three")
-    stream = worker.answer(session_id, "Go on?", PLAIN)
-    until(RoundDone, stream)
-    worker.stop_answer(session_id)
-    last = until(Finished, stream)
-    assert isinstance(last, Finished) and last.stop_reason == "cancelled" and last.text
-    assert worker.sessions.get(session_id).exchanges[0].finished is last
 
 
 def test_a_closed_stream_cancels_its_work(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
@@ -242,22 +203,6 @@ def test_what_is_loaded_is_told_while_an_answer_is_written(
     assert not session.where.retrieves and session.where.num_seen == 0
 
 
-@pytest.mark.parametrize(
-    ("error", "raised"),
-    [(ContextTooSmall(9, 8, possible=16), ContextTooSmall), (RuntimeError("out of luck"), EngineFault)],
-)
-def test_errors_cross_the_threads_and_the_worker_lives_on(
-    error: Exception, raised: type[CoreError], worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    engine.enqueue(error)
-    with pytest.raises(raised):
-        list(worker.answer(session_id, "Boom?", PLAIN))
-    (exchange,) = worker.sessions.get(session_id).exchanges
-    assert exchange.finished.text == "Half " and exchange.finished.stop_reason == "cancelled", "nothing is lost"
-    assert isinstance(list(worker.answer(session_id, "Still there?", PLAIN))[-1], Finished)
-
-
 def test_questions_that_cannot_be_asked(worker: EngineWorker, tmp_path: Path) -> None:
     with pytest.raises(NoBook):
         worker.answer(worker.sessions.enter("").id, "What?", PLAIN)
@@ -265,26 +210,6 @@ def test_questions_that_cannot_be_asked(worker: EngineWorker, tmp_path: Path) ->
         worker.answer(opened(worker, write_book(tmp_path)), "  \n", PLAIN)
     with pytest.raises(SessionGone):
         worker.answer("made up", "What?", PLAIN)
-
-
-def test_regenerate_replaces_the_last_answer_only(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    for number, answer in zip(count(1), ("First.", "Second."), strict=False):
-        engine.enqueue(answer)
-        list(worker.answer(session_id, f"Question {number}", PLAIN))
-    engine.enqueue("Another second.")
-    list(worker.regenerate(session_id, GenerationConfig(sampling=SamplingParams(temperature=1.0))))
-    exchanges = worker.sessions.get(session_id).exchanges
-    assert [(one.question, one.finished.text.strip()) for one in exchanges] == [
-        ("Question 1", "First."),
-        ("Question 2", "Another second."),
-    ]
-
-
-def test_a_page_that_reloads_finds_its_session_again(worker: EngineWorker) -> None:
-    first = worker.sessions.enter("")
-    assert worker.sessions.enter(first.id) is first
-    assert worker.sessions.enter("unknown").id not in ("unknown", first.id)
 
 
 def test_the_page_is_told_when_the_model_is_loaded(engine: FakeEngine, tmp_path: Path) -> None:

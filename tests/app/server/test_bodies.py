@@ -14,11 +14,12 @@ import httpx
 import pytest
 import safehttpx
 
-from app.context.upload_files import FOLDER, claim, drop_unopened, forget, in_use, size_bytes, sweep
+from app.context.upload_files import FOLDER, claim, drop_unopened, forget, size_bytes, sweep
 from app.runtime.worker import EngineWorker
-from app.server import bodies, serve_page
+from app.server import bodies
 from app.ui.assets import ASSETS
 from core.errors import CoreError
+from tests.app.conftest import Served
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine
 from tests.app.server.openai.servers import wait_for
 from tests.app.ui.pages import PageOf, act_id
@@ -64,13 +65,10 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
     thread.join(SECONDS)
 
 
-@pytest.mark.parametrize("offline", [False, True])
 def test_nothing_that_a_client_sends_makes_the_server_fetch(
-    serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace, outside: tuple[str, list[str]], offline: bool
+    served_page: Served, outside: tuple[str, list[str]]
 ) -> None:
-    url, hits = outside
-    arguments.offline = offline
-    address = serve(worker)
+    (url, hits), address = outside, served_page.address
     file = {"path": url, "meta": META}
     files: list[Any] = [
         [file],
@@ -98,8 +96,8 @@ def test_nothing_that_a_client_sends_makes_the_server_fetch(
     assert hits == []
 
 
-def test_only_what_the_page_asks_for_is_there(serve: ServeOn, worker: EngineWorker) -> None:
-    address = serve(worker)
+def test_only_what_the_page_asks_for_is_there(served_page: Served) -> None:
+    address = served_page.address
     with httpx.Client(trust_env=False, timeout=SECONDS) as client:
         for path in (
             "monitoring/x", "logout", "docs", "openapi.json", "robots.txt", "pwa_icon/2", "gradio_api/token",
@@ -112,14 +110,8 @@ def test_only_what_the_page_asks_for_is_there(serve: ServeOn, worker: EngineWork
                 assert (answer.status_code, answer.text) == (404, bodies.NOTHING_HERE), path
 
 
-def test_a_message_that_is_nested_too_deeply_is_refused(serve: ServeOn, worker: EngineWorker) -> None:
-    address = serve(worker)
-    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
-        assert client.post(f"{address}page/act", content=b"[" * 100_000).status_code in (400, 422)
-
-
-def test_files_of_the_project_are_not_served(serve: ServeOn, worker: EngineWorker) -> None:
-    address = serve(worker)
+def test_files_of_the_project_are_not_served(served_page: Served) -> None:
+    address = served_page.address
     weights = next(iter((ASSETS / "models").rglob("*.safetensors")))
     with httpx.Client(trust_env=False, timeout=SECONDS) as client:
         for file in (weights, ASSETS / "static" / "css" / "mark.svg", Path(bodies.__file__)):
@@ -134,18 +126,14 @@ def post_file(client: httpx.Client, address: str, content: bytes, name: str = "a
     return client.post(f"{address}gradio_api/upload", files={"files": (name, content)})
 
 
-def test_no_answer_names_a_folder_of_this_machine(
-    serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace
-) -> None:
-    address = serve(worker)
+def test_no_answer_names_a_folder_of_this_machine(served_page: Served) -> None:
+    address, data_dir = served_page.address, served_page.arguments.data_dir
     with httpx.Client(trust_env=False, timeout=SECONDS) as client:
         (path,) = post_file(client, address, b"words").json()
         assert len(Path(path).parts) == 2 and not Path(path).is_absolute()
-        assert (arguments.data_dir / FOLDER / path).read_bytes() == b"words", "which the page sends back"
+        assert (data_dir / FOLDER / path).read_bytes() == b"words", "which the page sends back"
         told = "".join(client.get(address + place).text for place in ("", "config", "gradio_api/info"))
-    assert (
-        len(told) > 10_000 and str(arguments.data_dir) not in told and str(Path(bodies.__file__).parents[2]) not in told
-    )
+    assert len(told) > 10_000 and not [folder for folder in (data_dir, ASSETS.parent) if str(folder) in told]
 
 
 @pytest.fixture
@@ -193,26 +181,25 @@ def test_a_disk_that_is_full_or_fills_up_is_told_and_nothing_stays(
         assert post_file(client, address, b"x" * 2_000).status_code == 200
 
 
-@pytest.mark.parametrize(("path", "limit"), [("page/act", "MOST_MESSAGES"), ("gradio_api/upload", "MOST_UPLOADS")])
 def test_unfinished_bodies_are_few_and_end(
-    serve: ServeOn,
-    worker: EngineWorker,
-    arguments: argparse.Namespace,
-    monkeypatch: pytest.MonkeyPatch,
-    path: str,
-    limit: str,
+    serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.server.bodies.STALLED_SECONDS", 2.0)
-    monkeypatch.setattr(bodies, limit, 2)
+    for name, value in {"STALLED_SECONDS": 2.0, "MOST_MESSAGES": 2, "MOST_UPLOADS": 2}.items():
+        monkeypatch.setattr(bodies, name, value)
     address = serve(worker)
-    lines = []
-    for _ in range(3):
-        lines.append(socket.create_connection(("127.0.0.1", arguments.port), SECONDS))
+
+    def begun(path: str) -> socket.socket:
+        """A request whose body never ends."""
+        line = socket.create_connection(("127.0.0.1", arguments.port), SECONDS)
         head = f"POST /{path} HTTP/1.1\r\nHost: 127.0.0.1:{arguments.port}\r\nContent-Length: 90\r\n"
-        lines[-1].sendall(f"{head}Content-Type: multipart/form-data; boundary=b\r\n\r\n--b".encode())
-    statuses = sorted(line.recv(100).split()[1] for line in lines)
-    assert statuses == ([b"400", b"400", b"503"] if path == "page/act" else [b"400", b"400", b"413"])
-    for line in lines:
+        line.sendall(f"{head}Content-Type: multipart/form-data; boundary=b\r\n\r\n--b".encode())
+        return line
+
+    refusals = {"page/act": b"503", "gradio_api/upload": b"413"}
+    lines = {path: [begun(path) for _ in range(3)] for path in refusals}
+    for path, refusal in refusals.items():
+        assert sorted(line.recv(100).split()[1] for line in lines[path]) == [b"400", b"400", refusal], path
+    for line in [*lines["page/act"], *lines["gradio_api/upload"]]:
         line.close()
     with httpx.Client(trust_env=False, timeout=SECONDS) as client:
         assert post_file(client, address, b"words").status_code == 200, "places are given back"
@@ -341,27 +328,6 @@ def test_files_that_nobody_opens_hold_nobody_up(
         for waiting in (arguments.data_dir / FOLDER).rglob("first.txt"):
             os.utime(waiting, (0, 0))
     assert [file.name for file in (arguments.data_dir / FOLDER).rglob("*.txt")] == ["second.txt"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="modes of files")
-def test_uploads_are_closed_to_others(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).mkdir(mode=0o755)
-    serve_page.data_dir(tmp_path)
-    assert (tmp_path / FOLDER).stat().st_mode & 0o777 == 0o700
-
-
-def test_a_start_sweeps_what_a_killed_program_left(tmp_path: Path) -> None:
-    left = tmp_path / FOLDER / "digest" / "book.txt"
-    left.parent.mkdir(parents=True)
-    left.write_text("words", encoding="utf-8")
-    with in_use(tmp_path):
-        assert list((tmp_path / FOLDER).iterdir()) == []
-        left.parent.mkdir()
-        left.write_text("words", encoding="utf-8")
-        with in_use(tmp_path):
-            assert left.exists(), "another program reads it"
-    with in_use(tmp_path):
-        assert not left.exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links need rights")

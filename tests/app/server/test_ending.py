@@ -89,13 +89,6 @@ def test_a_signal_ends_the_program_while_its_model_loads(tmp_path: Path) -> None
     assert (code, out.split("\n")[-2], err) == (0, "page closed", "Ending.\n")
 
 
-def test_a_signal_amid_the_start_ends_it_too(tmp_path: Path) -> None:
-    serve = 'print("serves", flush=True); time.sleep(60)'
-    with program(SERVES.format(serve=serve), str(tmp_path)) as process:
-        code, _, err = ended(process, signal.SIGINT, after="serves")
-    assert (code, err) == (130, "")
-
-
 def test_an_interrupt_that_a_library_swallows_is_not_lost(tmp_path: Path) -> None:
     serve = """
         try:

@@ -5,8 +5,10 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from starlette.requests import Request
@@ -38,11 +40,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked(path: str, **query: str) -> Request:
     """A request that came through the server."""
-    from urllib.parse import urlencode
-
-    return Request(
-        {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": urlencode(query).encode()}
-    )
+    scope = {"type": "http", "method": "GET", "path": path, "headers": []}
+    return Request(scope | {"query_string": urlencode(query).encode()})
 
 
 class Visitor:
@@ -140,10 +139,7 @@ def test_who_connects_again_gets_the_whole_again(page: PageOf, routes: PageRoute
     finish(visit())
 
 
-CUTS = [(), *((at,) for at in range(6)), (1, 2, 3), tuple(range(6))]
-
-
-@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("cuts", [(), (0,), (3,), (0, 1, 2, 3, 4, 5)])
 def test_an_answer_arrives_by_additions_and_is_the_recorded_one_wherever_the_stream_is_cut(
     page: PageOf, routes: PageRoutes, engine: FakeEngine, cuts: tuple[int, ...]
 ) -> None:
@@ -205,7 +201,7 @@ def test_two_pages_of_one_session_show_the_same_and_a_stranger_nothing_of_it(
         shown_of(page.session).leaves["read"] = "the page of Zanzibar"
         for visitor in visitors[:2]:
             await visitor.sees(lambda shown: "Zanzibar" in shown.get("live.text", "") and "Zanzibar" in shown["leaf"])
-        for _ in range(3):
+        for _ in range(2):
             await visitors[2].takes()
         told = {name: value for name, value in visitors[2].shown.items() if name != "conversations"}  # all are listed
         assert "Zanzibar" not in str(told) and "Xanadu" not in str(told) and "book.txt" not in str(told)
@@ -296,7 +292,7 @@ def test_files_of_every_kind_are_saved_and_what_is_not_there_is_told(
             assert name.endswith(ending) and name.isascii() and not {*'/"; '} & {*name}, name
             assert holds in bytes(response.body).decode(), what
             assert page.problem == ""
-        for wrong in (
+        wrong_names = (
             "",
             "markdown",
             "markdown:nobody",
@@ -305,14 +301,18 @@ def test_files_of_every_kind_are_saved_and_what_is_not_there_is_told(
             "card",
             f"pdf:{dialogue}",
             "__",
-        ):
+        )
+        for wrong in wrong_names:
             page.shown.problem = None
             response = await saved(routes, page.session, wrong)
             assert (response.status_code, bytes(response.body)) == (204, b"") and page.problem, wrong
         assert (await saved(routes, Session("9" * 32), "race:card")).status_code == 404
-        page.session.race = None
-        for wrong in ("race:card", "race:nonsense"):
-            assert (await saved(routes, page.session, wrong)).status_code == 204 and "no finished race" in page.problem
+        assert page.session.race is not None
+        for race in (replace(page.session.race, ended=False), None):
+            page.session.race = race
+            for wrong in ("race:card", "race:nonsense"):
+                response = await saved(routes, page.session, wrong)
+                assert response.status_code == 204 and "no finished race" in page.problem
 
     finish(visit())
     worker.close()
@@ -415,10 +415,7 @@ def test_a_served_page_streams_acts_and_saves(
             if shown["chat"]["order"] and "Answer complete" in shown["strip"]:
                 break
     (node_id,) = shown["chat"]["order"]
-    assert (
-        MARK.sub("", shown[f"exchange:{node_id}"]["text"]).startswith("It was dark.")
-        and "Answer complete" in shown["strip"]
-    )
+    assert MARK.sub("", shown[f"exchange:{node_id}"]["text"]).startswith("It was dark.")
     status, headers, body = answered(f"{address}page/file?session={session_id}&what=card:{node_id}")
     assert status == 200 and headers["content-disposition"].startswith("attachment") and b"It was dark." in body
     assert answered(f"{address}page/static/stream.js")[0] == 200

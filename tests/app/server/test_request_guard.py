@@ -12,6 +12,7 @@ import pytest
 from app.runtime.worker import EngineWorker
 from app.server import request_guard, serve_page
 from app.server.request_guard import Hosts, RequestGuard
+from tests.app.conftest import Served
 from tests.app.fakes import FOREIGN, GRADIO_WARNINGS, SECONDS, finish
 
 pytestmark = GRADIO_WARNINGS
@@ -26,8 +27,7 @@ def foreign(port: int) -> dict[str, Headers]:
     return {
         "another name": [("host", f"rebound.example:{port}")],
         "another name and its own origin": [
-            ("host", f"rebound.example:{port}"),
-            ("origin", f"http://rebound.example:{port}"),
+            ("host", f"rebound.example:{port}"), ("origin", f"http://rebound.example:{port}"),
             ("sec-fetch-site", "same-origin"),
         ],
         "another port": [("host", f"127.0.0.1:{port + 1}")],
@@ -44,12 +44,9 @@ def foreign(port: int) -> dict[str, Headers]:
         "another site": [own, ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")],
         "a neighbour": [own, ("sec-fetch-site", "same-site"), ("sec-fetch-mode", "cors")],
         "a frame": [
-            own,
-            ("sec-fetch-site", "cross-site"),
-            ("sec-fetch-mode", "navigate"),
-            ("sec-fetch-dest", "iframe"),
+            own, ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "iframe"),
         ],
-    }
+    }  # fmt: skip
 
 
 class Answer:
@@ -83,18 +80,15 @@ def ask(app: Any, path: str, headers: Headers, method: str = "GET", kind: str = 
 
 
 @pytest.fixture
-def app(serve: ServeOn, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch) -> Any:
+def app(served_page: Served) -> Any:
     """The running application."""
-    pages, launch = [], serve_page.serve
+    return served_page.app
 
-    def note(*args: Any, **options: Any) -> Any:
-        pages.append(launch(*args, **options))
-        return pages[-1]
 
-    monkeypatch.setattr(serve_page, "serve", note)
-    serve(worker)
-    yield pages[0].app
-    pages.clear()
+@pytest.fixture
+def port(served_page: Served) -> int:
+    """Where it listens."""
+    return int(served_page.arguments.port)
 
 
 def routes_of(app: Any) -> list[tuple[str, str]]:
@@ -114,10 +108,10 @@ def routes_of(app: Any) -> list[tuple[str, str]]:
     return sorted(set(found))
 
 
-def test_every_address_of_the_app_is_closed_to_others(app: Any, arguments: argparse.Namespace) -> None:
+def test_every_address_of_the_app_is_closed_to_others(app: Any, port: int) -> None:
     routes = routes_of(app)
     assert len(routes) > FEWEST_ROUTES and ("/gradio_api/queue/join", "POST") in routes
-    for name, headers in foreign(arguments.port).items():
+    for name, headers in foreign(port).items():
         for path, method in routes:
             answer = ask(app, path, headers, method)
             assert answer.status in (403, 421), f"{method} {path} is open to {name}"
@@ -127,17 +121,16 @@ def test_every_address_of_the_app_is_closed_to_others(app: Any, arguments: argpa
             assert ask(app, path, headers, kind="websocket").status == 0, f"a websocket at {path} is open to {name}"
 
 
-def test_our_own_page_and_programs_come_in(app: Any, arguments: argparse.Namespace) -> None:
-    own = ("host", f"127.0.0.1:{arguments.port}")
-    origin = ("origin", f"http://127.0.0.1:{arguments.port}")
+def test_our_own_page_and_programs_come_in(app: Any, port: int) -> None:
+    own, origin = ("host", f"127.0.0.1:{port}"), ("origin", f"http://127.0.0.1:{port}")
     for headers in (
         [own],
         [own, origin],
         [own, origin, ("sec-fetch-site", "same-origin")],
         [own, ("sec-fetch-site", "none")],
-        [("host", f"localhost:{arguments.port}"), ("origin", f"http://localhost:{arguments.port}")],
+        [("host", f"localhost:{port}"), ("origin", f"http://localhost:{port}")],
         [("host", "LOCALHOST")],
-        [("host", f"[::1]:{arguments.port}")],
+        [("host", f"[::1]:{port}")],
     ):
         answer = ask(app, "/config", headers)
         assert answer.status == 200, headers
@@ -151,13 +144,13 @@ def test_our_own_page_and_programs_come_in(app: Any, arguments: argparse.Namespa
     assert ask(app, "/", [*visit, ("origin", "null")]).status == 403
 
 
-def test_five_foreign_requests_are_refused(serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace) -> None:
-    address = serve(worker)
+def test_five_foreign_requests_are_refused(served_page: Served, port: int) -> None:
+    address = served_page.address
     for headers in FOREIGN:
         answer = httpx.get(f"{address}config", headers=headers, trust_env=False, timeout=SECONDS)
         assert answer.status_code == (421 if "Host" in headers else 403) and answer.text.count("\n") == 0
     assert httpx.get(f"{address}config", trust_env=False, timeout=SECONDS).status_code == 200
-    with socket.create_connection(("127.0.0.1", arguments.port)) as line:
+    with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(
             b"GET /config HTTP/1.1\r\nHost: evil.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -235,12 +228,8 @@ def test_a_page_of_the_shared_address(app: Any) -> None:
     hosts.allow("https://abc.gradio.live")
     shared = RequestGuard(app, hosts)
     own = [("host", "abc.gradio.live"), ("origin", "https://abc.gradio.live")]
-    assert (
-        request_guard.TO_OURSELVES.items()
-        <= {
-            name.title(): value for name, value in ask(shared, "/nowhere", [("host", "elsewhere")]).headers.items()
-        }.items()
-    )
+    told = ask(shared, "/nowhere", [("host", "elsewhere")]).headers
+    assert request_guard.TO_OURSELVES.items() <= {name.title(): value for name, value in told.items()}.items()
     assert ask(RequestGuard(nothing, hosts), "/config", own).status == 204
     assert ask(RequestGuard(nothing, hosts), "/config", [own[0], ("origin", "http://abc.gradio.live")]).status == 403
 

@@ -17,6 +17,7 @@ from app.ui.acts import MOST_DETAIL, MOST_REMEMBERED, ActRequest, Acts, follow
 from app.ui.page import ACTS
 from app.ui.site import Site
 from core.errors import CoreError
+from core.models.hub import catalog, shapes
 from tests.app.fakes import SECONDS, FakeEngine, opened, worker_of, write_book
 from tests.app.ui.models.test_tab import source
 from tests.app.ui.pages import PageOf, act_id, until
@@ -56,8 +57,16 @@ def request(page: PageOf, act: str, name: str = "", **values: Any) -> ActRequest
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("empty", [True, False])
 def test_whatever_a_browser_sends_is_done_or_refused_in_words(
-    verb: str, empty: bool, engine: FakeEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    verb: str,
+    empty: bool,
+    engine: FakeEngine,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    few = dict([*catalog.entries().items()][:3])  # models to plan for, of dozens
+    for module in (catalog, shapes):
+        monkeypatch.setattr(module, "entries", lambda: few)
     worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
     try:
         session_id = "" if empty else opened(worker, write_book(tmp_path))

@@ -1,6 +1,5 @@
 """The page as a reader uses it: files, questions, and what can go wrong; on a scripted engine and on real ones."""
 
-import argparse
 import re
 import urllib.error
 import urllib.request
@@ -117,8 +116,9 @@ def test_a_model_that_does_not_load_is_explained_in_the_page() -> None:
     worker = EngineWorker(load)
     worker.start()
     list(worker.states())
-    state = PageOf(worker).state()
+    state, system = PageOf(worker).state(), PageOf(worker).state("system")["system"]
     worker.close()
+    assert "There is no model &#x27;x&#x27;." in system and "Processor" in system, "the machine was looked at"
     assert "No model" in state["masthead"]
     assert "There is no model &#x27;x&#x27;." in state["banner"] and "Use harbour." in state["banner"]
 
@@ -130,25 +130,3 @@ def test_the_page_is_served_while_the_model_loads(serve: ServeOn) -> None:
     assert "Loading the model" in html
     assert "default-src 'self'" in headers["Content-Security-Policy"] and headers["Referrer-Policy"] == "no-referrer"
     assert "<style>" in html and "--paper" in html
-
-
-def test_a_password_guards_the_page_and_its_stream(
-    serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace
-) -> None:
-    arguments.auth = "reader:secret"
-    address = serve(worker)
-    session = "0" * 32
-    for path in (
-        f"page/state?session={session}",
-        f"page/file?session={session}&what=race:card",
-        "page/static/stream.js",
-    ):
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"{address}page/{path}")
-        with refused.value as error:
-            assert error.code == 401, path
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{address}page/act", b"{}")
-    with refused.value as error:
-        assert error.code == 401
-    assert worker.sessions.all() == []

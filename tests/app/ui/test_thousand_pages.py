@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 
-from app.documents.document import Chapter, Document, make_pages
+from app.documents.document import Document
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library.page_viewer import Wanted, preview
@@ -12,7 +12,7 @@ from app.ui.reading.book_view import book_card
 from app.ui.reading.chat_view import exchanges
 from app.ui.retrieval_map.view import MOST_BARS, MOST_TOP, opened_page, where
 from core.config import GenerationConfig
-from tests.app.fakes import FakeEngine
+from tests.app.fakes import FakeEngine, document_of
 
 NUM_PAGES, NUM_CHAPTERS = 1000, 100
 MOST_CHARS = 60_000  # of all that is drawn together; the text has more
@@ -23,16 +23,8 @@ def a_document() -> Document:
     pages = [
         f"Secret{number:04} was told to nobody but the harbour master and his wife. " for number in range(NUM_PAGES)
     ]
-    text, size = "".join(pages), len(pages[0])
-    step = len(text) // NUM_CHAPTERS
-    chapters = tuple(
-        Chapter(title=f"Part {n + 1}", first_page=n * 10 + 1, char_start=n * step, char_end=(n + 1) * step)
-        for n in range(NUM_CHAPTERS)
-    )
-    made = make_pages(range(0, len(text), size), len(text))
-    return Document(
-        name="long.pdf", title="Long", format="pdf", text=text, pages=made, has_own_pages=True, chapters=chapters
-    )
+    chapter_starts = range(0, NUM_PAGES * len(pages[0]), NUM_PAGES * len(pages[0]) // NUM_CHAPTERS)
+    return document_of(*pages, name="long.pdf", chapter_starts=chapter_starts)
 
 
 def drawn(session: Session) -> str:

@@ -6,14 +6,12 @@ from typing import Any, cast, get_args
 
 import pytest
 
-from app import formats
 from app.context.context_documents import Library, Pages, Whole
 from app.context.offers import Offer
 from app.context.open_book import Book
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
 from app.documents import Document
-from app.documents.document import make_pages
 from app.documents.errors import EmptyDocument
 from app.runtime.events import AnswerBegun, Kind, Loading, Ready, Waiting
 from app.runtime.sessions import Session
@@ -29,21 +27,13 @@ from app.ui.shown import shown_of
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
 from tests.app.conversations.test_tree import BOOK, a_dialogue, said
-from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, round_done
+from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, document_of, finished, round_done
 
 EVIL = "<img src=x onerror=alert(1)>"
 
 
 def a_document(title: str = "A book", name: str = "book.pdf", warnings: tuple[str, ...] = ()) -> Document:
-    return Document(
-        name=name,
-        title=title,
-        format="pdf",
-        text="abc" * 10,
-        pages=make_pages([0, 10, 20], 30),
-        has_own_pages=True,
-        warnings=warnings,
-    )
+    return document_of("abcabcabca", "bcabcabcab", "cabcabcabc", title=title, name=name, warnings=warnings)
 
 
 def a_session(document: Document | None = None, *, num_read: int = 8124) -> Session:
@@ -110,13 +100,6 @@ def test_a_file_that_failed_shows_problem_and_action_and_keeps_the_book() -> Non
     assert "The old one" in html and f"dismiss:{upload.number}" in html
     session.uploads.dismiss(upload.number)
     assert "new.pdf" not in book_card(session)
-
-
-@pytest.mark.parametrize("reason", ["loading", "own job", "another page"])
-def test_the_card_says_what_it_waits_for(reason: Any) -> None:
-    session = a_session(num_read=0)
-    session.doing = Waiting(reason, 1)
-    assert "Waiting until" in book_card(session) or "Queued" in book_card(session)
 
 
 def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_read() -> None:
@@ -290,21 +273,6 @@ def test_a_gpu_that_does_not_compute_is_told_unless_the_processor_was_asked_for(
 
 
 # -------------------- waiting, in words
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [
-        (0.2, "a few seconds"),
-        (38, "about 40 s"),
-        (56, "about 1 min"),
-        (776, "about 13 min"),
-        (3590, "about 1 h"),
-        (7800, "about 2 h 10 min"),
-    ],
-)
-def test_a_time_that_is_an_estimate_is_told_as_one(seconds: float, told: str) -> None:
-    assert formats.about(seconds) == told
 
 
 def test_the_bubble_says_why_there_is_no_word_yet() -> None:

@@ -10,7 +10,7 @@ import pytest
 from core.config import EngineConfig
 from core.planning.hardware import Machine
 from tests.app.fakes import MACHINE, FakeEngine, write_book
-from tests.app.ui.models.test_tab import gate, toys  # noqa: F401
+from tests.app.ui.models.conftest import gate, toys  # noqa: F401
 from tests.browser.journeys.page import JOURNEY, PHONE, Page, expect
 from tests.core.models.hub.test_download import hub  # noqa: F401
 from tests.core.models.hub.toy_hub import ToyHub

@@ -1,6 +1,5 @@
 """Servers that end with their test: ours on a worker, in a thread with an event loop of its own."""
 
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from app.cli.serve import loaded
 from app.runtime.worker import EngineWorker
 from app.server.openai.api import Api
 from app.server.request_guard import Hosts
-from tests.app.fakes import SECONDS, FakeEngine, FakeText
+from tests.app.fakes import SECONDS, FakeEngine, FakeText, free_port
 
 
 class ServedText(FakeText):
@@ -32,12 +31,6 @@ class ServedEngine(FakeEngine):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.text: Any = ServedText(self.words)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -12,10 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from app.cli.serve import loaded
 from app.runtime.worker import EngineWorker
-from app.server.serve_page import load
-from core.config import EngineConfig
 from tests.app.server.openai.servers import served
 from tests.app.server.openai.test_openai import ask, client_of, text_of
 
@@ -31,13 +28,9 @@ FORMAT = {"type": "json_schema", "json_schema": NAMED}
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[openai.OpenAI]:
-    worker = EngineWorker(lambda: load(EngineConfig(device="cpu", context=2048)))
-    worker.start()
-    loaded(worker)
-    with served(worker, key="a key") as url, client_of(url) as one:
+def client(bundled_worker: EngineWorker) -> Iterator[openai.OpenAI]:
+    with served(bundled_worker, key="a key") as url, client_of(url) as one:
         yield one
-    worker.close()
 
 
 def checked(text: str) -> dict[str, Any]:

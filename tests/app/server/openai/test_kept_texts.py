@@ -1,6 +1,6 @@
 """Texts that clients sent: kept in memory, saved on disk where that is on, and not read again by the next server."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import pytest
 
 from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
-from tests.app.fakes import worker_of
 from tests.app.server.openai.servers import served, wait_for
 from tests.app.server.openai.test_openai import client_of
 from tests.core.toys import tiny_engine, with_words
@@ -24,17 +23,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def begun() -> Iterator[Any]:
+def begun(start_worker: Callable[..., EngineWorker]) -> Any:
     """A server on a data folder, each with an engine of its own."""
-    workers: list[EngineWorker] = []
-
-    def begin(books: SavedBooks) -> EngineWorker:
-        workers.append(worker_of(with_words(tiny_engine(context=2048, prefill_chunk=128)), saved_books=books))
-        return workers[-1]
-
-    yield begin
-    for worker in workers:
-        worker.close()
+    return lambda books: start_worker(with_words(tiny_engine(context=2048, prefill_chunk=128)), saved_books=books)
 
 
 def ask(client: openai.OpenAI, question: str, book: str = BOOK) -> tuple[str, int]:

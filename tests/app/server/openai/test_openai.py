@@ -10,32 +10,27 @@ import httpx2
 import openai
 import pytest
 
-from app.cli.serve import loaded
 from app.runtime.worker import EngineWorker
-from app.server.serve_page import load
-from core.config import EngineConfig, GenerationConfig
+from core.config import GenerationConfig
 from core.decoding.registry import FASTEST
 from core.engine import Engine
 from core.generation.session import Conversation
-from tests.app.server.openai.servers import free_port, served, wait_for
+from tests.app.fakes import free_port
+from tests.app.server.openai.servers import served, wait_for
 
 ROOT = Path(__file__).parents[4]
 BOOK = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. Arthur Nash mended nets there. " * 12
 QUESTION = "Who kept the light?"
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[EngineWorker]:
-    worker = EngineWorker(lambda: load(EngineConfig(device="cpu", context=2048)))
-    worker.start()
-    loaded(worker)
-    yield worker
-    worker.close()
+@pytest.fixture
+def worker(bundled_worker: EngineWorker) -> EngineWorker:
+    return bundled_worker
 
 
 @pytest.fixture(scope="module")
-def client(worker: EngineWorker) -> Iterator[openai.OpenAI]:
-    with served(worker, key="a key") as url, client_of(url) as one:
+def client(bundled_worker: EngineWorker) -> Iterator[openai.OpenAI]:
+    with served(bundled_worker, key="a key") as url, client_of(url) as one:
         yield one
 
 

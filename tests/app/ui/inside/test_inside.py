@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app import formats
 from app.context.context_documents import Library
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
@@ -157,13 +156,6 @@ def test_nothing_of_an_answer_is_html() -> None:
     trace.question = EVIL
     html = inside(ended(trace), [a_trace(EVIL, "autoregressive")])
     assert "<img" not in html and "&lt;img" in html
-
-
-def test_numbers_where_there_is_little_room() -> None:
-    assert [formats.compact(n) for n in (7, 950, 1234, 34567)] == ["7", "950", "1.2k", "35k"]
-    assert [formats.amount(n) for n in (300 << 10, 4 << 20, 3 << 30)] == ["300 KiB", "4.00 MiB", "3.00 GiB"]
-    assert [formats.probability(p) for p in (0, 1, 0.004, 0.5, 0.999)] == ["0", "1", "under 0.01", "0.50", "over 0.99"]
-    assert formats.plural(2, "pass", "passes") == "2 passes" and formats.plural(1, "pass", "passes") == "1 pass"
 
 
 # -------------------- the tab

@@ -3,12 +3,13 @@
 import contextlib
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 from app.context.context_documents import Library, Pages
 from app.context.uploads import Uploads
-from app.documents.document import Document, make_pages
+from app.documents.document import Document
 from app.runtime.events import BookOpened
 from app.runtime.sessions import Session
 from app.ui.library.acts import search
@@ -16,16 +17,14 @@ from app.ui.library.page_viewer import preview
 from app.ui.library.view import MOST_HITS, STEP, listing
 from app.ui.reading.book_view import book_card
 from app.ui.shown import shown_of
-from tests.app.fakes import FakeEngine, worker_held, write_book
+from tests.app.fakes import FakeEngine, document_of, worker_held, write_book
 
 EVIL = "<img src=x onerror=alert(1)>"
 
 
 def a_document(text: str, title: str = "The Pilot", pages: int = 1) -> Document:
-    starts = [number * len(text) // pages for number in range(pages)]
-    return Document(
-        name="pilot.txt", title=title, format="text", text=text, pages=make_pages(starts, len(text)), has_own_pages=True
-    )
+    bounds = pairwise(number * len(text) // pages for number in range(pages + 1))
+    return document_of(*(text[start:end] for start, end in bounds), title=title, name="pilot.txt")
 
 
 def a_session(*documents: Document) -> Session:

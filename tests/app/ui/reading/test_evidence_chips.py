@@ -8,23 +8,19 @@ from app.context.open_book import Book
 from app.conversations.exchange import Exchange
 from app.conversations.export import as_json, as_markdown
 from app.conversations.tree import BookRef, Dialogue
-from app.documents.document import Document, make_pages
+from app.documents.document import Document
 from app.markdown import PLACE
 from app.runtime.sessions import Session
 from app.ui.reading.chat_view import exchanges
 from app.ui.reading.evidence_chips import opened
-from tests.app.fakes import finished
+from tests.app.fakes import document_of, finished
 
 PAGES = ("It began at noon. ", "The carved teapot was lost\nin the spring tide. ", "The end of it.")
 FOUND, INVENTED = '"the carved teapot was lost"', '"nobody ever knew why it was"'
 
 
 def a_document(title: str = "A", *pages: str) -> Document:
-    pages = pages or PAGES
-    starts = [sum(map(len, pages[:number])) for number in range(len(pages))]
-    text = "".join(pages)
-    made = make_pages(starts, len(text))
-    return Document(name="a", title=title, format="pdf", text=text, pages=made, has_own_pages=True)
+    return document_of(*(pages or PAGES), title=title)
 
 
 def a_session(*answers: str, documents: tuple[Document, ...] = (), digest: str = "d") -> Session:

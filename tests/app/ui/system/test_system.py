@@ -1,7 +1,6 @@
 """The tab System: what it shows in each state of the model, and a report that tells nothing of what was read."""
 
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from html import unescape
@@ -242,31 +241,6 @@ def test_the_tab_is_there_while_the_model_is_loaded_and_again_after(engine: Fake
     list(worker.states())
     assert "The model is loaded" in drawn(worker)["system"]
     worker.close()
-
-
-def test_the_tab_says_why_loading_failed(start: "Callable[[Any], EngineWorker]") -> None:
-    def fail() -> Any:
-        raise NotEnoughMemory("The weights need 13.0 GiB.", hint="Choose a smaller model.")
-
-    worker = start(fail)
-    list(worker.states())
-    view = drawn(worker)["system"]
-    assert "The weights need 13.0 GiB." in view and "Choose a smaller model." in view and "Processor" in view
-    assert "core" in text_of(view), "the machine was looked at"
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[[Any], EngineWorker]]:
-    workers: list[EngineWorker] = []
-
-    def begin(load: Any) -> EngineWorker:
-        workers.append(EngineWorker(load))
-        workers[-1].start()
-        return workers[-1]
-
-    yield begin
-    for worker in workers:
-        worker.close()
 
 
 def test_what_is_kept_is_counted_and_other_folders_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

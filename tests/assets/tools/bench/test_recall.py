@@ -13,7 +13,7 @@ from assets.tools.books.generated import Question
 from core.config import EngineConfig
 from core.engine import Engine
 
-CONTEXT = 1024
+CONTEXT, METHODS = 1024, ("triforce", "streamingllm")
 GOAT, HOUSE = "Mara Vale kept a goat named Pip", "Mara Vale lived in a house on Mill Lane"
 
 
@@ -66,14 +66,13 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="module")
 def rows(engine: Engine) -> list[RecallRow]:
-    methods = ("triforce", "autoregressive", "streamingllm")
-    return list(recall.run_recall(engine, [CONTEXT], methods, questions=1, seed=0))
+    return list(recall.run_recall(engine, [CONTEXT], METHODS, questions=1, seed=0))
 
 
 def test_every_method_and_skill_has_a_row(rows: list[RecallRow]) -> None:
     cells = {(row.method, row.skill): row for row in rows}
     assert len(cells) == len(rows)
-    for method in ("autoregressive", "triforce", "streamingllm"):
+    for method in METHODS:
         assert {skill for of, skill in cells if of == method} >= {"fact", "absent", "quote", "recite", "quote_any"}
         total = sum(row.n for row in rows if row.method == method and row.skill != "all")
         assert cells[method, "all"].n == total

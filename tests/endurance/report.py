@@ -1,0 +1,36 @@
+"""The command line of the long programs, and what each tells at its end."""
+
+import argparse
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from assets.tools.bench.report import commit
+from core.planning.hardware import this_machine
+
+MOST_FAULTS = 20  # that are printed; the file has all
+
+
+def options(description: str | None, argv: Sequence[str], **usual: float) -> argparse.Namespace:
+    """Options by their usual values, and `--json FILE`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in usual.items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args(argv)
+
+
+def tell(name: str, args: argparse.Namespace, rows: Mapping[str, object], faults: Sequence[str], seen: Any) -> int:
+    """Print the figures and the faults, write all that was seen if asked to. Returns 1 if there are faults."""
+    for title, value in rows.items():
+        print(f"{title:<26}{value}")
+    for fault in faults[:MOST_FAULTS]:
+        print("FAULT:", fault)
+    if args.json:
+        told = {"command": f"python -m tests.endurance.{name}", "commit": commit(), "machine": asdict(this_machine())}
+        told |= {"date": str(datetime.date.today())} | seen | {"failures": list(faults)}
+        args.json.write_text(json.dumps(told, indent=1, default=str) + "\n", encoding="utf-8")
+    return bool(faults)
