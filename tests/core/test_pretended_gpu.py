@@ -10,7 +10,7 @@ import torch
 
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import OffloadedLayer
-from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
+from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
 from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
@@ -36,13 +36,12 @@ from core.planning.measured import measure_bandwidth
 from core.planning.plan import make_plan
 from tests.core import cuda_stubs as stubs
 from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
-from tests.core.toys import MACHINE, Letters, last_event, loaded, random_prompt, tiny_config
+from tests.core.toys import FIXED, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config
 
 pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
 )
 ROOT = Path(__file__).parents[2]
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 PROMPT = 400  # tokens: the retrieval cache holds a part of them, and offloaded layers have blocks on the host
 
 # What of torch.cuda our code calls and no test here reaches, with the reason.

@@ -11,7 +11,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 from core.caches.base import KVShape
 from core.caches.full_parts import Offload
 from core.caches.tokens import Context
-from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
+from core.config import (
+    DraftConfig,
+    EngineConfig,
+    GenerationConfig,
+    PlacementWish,
+    RetrievalConfig,
+    SpeculationConfig,
+)
 from core.engine import Engine
 from core.generation.events import Event, Finished
 from core.generation.loaded import LoadedModels
@@ -135,6 +142,25 @@ def tiny_engine(
     target = replace(target, dims=dims, shape=dims.shape(torch.float32, CPU))
     models = LoadedModels(target=target, draft=draft, backend=backend, self_draft=twin, ranks=ranks)
     return Engine(config, plan, Letters(eos_ids), models, offload=offload, graphs=graphs)
+
+
+# Tiny models gain nothing from speculation: adapting would go plain and leave nothing to test.
+FIXED = SpeculationConfig(gamma1=2, gamma2=4, adaptive=False)
+
+
+def answer(
+    engine: Engine,
+    prompt: Sequence[int],
+    method: str = "triforce",
+    tokens: int = 32,
+    *,
+    written: Sequence[int] = (),
+    boundary: int = 0,
+    **settings: Any,
+) -> Finished:
+    """A whole answer, in rounds of a fixed shape unless `speculation` says otherwise."""
+    config = GenerationConfig(method=method, max_new_tokens=tokens, **{"speculation": FIXED, **settings})
+    return last_event(engine.generate(prompt, config, written=written, boundary=boundary))
 
 
 def last_event(events: Iterable[Event]) -> Finished:
