@@ -87,7 +87,7 @@ def test_one_level_of_speculation_follows_the_judge(gamma: int) -> None:
 
 @pytest.mark.parametrize(("gamma1", "gamma2"), [(1, 1), (1, 2), (2, 1), (2, 2)])
 def test_two_nested_levels_follow_the_full_judge(gamma1: int, gamma2: int) -> None:
-    vocab = 3 if gamma1 == 1 else 2  # the number of paths grows with V ** guesses
+    vocab = 3 if gamma1 * gamma2 == 1 else 2  # the number of paths grows with V ** guesses
     top, full = three_levels(10 * gamma1 + gamma2, gamma1, gamma2, vocab=vocab)
     assert total_variation(output_law(top, 2), full, 2) < 1e-6
 

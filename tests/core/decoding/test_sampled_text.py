@@ -25,7 +25,7 @@ from tests.core.decoding.test_output_law import START, tables, verify_without_re
 from tests.core.laws import LanguageModel, chi_square, counted, marginal, sequence_law
 from tests.core.toys import TableModel, last_event, random_prompt, tiny_engine
 
-RUNS = 250  # another temperature is noticed; wrong rules take `WRONG_RUNS` by level
+RUNS = 180  # another temperature is noticed; wrong rules take `WRONG_RUNS` by level
 WRONG_RUNS = {1: 1200, 2: 300}
 PROMPT = random_prompt(300)
 SHAPE = SpeculationConfig(gamma1=2, gamma2=3, adaptive=False)
@@ -112,12 +112,12 @@ def continued(engine: Engine, first: str, then: str, runs: int) -> list[tuple[in
     ("first", "then"), [("triforce", "triforce"), ("triforce", "autoregressive"), ("autoregressive", "triforce")]
 )
 def test_a_continued_sampled_answer_follows_the_target(law: LanguageModel, first: str, then: str) -> None:
-    found = continued(rejecting_engine(), first, then, 2 * RUNS)
+    found = continued(rejecting_engine(), first, then, 500)
     for start, stop in ((0, 2), (1, 3), (1, 4), (2, 4)):  # what was written, the seam, what follows
         assert chi_square(counted(found, start, stop), marginal(law, start, stop)).fits
 
 
-SMALL_VOCAB, CUTS, RUNS_OF_TABLES = 4, (2, 4, 5), 2000
+SMALL_VOCAB, CUTS, RUNS_OF_TABLES = 4, (2, 4, 5), 1000
 
 
 def continued_tables(replayed: bool) -> list[tuple[int, ...]]:
