@@ -17,9 +17,7 @@ from core.config import PlacementWish
 from core.errors import NotEnoughMemory
 from core.generation.events import Finished
 from core.models.cached_model import CachedModel
-from core.ops import transfer
 from core.ops.backend import STOCK
-from core.ops.transfer import HostRows, pinning
 from core.planning.choices import Choice
 from core.planning.measured import Sharing, measure_sharing
 from tests.core.toys import answer, random_prompt, tiny_engine, tiny_shape
@@ -256,41 +254,3 @@ def test_a_layer_that_finds_no_room_to_move_stays_where_it_was(monkeypatch: pyte
     with pytest.raises(torch.OutOfMemoryError):
         cache.offload_one(64)
     assert cache.resident_layers == 2 and torch.equal(cache.rows(1, 0, 100)[0], k[0])
-
-
-# -------------------- pinned memory
-
-
-class Driver:
-    """Stands in for torch's binding of the CUDA runtime: pins the first `most` times."""
-
-    def __init__(self, most: int) -> None:
-        self.pinned: list[int] = []
-        self._most = most
-
-    def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> int:
-        if len(self.pinned) == self._most:
-            return 2
-        self.pinned.append(address)
-        return 0
-
-    def cudaHostUnregister(self, address: int) -> int:
-        self.pinned.remove(address)
-        return 0
-
-    def cudaGetErrorString(self, error: int) -> str:
-        return f"error {error}"
-
-
-def test_memory_that_the_driver_does_not_pin_is_used_as_it_is_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver, cuda = Driver(2), torch.device("cuda")
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(transfer.torch, "zeros", Shortage(lambda: None, 0, 9))  # what takes the runtime's last error
-    layers = [HostRows((4, 4), torch.float32, cuda) for _ in range(3)]
-    assert [layer.refused for layer in layers[:2]] == ["", ""] and "error 2 while" in layers[2].refused
-    assert pinning(layers[:2]).value == "pinned"
-    assert pinning(layers).value == "partly pinned" and "2 of 3 layers" in pinning(layers).because
-    assert pinning(layers[2:]) == ("pageable", layers[2].refused)
-    del layers
-    assert driver.pinned == [], "what was pinned is given back"

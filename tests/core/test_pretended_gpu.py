@@ -22,7 +22,7 @@ from core.ops.attention import attend, attend_reference, partial
 from core.ops.backend import STOCK, _seconds
 from core.ops.graphs import Graphs
 from core.ops.host_attention import HostAttention
-from core.ops.transfer import HostRows
+from core.ops.transfer import HostRows, pinning
 from core.planning.choices import Choice
 from core.planning.hardware import (
     cap_memory,
@@ -381,7 +381,16 @@ def test_the_host_s_buffers_lie_in_pinned_pages_of_torch_s_own(
     assert not gpu.is_pinned(HostRows((4,), torch.float32, CUDA).rows), "the control"
 
 
-def test_memory_that_cannot_be_pinned_is_told(gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda._cudart, "refuses", True)
+def test_memory_that_the_driver_does_not_pin_is_used_as_it_is_and_says_why(
+    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = [HostRows((4, 4), torch.float32, CUDA) for _ in range(2)]
+    assert pinning(layers).value == "pinned" and len(gpu.registered) == 2
     assert isinstance(torch.cuda._cudart, Cudart)
-    assert HostRows((4,), torch.float32, CUDA).refused.startswith("out of memory")
+    monkeypatch.setattr(torch.cuda._cudart, "refuses", True)
+    layers.append(HostRows((4, 4), torch.float32, CUDA))
+    assert [layer.refused for layer in layers[:2]] == ["", ""] and layers[2].refused.startswith("out of memory while")
+    assert pinning(layers).value == "partly pinned" and "2 of 3 layers" in pinning(layers).because
+    assert pinning(layers[2:]) == ("pageable", layers[2].refused)
+    del layers
+    assert not gpu.registered, "what was pinned is given back"
