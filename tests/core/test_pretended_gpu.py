@@ -114,6 +114,10 @@ def assert_parts_were_used(
     assert bool(cpu_attention_share) == any(helped) == bool(helped and all(helped)), "who attended to host parts?"
 
 
+def lacks_memory(*_: object, **__: object) -> None:
+    raise torch.OutOfMemoryError("no room")
+
+
 @pytest.fixture(scope="module")
 def expected() -> tuple[int, ...]:
     return written(engine_on("cpu"), "autoregressive")
@@ -245,11 +249,8 @@ def test_after_an_answer_that_lacked_memory_to_record_the_next_one_is_recorded(
     engine = engine_on("cuda", graphs=True)
     before = gpu.replays
 
-    def lacks(*_: object) -> None:
-        raise torch.OutOfMemoryError("no room")
-
     with monkeypatch.context() as patch:
-        patch.setattr("core.ops.graphs.record", lacks)
+        patch.setattr("core.ops.graphs.record", lacks_memory)
         assert written(engine, "triforce") == expected and gpu.replays == before
         assert not engine.info.graphs.value and "no room" in engine.info.graphs.because
     assert written(engine, "triforce") == expected and gpu.replays > 5
@@ -388,6 +389,7 @@ def test_memory_that_the_driver_does_not_pin_is_used_as_it_is_and_says_why(
     assert pinning(layers).value == "pinned" and len(gpu.registered) == 2
     assert isinstance(torch.cuda._cudart, Cudart)
     monkeypatch.setattr(torch.cuda._cudart, "refuses", True)
+    monkeypatch.setattr(torch, "zeros", lacks_memory)  # whose call takes the runtime's last error
     layers.append(HostRows((4, 4), torch.float32, CUDA))
     assert [layer.refused for layer in layers[:2]] == ["", ""] and layers[2].refused.startswith("out of memory while")
     assert pinning(layers).value == "partly pinned" and "2 of 3 layers" in pinning(layers).because

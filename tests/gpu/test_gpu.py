@@ -14,7 +14,6 @@ from core.config import (
     PlacementWish,
     RetrievalConfig,
     SamplingParams,
-    SpeculationConfig,
 )
 from core.engine import Engine
 from core.generation.events import Finished
@@ -28,11 +27,10 @@ from core.ops.host_attention import HostAttention
 from core.ops.transfer import HostRows
 from core.planning.choices import Choice
 from core.planning.plan import make_plan
-from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
+from tests.core.toys import MACHINE, Letters, answer, loaded, random_prompt, tiny_config, tiny_engine
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 CUDA = torch.device("cuda")
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
@@ -79,10 +77,7 @@ def cuda_engine(
 
 
 def written(engine: Engine, method: str, sampling: SamplingParams = SamplingParams()) -> tuple[int, ...]:  # noqa: B008
-    config = GenerationConfig(method=method, max_new_tokens=60, speculation=FIXED, sampling=sampling)
-    *_, finished = engine.generate(random_prompt(700), config)
-    assert isinstance(finished, Finished)
-    return finished.token_ids
+    return answer(engine, random_prompt(700), method, 60, sampling=sampling).token_ids
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
