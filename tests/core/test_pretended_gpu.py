@@ -4,18 +4,18 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import OffloadedLayer
-from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
+from core.config import EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
 from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
-from core.models.loader import LoadedModel
-from core.models.self_draft import SelfDraftLinear, is_int4, self_draft_of
+from core.models.self_draft import SelfDraftLinear, is_int4
 from core.models.weights import prepared
 from core.ops import attention
 from core.ops.attention import attend, attend_reference, partial
@@ -36,7 +36,7 @@ from core.planning.measured import measure_bandwidth
 from core.planning.plan import make_plan
 from tests.core import cuda_stubs as stubs
 from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
-from tests.core.toys import FIXED, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config
+from tests.core.toys import FIXED, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
 
 pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
@@ -60,36 +60,19 @@ def gpu() -> Iterator[PretendedGpu]:
         yield found
 
 
-def engine_on(
-    device: str,
-    offload: Offload | None = None,
-    *,
-    graphs: bool = False,
-    self_draft: bool = False,
-    cpu_attention_share: float | None = 0.0,
-    dtype: torch.dtype = torch.float32,
-    layerwise: bool = True,
-) -> Engine:
-    config = EngineConfig(
+def engine_on(device: str, offload: Offload | None = None, *, graphs: bool = False, **settings: Any) -> Engine:
+    return tiny_engine(
+        device=device,
+        kv_heads=2,
         context=512,
         prefill_chunk=64,
-        cpu_attention_share=cpu_attention_share,
-        layerwise=layerwise,
-        retrieval=RetrievalConfig(budget=96, chunk_size=8, local_window=32),
-        draft=DraftConfig(window=72),
+        budget=96,
+        local_window=32,
+        draft_window=72,
+        offload=offload,
+        graphs=Graphs(torch.device(device)) if graphs else None,
+        **{"cpu_attention_share": 0.0, **settings},
     )
-
-    def moved(model: LoadedModel) -> LoadedModel:
-        where = torch.device(device)
-        return LoadedModel(model.module.to(where, dtype), model.dims, model.dims.shape(dtype, where), model.eos_ids)
-
-    target, draft = (moved(loaded(tiny_config(kv_heads=2), 3, noise)) for noise in (0.0, 0.15))
-    plan = make_plan(target.dims, draft.dims, config, MACHINE)
-    twin = self_draft_of(target.module, torch.device(device)) if self_draft else None
-    recorder = Graphs(torch.device(device)) if graphs else None
-    plan = replace(plan, device=Choice(device, "test"), dtype=Choice(dtype, "test"))
-    models = LoadedModels(target=target, draft=draft, self_draft=twin)
-    return Engine(config, plan, Letters(), models, offload=offload, graphs=recorder)
 
 
 def written(engine: Engine, method: str, sampling: SamplingParams = SamplingParams()) -> tuple[int, ...]:  # noqa: B008
@@ -221,7 +204,7 @@ def test_waits_are_counted_and_pinned_copies_are_none(gpu: PretendedGpu) -> None
 def test_every_way_writes_there_what_the_processor_writes(
     gpu: PretendedGpu, expected: tuple[int, ...], how: dict[str, object]
 ) -> None:
-    engine = engine_on("cuda", **how)  # type: ignore[arg-type]
+    engine = engine_on("cuda", **how)
     for method in ("autoregressive", "triforce", "triforce-lookup"):
         assert written(engine, method) == expected, method
     assert_parts_were_used(engine, how.get("offload"), how.get("cpu_attention_share"))  # type: ignore[arg-type]
