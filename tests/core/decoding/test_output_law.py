@@ -34,6 +34,13 @@ def verify_without_residual(guess: Guess, p: Tensor, sampler: TokenSampler, leve
     return Verdict((*guess.tokens[:a], own), p[: a + 1], origins, a, guess.probs[at, tokens])
 
 
+def accept_everything(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifier") -> Verdict:
+    """The wrong rule: whatever is proposed is kept, as if the verifier had drawn it."""
+    g = len(guess.tokens)
+    proposed = guess.probs[torch.arange(g), torch.tensor(guess.tokens, dtype=torch.int64)]
+    return Verdict((*guess.tokens, sampler.draw(p[g])), p, (*guess.origins, Origin(level, "bonus")), g, proposed)
+
+
 def tables(seed: int, vocab: int = V) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     draft, retrieval, full = (torch.softmax(torch.randn(vocab, vocab, generator=generator), -1) for _ in range(3))
