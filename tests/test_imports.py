@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 # From the top down: what stands later knows nothing of what stands before it.
 LAYERS = {
@@ -75,12 +73,11 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return [list(part) for part in sorted(parts)]
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_imports_point_down(name: str) -> None:
-    package, layer = layer_of(name)
-    assert not layer or layer in LAYERS[package], f"{package}/{layer} has no place among the layers: give it one"
-    wrong = sorted(other for other in GRAPH[name] if points_up(name, other))
-    assert not wrong, f"{name} may not import {wrong}"
+def test_imports_point_down() -> None:
+    for package, layer in map(layer_of, MODULES):
+        assert not layer or layer in LAYERS[package], f"{package}/{layer} has no place among the layers: give it one"
+    wrong = [f"{name} may not import {other}" for name in MODULES for other in GRAPH[name] if points_up(name, other)]
+    assert not wrong, wrong
 
 
 def test_no_circle_has_more_than_one_folder() -> None:
@@ -110,15 +107,15 @@ def test_launch_alone_hands_over_to_instruments() -> None:
     assert OUTSIDE.findall(launch) == ["from assets.tools.commands import TOOLS"]
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "core").rglob("*.py")), ids=lambda file: file.stem)
-def test_core_names_no_package_of_the_app(file: Path) -> None:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    named |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    packages = {name.partition(".")[0] for name in named} - set(sys.stdlib_module_names) - {"core"}
+def test_core_names_no_package_of_the_app() -> None:
     asked_for = (ROOT / "requirements.txt").read_text(encoding="utf-8").replace("-", "_")
-    unasked = {name for name in packages if not re.search(rf"^{name}\b", asked_for, re.M)}
-    assert not unasked - BROUGHT - OPTIONAL and not packages & {"app", "gradio", "pypdf"}
+    for file in (ROOT / "core").rglob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        named |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        packages = {name.partition(".")[0] for name in named} - set(sys.stdlib_module_names) - {"core"}
+        unasked = {name for name in packages if not re.search(rf"^{name}\b", asked_for, re.M)}
+        assert not unasked - BROUGHT - OPTIONAL and not packages & {"app", "gradio", "pypdf"}, file
 
 
 def test_core_imports_without_the_app_s_packages() -> None:

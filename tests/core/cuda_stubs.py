@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 import core.engine  # before there are stubs: torch's compiler looks for some of them when it is imported
 
@@ -142,7 +141,7 @@ def waited(what: str) -> None:
 def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """One operation, checked as CUDA would."""
     packet, name = func.overloadpacket, func.__name__
-    flat, _ = tree_flatten((args, kwargs))
+    flat = list(leaves((args, kwargs)))
     here = any(isinstance(x, DeviceTensor) for x in flat)
     wanted = kwargs.get("device")
     target = torch.device(wanted).type if wanted is not None else "cuda" if here else "cpu"
@@ -164,8 +163,8 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         inner["device"] = CPU if target == "cuda" else wanted
         inner.pop("pin_memory", None)
     replaced = REPLACED.get(packet)
-    plain = tree_map(held_of, args)
-    out = (replaced or func)(*plain, **tree_map(held_of, inner))
+    plain = mapped(held_of, args)
+    out = (replaced or func)(*plain, **mapped(held_of, inner))
     out = returned(func, args, kwargs, out, on_device=target == "cuda")
     if _gpu.recording is not None:
         _gpu.recording.append(Recorded(replaced or func, args, inner, out if fresh(func) else None))
@@ -184,6 +183,26 @@ def with_generator(function: Callable[..., Any], where: Callable[..., Any]) -> C
         return function(*args, generator=generator, **kwargs)
 
     return call
+
+
+def leaves(x: Any) -> Iterator[Any]:
+    """What lists, tuples and dictionaries hold, in order; torch's own trees are slower than all else here."""
+    if isinstance(x, list | tuple):
+        for part in x:
+            yield from leaves(part)
+    elif isinstance(x, dict):
+        yield from leaves(list(x.values()))
+    else:
+        yield x
+
+
+def mapped(function: Callable[[Any], Any], x: Any) -> Any:
+    """The same lists, tuples and dictionaries of what `function` makes of their leaves."""
+    if isinstance(x, list | tuple):
+        return type(x)([mapped(function, part) for part in x])
+    if isinstance(x, dict):
+        return {name: mapped(function, part) for name, part in x.items()}
+    return function(x)
 
 
 def held_of(x: Any) -> Any:
@@ -208,7 +227,7 @@ def returned(func: Any, args: Any, kwargs: dict[str, Any], out: Any, *, on_devic
             return kwargs[names[written]] if names[written] in kwargs else args[written]
     if not on_device:
         return out
-    return tree_map(lambda x: DeviceTensor(x) if type(x) is Tensor else x, out)
+    return mapped(lambda x: DeviceTensor(x) if type(x) is Tensor else x, out)
 
 
 def check_devices(func: Any, packet: Any, args: Any, flat: list[Any]) -> None:
@@ -217,7 +236,7 @@ def check_devices(func: Any, packet: Any, args: Any, flat: list[Any]) -> None:
         return
     if packet in INDEXING:
         assert isinstance(args[0], DeviceTensor), f"{func} of a tensor in host memory by numbers on the device"
-        numbers = [x for x in tree_flatten(args[1])[0] if isinstance(x, Tensor)]
+        numbers = [x for x in leaves(args[1]) if isinstance(x, Tensor)]
         if not all(isinstance(x, DeviceTensor) for x in numbers):
             waited(f"{func} by numbers in host memory")
         if any(x.dtype == torch.bool for x in numbers):
@@ -500,9 +519,9 @@ def replay(self: Any) -> None:
 
 def repeat(step: Recorded) -> None:
     """One operation again, its results to where they went."""
-    out = step.func(*tree_map(held_of, step.args), **tree_map(held_of, step.kwargs))
+    out = step.func(*mapped(held_of, step.args), **mapped(held_of, step.kwargs))
     if step.out is not None:
-        for kept, new in zip(tree_flatten(step.out)[0], tree_flatten(out)[0], strict=True):
+        for kept, new in zip(leaves(step.out), leaves(out), strict=True):
             if isinstance(kept, DeviceTensor) and kept.held.numel():
                 kept.held.copy_(new)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from app.documents import read_document
-from core.config import EngineConfig, GenerationConfig, SpeculationConfig
+from core.config import EngineConfig
 from core.engine import Engine
 from core.engine_builder import LoadedPair, PairFiles
 from core.generation.events import Finished
@@ -15,10 +15,9 @@ from core.generation.session import Conversation
 from core.models.hub.catalog import ROOT
 from core.ops.threads import most_threads, set_most_threads
 from core.planning.plan import make_plan
-from tests.core.toys import MACHINE, last_event
+from tests.core.toys import MACHINE, answer
 
 BOOKS = ROOT / "assets" / "books"
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)  # the text must not depend on it, the test's time does
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +36,6 @@ def book(engine: Engine) -> Conversation:
 def questions(kind: str) -> list[dict[str, str]]:
     rows = json.loads((BOOKS / "questions.json").read_text(encoding="utf-8"))
     return [row for row in rows if row["book"] == "harbour-8k.pdf" and row["kind"] == kind]
-
-
-def answer(engine: Engine, prompt: list[int], method: str, max_new_tokens: int = 64) -> Finished:
-    config = GenerationConfig(method=method, max_new_tokens=max_new_tokens, speculation=FIXED)
-    return last_event(engine.generate(prompt, config))
 
 
 @pytest.fixture(scope="module")

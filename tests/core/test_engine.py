@@ -3,6 +3,7 @@
 import threading
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 import pytest
 import torch
@@ -11,65 +12,58 @@ from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding import pace
 from core.decoding.adaptive import PassCost
 from core.decoding.registry import EXACT_METHODS, LOSSY_METHODS
-from core.engine import Engine
 from core.engine_info import Equality
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.planning.sizes import USABLE_SHARE
-from tests.core.toys import last_event, random_prompt, tiny_engine
+from tests.core.toys import FIXED, answer, random_prompt, tiny_engine
 
-# Tiny models gain nothing from speculation, so adapting would go plain and leave nothing to test.
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
-
-
-def answer(engine: Engine, prompt: list[int], **settings: object) -> Finished:
-    config = replace(GenerationConfig(max_new_tokens=60, speculation=FIXED), **settings)  # type: ignore[arg-type]
-    return last_event(engine.generate(prompt, config))
+PROMPT = random_prompt(300)  # more than the retrieval cache holds, and near enough for mixed verdicts
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
-@pytest.mark.parametrize("method", [m for m in EXACT_METHODS if m != "autoregressive"])
-def test_greedy_text_equals_plain_decoding_token_by_token(method: str, kv_heads: int) -> None:
-    engine = tiny_engine(kv_heads=kv_heads, noise=0.05)
-    prompt = random_prompt(90 if method == "draft" else 700)  # a random draft behind a window guesses next to nothing
-    plain = answer(engine, prompt, method="autoregressive")
-    fast = answer(engine, prompt, method=method)
-    assert fast.token_ids == plain.token_ids and fast.exact
-    level2 = fast.stats.level2
-    assert level2 and 0.05 < (level2.acceptance or 0) < 1, "the verdicts must be mixed for this to test anything"
-    assert fast.stats.full_passes < plain.stats.full_passes
+def test_greedy_text_equals_plain_decoding_token_by_token(kv_heads: int) -> None:
+    for length, methods in ((300, ("triforce", "triforce-lookup", "retrieval", "lookup")), (90, ("draft",))):
+        engine, prompt = tiny_engine(kv_heads=kv_heads, noise=0.05), random_prompt(length)  # a draft sees 128 tokens
+        plain = answer(engine, prompt, "autoregressive", 60)
+        for method in methods:
+            fast = answer(engine, prompt, method, 60)
+            assert fast.token_ids == plain.token_ids and fast.exact, method
+            level2 = fast.stats.level2
+            assert level2 and 0.05 < (level2.acceptance or 0) < 1, (
+                "the verdicts must be mixed for this to test anything"
+            )
+            assert fast.stats.full_passes < plain.stats.full_passes
 
 
-@pytest.mark.parametrize("gammas", [(1, 1), (3, 5), (2, 12)])
-def test_round_shapes_do_not_change_greedy_text(gammas: tuple[int, int]) -> None:
+def test_round_shapes_do_not_change_greedy_text() -> None:
     engine = tiny_engine()
-    prompt = random_prompt(500)
-    shape = SpeculationConfig(gamma1=gammas[0], gamma2=gammas[1], adaptive=False)
-    assert (
-        answer(engine, prompt, speculation=shape).token_ids == answer(engine, prompt, method="autoregressive").token_ids
-    )
+    plain = answer(engine, PROMPT, "autoregressive").token_ids
+    for gamma1, gamma2 in ((1, 1), (3, 5), (2, 12)):
+        shape = SpeculationConfig(gamma1=gamma1, gamma2=gamma2, adaptive=False)
+        assert answer(engine, PROMPT, speculation=shape).token_ids == plain
 
 
 def test_another_budget_holds_what_an_engine_loaded_with_it_would_and_writes_the_same_text() -> None:
-    engine, prompt = tiny_engine(budget=128, context=512), random_prompt(300)
-    first = answer(engine, prompt, max_new_tokens=16)
+    engine, prompt = tiny_engine(budget=128, context=512), PROMPT
+    first = answer(engine, prompt, tokens=16)
     for budget in (192, 96):
         loaded_so = tiny_engine(budget=budget, context=512)
-        expected = answer(loaded_so, prompt, max_new_tokens=16)
-        changed = answer(engine, prompt, max_new_tokens=16, budget=budget)
+        expected = answer(loaded_so, prompt, tokens=16)
+        changed = answer(engine, prompt, tokens=16, budget=budget)
         assert changed.token_ids == expected.token_ids == first.token_ids
         assert torch.equal(engine.held_chunks(), loaded_so.held_chunks())
         assert torch.allclose(engine.chunk_weights(), loaded_so.chunk_weights())
         assert changed.stats.level2 == expected.stats.level2
         assert changed.stats.kv_bytes_read == expected.stats.kv_bytes_read != first.stats.kv_bytes_read
-    again = answer(engine, prompt, max_new_tokens=16)
+    again = answer(engine, prompt, tokens=16)
     assert again.stats.level2 == first.stats.level2, "without one it is as it was loaded"
 
 
 def test_a_budget_that_cannot_be_used_is_refused_and_changes_nothing() -> None:
     engine, prompt = tiny_engine(context=512), random_prompt(300)
-    answer(engine, prompt, max_new_tokens=4)
+    answer(engine, prompt, tokens=4)
     held = engine.held_chunks()
     for budget in (1, 257):
         with pytest.raises(InvalidSetting):
@@ -92,70 +86,66 @@ def test_a_larger_budget_leaves_the_part_of_memory_that_no_plan_takes() -> None:
 
 
 def test_a_seed_reproduces_a_sampled_text_and_another_seed_does_not() -> None:
-    engine = tiny_engine()
-    prompt = random_prompt(300)
-    sampling = SamplingParams(temperature=1.0)
-    texts = [answer(engine, prompt, sampling=sampling, seed=seed).token_ids for seed in (1, 1, 2)]
+    engine, sampling = tiny_engine(), SamplingParams(temperature=1.0)
+    texts = [answer(engine, PROMPT, sampling=sampling, seed=seed).token_ids for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
 
 
 def test_a_second_question_reads_no_book_token_again() -> None:
     engine = tiny_engine()
-    book, first, second = random_prompt(900), random_prompt(12, 1), random_prompt(15, 2)
-    one = answer(engine, [*book, *first], max_new_tokens=20)
+    book, first, second = PROMPT, random_prompt(12, 1), random_prompt(15, 2)
+    one = answer(engine, [*book, *first], tokens=20)
     assert one.reused_tokens == 0
-    two = answer(engine, [*book, *first, *one.token_ids, *second], max_new_tokens=4)
+    two = answer(engine, [*book, *first, *one.token_ids, *second], tokens=4)
     assert two.reused_tokens >= len(book) + len(first) + len(one.token_ids) - 1
-    edited = answer(engine, [*book, *second], max_new_tokens=4)
+    edited = answer(engine, [*book, *second], tokens=4)
     assert edited.reused_tokens == len(book)
 
 
 def test_an_answer_after_reuse_equals_one_after_reading_everything() -> None:
-    prompt, question = random_prompt(600), random_prompt(20, 3)
+    prompt, question = PROMPT, random_prompt(20, 3)
     reused, fresh = tiny_engine(), tiny_engine()
-    first = answer(reused, [*prompt, 5, 6, 7], max_new_tokens=20)
+    first = answer(reused, [*prompt, 5, 6, 7], tokens=20)
     again = answer(reused, [*prompt, *question])
     assert first.stats.new_tokens == 20 and again.reused_tokens == len(prompt)
     assert again.token_ids == answer(fresh, [*prompt, *question]).token_ids
 
 
-@pytest.mark.parametrize("limit", [1, 2, 7, 33])
-@pytest.mark.parametrize("method", EXACT_METHODS)
-def test_max_new_tokens_is_exact(method: str, limit: int) -> None:
-    finished = answer(tiny_engine(), random_prompt(200), method=method, max_new_tokens=limit)
-    assert len(finished.token_ids) == limit and finished.stop_reason == "max_new_tokens"
-    assert finished.stats.new_tokens == limit
+@pytest.fixture(scope="module")
+def plain() -> Finished:
+    return answer(tiny_engine(), PROMPT, "autoregressive")
 
 
 @pytest.mark.parametrize("method", EXACT_METHODS)
-def test_the_answer_ends_at_the_end_token_wherever_it_falls(method: str) -> None:
-    prompt = random_prompt(400)
-    written = answer(tiny_engine(), prompt, method="autoregressive").token_ids
+def test_max_new_tokens_is_exact(method: str) -> None:
+    engine = tiny_engine()
+    for limit in (1, 2, 7, 33):
+        finished = answer(engine, PROMPT, method, limit)
+        assert len(finished.token_ids) == finished.stats.new_tokens == limit
+        assert finished.stop_reason == "max_new_tokens"
+
+
+@pytest.mark.parametrize("method", EXACT_METHODS)
+def test_the_answer_ends_at_the_end_token_wherever_it_falls(method: str, plain: Finished) -> None:
+    written = plain.token_ids
     for index in (0, 1, 5, 11):
         ending = written[index]
         engine = tiny_engine(eos_ids=frozenset({ending}))
-        finished = answer(engine, prompt, method=method)
+        finished = answer(engine, PROMPT, method)
         assert finished.token_ids == written[: written.index(ending) + 1]
         assert finished.stop_reason == "end_of_text" and engine.text.decode([ending]) not in finished.text
 
 
 @pytest.mark.parametrize("method", EXACT_METHODS)
-def test_a_stop_string_ends_the_text_exactly_before_it(method: str) -> None:
-    engine = tiny_engine()
-    prompt = random_prompt(400)
-    whole = answer(engine, prompt, method="autoregressive").text
-    stop = whole[9:12]
-    finished = answer(engine, prompt, method=method, stop_strings=(stop,))
-    assert finished.text == whole[: whole.index(stop)] and finished.stop_reason == "stop_string"
+def test_a_stop_string_ends_the_text_exactly_before_it(method: str, plain: Finished) -> None:
+    stop = plain.text[9:12]
+    finished = answer(tiny_engine(), PROMPT, method, stop_strings=(stop,))
+    assert finished.text == plain.text[: plain.text.index(stop)] and finished.stop_reason == "stop_string"
 
 
 def test_streamed_text_is_the_final_text_and_tokens_carry_their_origin() -> None:
-    engine = tiny_engine()
-    events = list(
-        engine.generate(
-            random_prompt(400), GenerationConfig(max_new_tokens=50, speculation=FIXED, stop_strings=("zzz",))
-        )
-    )
+    config = GenerationConfig(max_new_tokens=50, speculation=FIXED, stop_strings=("zzz",))
+    events = list(tiny_engine().generate(PROMPT, config))
     rounds = [event for event in events if isinstance(event, RoundDone)]
     finished = events[-1]
     assert isinstance(finished, Finished)
@@ -171,10 +161,9 @@ def test_streamed_text_is_the_final_text_and_tokens_carry_their_origin() -> None
 
 
 def test_closing_the_generator_midway_leaves_a_conversation_that_goes_on() -> None:
-    engine = tiny_engine()
-    prompt = random_prompt(500)
+    engine, prompt = tiny_engine(), PROMPT
     expected = answer(tiny_engine(), prompt).token_ids
-    stream = engine.generate(prompt, GenerationConfig(max_new_tokens=60))
+    stream = engine.generate(prompt, GenerationConfig(max_new_tokens=32))
     written: list[int] = []
     for event in stream:
         if isinstance(event, RoundDone):
@@ -183,14 +172,13 @@ def test_closing_the_generator_midway_leaves_a_conversation_that_goes_on() -> No
                 break
     stream.close()
     assert tuple(written) == expected[: len(written)]
-    rest = answer(engine, [*prompt, *written], max_new_tokens=60 - len(written))
+    rest = answer(engine, [*prompt, *written], tokens=32 - len(written))
     assert rest.reused_tokens == len(prompt) + len(written) - 1
     assert (*written, *rest.token_ids) == expected
 
 
 def test_cancel_during_prefill_keeps_the_chunks_that_were_read() -> None:
-    engine, cancel = tiny_engine(prefill_chunk=100), threading.Event()
-    prompt = random_prompt(1000)
+    engine, cancel, prompt = tiny_engine(prefill_chunk=100), threading.Event(), random_prompt(450)
     events = []
     for event in engine.generate(prompt, GenerationConfig(), cancel):
         events.append(event)
@@ -200,7 +188,7 @@ def test_cancel_during_prefill_keeps_the_chunks_that_were_read() -> None:
     assert isinstance(finished, Finished)
     assert (finished.stop_reason, finished.text, finished.stats.full_passes) == ("cancelled", "", 0)
     assert engine.cached_prefix(prompt) == 300
-    assert answer(engine, prompt).reused_tokens == 300
+    assert answer(engine, prompt, tokens=4).reused_tokens == 300
 
 
 def test_progress_goes_from_reused_to_total_and_says_how_long_it_will_take() -> None:
@@ -224,7 +212,7 @@ def test_reading_stops_at_the_boundary_it_is_told_of(read_before: int, stops: li
             assert held[-1] == event.kept_tokens and event.total_tokens == 399
         last = event
     assert held == [read_before, *stops]
-    assert isinstance(last, Finished) and last.token_ids == answer(tiny_engine(), prompt, max_new_tokens=4).token_ids
+    assert isinstance(last, Finished) and last.token_ids == answer(tiny_engine(), prompt, tokens=4).token_ids
 
 
 def test_a_text_longer_than_the_context_is_refused_before_anything_is_read() -> None:
@@ -238,14 +226,14 @@ def test_a_text_longer_than_the_context_is_refused_before_anything_is_read() -> 
 
 @pytest.mark.parametrize("method", EXACT_METHODS)
 def test_an_answer_that_reaches_the_end_of_the_context_says_so(method: str) -> None:
-    finished = answer(tiny_engine(context=512), random_prompt(400), method=method, max_new_tokens=500)
-    assert finished.stop_reason == "context_full" and len(finished.token_ids) == 512 - LONGEST_ROUND - 400 + 1
+    finished = answer(tiny_engine(context=512), random_prompt(440), method, 500)
+    assert finished.stop_reason == "context_full" and len(finished.token_ids) == 512 - LONGEST_ROUND - 440 + 1
 
 
 def test_after_an_answer_that_was_cut_in_a_round_no_cache_holds_what_was_not_committed() -> None:
     engine, prompt = tiny_engine(noise=0.0, budget=512), random_prompt(200)  # every guess is right
     shape = SpeculationConfig(gamma1=3, gamma2=12, adaptive=False)
-    assert answer(engine, prompt, max_new_tokens=5, speculation=shape).stats.full_passes == 1
+    assert answer(engine, prompt, tokens=5, speculation=shape).stats.full_passes == 1
     assert engine.full_cache.length == len(engine.held_tokens) == 204
     assert all(
         judge.cache.length <= 204 for judge in (engine._levels.parts.retrieval, engine._levels.parts.draft) if judge
@@ -255,35 +243,26 @@ def test_after_an_answer_that_was_cut_in_a_round_no_cache_holds_what_was_not_com
 @pytest.mark.parametrize("method", LOSSY_METHODS)
 def test_lossy_methods_say_that_they_are_not_exact(method: str) -> None:
     engine = tiny_engine(budget=96)
-    prompt = random_prompt(900)
-    finished = answer(engine, prompt, method=method)
-    assert not finished.exact and finished.stats.new_tokens == 60
-    assert finished.token_ids != answer(engine, prompt, method="autoregressive").token_ids
+    finished = answer(engine, PROMPT, method)
+    assert not finished.exact and finished.stats.new_tokens == 32
+    assert finished.token_ids != answer(engine, PROMPT, "autoregressive").token_ids
 
 
 def test_a_lossy_answer_does_not_spoil_the_next_exact_one() -> None:
     engine = tiny_engine(budget=96)
-    prompt = random_prompt(900)
-    before = answer(engine, prompt).token_ids
-    answer(engine, prompt, method="streamingllm", max_new_tokens=150)
-    assert answer(engine, prompt).token_ids == before
+    before = answer(engine, PROMPT).token_ids
+    answer(engine, PROMPT, "streamingllm", 150)
+    assert answer(engine, PROMPT).token_ids == before
 
 
 def test_comparison_names_the_first_divergence_and_its_logit_gap() -> None:
-    engine = tiny_engine()
-    prompt = random_prompt(300)
-    plain = answer(engine, prompt, method="autoregressive").token_ids
-    assert engine.compare(prompt, plain, plain).verdict == "identical"
-    other = (*plain[:7], (plain[7] + 1) % 64, *plain[8:])
-    equality = engine.compare(prompt, plain, other)
-    assert (equality.verdict, equality.index) == ("mismatch", 7) and (equality.logit_gap or 0) > 1e-3
-
-
-def test_a_text_that_ends_where_the_other_goes_on_is_a_mismatch() -> None:
     engine, prompt = tiny_engine(), random_prompt(100)
-    plain = answer(engine, prompt, method="autoregressive", max_new_tokens=20).token_ids
+    plain = answer(engine, prompt, "autoregressive", 20).token_ids
+    assert engine.compare(prompt, plain, plain).verdict == "identical"
+    equality = engine.compare(prompt, plain, (*plain[:7], (plain[7] + 1) % 64, *plain[8:]))
+    assert (equality.verdict, equality.index) == ("mismatch", 7) and (equality.logit_gap or 0) > 1e-3
     for texts in ((plain, plain[:12]), (plain[:12], plain)):
-        assert engine.compare(prompt, *texts) == Equality("mismatch", 12, None)
+        assert engine.compare(prompt, *texts) == Equality("mismatch", 12, None), "one ends where the other goes on"
 
 
 def test_a_token_far_below_the_best_is_a_mismatch_though_the_best_two_nearly_tie() -> None:
@@ -304,23 +283,23 @@ def test_a_token_far_below_the_best_is_a_mismatch_though_the_best_two_nearly_tie
 
 def test_a_second_answer_chooses_the_chunks_of_the_first_and_a_seed_gives_its_text_again() -> None:
     """As it was, an answer of more than 120 tokens had overwritten the queries that choose chunks for the next one."""
-    engine, prompt, sampling = tiny_engine(noise=0.05, budget=128), random_prompt(900), SamplingParams(temperature=0.8)
+    engine, prompt = tiny_engine(budget=128), random_prompt(400)
+    written: Any = {"method": "retrieval", "tokens": 150, "sampling": SamplingParams(temperature=0.8), "seed": 5}
     texts, held = [], []
     for number in range(2):
         first, *_ = engine.read(prompt)
         assert number == 0 or first.reused_tokens == first.total_tokens, "nothing is read again"
         engine._levels.retrieval.select()
         held.append(engine.held_chunks().sort().values)
-        texts.append(answer(engine, prompt, sampling=sampling, max_new_tokens=150, seed=5).token_ids)
+        texts.append(answer(engine, prompt, **written).token_ids)
     assert torch.equal(*held) and texts[0] == texts[1]
-    fresh = tiny_engine(noise=0.05, budget=128)
-    assert answer(fresh, prompt, sampling=sampling, max_new_tokens=150, seed=5).token_ids == texts[0]
+    assert answer(tiny_engine(budget=128), prompt, **written).token_ids == texts[0]
 
 
 def test_queries_that_a_long_answer_has_overwritten_are_asked_again() -> None:
     """Going on in the middle of it: nobody remembered the queries there. Those of the fresh engine are the judge."""
     engine, prompt = tiny_engine(), random_prompt(400)
-    whole = answer(engine, prompt, method="autoregressive", max_new_tokens=300).token_ids
+    whole = answer(engine, prompt, method="autoregressive", tokens=300).token_ids
     middle = [*prompt, *whole[:90]]
     first, *_ = engine.read(middle)
     window = engine.config.retrieval.query_window
@@ -340,16 +319,14 @@ def test_decoding_goes_plain_where_speculation_would_lose(monkeypatch: pytest.Mo
     """
     monkeypatch.setattr(pace, "MeasuredCost", lambda by_rows, model, overhead: PassCost(1.0, 0.1))
     engine = tiny_engine(noise=30.0, budget=80)
-    finished = answer(engine, random_prompt(900), method="draft", max_new_tokens=100, speculation=SpeculationConfig())
+    finished = answer(engine, PROMPT, "draft", 100, speculation=SpeculationConfig())
     level2 = finished.stats.level2
     assert level2 is not None and level2.guessed < 100 <= level2.rounds + level2.accepted
-    assert (
-        finished.token_ids == answer(engine, random_prompt(900), method="autoregressive", max_new_tokens=100).token_ids
-    )
+    assert finished.token_ids == answer(engine, PROMPT, "autoregressive", 100).token_ids
 
 
 def test_statistics_add_up() -> None:
-    finished = answer(tiny_engine(), random_prompt(500))
+    finished = answer(tiny_engine(), PROMPT)
     stats, level2 = finished.stats, finished.stats.level2
     assert level2 is not None and stats.level1 is not None
     assert sum(rounds * tokens for tokens, rounds in level2.committed_per_round.items()) >= stats.new_tokens
@@ -364,12 +341,12 @@ def test_statistics_add_up() -> None:
 
 
 def test_weights_of_chunks_depend_on_the_question_and_no_book_is_read_again() -> None:
-    engine, book = tiny_engine(noise=0.05), random_prompt(900)
+    engine, book = tiny_engine(noise=0.05), random_prompt(600)
     one, other, again = (engine.weights_after([*book, *question]) for question in ([5, 6, 7], [9, 8, 4], [5, 6, 7]))
     assert one is not None and other is not None and again is not None
     assert engine.cached_prefix(book) == len(book)
     assert torch.allclose(one, again, atol=1e-6) and not torch.allclose(one, other, atol=1e-4)
-    assert one.shape[0] <= 904 // 8 and 0 < float(one.sum()) <= 1 + 1e-5
+    assert one.shape[0] <= 604 // 8 and 0 < float(one.sum()) <= 1 + 1e-5
     held = torch.zeros(len(one)).index_fill(0, engine.held_chunks().flatten(), 1)
     assert bool((one[held == 0] == 0).all()) and not engine.holds_all_chunks
     short = tiny_engine()
@@ -378,13 +355,11 @@ def test_weights_of_chunks_depend_on_the_question_and_no_book_is_read_again() ->
 
 
 def test_asking_for_weights_changes_no_answer_and_stops_when_told() -> None:
-    prompt = random_prompt(700)
-    engine = tiny_engine(noise=0.05)
+    prompt, engine = random_prompt(400), tiny_engine()
     assert len(engine.chunk_weights()) == 0
-    alone = answer(engine, prompt, method="triforce")
-    engine = tiny_engine(noise=0.05)
-    engine.weights_after([*prompt[:650], 5, 6, 7])
-    assert answer(engine, prompt, method="triforce").token_ids == alone.token_ids
+    alone = answer(tiny_engine(), prompt)
+    engine.weights_after([*prompt[:350], 5, 6, 7])
+    assert answer(engine, prompt).token_ids == alone.token_ids
     stop = threading.Event()
     stop.set()
     assert engine.weights_after(random_prompt(800, seed=3), stop) is None

@@ -11,12 +11,11 @@ from core.engine import Engine
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, PrefillProgress
 from core.generation.together import Question
-from core.ops.backend import STOCK
-from tests.core.toys import random_prompt, tiny_engine
+from tests.core.toys import last_event, random_prompt, tiny_engine
 
 MOST, TALK = 700, 100
 SHORT, LONG, OTHER = random_prompt(300), random_prompt(900, 1), random_prompt(310, 2)
-CONFIG = GenerationConfig(method="triforce", max_new_tokens=24)
+CONFIG = GenerationConfig(method="triforce", max_new_tokens=12)
 
 
 @pytest.fixture
@@ -27,13 +26,12 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     return Engine(split.config, plan, split.text, split._models)
 
 
-def answered(engine: Engine, prompt: Sequence[int], config: GenerationConfig = CONFIG) -> Finished:
-    finished = [event for event in engine.generate(prompt, config) if isinstance(event, Finished)]
-    return finished[0]
+def answered(engine: Engine, prompt: Sequence[int]) -> Finished:
+    return last_event(engine.generate(prompt, CONFIG))
 
 
 def wanted(prompt: Sequence[int]) -> tuple[int, ...]:
-    return tuple(answered(tiny_engine(backend=STOCK), prompt).token_ids)
+    return answered(tiny_engine(), prompt).token_ids
 
 
 def where(engine: Engine) -> tuple[int, int]:
@@ -73,7 +71,7 @@ def test_races_and_questions_together_find_their_room(engine: Engine) -> None:
     lanes = {
         event.lane: event.event for event in engine.race(SHORT, (plain, CONFIG)) if isinstance(event.event, Finished)
     }
-    assert where(engine) == (2048, 1) and lanes[1].token_ids == lanes[0].token_ids[:24] == wanted(SHORT)
+    assert where(engine) == (2048, 1) and lanes[1].token_ids == lanes[0].token_ids[:12] == wanted(SHORT)
     questions = [Question([*OTHER, n], CONFIG) for n in (5, 6)]
     list(engine.answer_together(questions))
     assert where(engine) == (MOST, 2)

@@ -13,19 +13,15 @@ from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import OffloadedLayer
 from core.caches.oom_fallback import OomFallback, make_full_cache
-from core.config import GenerationConfig, PlacementWish, SpeculationConfig
-from core.engine import Engine
+from core.config import PlacementWish
 from core.errors import NotEnoughMemory
 from core.generation.events import Finished
 from core.models.cached_model import CachedModel
-from core.ops import transfer
 from core.ops.backend import STOCK
-from core.ops.transfer import HostRows, pinning
 from core.planning.choices import Choice
 from core.planning.measured import Sharing, measure_sharing
-from tests.core.toys import last_event, random_prompt, tiny_engine, tiny_shape
+from tests.core.toys import answer, random_prompt, tiny_engine, tiny_shape
 
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 METHODS = ("autoregressive", "triforce", "retrieval", "draft")
 
 
@@ -35,24 +31,31 @@ def short_calibration(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def answer(engine: Engine, prompt: list[int], method: str = "triforce", tokens: int = 30) -> Finished:
-    config = GenerationConfig(method=method, max_new_tokens=tokens, speculation=FIXED)
-    return last_event(engine.generate(prompt, config))
+@pytest.fixture(scope="module")
+def resident_turns() -> list[tuple[list[int], Finished]]:
+    """Prompts of a conversation, the last one edited inside blocks, and the answers of a resident cache."""
+    engine, prompt, turns = tiny_engine(prefill_chunk=300), random_prompt(700), []
+    for number, method in enumerate((*METHODS, "triforce")):
+        turns.append((prompt, answer(engine, prompt, method, 16)))
+        prompt = [*prompt, *turns[-1][1].token_ids, *random_prompt(20, number)]
+        if number == len(METHODS) - 1:
+            prompt = [*prompt[:400], *random_prompt(200, 9)]
+    return turns
 
 
+@pytest.mark.parametrize("host_share", [None, 0.5], ids=["", "shared with the host"])
 @pytest.mark.parametrize("placement", ["split", "offloaded"])
-def test_a_planned_placement_runs_and_writes_the_same_text_turn_after_turn(placement: PlacementWish) -> None:
-    resident, ours = tiny_engine(prefill_chunk=300), tiny_engine(prefill_chunk=300, placement=placement)
-    assert ours.info.plan.placement.value == placement and ours.info.host_memory is not None
-    assert ours.info.plan.resident_layers == (1 if placement == "split" else 0)
-    prompt = random_prompt(900)
-    for turn, method in enumerate(METHODS):
-        a, b = answer(resident, prompt, method), answer(ours, prompt, method)
-        assert a.token_ids == b.token_ids, method
-        assert b.reused_tokens == a.reused_tokens and (turn == 0) == (b.reused_tokens == 0)
-        prompt = [*prompt, *a.token_ids, *random_prompt(20, turn)]
-    edited = [*prompt[:400], *random_prompt(200, 9)]  # cuts blocks that are in host memory
-    assert answer(resident, edited).token_ids == answer(ours, edited).token_ids
+def test_a_planned_placement_runs_and_writes_the_same_text_turn_after_turn(
+    placement: PlacementWish, host_share: float | None, resident_turns: list[tuple[list[int], Finished]]
+) -> None:
+    engine = tiny_engine(prefill_chunk=300, placement=placement, cpu_attention_share=host_share)
+    assert engine.info.plan.placement.value == placement and engine.info.host_memory is not None
+    assert engine.info.plan.resident_layers == (1 if placement == "split" else 0)
+    assert host_share is None or engine.info.plan.cpu_attention == Choice(0.5, "asked for")
+    for number, (prompt, expected) in enumerate(resident_turns):
+        found = answer(engine, prompt, expected.method, 16)
+        assert found.token_ids == expected.token_ids, expected.method
+        assert found.reused_tokens == expected.reused_tokens and (number == 0) == (found.reused_tokens == 0)
 
 
 def test_bytes_over_the_link_are_those_of_the_blocks_there() -> None:
@@ -71,20 +74,6 @@ def test_bytes_over_the_link_are_those_of_the_blocks_there() -> None:
 # -------------------- the host attends to a share
 
 
-@pytest.mark.parametrize("placement", ["split", "offloaded"])
-def test_with_a_share_left_to_the_host_every_method_writes_the_same_text(placement: PlacementWish) -> None:
-    resident = tiny_engine(prefill_chunk=300)
-    ours = tiny_engine(prefill_chunk=300, placement=placement, cpu_attention_share=0.5)
-    assert ours.info.plan.cpu_attention == Choice(0.5, "asked for")
-    prompt = random_prompt(900)
-    for turn, method in enumerate(METHODS):
-        a, b = answer(resident, prompt, method, 20), answer(ours, prompt, method, 20)
-        assert a.token_ids == b.token_ids, method
-        prompt = [*prompt, *a.token_ids, *random_prompt(20, turn)]
-    edited = [*prompt[:400], *random_prompt(200, 9)]  # cuts blocks that the host attended to
-    assert answer(resident, edited).token_ids == answer(ours, edited).token_ids
-
-
 def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "core.generation.placement.choose_cpu_attention", lambda *_, **__: Choice(None, "to be measured")
@@ -96,12 +85,12 @@ def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatc
         return Sharing(2e-3, 2e-3)
 
     monkeypatch.setattr("core.generation.placement.measure_sharing", measured)
-    engine, prompt = tiny_engine(placement="offloaded"), random_prompt(700)
-    found = answer(engine, prompt, "triforce")
+    engine, prompt = tiny_engine(placement="offloaded"), random_prompt(300)
+    found = answer(engine, prompt, tokens=12)
     assert engine.plan.cpu_attention == engine.info.plan.cpu_attention
     assert engine.plan.cpu_attention.value == 0.5 and "both end together" in engine.plan.cpu_attention.because
     assert asked == [((2, 4, 64, 16), 4, 8, torch.float32, torch.device("cpu"))]
-    assert found.token_ids == answer(tiny_engine(), prompt, "triforce").token_ids
+    assert found.token_ids == answer(tiny_engine(), prompt, tokens=12).token_ids
 
     def no_room(*_: object) -> Sharing:
         raise torch.OutOfMemoryError("injected")
@@ -144,32 +133,32 @@ def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, first: int, 
 def test_reading_goes_on_with_fewer_resident_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, prompt = tiny_engine(prefill_chunk=200), random_prompt(900)
     shortage = fail(monkeypatch, engine._levels.full, "attend", 5, 1)  # inside the third piece, after its first layer
-    found = answer(engine, prompt)
+    found = answer(engine, prompt, tokens=12)
     assert shortage.failed == 1 and engine.info.plan.resident_layers == 1
     assert engine.info.plan.placement.value == "split" and "ran out of memory" in engine.info.plan.placement.because
     assert engine.info.host_memory is not None
-    assert found.token_ids == answer(tiny_engine(prefill_chunk=200), prompt).token_ids
+    assert found.token_ids == answer(tiny_engine(prefill_chunk=200), prompt, tokens=12).token_ids
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("part", ["draft", "retrieval", "full"])
 def test_an_answer_goes_on_where_memory_ran_out(method: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, prompt = tiny_engine(), random_prompt(700)
-    expected = answer(engine, prompt, method).token_ids
+    engine, prompt = tiny_engine(), random_prompt(300)
+    expected = answer(engine, prompt, method, 16).token_ids
     judge = getattr(engine._levels.parts, part)
     assert isinstance(judge, CachedModel)
     shortage = fail(monkeypatch, judge.cache, "attend", 7, 2)  # two in a row: both layers move
-    assert answer(engine, prompt, method).token_ids == expected
+    assert answer(engine, prompt, method, 16).token_ids == expected
     if shortage.calls:
         assert shortage.failed == 2 and engine.info.plan.resident_layers == 0
-    again = answer(engine, [*prompt, *expected, 5, 6], method)
-    whole = answer(tiny_engine(), [*prompt, *expected, 5, 6], method)
+    again = answer(engine, [*prompt, *expected, 5, 6], method, 8)
+    whole = answer(tiny_engine(), [*prompt, *expected, 5, 6], method, 8)
     assert again.token_ids == whole.token_ids and again.reused_tokens >= len(prompt)
 
 
 @pytest.mark.parametrize("method", ["triforce", "h2o"])
 def test_choosing_chunks_may_run_out_of_memory_too(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, prompt = tiny_engine(), random_prompt(700)
+    engine, prompt = tiny_engine(), random_prompt(300)
     expected = answer(engine, prompt, method).token_ids
     shortage = fail(monkeypatch, engine._levels.full, "gather", 1, 1)
     assert answer(engine, [*prompt, 7], method).token_ids is not None
@@ -182,7 +171,7 @@ def test_the_cache_of_a_lossy_method_that_finds_no_room_takes_a_layer_s(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made when it is first asked for, and no plan has room for it."""
-    engine, prompt = tiny_engine(), random_prompt(700)
+    engine, prompt = tiny_engine(), random_prompt(300)
     expected = answer(tiny_engine(), prompt, method).token_ids
     shape, times = engine._levels.full.shape, [0]
     real = type(shape).allocate
@@ -200,7 +189,7 @@ def test_the_cache_of_a_lossy_method_that_finds_no_room_takes_a_layer_s(
 def test_where_nothing_can_move_one_error_tells_so_and_the_conversation_is_intact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine, prompt = tiny_engine(placement="offloaded"), random_prompt(700)
+    engine, prompt = tiny_engine(placement="offloaded"), random_prompt(300)
     expected = answer(engine, prompt).token_ids
     with monkeypatch.context() as patch:
         fail(patch, engine._levels.full, "attend", 9, 1)
@@ -265,41 +254,3 @@ def test_a_layer_that_finds_no_room_to_move_stays_where_it_was(monkeypatch: pyte
     with pytest.raises(torch.OutOfMemoryError):
         cache.offload_one(64)
     assert cache.resident_layers == 2 and torch.equal(cache.rows(1, 0, 100)[0], k[0])
-
-
-# -------------------- pinned memory
-
-
-class Driver:
-    """Stands in for torch's binding of the CUDA runtime: pins the first `most` times."""
-
-    def __init__(self, most: int) -> None:
-        self.pinned: list[int] = []
-        self._most = most
-
-    def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> int:
-        if len(self.pinned) == self._most:
-            return 2
-        self.pinned.append(address)
-        return 0
-
-    def cudaHostUnregister(self, address: int) -> int:
-        self.pinned.remove(address)
-        return 0
-
-    def cudaGetErrorString(self, error: int) -> str:
-        return f"error {error}"
-
-
-def test_memory_that_the_driver_does_not_pin_is_used_as_it_is_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver, cuda = Driver(2), torch.device("cuda")
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(transfer.torch, "zeros", Shortage(lambda: None, 0, 9))  # what takes the runtime's last error
-    layers = [HostRows((4, 4), torch.float32, cuda) for _ in range(3)]
-    assert [layer.refused for layer in layers[:2]] == ["", ""] and "error 2 while" in layers[2].refused
-    assert pinning(layers[:2]).value == "pinned"
-    assert pinning(layers).value == "partly pinned" and "2 of 3 layers" in pinning(layers).because
-    assert pinning(layers[2:]) == ("pageable", layers[2].refused)
-    del layers
-    assert driver.pinned == [], "what was pinned is given back"

@@ -4,25 +4,25 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import OffloadedLayer
-from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
+from core.config import EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
 from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
-from core.models.loader import LoadedModel
-from core.models.self_draft import SelfDraftLinear, is_int4, self_draft_of
+from core.models.self_draft import SelfDraftLinear, is_int4
 from core.models.weights import prepared
 from core.ops import attention
 from core.ops.attention import attend, attend_reference, partial
 from core.ops.backend import STOCK, _seconds
 from core.ops.graphs import Graphs
 from core.ops.host_attention import HostAttention
-from core.ops.transfer import HostRows
+from core.ops.transfer import HostRows, pinning
 from core.planning.choices import Choice
 from core.planning.hardware import (
     cap_memory,
@@ -36,13 +36,12 @@ from core.planning.measured import measure_bandwidth
 from core.planning.plan import make_plan
 from tests.core import cuda_stubs as stubs
 from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
-from tests.core.toys import MACHINE, Letters, last_event, loaded, random_prompt, tiny_config
+from tests.core.toys import FIXED, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
 
 pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
 )
 ROOT = Path(__file__).parents[2]
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 PROMPT = 400  # tokens: the retrieval cache holds a part of them, and offloaded layers have blocks on the host
 
 # What of torch.cuda our code calls and no test here reaches, with the reason.
@@ -61,36 +60,19 @@ def gpu() -> Iterator[PretendedGpu]:
         yield found
 
 
-def engine_on(
-    device: str,
-    offload: Offload | None = None,
-    *,
-    graphs: bool = False,
-    self_draft: bool = False,
-    cpu_attention_share: float | None = 0.0,
-    dtype: torch.dtype = torch.float32,
-    layerwise: bool = True,
-) -> Engine:
-    config = EngineConfig(
+def engine_on(device: str, offload: Offload | None = None, *, graphs: bool = False, **settings: Any) -> Engine:
+    return tiny_engine(
+        device=device,
+        kv_heads=2,
         context=512,
         prefill_chunk=64,
-        cpu_attention_share=cpu_attention_share,
-        layerwise=layerwise,
-        retrieval=RetrievalConfig(budget=96, chunk_size=8, local_window=32),
-        draft=DraftConfig(window=72),
+        budget=96,
+        local_window=32,
+        draft_window=72,
+        offload=offload,
+        graphs=Graphs(torch.device(device)) if graphs else None,
+        **{"cpu_attention_share": 0.0, **settings},
     )
-
-    def moved(model: LoadedModel) -> LoadedModel:
-        where = torch.device(device)
-        return LoadedModel(model.module.to(where, dtype), model.dims, model.dims.shape(dtype, where), model.eos_ids)
-
-    target, draft = (moved(loaded(tiny_config(kv_heads=2), 3, noise)) for noise in (0.0, 0.15))
-    plan = make_plan(target.dims, draft.dims, config, MACHINE)
-    twin = self_draft_of(target.module, torch.device(device)) if self_draft else None
-    recorder = Graphs(torch.device(device)) if graphs else None
-    plan = replace(plan, device=Choice(device, "test"), dtype=Choice(dtype, "test"))
-    models = LoadedModels(target=target, draft=draft, self_draft=twin)
-    return Engine(config, plan, Letters(), models, offload=offload, graphs=recorder)
 
 
 def written(engine: Engine, method: str, sampling: SamplingParams = SamplingParams()) -> tuple[int, ...]:  # noqa: B008
@@ -113,6 +95,10 @@ def assert_parts_were_used(
         assert engine._levels.full.link_traffic[0] > 8 * engine._levels.full.link_bytes > 0, "passes brought nothing"
     helped = [layer._helped for layer in away]
     assert bool(cpu_attention_share) == any(helped) == bool(helped and all(helped)), "who attended to host parts?"
+
+
+def lacks_memory(*_: object, **__: object) -> None:
+    raise torch.OutOfMemoryError("no room")
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +204,7 @@ def test_waits_are_counted_and_pinned_copies_are_none(gpu: PretendedGpu) -> None
 def test_every_way_writes_there_what_the_processor_writes(
     gpu: PretendedGpu, expected: tuple[int, ...], how: dict[str, object]
 ) -> None:
-    engine = engine_on("cuda", **how)  # type: ignore[arg-type]
+    engine = engine_on("cuda", **how)
     for method in ("autoregressive", "triforce", "triforce-lookup"):
         assert written(engine, method) == expected, method
     assert_parts_were_used(engine, how.get("offload"), how.get("cpu_attention_share"))  # type: ignore[arg-type]
@@ -246,11 +232,8 @@ def test_after_an_answer_that_lacked_memory_to_record_the_next_one_is_recorded(
     engine = engine_on("cuda", graphs=True)
     before = gpu.replays
 
-    def lacks(*_: object) -> None:
-        raise torch.OutOfMemoryError("no room")
-
     with monkeypatch.context() as patch:
-        patch.setattr("core.ops.graphs.record", lacks)
+        patch.setattr("core.ops.graphs.record", lacks_memory)
         assert written(engine, "triforce") == expected and gpu.replays == before
         assert not engine.info.graphs.value and "no room" in engine.info.graphs.because
     assert written(engine, "triforce") == expected and gpu.replays > 5
@@ -382,7 +365,17 @@ def test_the_host_s_buffers_lie_in_pinned_pages_of_torch_s_own(
     assert not gpu.is_pinned(HostRows((4,), torch.float32, CUDA).rows), "the control"
 
 
-def test_memory_that_cannot_be_pinned_is_told(gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda._cudart, "refuses", True)
+def test_memory_that_the_driver_does_not_pin_is_used_as_it_is_and_says_why(
+    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = [HostRows((4, 4), torch.float32, CUDA) for _ in range(2)]
+    assert pinning(layers).value == "pinned" and len(gpu.registered) == 2
     assert isinstance(torch.cuda._cudart, Cudart)
-    assert HostRows((4,), torch.float32, CUDA).refused.startswith("out of memory")
+    monkeypatch.setattr(torch.cuda._cudart, "refuses", True)
+    monkeypatch.setattr(torch, "zeros", lacks_memory)  # whose call takes the runtime's last error
+    layers.append(HostRows((4, 4), torch.float32, CUDA))
+    assert [layer.refused for layer in layers[:2]] == ["", ""] and layers[2].refused.startswith("out of memory while")
+    assert pinning(layers).value == "partly pinned" and "2 of 3 layers" in pinning(layers).because
+    assert pinning(layers[2:]) == ("pageable", layers[2].refused)
+    del layers
+    assert not gpu.registered, "what was pinned is given back"

@@ -35,7 +35,7 @@ def counted(way: str, sampling: SamplingParams, new: int, method: str = "triforc
             pass
         gpu.on_wait = ledger.wait
         watch(ledger, patch)
-        shape = SpeculationConfig(gamma1=GAMMA1, gamma2=4, adaptive=False)
+        shape = SpeculationConfig(gamma1=GAMMA1, gamma2=2, adaptive=False)
         config = GenerationConfig(method=method, max_new_tokens=new, speculation=shape, sampling=sampling)
         for _ in engine.generate(PROMPT, config):
             pass

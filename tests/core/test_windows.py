@@ -2,96 +2,65 @@
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from core.caches.layer_storage import KEPT_ROWS
-from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
-from core.engine import Engine
+from core.config import GenerationConfig
 from core.errors import UnsupportedModel
 from core.generation.events import Finished
-from core.generation.loaded import LoadedModels
 from core.models.cached_model import CachedModel
-from core.models.hf_attention import ATTENTION_NAME
 from core.models.loader import dims_of
-from core.models.weights import prepared
 from core.planning.fit import Rooms, find_fit
-from core.planning.plan import make_plan
 from core.planning.sizes import REMEMBERED
-from tests.core.models.tiny_families import tiny_family, twin_models
-from tests.core.toys import CPU, MACHINE, Letters, last_event, random_prompt
+from tests.core import toys
+from tests.core.models.tiny_families import family_engine, tiny_family, transformers_text
+from tests.core.toys import FIXED, last_event, random_prompt
 
-LENGTH, WRITTEN = 400, 20
-GREEDY = SamplingParams(temperature=0)
+LENGTH, WRITTEN = 300, 12
 
-
-def engine_of(family: str, placement: Any = "auto") -> tuple[Engine, nn.Module]:
-    """An engine, and the same model in transformers' own attention."""
-    config = tiny_family(family)
-    stock, ours = twin_models(config, ATTENTION_NAME)
-    dims = dims_of(config, family, weight_bytes=1 << 20)
-    wanted = EngineConfig(
-        context=2048,
-        prefill_chunk=128,
-        placement=placement,
-        gpu_memory_gib=None if placement == "auto" else 1.0,
-        retrieval=RetrievalConfig(budget=128, chunk_size=8, local_window=64, query_window=8),
-        draft=DraftConfig(window=128),
-    )
-    models = LoadedModels(target=prepared(cast(Any, ours), dims, torch.float32, CPU))
-    return Engine(wanted, make_plan(dims, None, wanted, MACHINE), Letters(), models), stock
-
-
-def written(stock: nn.Module, prompt: list[int]) -> list[int]:
-    ids = torch.tensor([prompt])
-    options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": WRITTEN, "do_sample": False}
-    return cast("list[int]", cast(Any, stock).generate(ids, **options)[0].tolist()[len(prompt) :])
-
-
-def answer(engine: Engine, prompt: list[int], method: str) -> Finished:
-    config = GenerationConfig(max_new_tokens=WRITTEN, method=method, sampling=GREEDY)
-    return last_event(engine.generate(prompt, config))
+answer = partial(toys.answer, tokens=WRITTEN)
+written = partial(transformers_text, num_tokens=WRITTEN)
 
 
 @pytest.mark.parametrize("placement", ["auto", "offloaded"])
 @pytest.mark.parametrize("family", ["gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss", "mistral"])
 def test_every_method_writes_what_transformers_writes(family: str, placement: str) -> None:
-    engine, stock = engine_of(family, placement)
+    engine, stock = family_engine(family, placement)
     prompt = random_prompt(LENGTH)
     wanted = written(stock, prompt)
     for method in ("autoregressive", "retrieval", "lookup"):
-        assert list(answer(engine, prompt, method).token_ids) == wanted, method
-    configs = [GenerationConfig(max_new_tokens=WRITTEN, method=m, sampling=GREEDY) for m in ("lookup", "retrieval")]
+        assert answer(engine, prompt, method).token_ids == wanted, method
+    configs = [GenerationConfig(max_new_tokens=WRITTEN, speculation=FIXED, method=m) for m in ("lookup", "retrieval")]
     ended = [event.event for event in engine.race(prompt, configs) if isinstance(event.event, Finished)]
-    assert [list(one.token_ids) for one in ended] == [wanted, wanted]
+    assert [one.token_ids for one in ended] == [wanted, wanted]
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "mistral"])  # windows in some layers, in all
 def test_going_back_further_than_windows_are_kept_reads_again(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.caches.full.FORGETTABLE", 32)
-    engine, stock = engine_of(family)
+    engine, stock = family_engine(family)
     prompt = random_prompt(LENGTH)
     longer = [*prompt, *random_prompt(200, seed=1)]
     answer(engine, prompt, "autoregressive")
     answer(engine, longer, "autoregressive")
     asked_again = answer(engine, [*prompt, *random_prompt(30, seed=2)], "autoregressive")
     assert asked_again.reused_tokens == LENGTH - 1, "the end of the first prompt is remembered"
-    between = answer(engine, [*prompt[:300], *random_prompt(30, seed=3)], "autoregressive")
+    between = answer(engine, [*prompt[:200], *random_prompt(30, seed=3)], "autoregressive")
     assert between.reused_tokens == 0
     method = "retrieval" if family == "gemma3_text" else "lookup"
-    for text in (longer, [*prompt[:300], *random_prompt(30, seed=3)]):
-        assert list(answer(engine, text, method).token_ids) == written(stock, text)
+    for text in (longer, [*prompt[:200], *random_prompt(30, seed=3)]):
+        assert answer(engine, text, method).token_ids == written(stock, text)
 
 
 @pytest.mark.parametrize("family", ["gemma3n_text", "gemma4_text"])
 def test_layers_without_keys_of_their_own_read_those_of_an_earlier_layer_again(family: str) -> None:
     """Three of six layers, one of them of the only layer that attends to all tokens."""
-    engine, stock = engine_of(family, "offloaded")
+    engine, stock = family_engine(family, "offloaded")
     prompt = random_prompt(900)
-    assert list(answer(engine, prompt, "autoregressive").token_ids) == written(stock, prompt)
+    assert answer(engine, prompt, "autoregressive").token_ids == written(stock, prompt)
     full = engine.full_cache
     shape, block = full.shape, engine.plan.cache_sizes.block_rows(2048)
     assert (shape.num_layers, len(shape.full_layers), engine.info.target_layers) == (3, 1, 6)
@@ -119,7 +88,7 @@ def test_no_question_reads_the_book_again_whatever_was_asked_between(
 ) -> None:
     """Questions and answers longer than what windows can forget; a race and a comparison among them."""
     monkeypatch.setattr("core.caches.full.FORGETTABLE", 32)
-    engine, stock = engine_of(family)
+    engine, stock = family_engine(family)
     fed: list[int] = []
     feed = CachedModel.feed_tokens
 
@@ -129,13 +98,13 @@ def test_no_question_reads_the_book_again_whatever_was_asked_between(
 
     monkeypatch.setattr(CachedModel, "feed_tokens", counting)
     book, method = random_prompt(900), "lookup" if family == "mistral" else "retrieval"
-    config = GenerationConfig(max_new_tokens=WRITTEN, method=method, sampling=GREEDY)
+    config = GenerationConfig(max_new_tokens=WRITTEN, speculation=FIXED, method=method)
     for number, size in enumerate((200, 30, 5, 90, 150, 2)):
         prompt = [*book, *random_prompt(size, seed=10 + number)]
         last = last_event(engine.generate(prompt, config, boundary=len(book)))
         assert number == 0 or last.reused_tokens >= len(book)
         if number in (2, 5):
-            assert list(last.token_ids) == written(stock, prompt)
+            assert last.token_ids == written(stock, prompt)
         if number == 1:
             other = [*book, *random_prompt(70, seed=5)]
             list(engine.race(other, [config, replace(config, method="autoregressive")], boundary=len(book)))
@@ -148,7 +117,7 @@ def test_no_question_reads_the_book_again_whatever_was_asked_between(
 
 @pytest.mark.parametrize("family", ["gemma3_text", "gemma4_text"])
 def test_what_is_remembered_of_windows_is_planned(family: str) -> None:
-    engine, _ = engine_of(family)
+    engine, _ = family_engine(family)
     for number in range(5):
         list(engine.read(random_prompt(100 + 50 * number)))
     marks, *others = (window._marks for window in engine.full_cache.windows.values())

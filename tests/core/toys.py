@@ -11,7 +11,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 from core.caches.base import KVShape
 from core.caches.full_parts import Offload
 from core.caches.tokens import Context
-from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
+from core.config import (
+    DraftConfig,
+    EngineConfig,
+    GenerationConfig,
+    PlacementWish,
+    RetrievalConfig,
+    SpeculationConfig,
+)
 from core.engine import Engine
 from core.generation.events import Event, Finished
 from core.generation.loaded import LoadedModels
@@ -22,6 +29,7 @@ from core.models.loader import LoadedModel, dims_of, load_tokenizer
 from core.models.self_draft import self_draft_of
 from core.ops.backend import STOCK, Backend
 from core.ops.graphs import Graphs
+from core.planning.choices import Choice
 from core.planning.hardware import Machine
 from core.planning.plan import make_plan
 
@@ -97,19 +105,25 @@ class Letters(ChatText):
 
 def tiny_engine(
     *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    layers: int = 2,
     kv_heads: int = 4,
     context: int = 2048,
     noise: float = 0.15,
     budget: int = 256,
+    local_window: int = 64,
+    query_window: int = 8,
+    draft_window: int = 128,
     eos_ids: frozenset[int] = frozenset(),
     prefill_chunk: int = 256,
+    layerwise: bool = True,
     offload: Offload | None = None,
     placement: PlacementWish = "auto",
     graphs: Graphs | None = None,
     ranks: Any = None,
     cpu_attention_share: float | None = None,
     self_draft: bool = False,
-    query_window: int = 8,
     kv_bits: int | None = None,
     backend: Backend = STOCK,
 ) -> Engine:
@@ -120,21 +134,49 @@ def tiny_engine(
     config = EngineConfig(
         context=context,
         prefill_chunk=prefill_chunk,
+        layerwise=layerwise,
         placement=placement,
         cpu_attention_share=cpu_attention_share,
         kv_bits=kv_bits,
         gpu_memory_gib=None if placement in ("auto", "resident") else 1.0,
-        retrieval=RetrievalConfig(budget=budget, chunk_size=8, local_window=64, query_window=query_window),
-        draft=DraftConfig(window=128),
+        retrieval=RetrievalConfig(budget=budget, chunk_size=8, local_window=local_window, query_window=query_window),
+        draft=DraftConfig(window=draft_window),
     )
-    target = loaded(tiny_config(kv_heads=kv_heads), 3)
-    draft = loaded(tiny_config(kv_heads=kv_heads), 3, noise)
+    sizes, where = tiny_config(layers=layers, kv_heads=kv_heads), torch.device(device)
+    target, draft = loaded(sizes, 3), loaded(sizes, 3, noise)
     plan = make_plan(target.dims, draft.dims, config, MACHINE)
-    twin = self_draft_of(target.module, CPU) if self_draft else None
-    dims = replace(target.dims, kv_dtype=plan.kv.value)
-    target = replace(target, dims=dims, shape=dims.shape(torch.float32, CPU))
+    plan = replace(plan, device=Choice(device, "test"), dtype=Choice(dtype, "test"))
+    target, draft = moved(target, where, dtype, plan.kv.value), moved(draft, where, dtype)
+    twin = self_draft_of(target.module, where) if self_draft else None
     models = LoadedModels(target=target, draft=draft, backend=backend, self_draft=twin, ranks=ranks)
     return Engine(config, plan, Letters(eos_ids), models, offload=offload, graphs=graphs)
+
+
+def moved(
+    model: LoadedModel, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype | None = None
+) -> LoadedModel:
+    """The same model on a device, in another type; `kv_dtype`: of its keys and values."""
+    dims = replace(model.dims, kv_dtype=kv_dtype)
+    return replace(model, module=model.module.to(device, dtype), dims=dims, shape=dims.shape(dtype, device))
+
+
+# Tiny models gain nothing from speculation: adapting would go plain and leave nothing to test.
+FIXED = SpeculationConfig(gamma1=2, gamma2=4, adaptive=False)
+
+
+def answer(
+    engine: Engine,
+    prompt: Sequence[int],
+    method: str = "triforce",
+    tokens: int = 32,
+    *,
+    written: Sequence[int] = (),
+    boundary: int = 0,
+    **settings: Any,
+) -> Finished:
+    """A whole answer, in rounds of a fixed shape unless `speculation` says otherwise."""
+    config = GenerationConfig(method=method, max_new_tokens=tokens, **{"speculation": FIXED, **settings})
+    return last_event(engine.generate(prompt, config, written=written, boundary=boundary))
 
 
 def last_event(events: Iterable[Event]) -> Finished:

@@ -9,29 +9,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from unittest.mock import patch
 
-import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from core.caches.window_layer import WindowLayer, WindowRows
 from core.decoding import methods
-from core.decoding.origin import Origin
 from core.decoding.sampling import TokenSampler
 from core.decoding.speculative import Rule, Speculative
-from core.decoding.verify import Guess, Verdict
 from core.engine import Engine
 from core.generation import decode_loop
 from core.models.cached_model import CachedModel
 from core.ops.reach import Reach
-from tests.core.decoding.test_output_law import verify_without_residual
+from tests.core.decoding.test_output_law import accept_everything, verify_without_residual
 from tests.exactness.cases import Flavour, World
-
-
-def accept_everything(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifier") -> Verdict:
-    """The wrong rule: no guess is tested."""
-    g = len(guess.tokens)
-    proposed = guess.probs[torch.arange(g), torch.tensor(guess.tokens, dtype=torch.int64)]
-    own = sampler.draw(p[g])
-    return Verdict((*guess.tokens, own), p, (*guess.origins, Origin(level, "bonus")), g, proposed)
 
 
 def _ruled(rule: Rule, *, at: Callable[[str], bool]) -> AbstractContextManager[Any]:

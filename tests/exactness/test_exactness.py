@@ -14,7 +14,7 @@ from core.decoding.verify import verify
 from core.generation.decode_loop import Answer
 from tests.core.decoding.test_output_law import verify_without_residual
 from tests.core.toys import Letters, TableModel
-from tests.exactness.cases import Continue, Race, Reopen, draw_case
+from tests.exactness.cases import Continue, Race, Reopen, World, draw_case
 from tests.exactness.controls import CONTROLS, Control
 from tests.exactness.judging import ending_of, near_cut, shown_text
 from tests.exactness.playing import play
@@ -49,15 +49,9 @@ def test_many_cases_hold_everything_that_is_promised() -> None:
     assert any(isinstance(action, Reopen) and action.damaged is not None for action in actions)
 
 
-@pytest.mark.parametrize("number", [2, 7])
-def test_a_case_is_exact(number: int) -> None:
-    outcome = play(draw_case(number), stop_on_error=True)
-    assert outcome.mismatches == [] and sum(outcome.methods.values()) > 1
-
-
-@pytest.mark.parametrize("number", [1, 4])
-def test_a_case_on_a_model_with_windows_is_exact(number: int) -> None:
-    outcome = play(draw_case(number, "windowed"), stop_on_error=True)
+@pytest.mark.parametrize(("world", "number"), [("tiny", 6), ("tiny", 20), ("windowed", 1), ("windowed", 5)])
+def test_a_case_is_exact(world: World, number: int) -> None:
+    outcome = play(draw_case(number, world), stop_on_error=True)
     assert outcome.mismatches == [] and sum(outcome.methods.values()) > 1
 
 

@@ -15,44 +15,25 @@ import torch
 from torch import Tensor
 
 from core.caches.full_parts import Offload
-from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SpeculationConfig
+from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
-from core.generation.loaded import LoadedModels
 from core.models.cached_model import CachedModel
-from core.models.loader import LoadedModel
 from core.ops.graphs import Graphs
 from core.ops.transfer import PrefetchRing
-from core.planning.choices import Choice
-from core.planning.plan import make_plan
-from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config
+from tests.core.toys import FIXED, random_prompt, tiny_engine
 from tests.gpu.checklist import Here
 from tests.gpu.machine import NOT_HERE, device_of
 from tests.gpu.texts import ROOM, answer, measured, prompt_of
 from tests.gpu.traces import host_time
 
 CYCLES = 300_000  # of a delay, at most: 0.15 ms at 2 GHz, some passes of a toy
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
-
-
-def moved(model: LoadedModel, device: torch.device) -> LoadedModel:
-    """A toy on a device, in float32."""
-    return LoadedModel(model.module.to(device), model.dims, model.dims.shape(torch.float32, device), model.eos_ids)
 
 
 def toy(device: torch.device, offload: Offload | None, cpu_attention_share: float = 0.0) -> Engine:
     """A random target and a draft that often agrees, with small caches."""
-    config = EngineConfig(
-        methods=("triforce",),
-        context=2048,
-        prefill_chunk=256,
-        cpu_attention_share=cpu_attention_share,
-        retrieval=RetrievalConfig(budget=256, chunk_size=8, local_window=64),
-        draft=DraftConfig(window=128),
+    return tiny_engine(
+        device=device.type, layers=3, kv_heads=2, offload=offload, cpu_attention_share=cpu_attention_share
     )
-    target = moved(loaded(tiny_config(kv_heads=2, layers=3), 3), device)
-    draft = moved(loaded(tiny_config(kv_heads=2, layers=3), 3, 0.15), device)
-    plan = replace(make_plan(target.dims, draft.dims, config, MACHINE), device=Choice(device.type, "asked for"))
-    return Engine(config, plan, Letters(), LoadedModels(target=target, draft=draft), offload=offload)
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def test_a_step_that_crashes_or_hangs_is_told(
 ) -> None:
     monkeypatch.setattr(checklist, "command_of", lambda *_, **__: [sys.executable, "-c", code])
     started = time.perf_counter()
-    found = spawn(FAILING, tmp_path, 0.05, TINY)
+    found = spawn(FAILING, tmp_path, 0.01, TINY)
     assert found["status"] == status and time.perf_counter() - started < 30
     assert read_json(tmp_path / "failing.json") == found
     assert status == "late" or "last words" in found["log"] or "code 0" in found["error"]

@@ -1,6 +1,6 @@
 """The CUDA paths against the CPU ones. Run with `python -m pytest -m gpu` on a machine with a GPU."""
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -8,31 +8,24 @@ import torch
 from assets.tools.widen import pair_files
 from core.caches.full_parts import Offload
 from core.config import (
-    DraftConfig,
     EngineConfig,
     GenerationConfig,
     PlacementWish,
-    RetrievalConfig,
     SamplingParams,
-    SpeculationConfig,
 )
 from core.engine import Engine
 from core.generation.events import Finished
-from core.generation.loaded import LoadedModels
 from core.models.linear import OutputLinear
-from core.models.loader import LoadedModel
-from core.models.self_draft import GROUP, SelfDraftLinear, round_to_levels, self_draft_of, widened
+from core.models.self_draft import GROUP, SelfDraftLinear, round_to_levels, widened
 from core.ops.attention import attend, attend_reference, partial_reference
 from core.ops.graphs import Graphs
 from core.ops.host_attention import HostAttention
 from core.ops.transfer import HostRows
 from core.planning.choices import Choice
-from core.planning.plan import make_plan
-from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
+from tests.core.toys import answer, random_prompt, tiny_engine
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 CUDA = torch.device("cuda")
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
@@ -50,39 +43,12 @@ def test_attention_on_the_device_equals_the_slow_twin(
     assert torch.allclose(attend(q, k, v, 0.125).float(), expected.float(), atol=tolerance)
 
 
-def on_cuda(model: LoadedModel) -> LoadedModel:
-    return LoadedModel(model.module.to(CUDA), model.dims, model.dims.shape(torch.float32, CUDA), model.eos_ids)
-
-
-def cuda_engine(
-    kv_heads: int,
-    *,
-    offload: Offload | None = None,
-    graphs: Graphs | None = None,
-    cpu_attention_share: float | None = None,
-    self_draft: bool = False,
-) -> Engine:
-    config = EngineConfig(
-        methods=("triforce",),
-        cpu_attention_share=cpu_attention_share,
-        context=2048,
-        prefill_chunk=256,
-        retrieval=RetrievalConfig(budget=256, chunk_size=8, local_window=64),
-        draft=DraftConfig(window=128),
-    )
-    target = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3))
-    draft = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3, 0.15))
-    plan = replace(make_plan(target.dims, draft.dims, config, MACHINE), device=Choice("cuda", "test"))
-    twin = self_draft_of(target.module, CUDA) if self_draft else None
-    models = LoadedModels(target=target, draft=draft, self_draft=twin)
-    return Engine(config, plan, Letters(), models, offload=offload, graphs=graphs)
+def cuda_engine(kv_heads: int, **settings: Any) -> Engine:
+    return tiny_engine(device="cuda", kv_heads=kv_heads, **settings)
 
 
 def written(engine: Engine, method: str, sampling: SamplingParams = SamplingParams()) -> tuple[int, ...]:  # noqa: B008
-    config = GenerationConfig(method=method, max_new_tokens=60, speculation=FIXED, sampling=sampling)
-    *_, finished = engine.generate(random_prompt(700), config)
-    assert isinstance(finished, Finished)
-    return finished.token_ids
+    return answer(engine, random_prompt(700), method, 60, sampling=sampling).token_ids
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])

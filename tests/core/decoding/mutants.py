@@ -91,284 +91,238 @@ NEAREST = {  # what is run first for faults in a file
     ANSWERING: "tests/core/decoding/test_sampled_text.py",
 }
 
-MUTANTS = (
-    # who is accepted, and what stands in for who is not
-    Mutant("a rejected guess is replaced by a draw from p", VERIFY, "    if a < g:\n", "    if a < 0:\n"),
-    Mutant("the residual is q - p", VERIFY, "(weights - q[a])", "(q[a] - weights)"),
-    Mutant("the residual keeps negative parts", VERIFY, ".clamp_min(0)", ".abs()"),
-    Mutant("the residual is always taken, even if empty", VERIFY, "residual.sum() > 0", "residual.sum() > -1"),
-    Mutant("the residual is never taken", VERIFY, "residual.sum() > 0", "residual.sum() > 2"),
-    Mutant("the residual is taken of the first guess", VERIFY, "- q[a])", "- q[0])"),
-    Mutant("the bonus is drawn a row too early", VERIFY, "    weights = p[a]\n", "    weights = p[max(a - 1, 0)]\n"),
-    Mutant("every guess is accepted", VERIFY, "    weights = p[a]\n", "    a = g\n    weights = p[a]\n"),
-    Mutant("no guess is accepted", VERIFY, "    weights = p[a]\n", "    a = 0\n    weights = p[a]\n"),
-    Mutant(
-        "the verdict states the proposer's law", VERIFY, "probs=p[: a + 1]", "probs=torch.cat((q[:a], p[a : a + 1]))"
+FAULTS: dict[str, tuple[tuple[str, str, str], ...]] = {  # by file: name, what stands there, what stands there instead
+    VERIFY: (
+        ("a rejected guess is replaced by a draw from p", "    if a < g:\n", "    if a < 0:\n"),
+        ("the residual is q - p", "(weights - q[a])", "(q[a] - weights)"),
+        ("the residual keeps negative parts", ".clamp_min(0)", ".abs()"),
+        ("the residual is always taken, even if empty", "residual.sum() > 0", "residual.sum() > -1"),
+        ("the residual is never taken", "residual.sum() > 0", "residual.sum() > 2"),
+        ("the residual is taken of the first guess", "- q[a])", "- q[0])"),
+        ("the bonus is drawn a row too early", "    weights = p[a]\n", "    weights = p[max(a - 1, 0)]\n"),
+        ("every guess is accepted", "    weights = p[a]\n", "    a = g\n    weights = p[a]\n"),
+        ("no guess is accepted", "    weights = p[a]\n", "    a = 0\n    weights = p[a]\n"),
+        ("the verdict states the proposer's law", "probs=p[: a + 1]", "probs=torch.cat((q[:a], p[a : a + 1]))"),
+        (
+            "q of a token is q of its neighbour",
+            "sampler.draw(weights), q_proposed,",
+            "sampler.draw(weights), q_proposed.roll(1),",
+        ),
+        ("the drawn token is called accepted", '"bonus" if a == g', '"proposed" if a == g'),
+        ("certain tokens are accepted as guessed", "common_prefix(guess.tokens, wanted[:g])", "g"),
     ),
-    Mutant(
-        "q of a token is q of its neighbour",
-        VERIFY,
-        "sampler.draw(weights), q_proposed,",
-        "sampler.draw(weights), q_proposed.roll(1),",
+    SAMPLING: (
+        ("one coin for a whole round", "torch.rand(p.shape, ", "torch.rand(1, "),
+        ("accept with q / p", "device=p.device) * q >= p", "device=p.device) * p >= q"),
+        ("accept where p is above q only", "device=p.device) * q >= p", "device=p.device) * 0 + q > p"),
+        (
+            "a draw takes the likeliest token",
+            "int(torch.searchsorted(sums, least, right=True))",
+            "int(weights.argmax())",
+        ),
+        ("a draw can be of a token that cannot come", "least, right=True", "least"),
+        ("sums of weights lose small ones", "weights.cumsum(-1, dtype=torch.float64)", "weights.cumsum(-1).double()"),
+        ("draws do not depend on the seed", "torch.rand(1, generator=self._rng, ", "torch.rand(1, "),
+        (
+            "the temperature multiplies",
+            "    scaled = logits.float() / sampling.temperature\n",
+            "    scaled = logits.float() * sampling.temperature\n",
+        ),
+        ("top-k keeps one more", "scaled.topk(sampling.top_k, -1)", "scaled.topk(sampling.top_k + 1, -1)"),
+        ("top-p is not renormalised", "    return probs / probs.sum(-1, keepdim=True)\n", "    return probs\n"),
+        ("top-p keeps one less", "(ordered.cumsum(-1) - ordered < top_p).sum", "(ordered.cumsum(-1) < top_p).sum"),
+        ("plain draws are skipped one short", "for _ in range(num_tokens):", "for _ in range(num_tokens - 1):"),
     ),
-    Mutant("the drawn token is called accepted", VERIFY, '"bonus" if a == g', '"proposed" if a == g'),
-    # random decisions
-    Mutant("one coin for a whole round", SAMPLING, "torch.rand(p.shape, ", "torch.rand(1, "),
-    Mutant("accept with q / p", SAMPLING, "device=p.device) * q >= p", "device=p.device) * p >= q"),
-    Mutant("accept where p is above q only", SAMPLING, "device=p.device) * q >= p", "device=p.device) * 0 + q > p"),
-    Mutant("certain tokens are accepted as guessed", VERIFY, "common_prefix(guess.tokens, wanted[:g])", "g"),
-    Mutant(
-        "a draw takes the likeliest token",
-        SAMPLING,
-        "int(torch.searchsorted(sums, least, right=True))",
-        "int(weights.argmax())",
+    SPECULATIVE: (
+        (
+            "greedy takes the last of the largest",
+            "            return logits.argmax(-1)\n",
+            "            return logits.shape[-1] - 1 - logits.flip(-1).argmax(-1)\n",
+        ),
+        (
+            "the judge keeps the rejected guess",
+            "self.truncate(len(context) + verdict.num_accepted)",
+            "self.truncate(len(context) + verdict.num_accepted + 1)",
+        ),
+        (
+            "the judge's cache is never rewound",
+            "        self._verifier.truncate(length)\n        self._proposer.truncate(length)\n",
+            "        self._proposer.truncate(length)\n",
+        ),
+        (
+            "the proposer's cache is never rewound",
+            "        self._verifier.truncate(length)\n        self._proposer.truncate(length)\n",
+            "        self._verifier.truncate(length)\n",
+        ),
+        (
+            "a proposal states one law for all its tokens",
+            "return Guess(tuple(tokens), torch.stack(probs), ",
+            "return Guess(tuple(tokens), torch.stack([probs[0]] * len(probs)), ",
+        ),
+        ("a proposal forgets what it has drawn", "            context = context.extended((token,))\n", ""),
+        (
+            "rounds of a proposal do not build on each other",
+            "self.round(context.extended(tokens), sampler)",
+            "self.round(context, sampler)",
+        ),
+        ("a proposal's laws are the newest ones", "torch.cat(probs)[:num_tokens]", "torch.cat(probs)[-num_tokens:]"),
+        (
+            "the judge looks one token short",
+            "yield Pass(self._verifier, context.extended(tokens), len(tokens) + 1)",
+            "yield Pass(self._verifier, context.extended(tokens[:-1]), len(tokens) + 1)",
+        ),
     ),
-    Mutant("a draw can be of a token that cannot come", SAMPLING, "least, right=True", "least"),
-    Mutant(
-        "sums of weights lose small ones",
-        SAMPLING,
-        "weights.cumsum(-1, dtype=torch.float64)",
-        "weights.cumsum(-1).double()",
+    LOOKUP: (
+        ("a lookup is sure of another token", ".scatter_(1, at, 1.0)", ".scatter_(1, 0 * at, 1.0)"),
+        ("a lookup doubts", "(1, at, 1.0)", "(1, at, 0.5)"),
+        (
+            "a lookup proposes what it matched",
+            "self._index.tokens[end : end + self._at_most]",
+            "self._index.tokens[end - 1 : end + self._at_most]",
+        ),
+        ("an index keeps what was forgotten", "        del self.tokens[length:]\n", ""),
+        ("an index finds what was forgotten", "                    del last[gram]\n", "                    pass\n"),
     ),
-    Mutant("draws do not depend on the seed", SAMPLING, "torch.rand(1, generator=self._rng, ", "torch.rand(1, "),
-    Mutant(
-        "the temperature multiplies",
-        SAMPLING,
-        "    scaled = logits.float() / sampling.temperature\n",
-        "    scaled = logits.float() * sampling.temperature\n",
+    RETRIEVAL: (
+        (
+            "approximations are never replaced",
+            "        if exact > self._synced:\n",
+            "        if exact > self._synced + 10**9:\n",
+        ),
+        (
+            "replaced one row too late",
+            "self._copy_recent(self._synced, exact)",
+            "self._copy_recent(self._synced + 1, exact)",
+        ),
+        (
+            "a rewind keeps the chunks behind it",
+            "        if length < self._recent_start or",
+            "        if length < 0 or",
+        ),
+        (
+            "chunks go into their neighbour's slot",
+            "by_chunk(self.k[layer][0], size)[heads, slots] = k",
+            "by_chunk(self.k[layer][0], size)[heads, slots.flip(0)] = k",
+        ),
+        ("values of chunks are not copied", "        by_chunk(self.v[layer][0], size)[heads, slots] = v\n", ""),
+        (
+            "what was set aside keeps another lane's chunks",
+            "changed = part.held >= shared // size",
+            "changed = part.held < 0",
+        ),
+        (
+            "what was set aside is put back without its recent rows",
+            "        self._copy_all_recent(self._length)\n        self.state.adopt",
+            "        self.state.adopt",
+        ),
     ),
-    Mutant("top-k keeps one more", SAMPLING, "scaled.topk(sampling.top_k, -1)", "scaled.topk(sampling.top_k + 1, -1)"),
-    Mutant(
-        "top-p is not renormalised", SAMPLING, "    return probs / probs.sum(-1, keepdim=True)\n", "    return probs\n"
+    STREAMING: (
+        (
+            "a draft's window is put back a row short",
+            "self._rows, self._length = window.k[0].shape[2], window.length",
+            "self._rows, self._length = window.k[0].shape[2] - 1, window.length",
+        ),
     ),
-    Mutant(
-        "top-p keeps one less",
-        SAMPLING,
-        "(ordered.cumsum(-1) - ordered < top_p).sum",
-        "(ordered.cumsum(-1) < top_p).sum",
+    FULL: (
+        (
+            "a rewind forgets nothing",
+            "self._length, self._staged = length, False\n        self.votes.truncate(length)\n        for store",
+            "self._staged = False\n        for store",
+        ),
+        (
+            "a rewind keeps landmarks",
+            "        self._num_landmarks = min(self._num_landmarks, self._length // self.chunk_size)\n",
+            "",
+        ),
+        (
+            "landmarks are of the chunk before",
+            "self._landmarks[layer][:, first:last] = ",
+            "self._landmarks[layer][:, max(first - 1, 0) : max(first - 1, 0) + last - first] = ",
+        ),
+        ("a rewind finds no remembered queries", "known = self._marks.get(length)", "known = self._marks.get(-1)"),
+        ("a lane's rows come back without its queries", "        self.queries.restore(suffix.queries)\n", ""),
     ),
-    Mutant(
-        "greedy takes the last of the largest",
-        SPECULATIVE,
-        "            return logits.argmax(-1)\n",
-        "            return logits.shape[-1] - 1 - logits.flip(-1).argmax(-1)\n",
+    QUERIES: (
+        (
+            "overwritten queries count as known",
+            "self.first = max(self.first, start + width - QUERY_LOG)",
+            "self.first = 0",
+        ),
+        (
+            "queries come from one token before",
+            "start = min(max(self.first, length - num_queries), length)",
+            "start = max(0, length - 1 - num_queries)",
+        ),
     ),
-    Mutant(
-        "plain draws are skipped one short", SAMPLING, "for _ in range(num_tokens):", "for _ in range(num_tokens - 1):"
+    MARKS: (
+        (
+            "remembered queries outlive their tokens",
+            "            del self[mark]  # it belongs to forgotten tokens\n",
+            "            pass\n",
+        ),
     ),
-    # the round
-    Mutant(
-        "the judge keeps the rejected guess",
-        SPECULATIVE,
-        "self.truncate(len(context) + verdict.num_accepted)",
-        "self.truncate(len(context) + verdict.num_accepted + 1)",
+    ANSWERING: (
+        ("a continued answer repeats its draws", 'f"{seed} {num_written}"', 'f"{seed} {0 * num_written}"'),
+        (
+            "speculation goes on where plain decoding would",
+            "    if not speculative:\n",
+            "    if not speculative or num_written:\n",
+        ),
+        (
+            "an end of text in the middle of a run is missed",
+            "            if self.stop_reason is not None:\n                break\n",
+            "",
+        ),
+        (
+            "one token more than asked for",
+            "- self._num_before >= self._config.max_new_tokens",
+            "- self._num_before > self._config.max_new_tokens",
+        ),
     ),
-    Mutant(
-        "the judge's cache is never rewound",
-        SPECULATIVE,
-        "        self._verifier.truncate(length)\n        self._proposer.truncate(length)\n",
-        "        self._proposer.truncate(length)\n",
+    PREFILL: (
+        (
+            "after an answer the caches keep what was not committed",
+            "        self._seen = list(tokens[:length])\n        self.rewind(length)\n",
+            "        self._seen = list(tokens[:length])\n",
+        ),
+        (
+            "overwritten queries are not asked again",
+            "if reused > voting and not full.can_choose(voting, total):",
+            "if reused > voting and not full.can_choose(total, total):",
+        ),
     ),
-    Mutant(
-        "the proposer's cache is never rewound",
-        SPECULATIVE,
-        "        self._verifier.truncate(length)\n        self._proposer.truncate(length)\n",
-        "        self._verifier.truncate(length)\n",
+    LEVELS: (
+        (
+            "comparison looks at the best two tokens",
+            "float(logits.max() - logits[list(tokens)].min())",
+            "float(-logits.topk(2).values.diff())",
+        ),
+        ("two lossy lanes share a cache", "lane=before[config.method])", "lane=0)"),
     ),
-    Mutant(
-        "a proposal states one law for all its tokens",
-        SPECULATIVE,
-        "return Guess(tuple(tokens), torch.stack(probs), ",
-        "return Guess(tuple(tokens), torch.stack([probs[0]] * len(probs)), ",
+    "core/engine_info.py": (
+        ("a beginning counts as equal", 'else cls("mismatch", shared, None)', 'else cls("identical", None, None)'),
     ),
-    Mutant(
-        "a proposal forgets what it has drawn", SPECULATIVE, "            context = context.extended((token,))\n", ""
+    RACE: (
+        (
+            "lanes choose anew in every turn",
+            "retry(lambda: decoder.put_back(held, self._base), lambda: None)",
+            'decoder.recover(__import__("core.caches.tokens").caches.tokens.Context(self.answer.tokens))',
+        ),
     ),
-    Mutant(
-        "rounds of a proposal do not build on each other",
-        SPECULATIVE,
-        "self.round(context.extended(tokens), sampler)",
-        "self.round(context, sampler)",
+    METHODS: (
+        (
+            "a lookup leaves out the draft's law",
+            "            index.extend(context.span(len(index.tokens), len(context)))\n",
+            "            pass\n",
+        ),
+        (
+            "level 2 judges through the retrieval cache",
+            '"full": parts.full}',
+            '"full": parts.retrieval if name == "triforce" else parts.full}',
+        ),
     ),
-    Mutant(
-        "a proposal's laws are the newest ones",
-        SPECULATIVE,
-        "torch.cat(probs)[:num_tokens]",
-        "torch.cat(probs)[-num_tokens:]",
-    ),
-    Mutant(
-        "the judge looks one token short",
-        SPECULATIVE,
-        "yield Pass(self._verifier, context.extended(tokens), len(tokens) + 1)",
-        "yield Pass(self._verifier, context.extended(tokens[:-1]), len(tokens) + 1)",
-    ),
-    # lookups
-    Mutant("a lookup is sure of another token", LOOKUP, ".scatter_(1, at, 1.0)", ".scatter_(1, 0 * at, 1.0)"),
-    Mutant("a lookup doubts", LOOKUP, "(1, at, 1.0)", "(1, at, 0.5)"),
-    Mutant(
-        "a lookup proposes what it matched",
-        LOOKUP,
-        "self._index.tokens[end : end + self._at_most]",
-        "self._index.tokens[end - 1 : end + self._at_most]",
-    ),
-    Mutant("an index keeps what was forgotten", LOOKUP, "        del self.tokens[length:]\n", ""),
-    Mutant(
-        "an index finds what was forgotten",
-        LOOKUP,
-        "                    del last[gram]\n",
-        "                    pass\n",
-    ),
-    # retrieval cache
-    Mutant(
-        "approximations are never replaced",
-        RETRIEVAL,
-        "        if exact > self._synced:\n",
-        "        if exact > self._synced + 10**9:\n",
-    ),
-    Mutant(
-        "replaced one row too late",
-        RETRIEVAL,
-        "self._copy_recent(self._synced, exact)",
-        "self._copy_recent(self._synced + 1, exact)",
-    ),
-    Mutant(
-        "a rewind keeps the chunks behind it",
-        RETRIEVAL,
-        "        if length < self._recent_start or",
-        "        if length < 0 or",
-    ),
-    Mutant(
-        "chunks go into their neighbour's slot",
-        RETRIEVAL,
-        "by_chunk(self.k[layer][0], size)[heads, slots] = k",
-        "by_chunk(self.k[layer][0], size)[heads, slots.flip(0)] = k",
-    ),
-    Mutant(
-        "values of chunks are not copied", RETRIEVAL, "        by_chunk(self.v[layer][0], size)[heads, slots] = v\n", ""
-    ),
-    Mutant(
-        "what was set aside keeps another lane's chunks",
-        RETRIEVAL,
-        "changed = part.held >= shared // size",
-        "changed = part.held < 0",
-    ),
-    Mutant(
-        "what was set aside is put back without its recent rows",
-        RETRIEVAL,
-        "        self._copy_all_recent(self._length)\n        self.state.adopt",
-        "        self.state.adopt",
-    ),
-    Mutant(
-        "a draft's window is put back a row short",
-        STREAMING,
-        "self._rows, self._length = window.k[0].shape[2], window.length",
-        "self._rows, self._length = window.k[0].shape[2] - 1, window.length",
-    ),
-    # full cache
-    Mutant(
-        "a rewind forgets nothing",
-        FULL,
-        "        self._length, self._staged = length, False\n        self.votes.truncate(length)\n        for store",
-        "        self._staged = False\n        for store",
-    ),
-    Mutant(
-        "a rewind keeps landmarks",
-        FULL,
-        "        self._num_landmarks = min(self._num_landmarks, self._length // self.chunk_size)\n",
-        "",
-    ),
-    Mutant(
-        "landmarks are of the chunk before",
-        FULL,
-        "self._landmarks[layer][:, first:last] = ",
-        "self._landmarks[layer][:, max(first - 1, 0) : max(first - 1, 0) + last - first] = ",
-    ),
-    Mutant(
-        "a rewind finds no remembered queries", FULL, "known = self._marks.get(length)", "known = self._marks.get(-1)"
-    ),
-    Mutant(
-        "overwritten queries count as known",
-        QUERIES,
-        "self.first = max(self.first, start + width - QUERY_LOG)",
-        "self.first = 0",
-    ),
-    Mutant(
-        "remembered queries outlive their tokens",
-        MARKS,
-        "            del self[mark]  # it belongs to forgotten tokens\n",
-        "            pass\n",
-    ),
-    Mutant(
-        "queries come from one token before",
-        QUERIES,
-        "start = min(max(self.first, length - num_queries), length)",
-        "start = max(0, length - 1 - num_queries)",
-    ),
-    Mutant("a lane's rows come back without its queries", FULL, "        self.queries.restore(suffix.queries)\n", ""),
-    # answers, engine, race
-    Mutant("a continued answer repeats its draws", ANSWERING, 'f"{seed} {num_written}"', 'f"{seed} {0 * num_written}"'),
-    Mutant(
-        "speculation goes on where plain decoding would",
-        ANSWERING,
-        "    if not speculative:\n",
-        "    if not speculative or num_written:\n",
-    ),
-    Mutant(
-        "an end of text in the middle of a run is missed",
-        ANSWERING,
-        "            if self.stop_reason is not None:\n                break\n",
-        "",
-    ),
-    Mutant(
-        "one token more than asked for",
-        ANSWERING,
-        "- self._num_before >= self._config.max_new_tokens",
-        "- self._num_before > self._config.max_new_tokens",
-    ),
-    Mutant(
-        "after an answer the caches keep what was not committed",
-        PREFILL,
-        "        self._seen = list(tokens[:length])\n        self.rewind(length)\n",
-        "        self._seen = list(tokens[:length])\n",
-    ),
-    Mutant(
-        "comparison looks at the best two tokens",
-        LEVELS,
-        "float(logits.max() - logits[list(tokens)].min())",
-        "float(-logits.topk(2).values.diff())",
-    ),
-    Mutant(
-        "a beginning counts as equal",
-        "core/engine_info.py",
-        'else cls("mismatch", shared, None)',
-        'else cls("identical", None, None)',
-    ),
-    Mutant(
-        "overwritten queries are not asked again",
-        PREFILL,
-        "if reused > voting and not full.can_choose(voting, total):",
-        "if reused > voting and not full.can_choose(total, total):",
-    ),
-    Mutant("two lossy lanes share a cache", LEVELS, "lane=before[config.method])", "lane=0)"),
-    Mutant(
-        "lanes choose anew in every turn",
-        RACE,
-        "retry(lambda: decoder.put_back(held, self._base), lambda: None)",
-        'decoder.recover(__import__("core.caches.tokens").caches.tokens.Context(self.answer.tokens))',
-    ),
-    Mutant(
-        "a lookup leaves out the draft's law",
-        METHODS,
-        "            index.extend(context.span(len(index.tokens), len(context)))\n",
-        "            pass\n",
-    ),
-    Mutant(
-        "level 2 judges through the retrieval cache",
-        METHODS,
-        '"full": parts.full}',
-        '"full": parts.retrieval if name == "triforce" else parts.full}',
-    ),
-)
+}
+MUTANTS = tuple(Mutant(name, file, old, new) for file, faults in FAULTS.items() for name, old, new in faults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,13 @@ def verify_without_residual(guess: Guess, p: Tensor, sampler: TokenSampler, leve
     return Verdict((*guess.tokens[:a], own), p[: a + 1], origins, a, guess.probs[at, tokens])
 
 
+def accept_everything(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifier") -> Verdict:
+    """The wrong rule: whatever is proposed is kept, as if the verifier had drawn it."""
+    g = len(guess.tokens)
+    proposed = guess.probs[torch.arange(g), torch.tensor(guess.tokens, dtype=torch.int64)]
+    return Verdict((*guess.tokens, sampler.draw(p[g])), p, (*guess.origins, Origin(level, "bonus")), g, proposed)
+
+
 def tables(seed: int, vocab: int = V) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     draft, retrieval, full = (torch.softmax(torch.randn(vocab, vocab, generator=generator), -1) for _ in range(3))
@@ -87,7 +94,7 @@ def test_one_level_of_speculation_follows_the_judge(gamma: int) -> None:
 
 @pytest.mark.parametrize(("gamma1", "gamma2"), [(1, 1), (1, 2), (2, 1), (2, 2)])
 def test_two_nested_levels_follow_the_full_judge(gamma1: int, gamma2: int) -> None:
-    vocab = 3 if gamma1 == 1 else 2  # the number of paths grows with V ** guesses
+    vocab = 3 if gamma1 * gamma2 == 1 else 2  # the number of paths grows with V ** guesses
     top, full = three_levels(10 * gamma1 + gamma2, gamma1, gamma2, vocab=vocab)
     assert total_variation(output_law(top, 2), full, 2) < 1e-6
 

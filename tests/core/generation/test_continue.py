@@ -11,10 +11,9 @@ from core.decoding.stats import DecodeStats, LevelStats, joined
 from core.engine import Engine
 from core.generation.decode_loop import sampler_behind
 from core.generation.events import Finished, PrefillProgress, RoundDone
-from tests.core.test_engine import FIXED
-from tests.core.toys import random_prompt, tiny_engine
+from tests.core.toys import FIXED, random_prompt, tiny_engine
 
-LONG = 48
+LONG = 32
 
 
 def write(

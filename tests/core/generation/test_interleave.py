@@ -6,17 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import METHODS
 from core.engine import Engine
 from core.generation import interleave
 from core.generation.events import Finished, LaneEvent, RoundDone
-from tests.core.toys import last_event, random_prompt, tiny_engine
-
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
+from tests.core.toys import FIXED, last_event, random_prompt, tiny_engine
 
 
-def config(method: str, tokens: int = 60, **settings: object) -> GenerationConfig:
+def config(method: str, tokens: int = 32, **settings: object) -> GenerationConfig:
     return GenerationConfig(method=method, max_new_tokens=tokens, speculation=FIXED, **settings)  # type: ignore[arg-type]
 
 
@@ -48,10 +46,10 @@ def test_every_lane_writes_what_it_would_write_alone(length: int) -> None:
 
 def test_lanes_of_the_same_caches_do_not_disturb_each_other() -> None:
     """Two lanes that share retrieval cache and draft, with different samples behind the same prompt."""
-    engine, prompt = tiny_engine(noise=0.05), random_prompt(500)
+    engine, prompt = tiny_engine(noise=0.05), random_prompt(300)
     hot = SamplingParams(temperature=1.0)
-    plain = [config("autoregressive", 30, sampling=hot, seed=seed) for seed in (1, 2)]
-    greedy = [config("triforce", 30), config("retrieval", 30)]
+    plain = [config("autoregressive", 20, sampling=hot, seed=seed) for seed in (1, 2)]
+    greedy = [config("triforce", 20), config("retrieval", 20)]
     _, finished = raced(engine, prompt, [plain[0], greedy[0], plain[1], greedy[1]])
     assert finished[0].token_ids != finished[2].token_ids
     assert finished[1].token_ids == finished[3].token_ids
@@ -62,9 +60,9 @@ def test_lanes_of_the_same_caches_do_not_disturb_each_other() -> None:
 
 def test_sampled_lanes_write_what_they_would_write_alone() -> None:
     """With a seed, whenever their turns come. As it was, every turn began with another choice and an empty draft."""
-    prompt, hot = random_prompt(700), SamplingParams(temperature=0.8)
+    prompt, hot = random_prompt(300), SamplingParams(temperature=0.8)
     methods = ("triforce", "draft", "triforce-lookup", "streamingllm", "streamingllm")
-    configs = [config(method, 40, sampling=hot, seed=number) for number, method in enumerate(methods)]
+    configs = [config(method, 24, sampling=hot, seed=number) for number, method in enumerate(methods)]
     _, finished = raced(tiny_engine(noise=0.05, budget=128), prompt, configs)
     assert len({result.token_ids for result in finished}) == len(methods)
     for configured, result in zip(configs, finished, strict=True):
@@ -92,8 +90,8 @@ def test_a_lane_that_cannot_end_does_not_keep_the_others_from_it(monkeypatch: py
     assert sorted(ended) == ["autoregressive", "retrieval", "triforce"]
     assert engine.full_cache.length == len(prompt) - 1, "and the engine is where it should be"
     monkeypatch.undo()
-    after = last_event(engine.generate(prompt, config("triforce", 30)))
-    expected = last_event(tiny_engine().generate(prompt, config("autoregressive", 30)))
+    after = last_event(engine.generate(prompt, config("triforce", 20)))
+    expected = last_event(tiny_engine().generate(prompt, config("autoregressive", 20)))
     assert after.token_ids == expected.token_ids
 
 
@@ -102,8 +100,8 @@ def test_lanes_take_turns_and_count_only_their_own_passes() -> None:
     order = [event.lane for event in events if isinstance(event.event, RoundDone)]
     assert sum(a != b for a, b in pairwise(order)) > 10, "the lanes move side by side"
     plain, fast = (result.stats for result in finished)
-    assert plain.full_passes == plain.new_tokens == 60
-    assert fast.full_passes < 60 and fast.level2 is not None and plain.level2 is None
+    assert plain.full_passes == plain.new_tokens == 32
+    assert fast.full_passes < 32 and fast.level2 is not None and plain.level2 is None
     assert set(fast.seconds_by_part) == {"draft", "retrieval", "full", "other"}
 
 
@@ -127,8 +125,8 @@ def test_cancelling_and_leaving_keep_the_engine_usable() -> None:
     for _ in range(8):
         next(left)
     left.close()  # type: ignore[attr-defined]
-    after = last_event(engine.generate(prompt, config("triforce", 30)))
-    expected = last_event(tiny_engine().generate(prompt, config("autoregressive", 30)))
+    after = last_event(engine.generate(prompt, config("triforce", 20)))
+    expected = last_event(tiny_engine().generate(prompt, config("autoregressive", 20)))
     assert after.token_ids == expected.token_ids
 
 

@@ -33,7 +33,7 @@ PERSON: dict[str, Any] = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-METHODS = ("autoregressive", "triforce", "triforce-lookup", "retrieval", "lookup", "draft")
+METHODS = ("triforce", "triforce-lookup", "retrieval", "lookup", "draft")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def engine() -> Iterator[Engine]:
 
 def prompt(engine: Engine) -> list[int]:
     pieces = engine.text.pieces(["user"])
-    return [*pieces[0], *engine.text.encode(BOOK * 12 + "\n\nWho kept the light?"), *pieces[1]]
+    return [*pieces[0], *engine.text.encode(BOOK * 4 + "\n\nWho kept the light?"), *pieces[1]]
 
 
 def answered(engine: Engine, schema: Any, **settings: Any) -> Finished:
@@ -53,12 +53,12 @@ def answered(engine: Engine, schema: Any, **settings: Any) -> Finished:
     return last_event(engine.generate(prompt(engine), config))
 
 
-@pytest.mark.parametrize("method", METHODS[1:])
-def test_every_exact_method_writes_the_document_of_plain_decoding(engine: Engine, method: str) -> None:
+def test_every_exact_method_writes_the_document_of_plain_decoding(engine: Engine) -> None:
     plain = answered(engine, PERSON, method="autoregressive")
     found = json.loads(plain.text)
     assert found.keys() == {"name", "age"} and 0 <= found["age"] <= 120 and plain.stop_reason == "end_of_text"
-    assert answered(engine, PERSON, method=method).token_ids == plain.token_ids
+    for method in METHODS:
+        assert answered(engine, PERSON, method=method).token_ids == plain.token_ids, method
 
 
 @pytest.mark.parametrize("method", ["autoregressive", "triforce", "triforce-lookup"])
@@ -123,12 +123,12 @@ SHORT = json.dumps({"type": "string", "maxLength": 3})
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, ALWAYS])
-@pytest.mark.parametrize("method", ["autoregressive", "lookup"])
-def test_a_thought_before_the_document_is_free(template: str, method: str, tmp_path: Path) -> None:
+def test_a_thought_before_the_document_is_free(template: str, tmp_path: Path) -> None:
     thinker = TriForce.from_pretrained(str(save_thinker(tmp_path, template)), context=1024)
-    found = thinker.answer(BOOK * 4, "Who keeps it?", max_new_tokens=60, method=method, json_schema=SHORT)
-    assert found.thought == "".join(THOUGHT).strip() and not found.in_thought
-    assert len(json.loads(found.text)) <= 3 and found.stop_reason == "end_of_text"
+    for method in ("autoregressive", "lookup"):
+        found = thinker.answer(BOOK * 4, "Who keeps it?", max_new_tokens=60, method=method, json_schema=SHORT)
+        assert found.thought == "".join(THOUGHT).strip() and not found.in_thought
+        assert len(json.loads(found.text)) <= 3 and found.stop_reason == "end_of_text"
     if template == TEMPLATE:
         at_once = thinker.answer(BOOK * 4, "Who?", max_new_tokens=60, json_schema=SHORT, thinking="off")
         assert not at_once.thought and len(json.loads(at_once.text)) <= 3

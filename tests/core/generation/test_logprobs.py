@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from core.caches.tokens import Context
-from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.config import GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.errors import InvalidSetting
 from core.generation.events import RoundDone, TokenRecord
-from tests.core.toys import random_prompt, tiny_engine
+from tests.core.toys import FIXED, random_prompt, tiny_engine
 
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
-PROMPT = random_prompt(700)
+PROMPT = random_prompt(300)
 
 
 def written(engine: Engine, sampling: SamplingParams, method: str, top: int | None = 3) -> list[TokenRecord]:

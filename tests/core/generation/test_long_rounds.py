@@ -9,11 +9,9 @@ from core.caches.full_parts import Offload
 from core.caches.layer_storage import SHORT_PASS, OffloadedLayer
 from core.caches.query_log import QUERY_LOG
 from core.caches.retrieval import RetrievalCache
-from core.config import MOST_GUESSES_OVER_LINK, MOST_QUERIES, GenerationConfig, SamplingParams, SpeculationConfig
-from core.engine import Engine
+from core.config import MOST_GUESSES_OVER_LINK, MOST_QUERIES, SamplingParams, SpeculationConfig
 from core.generation.decode_loop import LONGEST_ROUND
-from core.generation.events import Finished
-from tests.core.toys import last_event, random_prompt, tiny_engine, tiny_shape
+from tests.core.toys import answer, random_prompt, tiny_engine, tiny_shape
 
 SHAPE = tiny_shape(layers=2, heads=4, kv_heads=2, dim=4)
 LONGEST = MOST_GUESSES_OVER_LINK + 1  # rows of a round's verification
@@ -74,11 +72,6 @@ def test_the_longest_round_is_short_for_every_store_and_fits_the_end_of_the_cont
     assert min(LONGEST_ROUND, SHORT_PASS, QUERY_LOG - MOST_QUERIES) >= LONGEST
 
 
-def answer(engine: Engine, prompt: list[int], tokens: int, **settings: object) -> Finished:
-    config = GenerationConfig(max_new_tokens=tokens, speculation=LONG, **settings)  # type: ignore[arg-type]
-    return last_event(engine.generate(prompt, config))
-
-
 @pytest.mark.parametrize("cpu_attention_share", [None, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_rounds_of_48_guesses_write_plain_text_and_choose_by_all_queries(
     cpu_attention_share: float | None, monkeypatch: pytest.MonkeyPatch
@@ -87,7 +80,7 @@ def test_rounds_of_48_guesses_write_plain_text_and_choose_by_all_queries(
     engine = tiny_engine(
         noise=0.0, budget=384, offload=offload, query_window=MOST_QUERIES, cpu_attention_share=cpu_attention_share
     )
-    plain = answer(engine, PROMPT, 30, method="autoregressive")
+    plain = answer(engine, PROMPT, "autoregressive", 12)
     voted, ask = [], FullCache.recent_queries
 
     def recent_queries(self: FullCache, layer: int, num_queries: int) -> Tensor:
@@ -110,7 +103,7 @@ def test_rounds_of_48_guesses_write_plain_text_and_choose_by_all_queries(
     monkeypatch.setattr(FullCache, "recent_queries", recent_queries)
     monkeypatch.setattr(RetrievalCache, "_slide", slide)
     monkeypatch.setattr(OffloadedLayer, "truncate", watched)
-    fast = answer(engine, PROMPT, 30, method="triforce")
+    fast = answer(engine, PROMPT, "triforce", 12, speculation=LONG)
     assert fast.token_ids == plain.token_ids
     level2 = fast.stats.level2
     assert level2 is not None and level2.gamma_mean == 48 and 0 < (level2.acceptance or 0) < 1, "verdicts must be mixed"
@@ -122,6 +115,6 @@ def test_rounds_of_48_guesses_write_plain_text_and_choose_by_all_queries(
 def test_an_answer_of_long_rounds_ends_where_the_context_does() -> None:
     engine = tiny_engine(noise=0.02, context=512, offload=Offload(num_resident=0, block_rows=64))
     for sampling in (SamplingParams(), SamplingParams(temperature=1.0)):
-        finished = answer(engine, random_prompt(442), 100, sampling=sampling)
+        finished = answer(engine, random_prompt(442), "triforce", 100, speculation=LONG, sampling=sampling)
         assert finished.stop_reason == "context_full"
         assert len(finished.token_ids) >= 512 - LONGEST_ROUND - 442 + 1

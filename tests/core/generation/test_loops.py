@@ -1,15 +1,15 @@
 """Greedy texts that go on repeating themselves end, at the same token with every method."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
-from core.config import GenerationConfig, SamplingParams
-from core.engine import Engine
+from core.config import SamplingParams
 from core.generation import decode_loop
 from core.generation.decode_loop import LONGEST_LOOP, LOOP_TIMES, LOOP_TOKENS, loops
 from core.generation.events import Finished
-from tests.core.toys import last_event, random_prompt, tiny_engine
+from tests.core.toys import answer, random_prompt, tiny_engine
 
 
 def loops_by_counting(tokens: list[int]) -> bool:
@@ -39,25 +39,23 @@ def test_a_loop_is_a_piece_that_stands_there_often_enough(size: int) -> None:
     assert found == sorted(found), "once in a loop, always in it"
 
 
-def answered(engine: Engine, prompt: list[int], config: GenerationConfig, written: list[int] | None = None) -> Finished:
-    return last_event(engine.generate(prompt, config, written=written or []))
-
-
 def test_every_method_ends_a_loop_at_the_same_token_and_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts as a loop here: the newest token stands there four times. Tiny models do not come into real ones."""
     monkeypatch.setattr(decode_loop, "loops", in_loop := lambda tokens: list(tokens).count(tokens[-1]) >= 4)
     engine, prompt = tiny_engine(), random_prompt(300, 1)
 
-    def config(method: str, temperature: float = 0.0, *, end_loops: bool = True) -> GenerationConfig:
+    def written(
+        method: str, temperature: float = 0.0, *, end_loops: bool = True, so_far: Sequence[int] = ()
+    ) -> Finished:
         sampling = SamplingParams(temperature=temperature)
-        return GenerationConfig(max_new_tokens=160, method=method, sampling=sampling, end_loops=end_loops)
+        return answer(engine, prompt, method, 160, sampling=sampling, end_loops=end_loops, written=so_far)
 
-    whole = answered(engine, prompt, config("autoregressive", end_loops=False))
+    whole = written("autoregressive", end_loops=False)
     assert whole.stop_reason == "max_new_tokens"
     first = next(n for n in range(1, 160) if in_loop(whole.token_ids[:n]))
     for method in ("autoregressive", "triforce", "lookup"):
-        ended = answered(engine, prompt, config(method))
+        ended = written(method)
         assert ended.stop_reason == "repeating" and ended.token_ids == whole.token_ids[:first]
-    assert answered(engine, prompt, config("lookup", 1.0)).stop_reason == "max_new_tokens"
-    more = answered(engine, prompt, config("lookup"), list(whole.token_ids[:first]))
+    assert written("lookup", 1.0).stop_reason == "max_new_tokens"
+    more = written("lookup", so_far=whole.token_ids[:first])
     assert more.stop_reason == "repeating" and len(more.token_ids) >= first + 4, "who wants more of it can have it"

@@ -7,6 +7,7 @@ last bit. An offloaded cache's chunks merge partial attention by log-sum-exp, wh
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -18,13 +19,14 @@ from core.caches.layerwise import LayerwisePass
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig, PlacementWish
 from core.engine import Engine
-from core.generation.events import Finished, PrefillProgress
+from core.generation.events import PrefillProgress
 from core.generation.loaded import LoadedModels
 from core.generation.prefill import Prefill
 from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
 from core.planning.plan import make_plan
-from tests.core.toys import CPU, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
+from tests.core import toys
+from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
 
 PLACES = {
     "resident": None,
@@ -189,8 +191,7 @@ def engine_reading_blocks(blocks: int, placement: PlacementWish = "offloaded") -
     return engine
 
 
-def answer(engine: Engine, prompt: list[int], method: str = "triforce") -> Finished:
-    return last_event(engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=12)))
+answer = partial(toys.answer, tokens=6)
 
 
 @pytest.mark.parametrize(("placement", "blocks"), [("split", 400), ("offloaded", 200), ("offloaded", 2000)])

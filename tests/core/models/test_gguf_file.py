@@ -44,8 +44,7 @@ def a_header(folder: Path, *, tensors: int = 0, kind: int = 0, **fields: Any) ->
     return file
 
 
-@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(("family", "kind"), [("llama", "F16"), ("qwen2", "Q8_0"), ("qwen3", "Q8_0")])
 def test_a_file_writes_what_transformers_writes_with_its_weights(
     tmp_path: Path, family: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from core.decoding.methods import Decoder
 from core.engine import Engine
 from core.generation.events import Finished, RoundDone
 from core.ops.graphs import WARM_UP, Graphs
-from tests.core.toys import CPU, random_prompt, tiny_engine
+from tests.core.toys import CPU, FIXED, last_event, random_prompt, tiny_engine
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95, top_k=20)
 
@@ -27,15 +27,12 @@ def twin() -> Graphs:
     return Graphs(CPU, record=False)
 
 
-def settings(method: str = "triforce", sampling: SamplingParams = GREEDY, num_tokens: int = 24) -> GenerationConfig:
-    fixed = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
-    return GenerationConfig(method=method, max_new_tokens=num_tokens, sampling=sampling, speculation=fixed, seed=5)
+def settings(method: str = "triforce", sampling: SamplingParams = GREEDY, num_tokens: int = 16) -> GenerationConfig:
+    return GenerationConfig(method=method, max_new_tokens=num_tokens, sampling=sampling, speculation=FIXED, seed=5)
 
 
-def written(engine: Engine, config: GenerationConfig, prompt: Sequence[int] | None = None) -> Finished:
-    *_, finished = engine.generate(prompt or random_prompt(300), config)
-    assert isinstance(finished, Finished)
-    return finished
+def written(engine: Engine, config: GenerationConfig, num_tokens: int = 300) -> Finished:
+    return last_event(engine.generate(random_prompt(num_tokens), config))
 
 
 def names(graphs: Graphs) -> set[str]:
@@ -204,7 +201,7 @@ def test_recording_is_set_up_and_no_part_of_decoding(monkeypatch: pytest.MonkeyP
     config = GenerationConfig(method="triforce", max_new_tokens=24, speculation=SpeculationConfig(gamma1=2, gamma2=6))
     loading = hours[0]
     with after_start(monkeypatch, lambda decoder: started.append((decoder, hours[0]))):
-        finished = written(engine, config, random_prompt(250))
+        finished = written(engine, config, 250)
     ((decoder, before),) = started
     assert before >= loading + 4 and hours[0] > before, "ahead, and in later rounds"
     assert (before - loading) * 3600 <= finished.prefill_seconds < (before - loading + 1) * 3600

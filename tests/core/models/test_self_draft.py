@@ -13,13 +13,12 @@ from torch.nn import functional
 
 from core.caches.full import FullCache
 from core.caches.tokens import Context
-from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
+from core.config import EngineConfig, SamplingParams
 from core.decoding.sampling import TokenSampler
 from core.decoding.speculative import AutoregressiveProposer, Passes, Proposer, SampledModel, Speculative, alone
 from core.decoding.verify import Guess
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory, UnsupportedModel
-from core.generation.events import Finished
 from core.models.cached_model import CachedModel
 from core.models.hub.catalog import ROOT
 from core.models.linear import PackedLinear, exact_products, pack, places
@@ -36,10 +35,7 @@ from core.models.self_draft import (
 from core.ops.graphs import Graphs
 from core.ops.native import SmallRows
 from core.ops.stored_blocks import rounded
-from tests.core.toys import CPU, EnumeratingSampler, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
-
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
-
+from tests.core.toys import CPU, EnumeratingSampler, answer, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 
 # -------------------- the kernel
 
@@ -114,21 +110,14 @@ def test_layers_of_the_kernel_get_a_twin_in_blocks_of_4_bits(kernel: SmallRows) 
 # -------------------- engines
 
 
-def answered(engine: Engine, method: str, prompt: list[int], num_tokens: int = 45) -> Finished:
-    config = GenerationConfig(method=method, max_new_tokens=num_tokens, speculation=FIXED)
-    *_, finished = engine.generate(prompt, config)
-    assert isinstance(finished, Finished)
-    return finished
-
-
 @pytest.mark.parametrize("recorded", [False, True])
 def test_greedy_text_is_plain_decoding_s_with_the_target_s_own_weights(recorded: bool) -> None:
-    plain = answered(tiny_engine(kv_heads=2), "autoregressive", random_prompt(300), 30)
+    plain = answer(tiny_engine(kv_heads=2), random_prompt(300), "autoregressive", 16)
     graphs = Graphs(CPU, record=False) if recorded else None
     engine = tiny_engine(kv_heads=2, self_draft=True, graphs=graphs)
     assert engine.info.self_draft_weight_bytes > 0 and tiny_engine().info.self_draft_weight_bytes == 0
     for method in ("triforce", "retrieval", "triforce-lookup", "autoregressive"):
-        assert answered(engine, method, random_prompt(300), 30).token_ids == plain.token_ids, method
+        assert answer(engine, random_prompt(300), method, 16).token_ids == plain.token_ids, method
     assert graphs is None or (graphs.num_kept > 5 and not graphs.failure)
 
 
@@ -160,7 +149,7 @@ def test_what_they_compute_is_kept_nowhere() -> None:
     """Their keys and values are off by percents: after a round all caches have the full pass's."""
     plain, engine = tiny_engine(), tiny_engine(self_draft=True)
     for one, method in ((plain, "autoregressive"), (engine, "triforce")):
-        answered(one, method, random_prompt(300))
+        answer(one, random_prompt(300), method)
     length = engine._levels.full.length
     assert length == plain._levels.full.length
     retrieval, context = engine._levels.retrieval, Context([*engine.held_tokens, 9, 9])
@@ -245,10 +234,10 @@ def test_the_bundled_pair_writes_what_it_writes_without_them() -> None:
     planned = {row.name: row.size_bytes for row in engines[1].plan.rows}
     assert planned["self-draft weights, 4 bit"] == pytest.approx(engines[1].info.self_draft_weight_bytes, rel=0.2)
     text = (ROOT / "assets" / "books" / "harbour-32k.txt").read_text(encoding="utf-8")[:9000]
-    for number, method in enumerate(("triforce", "retrieval", "triforce")):
-        prompt = engines[0].text.encode(text)[97 * number : 97 * number + 700]
-        plain = answered(engines[0], "autoregressive", prompt, 40)
-        fast = answered(engines[1], method, prompt, 40)
+    for number, method in enumerate(("triforce", "retrieval")):
+        prompt = engines[0].text.encode(text)[97 * number : 97 * number + 500]
+        plain = answer(engines[0], prompt, "autoregressive")
+        fast = answer(engines[1], prompt, method)
         assert fast.token_ids == plain.token_ids and fast.stats.full_passes < plain.stats.full_passes
 
 

@@ -1,6 +1,7 @@
 """Passes of few tokens through the kernel, beside the modules of transformers."""
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -115,9 +116,26 @@ def retrieved(model: LoadedModel, kernel: SmallRows, kept_as: torch.dtype) -> tu
     return CachedModel("retrieval", model.module, cache, CPU), cache
 
 
-@pytest.mark.parametrize("kept_as", TYPES, ids=str)
-@pytest.mark.parametrize(("family", "kv_heads", "threads"), [("llama", 2, 2), ("qwen3", 3, 2), ("qwen2", 1, 3)])
-@pytest.mark.parametrize("made", [streamed, retrieved])
+MADE = (streamed, retrieved)
+SHAPES = (("llama", 2, 2), ("qwen3", 3, 2), ("qwen2", 1, 3))  # family, heads of keys, threads
+
+
+def each_with_each() -> list[Any]:
+    """Every cache, shape and type of the rows; by default each cache has each shape and each type once."""
+    cases = itertools.product(range(2), range(3), range(3))
+    return [
+        pytest.param(
+            MADE[m],
+            *SHAPES[s],
+            TYPES[t],
+            marks=() if (s + m) % 3 == t else pytest.mark.slow,
+            id=f"{MADE[m].__name__}-{SHAPES[s][0]}-{TYPES[t]}",
+        )
+        for m, s, t in cases
+    ]
+
+
+@pytest.mark.parametrize(("made", "family", "kv_heads", "threads", "kept_as"), each_with_each())
 def test_a_pass_in_one_call_is_that_of_its_parts(
     kernel: SmallRows,
     family: str,

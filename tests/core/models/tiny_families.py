@@ -12,7 +12,14 @@ from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from core.models.hf_attention import register
+from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
+from core.engine import Engine
+from core.generation.loaded import LoadedModels
+from core.models.hf_attention import ATTENTION_NAME, register
+from core.models.loader import LoadedModel, dims_of
+from core.models.weights import prepared
+from core.planning.plan import make_plan
+from tests.core.toys import CPU, MACHINE, Letters
 
 VOCAB = 64
 WINDOW = 16
@@ -161,3 +168,34 @@ def _model(config: PreTrainedConfig, attention: str, seed: int) -> nn.Module:
         if parameter.ndim > 1 and not math.isfinite(float(parameter.abs().max())):
             parameter.data.normal_(0, 0.1)
     return model
+
+
+def family_target(family: str) -> tuple[LoadedModel, nn.Module]:
+    """A family's tiny model as an engine loads it, and the same model in transformers' own attention."""
+    config = tiny_family(family)
+    stock, ours = twin_models(config, ATTENTION_NAME)
+    dims = dims_of(config, family, weight_bytes=1 << 20)
+    return prepared(cast(Any, ours), dims, torch.float32, CPU), stock
+
+
+def family_engine(family: str, placement: PlacementWish = "auto", draft: str | None = None) -> tuple[Engine, nn.Module]:
+    """An engine over it, and the same model in transformers' own attention."""
+    target, stock = family_target(family)
+    small = family_target(draft)[0] if draft else None
+    wanted = EngineConfig(
+        context=2048,
+        prefill_chunk=64,
+        placement=placement,
+        gpu_memory_gib=None if placement == "auto" else 1.0,
+        retrieval=RetrievalConfig(budget=128, chunk_size=8, local_window=64, query_window=8),
+        draft=DraftConfig(window=128),
+    )
+    plan = make_plan(target.dims, small.dims if small else None, wanted, MACHINE)
+    return Engine(wanted, plan, Letters(), LoadedModels(target=target, draft=small)), stock
+
+
+def transformers_text(stock: nn.Module, prompt: list[int], num_tokens: int) -> tuple[int, ...]:
+    """What transformers writes, greedily."""
+    ids = torch.tensor([prompt])
+    options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": num_tokens, "do_sample": False}
+    return tuple(cast(Any, stock).generate(ids, **options)[0].tolist()[len(prompt) :])

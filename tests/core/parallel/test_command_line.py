@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each starts programs that load torch
 ROOT = Path(__file__).parents[3]
 SOON_SECONDS = 30.0  # a machine that is busy included
 
@@ -34,7 +35,6 @@ def test_gpus_that_are_not_there_are_refused_in_one_line(book: Path) -> None:
     assert done.stderr == "error: --gpus 2 asks for 2 GPUs, this machine has no GPU. Leave out --gpus.\n"
 
 
-@pytest.mark.slow
 def test_a_race_over_two_processes_writes_the_text_of_one(book: Path) -> None:
     texts = []
     for gpus in (1, 2):
@@ -47,7 +47,6 @@ def test_a_race_over_two_processes_writes_the_text_of_one(book: Path) -> None:
     assert texts[0] == texts[1]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="processes are found through /proc")
 @pytest.mark.parametrize("victim", ["worker", "program"])
 def test_whoever_is_killed_nobody_is_left(book: Path, victim: str) -> None:

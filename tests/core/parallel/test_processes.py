@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 import pytest
@@ -26,11 +26,12 @@ from core.parallel.rank_pool import RankPool
 from core.parallel.worker import Order
 from core.planning.choices import Choice
 from core.planning.measured import Sharing
+from tests.core import toys
 from tests.core.parallel.test_shard import LOGIT_TOLERANCE
 from tests.core.parallel.toys import NOISE, shared_engine
-from tests.core.toys import random_prompt, tiny_engine
+from tests.core.toys import FIXED, last_event, random_prompt, tiny_engine
 
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
+answer = partial(toys.answer, tokens=16)
 SOON_SECONDS = 20.0  # a machine that is busy included
 
 
@@ -57,13 +58,6 @@ def gqa(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engi
 def mha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, RankPool]]:
     """As many KV heads as query heads, and the shared target's full cache in host memory."""
     yield from engines(4, tmp_path_factory, Offload(block_rows=64, num_slots=2))
-
-
-def answer(engine: Engine, prompt: list[int], **settings: object) -> Finished:
-    config = replace(GenerationConfig(max_new_tokens=16, speculation=FIXED), **settings)  # type: ignore[arg-type]
-    *_, finished = engine.generate(prompt, config)
-    assert isinstance(finished, Finished)
-    return finished
 
 
 def test_logits_agree_within_the_tolerance(gqa: tuple[Engine, Engine, RankPool]) -> None:
@@ -124,8 +118,7 @@ def test_lanes_of_a_race_write_what_they_write_in_one_process(
     configs = [GenerationConfig(method=method, max_new_tokens=12, speculation=FIXED) for method in ("triforce", "h2o")]
     ended = {e.lane: e.event for e in shared.race(prompt, configs) if isinstance(e.event, Finished)}
     for number, config in enumerate(configs):
-        *_, expected = alone.generate(prompt, config)
-        assert isinstance(expected, Finished) and ended[number].token_ids == expected.token_ids
+        assert ended[number].token_ids == last_event(alone.generate(prompt, config)).token_ids
     assert isinstance(shared._levels.full, LedFullCache) and not shared._levels.full.leader.aside, (
         "no lane's rows are kept"
     )

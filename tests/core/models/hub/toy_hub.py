@@ -26,7 +26,6 @@ class ToyHub:
     stubborn: bool = False  # tells of its commit, whichever was asked for
     cut_after: list[int] = field(default_factory=list)  # bytes sent of a weights file before the line drops, in turn
     corrupt: list[str] = field(default_factory=list)  # names sent with a byte changed, once each
-    short: bool = False  # weights end early, as if that were all
     no_ranges: bool = False
     failures: list[int] = field(default_factory=list)  # statuses answered to the next requests for files
     garbage: bool = False  # what answers is no hub
@@ -95,8 +94,6 @@ def serving(hub: ToyHub) -> Iterator[ToyHub]:
             if name in hub.corrupt:
                 hub.corrupt.remove(name)
                 content = content[:-1] + bytes([content[-1] ^ 1])
-            if hub.short and len(content) >= LFS_FROM:
-                content = content[:-100]
             start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and not hub.no_ranges else 0
             hub.asked.append((name, wanted, 206 if start else 200))
             headers = {"X-Repo-Commit": hub.commit, "ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
