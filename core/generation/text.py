@@ -51,7 +51,7 @@ class Turn:
 
 
 class PromptText(Protocol):
-    """Texts to tokens and back, as needed to build prompts; see `ChatText`."""
+    """Texts to tokens and back, as needed to build prompts, wherever the model runs; see `ChatText`."""
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -70,15 +70,19 @@ class PromptText(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, without special ones."""
 
-    @property
-    def beginning(self) -> Sequence[int]:
-        """The special tokens that this tokenizer puts before a text without a chat template."""
-
     def opening(self, book_ids: Sequence[int], thinking: str | None = None) -> list[int]:
         """Everything before the first question."""
 
     def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn], thinking: str | None = None) -> list[int]:
-        """The conversation so far, up to where the model answers the last turn. `thinking`: see `pieces`."""
+        """The conversation so far, up to where the model answers the last turn. `thinking`: see `LocalText.pieces`."""
+
+
+class LocalText(PromptText, Protocol):
+    """What the tokenizer and the chat template of a model of this machine add."""
+
+    @property
+    def beginning(self) -> Sequence[int]:
+        """The special tokens that this tokenizer puts before a text without a chat template."""
 
     def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
         """Template text before, between and behind messages of these roles. Raises CoreError if there is none.
@@ -156,7 +160,7 @@ class ChatText:
 
     @property
     def beginning(self) -> Sequence[int]:
-        """See `PromptText`."""
+        """See `LocalText`."""
         alone = cast(list[int], self._tokenizer("", verbose=False)["input_ids"])
         return [token for token in alone if token not in self.eos_ids or token == self._tokenizer.bos_token_id]
 
@@ -255,7 +259,7 @@ class ChatText:
         return tuple(token for token in token_ids if reader is None or reader.push(token) == "answer")
 
     def thought_over(self, prompt_ids: list[int], written: Sequence[int]) -> list[int]:
-        """See `PromptText`."""
+        """See `LocalText`."""
         marks, reader = self.marks, self.thoughts(prompt_ids)
         if not isinstance(marks, Tags) or reader is None or not reader.thinking or marks.closing in written:
             return prompt_ids

@@ -99,7 +99,7 @@ class Turns:
         from core.generation.text import StopWatcher  # already imported with the engine
 
         timing.begun = time.perf_counter()
-        text, books, prompts = engine.text, self._worker.saved_books, self._prompts
+        text, books, prompts = local(engine).text, self._worker.saved_books, self._prompts
         prompt = prompts.of(request, text, wish_of(request, engine.info.thinking, self._thinking))
         if isinstance(request, TextBody) and not engine.knows(prompt.ids):
             raise InvalidSetting("prompt holds a token that the model does not have.", hint="Send the text instead.")
