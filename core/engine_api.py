@@ -11,9 +11,9 @@ if TYPE_CHECKING:  # importing these takes seconds
     from torch import Tensor
 
     from core.engine_info import EngineInfo, Equality
+    from core.generation.decode_loop import Question
     from core.generation.events import Event, LaneEvent, PrefillProgress
     from core.generation.text import LocalText, PromptText
-    from core.generation.together import Question
     from core.planning.choices import Choice
 
 

@@ -8,7 +8,6 @@ import argparse
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -77,8 +76,9 @@ def open_text(
     """
     thinking = configs[0].thinking
     prompt = conversation.ask(question).prompt_ids(engine.text, thinking)
-    with closing(local(engine).race(prompt, configs)) as trial:
-        next(trial)  # raises now if text or settings are wrong
+    trial = engine.generate(prompt, configs[0]) if len(configs) == 1 else local(engine).race(prompt, configs)
+    next(trial)  # raises now if text or settings are wrong
+    trial.close()
     opening = conversation.opening_ids(engine.text, thinking)
     ids = prompt[: len(opening) + 1]  # prefill leaves the last token out
     started, store = perf_counter(), find_store(engine, args, make=bool(args.saved))

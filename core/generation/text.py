@@ -10,15 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from core.decoding.grammar import Matcher
 from core.errors import InvalidSetting
-from core.generation.json_grammar import JsonGrammars
 from core.generation.thinking import FINAL, Channels, Tags, ThoughtReader, marks_of, switches_of
+
+if TYPE_CHECKING:
+    from core.decoding.grammar import Matcher
+    from core.generation.json_grammar import JsonGrammars
 
 # Used where a tokenizer has no chat template (base models): plain question and answer, see assets/docs/limits.md.
 PLAIN_TEMPLATE = (
@@ -104,7 +106,7 @@ class ChatText:
     marks: Tags | Channels | None = None
     switches: Mapping[str, Mapping[str, Any]] = NOTHING  # by wish; of an instance: see `switches_of`
     thinks: str = ""  # the default wish, of `switches`; "": another, or there are none
-    _grammars: JsonGrammars | None = None  # made at the first use
+    _grammars: "JsonGrammars | None" = None  # made at the first use
     _open_ends: Sequence[Sequence[int]] = ()  # the ends of prompts that leave a thought open
 
     def __init__(
@@ -265,8 +267,10 @@ class ChatText:
             return prompt_ids
         return [*prompt_ids, marks.closing]
 
-    def matcher(self, schema: str, vocab: int) -> Matcher:
+    def matcher(self, schema: str, vocab: int) -> "Matcher":
         """See `JsonGrammars`."""
+        from core.generation.json_grammar import JsonGrammars
+
         self._grammars = self._grammars or JsonGrammars(self._tokenizer, self.eos_ids)
         return self._grammars.matcher(schema, vocab)
 

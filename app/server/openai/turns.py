@@ -171,7 +171,8 @@ def answers(engine: "TextEngine", prompt: Prompt, request: Body, cancel: threadi
 
     Several are written together where the engine can; those behind the first are held back until their turn.
     """
-    from core.generation.together import Question, in_order  # already imported with the engine
+    from core.generation.decode_loop import Question  # already imported with the engine
+    from core.generation.together import in_order
 
     configs = [replace(request.config, seed=request.config.seed + number) for number in range(request.n)]
     if len(configs) > 1 and not prompt.written:
