@@ -2,7 +2,7 @@
 
 It parses the arguments, sees to an environment that meets requirements.txt (the running one if it does, else
 `.venv` beside this file, made and filled on the first start) and hands over to `app`. Before that it imports only the
-standard library and what of ours does the same: `app.cli.arguments` with its types, `app.cli.environment`, and the
+standard library and what of ours does the same: `app.cli.arguments` with its options, `app.cli.environment`, and the
 options of the instruments (`assets.tools.commands`). Python 3.6 can still parse this file, so that an old Python gets a
 sentence, no traceback.
 """

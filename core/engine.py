@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,21 +22,21 @@ from core.decoding.methods import Decoder, models_of
 from core.engine_builder import LoadedPair, PairFiles, planned_pair
 from core.engine_info import NEAR_TIE_GAP, Equality, engine_info, graphs_choice
 from core.errors import ContextTooSmall, NotEnoughMemory
-from core.generation.decode_loop import LONGEST_ROUND, Answer
+from core.generation.decode_loop import LONGEST_ROUND, Answer, Question
 from core.generation.events import Event, LaneEvent, PrefillProgress
-from core.generation.interleave import raced
 from core.generation.levels import Levels
 from core.generation.loaded import LoadedModels
 from core.generation.placement import Placement
 from core.generation.prefill import Prefill
 from core.generation.text import ChatText
-from core.generation.together import Question, answered_together, number_together, one_by_one, shared_tokens
-from core.kv_store.identity import Family, family_of
 from core.models.hub.catalog import ModelEntry
 from core.models.layerwise import DecoderLayers
 from core.ops.graphs import Graphs
 from core.planning.choices import Choice
 from core.planning.plan import Plan, begun, block_changed
+
+if TYPE_CHECKING:
+    from core.kv_store.identity import Family
 
 TALK = 4096  # tokens of questions and answers for which there is room behind a text that is read anew
 
@@ -172,6 +173,8 @@ class Engine:
 
     def family(self, known: Path | None = None) -> "Future[Family]":
         """What the full cache's rows depend on besides the text. `known`: a file with digests of weights."""
+        from core.kv_store.identity import family_of
+
         target, config = self._models.target, self.config
         pieces = f"{self.plan.prefill_chunk.value} tokens a pass, {config.retrieval.chunk_size} a landmark"
         pieces += f", {self.info.weights} weights"
@@ -322,6 +325,8 @@ class Engine:
             boundary: see `read`.
         Raises what `generate` raises.
         """
+        from core.generation.interleave import raced
+
         room = len(prompt_ids) + max(config.max_new_tokens for config in configs)
         self.make_room(prompt_ids, room)
         self.use_budget(configs[0].budget)
@@ -364,6 +369,8 @@ class Engine:
         Each answer is what it would be alone, with a seed too. The text is read once, and its rows are not copied.
         Lanes are numbers of questions; each has the events of `generate`. Raises what `generate` raises.
         """
+        from core.generation.together import answered_together, one_by_one, shared_tokens
+
         room = max(question.room for question in questions)
         self.make_room(questions[0].prompt_ids, room)
         number, shared = self.together(questions).value, shared_tokens(questions)
@@ -374,6 +381,8 @@ class Engine:
 
     def together(self, questions: Sequence[Question]) -> Choice[int]:
         """How many of the questions `answer_together` answers at a time, and why not more."""
+        from core.generation.together import number_together
+
         return number_together(self._levels, self._models, self.plan, questions)
 
     def _branch(self, question: Question, shared: int, room: int) -> Generator[PrefillProgress, None, Answer]:

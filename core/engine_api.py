@@ -11,9 +11,9 @@ if TYPE_CHECKING:  # importing these takes seconds
     from torch import Tensor
 
     from core.engine_info import EngineInfo, Equality
+    from core.generation.decode_loop import Question
     from core.generation.events import Event, LaneEvent, PrefillProgress
-    from core.generation.text import PromptText
-    from core.generation.together import Question
+    from core.generation.text import LocalText, PromptText
     from core.planning.choices import Choice
 
 
@@ -66,6 +66,10 @@ class TextEngine(Protocol):
 
 class LocalEngine(TextEngine, Protocol):
     """An engine whose model runs on this machine."""
+
+    @property
+    def text(self) -> "LocalText":
+        """Texts to tokens and back, with the model's chat template."""
 
     def use_budget(self, budget: int | None) -> int:
         """Set the retrieval budget from the next answer on, None: as loaded. Returns the one in use; 0: not known."""

@@ -26,7 +26,6 @@ from core.models.trial import kv_type, try_out
 from core.models.weights import load_model, prepared
 from core.ops.backend import Backend, choose_backend
 from core.ops.graphs import Graphs
-from core.parallel.rank_pool import load_shared
 from core.planning.choices import KV_AS_COMPUTED, Choice
 from core.planning.composition import compose_here, one_share
 from core.planning.hardware import Machine, cap_memory, resolve_device, this_machine
@@ -137,6 +136,8 @@ class LoadedPair(LoadedModels):
         load_meter().expect(files.weight_bytes)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         if config.num_gpus > 1:
+            from core.parallel.rank_pool import load_shared
+
             share, overrides = files.target, files.entry.overrides
             ranks, target = load_shared(files.entry.target, share, config, plan, backend, plan.offload, overrides)
             return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, ranks=ranks)

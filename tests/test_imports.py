@@ -127,6 +127,25 @@ def test_core_imports_without_the_app_s_packages() -> None:
     assert done.returncode == 0, done.stderr
 
 
+# Modules of ours that `ask` has imported when it ends. Lower it where you need fewer.
+MOST_OF_ASK = 148
+NOT_FOR_ASK = {"gradio", "fastapi", "pypdf", "pypdfium2", "httpx", "matplotlib", "gguf", "bitsandbytes", "llguidance"}
+
+
+def test_ask_imports_little_besides_the_engine() -> None:
+    code = "import atexit, runpy, sys; atexit.register(lambda: print(*sys.modules)); "
+    code += "sys.argv = sys.argv[1:]; runpy.run_path('launch.py', run_name='__main__')"
+    book = ROOT / "assets" / "books" / "harbour-8k.pdf"
+    options = ["--pages=1", "--max-new-tokens=4", "--context=2048", "--device=cpu", "--no-saved", "--no-venv"]
+    command = [sys.executable, "-c", code, "launch.py", "ask", str(book), "-q", "Who?", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = set(done.stdout.splitlines()[-1].split())
+    ours = {name for name in names if name.partition(".")[0] in LAYERS}
+    assert "core.engine" in ours and len(ours) <= MOST_OF_ASK, sorted(ours)
+    assert not names & NOT_FOR_ASK
+
+
 def test_the_file_map_names_what_is_there() -> None:
     architecture = (ROOT / "assets" / "docs" / "architecture.md").read_text(encoding="utf-8")
     section = architecture.partition("## File map")[2].partition("\n## ")[0]

@@ -30,7 +30,7 @@ def run(args):
     return 0
 """
 COPIED = (
-    "launch.py", "app/cli/arguments.py", "app/cli/argument_types.py", "app/cli/command_options.py",
+    "launch.py", "app/cli/arguments.py", "app/cli/command_options.py",
     "assets/tools/commands.py", "app/cli/terminal.py", "app/document_formats.py", "assets/tools/check.py",
     "app/cli/environment.py", "core/errors.py", "core/planning/nvidia.py",
     "core/ops/compilers.py",

@@ -1,7 +1,7 @@
 """Answers on the terminal: one as it is written, or several that are written together, each in its turn."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from app.cli.reading import ProgressLine
@@ -11,7 +11,7 @@ from core.generation.events import Event, Finished, PrefillProgress
 
 if TYPE_CHECKING:
     from core.engine_api import TextEngine
-    from core.generation.together import Question
+    from core.generation.decode_loop import Question
 
 
 class Shown:
@@ -67,13 +67,9 @@ def answer_in_order(
     Returns:
         The answers to the first questions: to all that had begun when the engine was stopped.
     """
-    from core.generation.together import in_order, one_by_one  # already imported with the engine
-
-    remote = engine.info.elsewhere
-    events = one_by_one(engine.generate, questions) if remote else local(engine).answer_together(questions)
     answers: list[Finished] = []
     view: Shown | None = None  # of the first answer that is not in `answers`
-    for number, event in in_order(events, len(questions)):
+    for number, event in _events(engine, questions):
         if view is None and shown and headings[number]:
             print(f"\n> {headings[number]}\n", flush=True)
         view = view or Shown(shown=shown)
@@ -84,3 +80,15 @@ def answer_in_order(
             if shown:
                 print(f"\n{no_answer(event)}{summary_line(answers[-1])}", file=sys.stderr, flush=True)
     return answers
+
+
+def _events(engine: "TextEngine", questions: "Sequence[Question]") -> "Iterator[tuple[int, Event]]":
+    """The events of all answers, one answer after the other, each with its number."""
+    if len(questions) == 1:
+        prompt_ids, config, cancel, _ = questions[0]
+        return ((0, event) for event in engine.generate(prompt_ids, config, cancel))
+    from core.generation.together import in_order, one_by_one
+
+    remote = engine.info.elsewhere
+    events = one_by_one(engine.generate, questions) if remote else local(engine).answer_together(questions)
+    return in_order(events, len(questions))

@@ -60,7 +60,7 @@ def answer_all(
 ) -> None:
     """Answer every question in a fresh conversation about the book, until `stop` is set."""
     from app.cli.saved_books import open_text
-    from core.generation.together import Question  # already imported with the engine
+    from core.generation.decode_loop import Question  # already imported with the engine
 
     opening = None if engine.info.elsewhere else open_text(engine, conversation, questions[0], [config], args, stop)
     shown, many = not args.json, len(questions) > 1

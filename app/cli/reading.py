@@ -18,7 +18,7 @@ from app.context.domain_check import ON_COMMAND_LINE, reach_note
 from app.documents import Document, Extracting, extract_documents
 from app.formats import duration, loading
 from app.runtime.data_folder import check_place, data_dir
-from app.runtime.options import engine_config, speculation_config
+from app.runtime.options import engine_config, engine_type, speculation_config
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.errors import NotPossibleHere
 from core.generation.events import Event, PrefillProgress
@@ -44,8 +44,6 @@ def usual_method(info: "EngineInfo") -> str:
 
 def open_engine(args: argparse.Namespace) -> "TextEngine":
     """The engine of this machine, or one on the server that --remote names. Raises CoreError."""
-    from core.generation.text import check_thinking
-
     engine: TextEngine
     if args.remote:
         from app.remote.connecting import connector
@@ -53,19 +51,20 @@ def open_engine(args: argparse.Namespace) -> "TextEngine":
         engine = connector(args)()[0]
     else:
         engine = load_engine(engine_config(args))
+    from core.generation.text import check_thinking  # already imported with the engine
+
     check_thinking(args.thinking, engine.info.thinking)
     return engine
 
 
 def load_engine(config: EngineConfig) -> "Engine":
     """The engine of this machine; its loading is shown on stderr. Raises CoreError."""
-    from core.engine import Engine
     from core.models.loading import watched_loading
 
-    line = ProgressLine(sys.stderr)
+    engine, line = engine_type(), ProgressLine(sys.stderr)
     try:
         with watched_loading(line.show_loading):
-            return Engine.load(config)
+            return engine.load(config)
     finally:
         line.close()
 

@@ -8,10 +8,9 @@ import argparse
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.cli.piped import name_of
 from app.cli.reading import ProgressLine, usable_folder
@@ -22,8 +21,9 @@ from core.engine_api import TextEngine, local
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Finished, PrefillProgress
 from core.generation.session import Conversation
-from core.kv_store.engine_store import LEAST_TOKENS, WORTH_SECONDS, BookStore, Fetched, Kept, holds_all_rows
-from core.kv_store.folder import BookFolder, amount
+
+if TYPE_CHECKING:
+    from core.kv_store.engine_store import BookStore, Fetched, Kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Opening:
     num_read: int
     fetch_seconds: float
     read_seconds: float
-    kept: Kept | None = None
+    kept: "Kept | None" = None
 
     def added_to(self, first: Finished) -> Finished:
         """The first answer, with this reading added to its figures."""
@@ -77,18 +77,14 @@ def open_text(
     """
     thinking = configs[0].thinking
     prompt = conversation.ask(question).prompt_ids(engine.text, thinking)
-    with closing(local(engine).race(prompt, configs)) as trial:
-        next(trial)  # raises now if text or settings are wrong
+    trial = engine.generate(prompt, configs[0]) if len(configs) == 1 else local(engine).race(prompt, configs)
+    next(trial)  # raises now if text or settings are wrong
+    trial.close()
     opening = conversation.opening_ids(engine.text, thinking)
     ids = prompt[: len(opening) + 1]  # prefill leaves the last token out
     started, store = perf_counter(), find_store(engine, args, make=bool(args.saved))
-    fetched = next((event for event in store.fetch(ids) if isinstance(event, Fetched)), None) if store else None
+    fetched = fetch(store, ids) if store else None
     fetch_seconds = perf_counter() - started if fetched else 0.0
-    if fetched:
-        took, once = duration(fetched.elapsed_seconds), duration(fetched.book.label.read_seconds)
-        print(f"From the saved books: {fetched.num_tokens:,} tokens in {took} (read once in {once}).", file=sys.stderr)
-    for notice in store.folder.notices if store else ():
-        print(notice, file=sys.stderr)
     *_, read = ProgressLine(sys.stderr).watch(engine.read(ids, cancel))
     assert isinstance(read, PrefillProgress)
     done = Opening(
@@ -98,16 +94,32 @@ def open_text(
         fetch_seconds=fetch_seconds,
         read_seconds=read.elapsed_seconds,
     )
-    is_worth_it = args.saved or (args.saved is None and done.read_seconds >= WORTH_SECONDS)
-    if is_worth_it and done.num_read >= LEAST_TOKENS and not (cancel and cancel.is_set()):
-        store = store or find_store(engine, args, make=True)
-        if store is not None and (args.saved or store.folder.settings.keeping != "never"):
-            names = [name_of(file) for file in args.files]
-            done = replace(done, kept=keep(store, opening, names, done.read_seconds))
-    return done
+    if args.saved is False or (cancel and cancel.is_set()):
+        return done
+    from core.kv_store.engine_store import LEAST_TOKENS, WORTH_SECONDS
+
+    if done.num_read < LEAST_TOKENS or not (args.saved or done.read_seconds >= WORTH_SECONDS):
+        return done
+    store = store or find_store(engine, args, make=True)
+    if store is None or not (args.saved or store.folder.settings.keeping != "never"):
+        return done
+    return replace(done, kept=keep(store, opening, [name_of(file) for file in args.files], done.read_seconds))
 
 
-def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> BookStore | None:
+def fetch(store: "BookStore", ids: Sequence[int]) -> "Fetched | None":
+    """Bring a saved book into the cache, and tell it; None: there is none that begins so."""
+    from core.kv_store.engine_store import Fetched
+
+    fetched = next((event for event in store.fetch(ids) if isinstance(event, Fetched)), None)
+    if fetched:
+        took, once = duration(fetched.elapsed_seconds), duration(fetched.book.label.read_seconds)
+        print(f"From the saved books: {fetched.num_tokens:,} tokens in {took} (read once in {once}).", file=sys.stderr)
+    for notice in store.folder.notices:
+        print(notice, file=sys.stderr)
+    return fetched
+
+
+def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> "BookStore | None":
     """The saved books of the data folder; None if they are not wanted, or cannot be used and were not requested.
 
     Args:
@@ -120,6 +132,9 @@ def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> B
             return None
     except (OSError, RuntimeError):  # a home that may not be looked into, or none
         return None
+    from core.kv_store.engine_store import BookStore, holds_all_rows
+    from core.kv_store.folder import BookFolder
+
     if not args.saved and (engine.info.num_ranks != 1 or not holds_all_rows(engine)):
         return None
     try:
@@ -132,8 +147,11 @@ def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> B
         return None
 
 
-def keep(store: BookStore, ids: Sequence[int], names: Sequence[str], read_seconds: float) -> Kept | None:
+def keep(store: "BookStore", ids: Sequence[int], names: Sequence[str], read_seconds: float) -> "Kept | None":
     """Write a book, and print one line about it; a full folder is no error."""
+    from core.kv_store.engine_store import Kept
+    from core.kv_store.folder import amount
+
     try:
         for event in store.keep(store.read_book(ids, names, read_seconds)):
             if isinstance(event, Kept):

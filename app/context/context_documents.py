@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from app.context.evidence import BookWords
 from app.documents.chapters import LEADING_NUMBER
 from app.documents.document import Chapter, Document, Page
 from app.documents.stretches import num_words
 from core.errors import CoreError
+
+if TYPE_CHECKING:
+    from app.context.evidence import BookWords
 
 BETWEEN = "\n\n"  # between documents, and between a title and its text
 LEFT_OUT = "\n\n[...]\n\n"  # between two parts of a document, so that they do not look like one
@@ -309,8 +311,10 @@ class Library:
         return "".join(part.text for part in self.parts)
 
     @cached_property
-    def words(self) -> BookWords:
+    def words(self) -> "BookWords":
         """The words of that text."""
+        from app.context.evidence import BookWords
+
         return BookWords(self.text)
 
     @cached_property

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from shutil import rmtree
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
@@ -27,9 +27,11 @@ from app.documents.errors import (
     OcrMissing,
 )
 from app.documents.natural_order import is_hidden, natural
-from app.documents.ocr import Ocr
 from app.documents.parsing import LIMITS, Parser, ParsingLimits, explain_failure, worker_messages
 from app.documents.readers import display_name, extract_document, kind_of
+
+if TYPE_CHECKING:
+    from app.documents.ocr import Ocr
 
 ZIP = Parser("zip", "a ZIP file")
 MOST_IN_FOLDER = 1_000  # files
@@ -47,7 +49,7 @@ class Entry(NamedTuple):
 
 
 def extract_documents(
-    path: str | Path, limits: ParsingLimits = LIMITS, ocr: Ocr | None = None
+    path: str | Path, limits: ParsingLimits = LIMITS, ocr: "Ocr | None" = None
 ) -> Generator[Extracting | Document]:
     """Read a file, a ZIP file or a folder step by step: progress events, then the Documents, one at least.
 
@@ -81,7 +83,7 @@ def read_documents(path: str | Path) -> list[Document]:
 
 
 def extract_all(
-    name: str, entries: Sequence[Entry], limits: ParsingLimits, ocr: Ocr | None = None
+    name: str, entries: Sequence[Entry], limits: ParsingLimits, ocr: "Ocr | None" = None
 ) -> Iterator[Extracting | Document]:
     """Read each entry; the documents come when all are read.
 

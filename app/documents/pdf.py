@@ -2,24 +2,27 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.marked_chapters import marked_chapters
 from app.documents.messages import Opened, PageRead
 from app.documents.metadata import MAX_TAG, MAX_TITLE, clean_authors, clean_cover
-from app.documents.ocr import Ocr
 from app.documents.parsing import LIMITS, Parser, ParserCrashed, ParsingLimits, parse
 from app.documents.prose import clean_lines, unwrap
 from app.documents.quality import FEW_LETTERS, garbled, hardly_any_text, is_picture, num_letters, ranges
 from app.documents.running_lines import drop_running_lines
+
+if TYPE_CHECKING:
+    from app.documents.ocr import Ocr
 
 PDF = Parser("pdf", "a PDF")
 BY_SIGHT = " Text recognition (OCR) reads what is printed there."
 
 
 def extract_pdf(
-    file: Path, name: str, limits: ParsingLimits = LIMITS, ocr: Ocr | None = None
+    file: Path, name: str, limits: ParsingLimits = LIMITS, ocr: "Ocr | None" = None
 ) -> Iterator[Extracting | Document]:
     """Read a PDF; see `readers.extract_document`."""
     try:

@@ -3,9 +3,10 @@
 import mmap
 import os
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.documents.document import Document, Extracting
 from app.documents.errors import (
@@ -18,10 +19,6 @@ from app.documents.errors import (
     UnsupportedFormat,
 )
 from app.documents.language import direction_of, language_of
-from app.documents.ocr import Ocr
-from app.documents.pdf import extract_pdf
-from app.documents.plain import extract_plain
-from app.documents.sections import extract_sections
 from app.documents.sniff import (
     HEAD_BYTES,
     IWORK,
@@ -34,6 +31,9 @@ from app.documents.sniff import (
     names_in,
     sniff,
 )
+
+if TYPE_CHECKING:
+    from app.documents.ocr import Ocr
 
 TABLE_SUFFIXES = {".csv", ".tsv", ".tab"}
 AS_CSV = "Save the sheets you need as CSV and use that."
@@ -56,7 +56,7 @@ HINTS = {
 
 
 def extract_document(
-    path: str | Path, name: str | None = None, ocr: Ocr | None = None
+    path: str | Path, name: str | None = None, ocr: "Ocr | None" = None
 ) -> Generator[Extracting | Document]:
     """Read a file step by step: progress events, then exactly one Document.
 
@@ -71,17 +71,24 @@ def extract_document(
     file = Path(path)
     name = name or display_name(file)
     kind = kind_of(file, name)
+    yield from map(with_language, _steps(kind, file.absolute(), name, ocr))
+
+
+def _steps(kind: Kind, file: Path, name: str, ocr: "Ocr | None") -> Iterator[Extracting | Document]:
+    """The reader of a kind at work; it alone is imported."""
     if kind == "zip":
         raise UnsupportedFormat(name, "a ZIP archive among other files", hint="Unpack it and use its files.")
-    file = file.absolute()
-    steps = (
-        extract_pdf(file, name, ocr=ocr)
-        if kind == "pdf"
-        else extract_plain(file, name)
-        if kind == "plain"
-        else extract_sections(kind, file, name)
-    )
-    yield from map(with_language, steps)
+    if kind == "pdf":
+        from app.documents.pdf import extract_pdf
+
+        return extract_pdf(file, name, ocr=ocr)
+    if kind == "plain":
+        from app.documents.plain import extract_plain
+
+        return extract_plain(file, name)
+    from app.documents.sections import extract_sections
+
+    return extract_sections(kind, file, name)
 
 
 def with_language(step: Extracting | Document) -> Extracting | Document:

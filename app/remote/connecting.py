@@ -6,15 +6,17 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app.remote.server import Server, base_of
+from app.remote.server import KEY_VARIABLE, Server, base_of
 from core.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from core.engine_api import TextEngine
     from core.planning.hardware import Machine
 
-KEY_VARIABLE = "TRIFORCE_REMOTE_KEY"
-LOCAL = ("method", "self_draft_bits", "token_ids", "saved")  # options of models of this machine; unset without a value
+# Options of models of this machine, and their values without a wish.
+LOCAL = {"device": "auto"} | dict.fromkeys(
+    ("method", "bits", "kv_bits", "prefill_bits", "self_draft_bits", "gpus", "gpu_memory", "token_ids", "saved")
+)
 
 
 def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machine]]":
@@ -24,10 +26,10 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machi
         InvalidSetting: immediately, for an invalid address or an option that the server decides.
     """
     base = base_of(args.remote)
-    given = [name for name in LOCAL if getattr(args, name, None)]
-    for name in (*(["device"] if args.device != "auto" else []), *given):
-        option = f"--{name.replace('_', '-')}"
-        raise InvalidSetting(f"{option} is for models of this machine.", hint="Leave it out with --remote.")
+    for name, unset in LOCAL.items():
+        if getattr(args, name, unset) not in (unset, False):
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidSetting(f"{option} is for models of this machine.", hint="Leave it out with --remote.")
     from_environment = os.environ.pop(KEY_VARIABLE, None)  # so that no document parser inherits it
     key = args.remote_key if args.remote_key is not None else from_environment
     server = Server(base, key or None)

@@ -1,4 +1,4 @@
-"""A model on a server as a `TextEngine`: it reads a book and answers. What it lacks, `lacking` says.
+"""A model on a server as a `TextEngine`: it reads a book and answers. `local` refuses what only a model here can do.
 
 Prompts are lists of numbers elsewhere in the app, so a number stands for a few characters here; nothing keeps them.
 """
@@ -6,10 +6,11 @@ Prompts are lists of numbers elsewhere in the app, so a number stands for a few 
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from app.remote.server import RemoteError, Server, is_count
+from app.remote.server import RemoteError, Server, count_of
 from core.caches.tokens import common_prefix
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.registry import REMOTE
@@ -20,19 +21,10 @@ from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 from core.generation.text import Turn
 
-USER, ASSISTANT = 2, 3  # begin a message; characters have larger numbers
-ROLES = {USER: "user", ASSISTANT: "assistant"}
+ROLES = {2: "user", 3: "assistant"}  # numbers that begin a message; those of characters are larger
+USER, ASSISTANT = ROLES
 BYTES_PER_TOKEN = 4.0  # of text that the server does not count
 LEAST_COUNTED = 8192  # bytes of the first text that the server is asked to count
-FIRST_WORDS = "?"  # a question in its place when a book is read before any question
-
-
-def lacking(base: str) -> str:
-    """What people must know of a model there."""
-    return (
-        f"Books, questions and answers are sent to {base}. Race, Inside, where in the book, saved books, Continue and "
-        "figures of acceptance belong to models of this machine; how exact a server's answers are cannot be seen."
-    )
 
 
 class RemoteText:
@@ -43,7 +35,6 @@ class RemoteText:
     """
 
     eos_ids: frozenset[int] = frozenset()
-    beginning: Sequence[int] = ()
     knows_offsets = True
 
     def __init__(self, server: Server, model: str) -> None:
@@ -60,12 +51,14 @@ class RemoteText:
         return [len(text) * at // number for at in range(number)]
 
     def encode(self, text: str) -> list[int]:
-        """A number for each group."""
-        return [number_of(text[start:end]) for start, end in pairwise([*self.offsets(text), len(text)])]
+        """A number for each group: its bytes behind a 1."""
+        groups = (text[start:end] for start, end in pairwise([*self.offsets(text), len(text)]))
+        return [int.from_bytes(b"\x01" + group.encode("utf-8", "surrogatepass"), "big") for group in groups]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of numbers."""
-        return "".join(map(characters_of, token_ids))
+        groups = (number.to_bytes((number.bit_length() + 7) // 8, "big")[1:] for number in token_ids)
+        return b"".join(groups).decode("utf-8", "surrogatepass")
 
     def opening(self, book_ids: Sequence[int], thinking: str | None = None) -> list[int]:
         """Everything before the first question."""
@@ -88,18 +81,6 @@ class RemoteText:
             for start, end in pairwise([*starts, len(prompt_ids)])
         ]
 
-    def without_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """All: a server sends its thought beside the answer."""
-        return tuple(token_ids)
-
-    def thought_over(self, prompt_ids: list[int], written: Sequence[int]) -> list[int]:
-        """The same prompt."""
-        return prompt_ids
-
-    def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
-        """Raises RemoteError: the server applies its template itself."""
-        raise RemoteError("A server's chat format cannot be seen from here.", hint="Start without --remote.")
-
 
 class RemoteEngine:
     """One model on one server."""
@@ -113,7 +94,9 @@ class RemoteEngine:
             description=f"On the server {server.base}. Numbers of tokens are estimates before it has answered.",
             most_context=context,
             thinking=("on", "off"),
-            elsewhere=lacking(server.base),
+            elsewhere=f"Books, questions and answers are sent to {server.base}. Race, Inside, where in the book, saved "
+            "books, Continue and figures of acceptance belong to models of this machine; how exact a server's answers "
+            "are cannot be seen.",
         )
 
     @classmethod
@@ -132,11 +115,11 @@ class RemoteEngine:
         most = models[name]
         if context is not None and most is not None and context > most:
             raise ContextBeyondModel(context, most)
-        if (context or most) is None:
+        if not (context := context or most):
             raise InvalidSetting(
                 "The server does not say how many tokens its model reads.", hint="Add --context with that number."
             )
-        return cls(server, name, context or most or 0)
+        return cls(server, name, context)
 
     def close(self) -> None:
         """Nothing is open between two answers."""
@@ -156,15 +139,14 @@ class RemoteEngine:
             ContextTooSmall, RemoteError.
         """
         started = time.perf_counter()
-        yield (first := self._begin(prompt_ids))
-        if first.done_tokens == first.total_tokens:
-            return
-        messages = self.text.messages([*prompt_ids, *self.text.encode(f"\n\n{FIRST_WORDS}")])
-        for _ in self._server.answer(self._body(messages, 1), cancel):
-            pass
-        if not (cancel and cancel.is_set()):
-            self._sent = list(prompt_ids)
-            yield _progress(first.total_tokens, first.total_tokens, first.reused_tokens, time.perf_counter() - started)
+        yield (begun := self._begun(prompt_ids))
+        if begun.done_tokens < begun.total_tokens:
+            for _ in self._server.answer(self._body([*prompt_ids, *self.text.encode("\n\n?")], 1), cancel):
+                pass
+            if not (cancel and cancel.is_set()):
+                self._sent = list(prompt_ids)
+                seconds = time.perf_counter() - started
+                yield replace(begun, done_tokens=begun.total_tokens, elapsed_seconds=seconds)
 
     def generate(
         self,
@@ -185,18 +167,18 @@ class RemoteEngine:
         """
         if written:
             raise RemoteError("A server does not go on with an answer.", hint="Regenerate it with more new tokens.")
-        yield (progress := self._begin(prompt_ids))
+        yield (begun := self._begun(prompt_ids))
         sampling, most = config.sampling, min(config.max_new_tokens, self.context - len(prompt_ids))
-        body = self._body(self.text.messages(prompt_ids), most) | {"temperature": sampling.temperature}
+        body = self._body(prompt_ids, most) | {"temperature": sampling.temperature}
         body["stream_options"] = {"include_usage": True}
         if not sampling.greedy:
             body |= {"top_p": sampling.top_p, "seed": config.seed}
             body |= {"top_k": sampling.top_k} if sampling.top_k else {}
         if config.thinking:
             body["chat_template_kwargs"] = {"enable_thinking": config.thinking == "on"}
-        text, thought, reason, usage = "", "", None, dict[str, Any]()
-        started = last = time.perf_counter()
-        first, stats = 0.0, DecodeStats()
+        text, thought, reason, usage, stats = "", "", None, dict[str, Any](), DecodeStats()
+        started = time.perf_counter()
+        first = last = 0.0  # when a word came
         for piece in self._server.answer(body, cancel):
             text, thought, reason = text + piece.text, thought + piece.thought, piece.reason or reason
             usage |= piece.usage
@@ -211,53 +193,32 @@ class RemoteEngine:
                 yield RoundDone(text=piece.text, tokens=(), stats=stats, thought=piece.thought)
         if first:
             self._sent = list(prompt_ids)
-        new = _counted(usage, "completion_tokens", stats.new_tokens)
+        new = count_of(usage, "completion_tokens") or stats.new_tokens
+        read, reused = count_of(usage, "prompt_tokens"), count_of(usage.get("prompt_tokens_details"), "cached_tokens")
         cancelled = bool(cancel and cancel.is_set())
         yield Finished(
             text=text,
             token_ids=(),
             stop_reason="cancelled" if cancelled else "max_new_tokens" if reason == "length" else "end_of_text",
-            stats=DecodeStats(
-                new_tokens=new,
-                decode_seconds=stats.decode_seconds,
-                thought_tokens=min(new, stats.thought_tokens),
-            ),
-            prompt_tokens=_counted(usage, "prompt_tokens", len(prompt_ids)),
-            reused_tokens=_counted(usage.get("prompt_tokens_details"), "cached_tokens", progress.reused_tokens),
-            prefill_seconds=(first or last) - started,
+            stats=replace(stats, new_tokens=new, thought_tokens=min(new, stats.thought_tokens)),
+            prompt_tokens=len(prompt_ids) if read is None else read,
+            reused_tokens=begun.reused_tokens if reused is None else reused,
+            prefill_seconds=(first or time.perf_counter()) - started,
             method=REMOTE,
             exact=False,
             thought=thought.strip(),
             in_thought=bool(thought and not text),
         )
 
-    def _begin(self, prompt_ids: Sequence[int]) -> PrefillProgress:
+    def _begun(self, prompt_ids: Sequence[int]) -> PrefillProgress:
         needed, total = len(prompt_ids) + LONGEST_ROUND, len(prompt_ids) - 1
         if needed > self.context:
             raise ContextTooSmall(needed, self.context, possible=self.context)
-        known = min(total, self.cached_prefix(prompt_ids))
-        return _progress(known, total, known)
+        sent = min(total, self.cached_prefix(prompt_ids))
+        return PrefillProgress(
+            done_tokens=sent, total_tokens=total, reused_tokens=sent, elapsed_seconds=0.0, remaining_seconds=None
+        )
 
-    def _body(self, messages: list[dict[str, str]], most: int) -> dict[str, Any]:
+    def _body(self, prompt_ids: Sequence[int], most: int) -> dict[str, Any]:
+        messages = self.text.messages(prompt_ids)
         return {"model": self._model, "messages": messages, "max_tokens": most, "temperature": 0.0, "stream": True}
-
-
-def number_of(characters: str) -> int:
-    """A few characters as a number."""
-    return int.from_bytes(b"\x01" + characters.encode("utf-8", "surrogatepass"), "big")
-
-
-def characters_of(number: int) -> str:
-    """The text of a number that `number_of` made."""
-    return number.to_bytes((number.bit_length() + 7) // 8, "big")[1:].decode("utf-8", "surrogatepass")
-
-
-def _progress(done: int, total: int, reused: int, elapsed: float = 0.0) -> PrefillProgress:
-    return PrefillProgress(
-        done_tokens=done, total_tokens=total, reused_tokens=reused, elapsed_seconds=elapsed, remaining_seconds=None
-    )
-
-
-def _counted(usage: Any, name: str, otherwise: int) -> int:
-    count = usage.get(name) if isinstance(usage, dict) else None
-    return count if is_count(count) else otherwise

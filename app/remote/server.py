@@ -10,22 +10,21 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
 
 from core.errors import CoreError, InvalidSetting
 
+KEY_VARIABLE = "TRIFORCE_REMOTE_KEY"
 CONNECT_SECONDS, SHORT_SECONDS = 10.0, 30.0  # to connect; for the answer to a short request
 SILENT_SECONDS = 900.0  # without a word from the server, which may be reading a book
 POLL_SECONDS = 0.01  # between two looks whether something came or the answer was stopped
 MOST_REASON = 200  # characters of a server's own words
 ADDRESS_HINT = "See that it runs and that --remote has its address, usually ending in /v1."
-KEY_HINT, LATER_HINT = (
-    "Give its key with --remote-key or TRIFORCE_REMOTE_KEY.",
-    "Wait until it has less to do, then try again.",
-)
+KEY_HINT = f"Give its key with --remote-key or {KEY_VARIABLE}."
+LATER_HINT = "Wait until it has less to do, then try again."
 HINTS = {400: "Choose fewer pages, or change what the server names.", 404: ADDRESS_HINT}
 HINTS |= {401: KEY_HINT, 403: KEY_HINT, 429: LATER_HINT, 503: LATER_HINT}
 
@@ -51,11 +50,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def is_count(value: object) -> TypeGuard[int]:
-    """Whether a field of a server's JSON is a count."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
-
-
 def base_of(url: str) -> str:
     """The complete address from the value of --remote; without a scheme it is http, as such servers speak.
 
@@ -66,7 +60,7 @@ def base_of(url: str) -> str:
         parts = urlsplit(url.strip() if "//" in url else f"http://{url.strip()}")
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        parts, usable = urlsplit(""), False
+        usable = False
     if not usable or parts.query or parts.fragment or "@" in parts.netloc:
         raise InvalidSetting(
             "--remote needs the address of a server, without a password.",
@@ -75,12 +69,18 @@ def base_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
 
 
+def count_of(fields: Any, name: str) -> int | None:
+    """A count in a server's JSON; None: there is none."""
+    value = fields.get(name) if isinstance(fields, dict) else None
+    return value if type(value) is int and 0 <= value < 2**53 else None
+
+
 class Server:
     """One server. `base` ends in /v1; only this object holds the key."""
 
     def __init__(self, base: str, key: str | None = None) -> None:
         if key is not None and not (key.isascii() and key.isprintable()):
-            raise InvalidSetting("The server's key cannot be sent in a header.", hint="Check TRIFORCE_REMOTE_KEY.")
+            raise InvalidSetting("The server's key cannot be sent in a header.", hint=f"Check {KEY_VARIABLE}.")
         self.base, self.name = base, urlsplit(base).netloc
         here = is_loopback(urlsplit(base).hostname or "")
         self.is_open = base.startswith("http:") and not here  # others on the way can read along
@@ -93,18 +93,17 @@ class Server:
     def models(self) -> dict[str, int | None]:
         """Its models, and the tokens each reads; None: it does not say. Raises RemoteError."""
         with self._explained():
-            lengths = {str(row["id"]): row.get("max_model_len") for row in self._ask(f"{self.base}/models")["data"]}
-        return {name: length if is_count(length) else None for name, length in lengths.items()}
+            rows = self._ask("GET", f"{self.base}/models")["data"]
+            return {str(row["id"]): count_of(row, "max_model_len") for row in rows}
 
     def count(self, model: str, text: str) -> int | None:
         """The tokens of a text, as vLLM and SGLang tell; None: this server does not."""
         body = {"model": model, "prompt": text, "add_special_tokens": False}
         try:
             with self._explained():
-                length = self._ask(f"{self.base.removesuffix('/v1')}/tokenize", body)["count"]
+                return count_of(self._ask("POST", f"{self.base.removesuffix('/v1')}/tokenize", body), "count")
         except RemoteError:
             return None
-        return length if is_count(length) else None
 
     def answer(self, body: Mapping[str, Any], cancel: threading.Event | None = None) -> Iterator[Piece]:
         """An answer's pieces. Setting `cancel` or closing the generator closes the connection, whatever it waits for.
@@ -136,31 +135,36 @@ class Server:
         ):
             if reply.status_code != 200:
                 raise self._refused(reply.status_code, await reply.aread())
-            held, is_stream, is_whole = b"", False, False
+            rest, is_whole = b"", None  # None: nothing of a stream came
             async for part in reply.aiter_bytes():  # not aiter_lines, which also cuts at characters of the text
-                *lines, held = (held + part).split(b"\n")
+                *lines, rest = (rest + part).split(b"\n")
                 for text in (line[5:].strip() for line in lines if line.startswith(b"data:")):
                     if text == b"[DONE]":
-                        is_stream = is_whole = True
-                        continue
-                    event = json.loads(text)
-                    if event.get("error"):
+                        is_whole = True
+                    elif (event := json.loads(text)).get("error"):
                         raise self._refused(500, text)
-                    receiver(piece := _piece(event))
-                    is_stream, is_whole = True, is_whole or piece.reason is not None
+                    else:
+                        receiver(piece := _piece(event))
+                        is_whole = is_whole or piece.reason is not None
         if not is_whole:
-            raise httpx.ReadError("") if is_stream else ValueError("no events")
+            raise ValueError("no events") if is_whole is None else httpx.ReadError("")
 
-    def _ask(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
+    def _ask(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON that answers a short request."""
-        method = "GET" if body is None else "POST"
         reply = httpx.request(method, url, json=body, timeout=SHORT_SECONDS, **self._options)
         if reply.status_code != 200:
             raise self._refused(reply.status_code, reply.content)
         return reply.json()
 
     def _refused(self, status: int, body: bytes) -> RemoteError:
-        reason = _line(_reason(body)).rstrip(".")
+        """The error with a server's own words: in OpenAI's form, FastAPI's, or any other JSON with a message."""
+        try:
+            said = json.loads(body)
+        except (ValueError, RecursionError):
+            said = None
+        for key in ("error", "detail", "message"):
+            said = said[key] if isinstance(said, dict) and key in said else said
+        reason = _line(said).rstrip(".") if isinstance(said, str) else ""
         hint = HINTS.get(status, "See what its log says, then try again.")
         return RemoteError(f"The server at {self.name} refuses ({status}){reason and f': {reason}'}.", hint=hint)
 
@@ -169,6 +173,7 @@ class Server:
         """Errors of HTTP and of JSON as a RemoteError, from None: their own words may hold text or the key."""
         try:
             yield
+            return
         except CoreError:
             raise
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.InvalidURL) as error:
@@ -179,30 +184,16 @@ class Server:
             problem, hint = "ended the connection during the answer", "Ask again, or read the server's log."
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError, httpx.HTTPError):
             problem, hint = "does not answer like an OpenAI-compatible one", ADDRESS_HINT
-        else:
-            return
         raise RemoteError(f"The server at {self.name} {problem}.", hint=hint) from None
 
 
 def _piece(event: Mapping[str, Any]) -> Piece:
     choice = (event["choices"] or [{}])[0]
-    delta, usage = choice.get("delta") or {}, event.get("usage")
+    delta = choice.get("delta") or {}
     text, thought = delta.get("content") or "", delta.get("reasoning_content") or delta.get("reasoning") or ""
     if not isinstance(text, str) or not isinstance(thought, str):
         raise TypeError("content that is no text")
-    return Piece(text, thought, choice.get("finish_reason"), usage if isinstance(usage, dict) else {})
-
-
-def _reason(body: bytes) -> str:
-    """A server's own words: in OpenAI's form, FastAPI's, or any other JSON with a message."""
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return ""
-    for key in ("error", "detail", "message"):
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-    return found if isinstance(found, str) else ""
+    return Piece(text, thought, choice.get("finish_reason"), event.get("usage") or {})
 
 
 def _line(words: str) -> str:

@@ -55,7 +55,7 @@ class AnswerJob:
         thinking = recording.config.thinking
         prompt = prompt_of(conversation, recording.past, question, engine, thinking)
         if before is not None and before.finished.text:
-            prompt = engine.text.thought_over(prompt, written)
+            prompt = local(engine).text.thought_over(prompt, written)
         try:
             yield from self.saved_books.fetch(session, [*prompt, *written], engine, cancel)
             # The rest of the book is read first, exactly up to the book's end: only that state can be saved on disk.

@@ -1,9 +1,30 @@
-"""The common command-line options as the engine's settings. Imports no torch, so the page can be served first."""
+"""From the common command-line options to the engine: its settings, and its import.
+
+Nothing here imports torch before it is asked to, so the page can be served first.
+"""
 
 import argparse
+import gc
+from functools import cache
+from typing import TYPE_CHECKING
 
 from core.config import EngineConfig, RetrievalConfig, SpeculationConfig
 from core.models.hub.catalog import recommended
+
+if TYPE_CHECKING:
+    from core.engine import Engine
+
+
+@cache
+def engine_type() -> "type[Engine]":
+    """The engine, imported: seconds. Nothing of that is garbage, so none is looked for, neither meanwhile nor later."""
+    gc.disable()
+    try:
+        from core.engine import Engine
+    finally:
+        gc.enable()
+    gc.freeze()
+    return Engine
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:

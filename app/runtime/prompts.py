@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from app.conversations.exchange import Exchange
+from core.engine_api import local
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done it when this is called
     from core.engine_api import TextEngine
@@ -16,7 +17,7 @@ def with_past(conversation: "Conversation", past: Sequence[Exchange], engine: "T
         ids = answer_ids(exchange, engine)
         finished = exchange.finished
         if (finished.thought or finished.stats.thought_tokens) and ids == finished.token_ids:
-            ids = () if finished.in_thought else engine.text.without_thought(ids)
+            ids = () if finished.in_thought else local(engine).text.without_thought(ids)
         conversation = conversation.ask(exchange.question).answered(ids, engine.text.eos_ids)
     return conversation
 

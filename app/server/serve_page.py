@@ -23,7 +23,7 @@ from app.remote.server import is_loopback
 from app.runtime.data_folder import SHELF, data_dir, data_place
 from app.runtime.downloads import Downloads
 from app.runtime.model_folders import NAME, ModelFolders
-from app.runtime.options import engine_config
+from app.runtime.options import engine_config, engine_type
 from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from app.server.bodies import PageLimits
@@ -138,10 +138,10 @@ def model_source(args: argparse.Namespace) -> ModelSource:
 
 def load(config: EngineConfig) -> "tuple[TextEngine, Machine]":
     """Load the engine on the thread that will own it. Imports torch only here, because that takes seconds."""
-    from core.engine import Engine
-    from core.planning.hardware import this_machine
+    engine = engine_type()
+    from core.planning.hardware import this_machine  # already imported with the engine
 
-    return Engine.load(config), this_machine()
+    return engine.load(config), this_machine()
 
 
 def serve(

@@ -3,8 +3,18 @@
 import argparse
 from pathlib import Path
 
-from app.cli.argument_types import name_list
-from app.cli.command_options import ANSWERING, METHODS, NO_VENV, QUESTIONS, RARE, Command, OneOf, Option, flag
+from app.cli.command_options import (
+    ANSWERING,
+    METHODS,
+    NO_VENV,
+    QUESTIONS,
+    RARE,
+    Command,
+    OneOf,
+    Option,
+    flag,
+    name_list,
+)
 
 BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of `assets.tools.books`, named before it can be imported
 FEWEST_TOKENS = 60  # no book has fewer words

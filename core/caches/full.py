@@ -6,6 +6,7 @@ Each pass also writes what selection needs: landmarks of layers on the device, v
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from torch import Tensor
 from core.caches.base import CpuShare, FixedRows, KVShape, LayerStore, Moving
 from core.caches.full_parts import Gathered, Mark, Offload, Suffix
 from core.caches.layer_storage import SHORT_PASS, OffloadedLayer, ResidentLayer
-from core.caches.layerwise import LayerwisePass
 from core.caches.marks import Marks
 from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE, QueryLog
 from core.caches.running_state import RunningState
@@ -26,6 +26,9 @@ from core.ops.reach import Asked
 from core.ops.scaled_rows import widened
 from core.ops.streams import to_device
 from core.ops.transfer import HostRows
+
+if TYPE_CHECKING:
+    from core.caches.layerwise import LayerwisePass
 
 # Lengths whose newest queries are kept for a rewind to exactly there: newest prompts, and the shortest (a book's end)
 MOST_MARKS = 9
@@ -205,12 +208,14 @@ class FullCache:
         """Device memory for rows [0, num_rows) of one layer; None if every layer is resident."""
         return ResidentLayer(self.shape, num_rows, self.backend) if self.host_memory else None
 
-    def layerwise(self, num_new: int, work: ResidentLayer | None) -> LayerwisePass:
+    def layerwise(self, num_new: int, work: ResidentLayer | None) -> "LayerwisePass":
         """Begin to read the next tokens layer by layer; `work` is a `workspace` for all rows including these tokens.
 
         Raises:
             ContextTooSmall: they do not fit.
         """
+        from core.caches.layerwise import LayerwisePass
+
         queries = self.queries.saved(torch.device("cpu"))
         self.begin(self._length, num_new, whole=True)
         return LayerwisePass(self, self._layers, num_new, work, queries)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
@@ -18,7 +18,6 @@ from core.caches.streaming import HeldWindow, StreamingCache
 from core.caches.tokens import Context
 from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.adaptive import RecentAcceptance
-from core.decoding.grammar import Grammar
 from core.decoding.ngram_lookup import Lookup, TokenIndex
 from core.decoding.pace import LOOKUP_AT_MOST, MOST_LAG, Pace
 from core.decoding.registry import Method, check_method, default_method
@@ -35,6 +34,9 @@ from core.decoding.stats import LevelStats
 from core.decoding.verify import Verdict
 from core.errors import UnsupportedModel
 from core.models.cached_model import CachedModel
+
+if TYPE_CHECKING:
+    from core.decoding.grammar import Grammar
 
 PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.7, 0.9  # initial acceptance for adaptation; a few rounds override it
 LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it chunks are chosen again at once
@@ -75,7 +77,7 @@ class Decoder:
         parts: Parts,
         sampling: SamplingParams,
         speculation: SpeculationConfig,
-        grammar: Grammar | None = None,
+        grammar: "Grammar | None" = None,
     ) -> None:
         method = check_method(name)
         self.name, self.exact = name, method.exact

@@ -7,7 +7,7 @@ passes they need: `alone` computes them, `core.generation.together` those of sev
 import time
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,13 +15,15 @@ from torch import Tensor
 from core.caches.tokens import Context
 from core.config import SamplingParams
 from core.decoding.adaptive import RecentAcceptance
-from core.decoding.grammar import Grammar
 from core.decoding.ngram_lookup import Lookup
 from core.decoding.origin import Origin
 from core.decoding.sampling import Filters, TokenSampler, as_tensor, to_probs, to_probs_by_tensor
 from core.decoding.stats import LevelCounter
 from core.decoding.verify import Guess, Verdict, certain, no_guess, verify
 from core.models.cached_model import CachedModel
+
+if TYPE_CHECKING:
+    from core.decoding.grammar import Grammar
 
 RECENT = 0.2  # weight of the newest guess in seconds_per_guess
 
@@ -81,7 +83,7 @@ class Proposer(Protocol):
 class SampledModel:
     """A model under sampling options and a grammar: probabilities instead of logits."""
 
-    def __init__(self, model: CachedModel, sampling: SamplingParams, grammar: Grammar | None = None) -> None:
+    def __init__(self, model: CachedModel, sampling: SamplingParams, grammar: "Grammar | None" = None) -> None:
         self.model, self._sampling, self._grammar = model, sampling, grammar
         self.noting, self.noted = False, torch.empty(0, 0)  # logits [keep, V] of the newest pass, if noted
         self._params = as_tensor(sampling, model.device)

@@ -4,7 +4,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Generator
@@ -51,6 +51,25 @@ def loops(tokens: Sequence[int]) -> bool:
         if newest[-1] == newest[-1 - size] and newest[-again:] == newest[-again - size : -size]:
             return True
     return False
+
+
+class Question(NamedTuple):
+    """A prompt, how it is answered, and what ends its answer early."""
+
+    prompt_ids: Sequence[int]
+    config: GenerationConfig
+    cancel: threading.Event | None = None
+    boundary: int = 0  # tokens of the book, see `core.engine.Engine.read`
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the question was cancelled."""
+        return self.cancel is not None and self.cancel.is_set()
+
+    @property
+    def room(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return len(self.prompt_ids) + self.config.max_new_tokens
 
 
 class Answer:

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from core.caches.branch import BranchCache
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.oom_fallback import OomFallback, make_full_cache
@@ -32,7 +31,6 @@ from core.decoding.ngram_lookup import TokenIndex
 from core.decoding.pass_costs import costs_folder
 from core.decoding.registry import default_method
 from core.errors import NotEnoughMemory, NotPossibleHere
-from core.generation.json_grammar import grammar_of
 from core.generation.loaded import LoadedModels
 from core.generation.text import ChatText
 from core.models.cached_model import CachedModel
@@ -41,7 +39,6 @@ from core.models.loader import LoadedModel
 from core.models.rotary import KeyShift
 from core.ops.graphs import Graphs
 from core.ops.threads import THREADS_AT_START
-from core.parallel.leader_caches import LedFullCache, LedRetrievalCache
 from core.planning.hardware import cpu_name, free_memory_bytes
 from core.planning.plan import Plan
 from core.planning.sizes import CacheSizes, grown_window
@@ -78,7 +75,8 @@ class Levels:
 
     def _full_cache(self, plan: Plan, offload: Offload | None) -> FullCache:
         target, ranks, context = self._models.target, self._models.ranks, plan.capacity
-        full = make_full_cache(
+        make = partial(
+            make_full_cache,
             target.shape,
             context,
             self._config.retrieval.chunk_size,
@@ -86,11 +84,15 @@ class Levels:
             backend=self._models.backend,
             offload=offload,
             block_rows=self._block_rows(context),
-            kind=LedFullCache if ranks else FullCache,
             landmarks=needs_landmarks(self._config.retrieval),
         )
-        if ranks and isinstance(full, LedFullCache):
-            full.lead(ranks.tell)
+        if not ranks:
+            return make()
+        from core.parallel.leader_caches import LedFullCache
+
+        full = make(kind=LedFullCache)
+        assert isinstance(full, LedFullCache)
+        full.lead(ranks.tell)
         return full
 
     def _block_rows(self, context: int) -> int:
@@ -160,6 +162,8 @@ class Levels:
 
         It takes over what the full cache holds behind them; then rewind these levels to `shared`.
         """
+        from core.caches.branch import BranchCache
+
         full = BranchCache(self.full, shared, min(most, self.full.capacity - shared))
         return Levels(self._config, self._plan_now(), self._models, self._plan_now, full=full)
 
@@ -237,6 +241,8 @@ class Levels:
     ) -> Decoder:
         schema, grammar = config.json_schema, None
         if schema is not None:
+            from core.generation.json_grammar import grammar_of
+
             grammar = grammar_of(text, schema, prompt_ids, parts.vocab, written)
         planned = self._plan_now().composition
         usual = default_method(has_draft=parts.draft is not None, planned=planned.value.method if planned else "")
@@ -264,7 +270,11 @@ class Levels:
 
     def _part_of_full(self, name: str, policy: ChunkPolicy) -> RetrievalCache:
         ranks = self._models.ranks
-        return LedRetrievalCache(self.full, policy, name, ranks.tell) if ranks else RetrievalCache(self.full, policy)
+        if not ranks:
+            return RetrievalCache(self.full, policy)
+        from core.parallel.leader_caches import LedRetrievalCache
+
+        return LedRetrievalCache(self.full, policy, name, ranks.tell)
 
     def gap(self, prompt: list[int], tokens: Sequence[int]) -> float:
         """By how much the least of these tokens' logits lies below the best one's, after a prompt that was read."""

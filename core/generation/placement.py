@@ -5,16 +5,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
 from core.caches.full import FullCache
 from core.config import EngineConfig
 from core.ops.transfer import pinning
-from core.parallel.rank_pool import RankPool
 from core.planning.choices import Choice, choose_cpu_attention
 from core.planning.measured import measure_link, measure_sharing, share_of
 from core.planning.plan import Plan, block_changed, placed
+
+if TYPE_CHECKING:
+    from core.parallel.rank_pool import RankPool
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +30,7 @@ class Placement:
     """
 
     def __init__(
-        self, plan: Plan, config: EngineConfig, full: FullCache, ranks: RankPool | None, changed: Callable[[], None]
+        self, plan: Plan, config: EngineConfig, full: FullCache, ranks: "RankPool | None", changed: Callable[[], None]
     ) -> None:
         self.plan, self._config, self._full, self._ranks, self._changed = plan, config, full, ranks, changed
         self.host_memory: Choice[str] | None = None  # None: no layer is there yet

@@ -10,15 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from core.decoding.grammar import Matcher
 from core.errors import InvalidSetting
-from core.generation.json_grammar import JsonGrammars
 from core.generation.thinking import FINAL, Channels, Tags, ThoughtReader, marks_of, switches_of
+
+if TYPE_CHECKING:
+    from core.decoding.grammar import Matcher
+    from core.generation.json_grammar import JsonGrammars
 
 # Used where a tokenizer has no chat template (base models): plain question and answer, see assets/docs/limits.md.
 PLAIN_TEMPLATE = (
@@ -51,7 +53,7 @@ class Turn:
 
 
 class PromptText(Protocol):
-    """Texts to tokens and back, as needed to build prompts; see `ChatText`."""
+    """Texts to tokens and back, as needed to build prompts, wherever the model runs; see `ChatText`."""
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -70,15 +72,19 @@ class PromptText(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, without special ones."""
 
-    @property
-    def beginning(self) -> Sequence[int]:
-        """The special tokens that this tokenizer puts before a text without a chat template."""
-
     def opening(self, book_ids: Sequence[int], thinking: str | None = None) -> list[int]:
         """Everything before the first question."""
 
     def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn], thinking: str | None = None) -> list[int]:
-        """The conversation so far, up to where the model answers the last turn. `thinking`: see `pieces`."""
+        """The conversation so far, up to where the model answers the last turn. `thinking`: see `LocalText.pieces`."""
+
+
+class LocalText(PromptText, Protocol):
+    """What the tokenizer and the chat template of a model of this machine add."""
+
+    @property
+    def beginning(self) -> Sequence[int]:
+        """The special tokens that this tokenizer puts before a text without a chat template."""
 
     def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
         """Template text before, between and behind messages of these roles. Raises CoreError if there is none.
@@ -100,7 +106,7 @@ class ChatText:
     marks: Tags | Channels | None = None
     switches: Mapping[str, Mapping[str, Any]] = NOTHING  # by wish; of an instance: see `switches_of`
     thinks: str = ""  # the default wish, of `switches`; "": another, or there are none
-    _grammars: JsonGrammars | None = None  # made at the first use
+    _grammars: "JsonGrammars | None" = None  # made at the first use
     _open_ends: Sequence[Sequence[int]] = ()  # the ends of prompts that leave a thought open
 
     def __init__(
@@ -156,7 +162,7 @@ class ChatText:
 
     @property
     def beginning(self) -> Sequence[int]:
-        """See `PromptText`."""
+        """See `LocalText`."""
         alone = cast(list[int], self._tokenizer("", verbose=False)["input_ids"])
         return [token for token in alone if token not in self.eos_ids or token == self._tokenizer.bos_token_id]
 
@@ -255,14 +261,16 @@ class ChatText:
         return tuple(token for token in token_ids if reader is None or reader.push(token) == "answer")
 
     def thought_over(self, prompt_ids: list[int], written: Sequence[int]) -> list[int]:
-        """See `PromptText`."""
+        """See `LocalText`."""
         marks, reader = self.marks, self.thoughts(prompt_ids)
         if not isinstance(marks, Tags) or reader is None or not reader.thinking or marks.closing in written:
             return prompt_ids
         return [*prompt_ids, marks.closing]
 
-    def matcher(self, schema: str, vocab: int) -> Matcher:
+    def matcher(self, schema: str, vocab: int) -> "Matcher":
         """See `JsonGrammars`."""
+        from core.generation.json_grammar import JsonGrammars
+
         self._grammars = self._grammars or JsonGrammars(self._tokenizer, self.eos_ids)
         return self._grammars.matcher(schema, vocab)
 

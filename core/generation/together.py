@@ -4,20 +4,17 @@ The cheapest model's passes come first, so that one pass over the full cache ver
 answer's draws depend on the others.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from torch import Tensor
 
 from core.caches.branch import BranchCache
 from core.caches.tokens import common_prefix
-from core.config import GenerationConfig
 from core.decoding.registry import FASTEST, is_exact
 from core.decoding.speculative import Pass, Passes, SampledModel
-from core.generation.decode_loop import LONGEST_ROUND, Answer
+from core.generation.decode_loop import LONGEST_ROUND, Answer, Question
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone
 from core.generation.levels import Levels
 from core.generation.loaded import LoadedModels
@@ -27,25 +24,6 @@ from core.planning.plan import Plan
 from core.planning.sizes import RETRIEVAL, STREAMING
 
 MOST_TOGETHER = 8  # answers: each makes the others wait for its draws
-
-
-class Question(NamedTuple):
-    """A prompt, how it is answered, and what ends its answer early."""
-
-    prompt_ids: Sequence[int]
-    config: GenerationConfig
-    cancel: threading.Event | None = None
-    boundary: int = 0  # tokens of the book, see `core.engine.Engine.read`
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the question was cancelled."""
-        return self.cancel is not None and self.cancel.is_set()
-
-    @property
-    def room(self) -> int:
-        """Most tokens of prompt and answer together."""
-        return len(self.prompt_ids) + self.config.max_new_tokens
 
 
 class _Seat:

@@ -32,11 +32,9 @@ from core.models.gguf_families import (
 )
 from core.models.gguf_header import AGAIN, TableRow, read_header, readable
 from core.models.gguf_words import ends_of_text, load_words
-from core.models.hub import store
 from core.models.loading import load_meter
 from core.ops.stored_blocks import LAYOUTS, StoredBlocks, cell_bytes
 
-ENDING = store.GGUF
 EYES = "the part of a model that sees pictures (mmproj)"
 OTHERS = {"mmproj": EYES, "adapter": "an adapter, not a whole model", "imatrix": "a table for quantising"}
 OTHERS |= {"clip": EYES, "whisper": "a model that hears speech"}

@@ -5,14 +5,16 @@ one rotary embedding, norm and nothing else are split; all others are run whole.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from core.caches.layerwise import LayerwisePass
 from core.models.hf_attention import PassHandle, cache_argument
 from core.ops.threads import process_threads
+
+if TYPE_CHECKING:
+    from core.caches.layerwise import LayerwisePass
 
 PLAIN_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model_type
 
@@ -45,7 +47,7 @@ class DecoderLayers:
         return hidden
 
     @torch.inference_mode()
-    def step(self, layer: int, hidden: Tensor, positions: Tensor, cache: LayerwisePass) -> None:
+    def step(self, layer: int, hidden: Tensor, positions: Tensor, cache: "LayerwisePass") -> None:
         """Let one layer compute a chunk: hidden [1, T, hidden] at positions [T], in place."""
         if hidden.device.type == "cpu":
             process_threads().lend()

@@ -16,9 +16,8 @@ from core.caches.base import KVShape
 from core.errors import DamagedAssets, UnsupportedModel
 from core.models.experts import Experts, experts_of
 from core.models.families import DRAFTS, HYBRIDS, WITH_SINKS, refusal
-from core.models.gguf_file import ENDING, GgufFile, load_gguf_words
 from core.models.hub.catalog import restore_hint
-from core.models.hub.store import name_of, weight_files
+from core.models.hub.store import GGUF, name_of, weight_files
 from core.models.layer_reach import (
     NO_STATE,
     StateSize,
@@ -119,7 +118,9 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
         DamagedAssets: it is unreadable.
         UnsupportedModel: transformers does not know this kind of model, or only with code of the model's own.
     """
-    if folder.suffix == ENDING:
+    if folder.suffix == GGUF:
+        from core.models.gguf_file import GgufFile
+
         return GgufFile.read(folder).config()
     try:
         found = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **overrides)
@@ -163,7 +164,9 @@ def read_dims(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelDims
         DamagedAssets: config.json is unreadable.
     """
     config = read_config(folder, overrides)
-    if folder.suffix == ENDING:
+    if folder.suffix == GGUF:
+        from core.models.gguf_file import GgufFile
+
         held = GgufFile.read(folder)
         dims = dims_of(config, folder.stem, weight_bytes=held.parameters * held.dtype.itemsize)
         return replace(dims, disk_dtype=held.dtype, packed_bytes=held.packed_bytes)
@@ -257,7 +260,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         DamagedAssets: its files are missing or unreadable.
     """
     try:
-        if folder.suffix == ENDING:
+        if folder.suffix == GGUF:
+            from core.models.gguf_file import load_gguf_words
+
             return load_gguf_words(folder)
         found = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return cast(PreTrainedTokenizerBase, found)

@@ -11,10 +11,9 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
-from core.models.gguf_file import ENDING, load_gguf
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import restore_hint
-from core.models.hub.store import name_of
+from core.models.hub.store import GGUF, name_of
 from core.models.linear import (
     PackedLinear,
     RowsInBits,
@@ -85,7 +84,9 @@ def load_module(
     set_verbosity_error()  # type: ignore[no-untyped-call]  # errors in weights are reported below
     config = read_config(folder, overrides)
     try:
-        if folder.suffix == ENDING:
+        if folder.suffix == GGUF:
+            from core.models.gguf_file import load_gguf
+
             kept = None if in_bits else dtype
             return load_gguf(folder, config, kept, ATTENTION_NAME, as_stored=as_stored, told_bytes=told_bytes)
         family, narrow = _family(config), stored_as(folder, config).narrow if in_bits else None

@@ -11,7 +11,6 @@ from torch import Tensor
 from core.config import ATTENTIONS, AttentionWish
 from core.errors import NotPossibleHere
 from core.ops.attention import Partial, attend, partial
-from core.ops.flash import flash_attention
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.native import SmallRows
@@ -75,6 +74,8 @@ def choose_flash(device: torch.device, dtype: torch.dtype) -> Backend:
     """The faster of stock operations and flash-attn."""
     if dtype not in (torch.float16, torch.bfloat16):
         return STOCK._replace(because="flash-attn computes in 16 bit only")
+    from core.ops.flash import flash_attention
+
     try:
         kernel = flash_attention(device, dtype)
     except NoKernel as reason:
@@ -121,6 +122,8 @@ def backend_named(name: str, device: torch.device, dtype: torch.dtype) -> Backen
     if name == FLASH and dtype not in (torch.float16, torch.bfloat16):
         raise NoKernel("flash-attn computes in 16 bit only")
     if name == FLASH:
+        from core.ops.flash import flash_attention
+
         parts = flash_attention(device, dtype)
         return Backend(name, parts, because, partial=parts.partial)
     if device.type != "cpu" or dtype != torch.float32:

@@ -15,7 +15,7 @@ from core.errors import InvalidSetting
 from core.generation.events import Finished
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done it when they are used
-    from core.generation.text import PromptText
+    from core.generation.text import LocalText
 
 V = TypeVar("V")
 EMPTY_LINE = "\n\n"
@@ -41,8 +41,8 @@ class Prompts:
         self._texts: OrderedDict[str, list[int]] = OrderedDict()
         self._knows_system: bool | None = None
 
-    def of(self, request: Body, text: "PromptText", thinking: str | None = None) -> Prompt:
-        """The tokens of a request's messages. `thinking`: see `PromptText.pieces`.
+    def of(self, request: Body, text: "LocalText", thinking: str | None = None) -> Prompt:
+        """The tokens of a request's messages. `thinking`: see `LocalText.pieces`.
 
         Raises:
             InvalidSetting: the model's chat format does not allow these messages.
@@ -65,7 +65,7 @@ class Prompts:
         written = [one for part in self._parts(messages[-1], text) for one in part] if continues else []
         return Prompt(text.thought_over(ids, written) if written else ids, tuple(written), boundary)
 
-    def _plain(self, prompt: str | tuple[int, ...], text: "PromptText") -> Prompt:
+    def _plain(self, prompt: str | tuple[int, ...], text: "LocalText") -> Prompt:
         if isinstance(prompt, tuple):
             return Prompt(list(prompt))
         at = prompt.rfind(EMPTY_LINE)
@@ -73,7 +73,7 @@ class Prompts:
         ids = [*text.beginning, *self._encoded(first, text)]
         return Prompt(ids + text.encode(rest), boundary=len(ids) if len(ids) >= LEAST_BOOK and rest else 0)
 
-    def wrote(self, finished: Finished, text: "PromptText") -> None:
+    def wrote(self, finished: Finished, text: "LocalText") -> None:
         """Remember the tokens of an answer without its thought, if they decode to exactly its text."""
         answer, token_ids = finished.text, finished.token_ids
         if finished.stats.thought_tokens:
@@ -82,7 +82,7 @@ class Prompts:
         if answer and text.decode(ids) == answer:  # false where a stop string was cut off
             keep(self._answers, answer, ids, MOST_ANSWERS)
 
-    def _placed(self, messages: Sequence[Message], text: "PromptText") -> list[Message]:
+    def _placed(self, messages: Sequence[Message], text: "LocalText") -> list[Message]:
         """Messages as the chat format takes them: without a system role, instructions begin the first question."""
         if all(message.role != "system" for message in messages):
             return list(messages)
@@ -99,7 +99,7 @@ class Prompts:
         others[first] = Message.model_validate({"role": "user", "content": whole})
         return others
 
-    def _parts(self, message: Message, text: "PromptText") -> list[Sequence[int]]:
+    def _parts(self, message: Message, text: "LocalText") -> list[Sequence[int]]:
         if message.role == "assistant":
             return [self._answers.get(message.text) or text.encode(message.text)]
         at = message.text.rfind(EMPTY_LINE) if message.role == "user" else -1
@@ -107,7 +107,7 @@ class Prompts:
             return [self._encoded(message.text, text)]
         return [self._encoded(message.text[:at], text), text.encode(message.text[at:])]
 
-    def _encoded(self, words: str, text: "PromptText") -> list[int]:
+    def _encoded(self, words: str, text: "LocalText") -> list[int]:
         if len(words) < LONG_TEXT:
             return text.encode(words)
         ids = self._texts.get(words)
@@ -116,7 +116,7 @@ class Prompts:
         return ids
 
 
-def knows_system(text: "PromptText") -> bool:
+def knows_system(text: "LocalText") -> bool:
     """Whether a chat format has a system role. Some formats treat every role but one as the assistant."""
     try:
         system = text.pieces(["system", "user"])

@@ -99,7 +99,7 @@ class Turns:
         from core.generation.text import StopWatcher  # already imported with the engine
 
         timing.begun = time.perf_counter()
-        text, books, prompts = engine.text, self._worker.saved_books, self._prompts
+        text, books, prompts = local(engine).text, self._worker.saved_books, self._prompts
         prompt = prompts.of(request, text, wish_of(request, engine.info.thinking, self._thinking))
         if isinstance(request, TextBody) and not engine.knows(prompt.ids):
             raise InvalidSetting("prompt holds a token that the model does not have.", hint="Send the text instead.")
@@ -171,7 +171,8 @@ def answers(engine: "TextEngine", prompt: Prompt, request: Body, cancel: threadi
 
     Several are written together where the engine can; those behind the first are held back until their turn.
     """
-    from core.generation.together import Question, in_order  # already imported with the engine
+    from core.generation.decode_loop import Question  # already imported with the engine
+    from core.generation.together import in_order
 
     configs = [replace(request.config, seed=request.config.seed + number) for number in range(request.n)]
     if len(configs) > 1 and not prompt.written:

@@ -17,11 +17,11 @@ from core.config import GenerationConfig
 from core.decoding.registry import PLAIN
 from core.engine import Engine
 from core.errors import ContextTooSmall
-from core.generation.decode_loop import LONGEST_ROUND, Answer
+from core.generation.decode_loop import LONGEST_ROUND, Answer, Question
 from core.generation.events import Event, Finished
 from core.generation.session import Conversation
 from core.generation.text import ChatText
-from core.generation.together import Question, Together
+from core.generation.together import Together
 from core.planning.choices import Choice
 from core.planning.plan import Plan
 from core.planning.sizes import RETRIEVAL, STREAMING

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 import launch as launcher
-from app.cli import piped, reading, saved_books
-from app.cli.argument_types import question
+from app.cli import piped, reading
 from app.cli.arguments import parse_arguments
+from app.cli.command_options import question
 from app.cli.piped import readable
 from app.documents.errors import DocumentTooLarge
 from tests.app.fakes import write_book
@@ -72,7 +72,7 @@ def test_a_question_may_come_from_a_file_or_a_pipe(
         error = json.loads(captured.out)["error"]
         assert caught.value.code == error["exit_code"] == 2 and told in error["problem"] and told in captured.err
     with pytest.raises(SystemExit), monkeypatch.context() as patched:
-        patched.setattr("app.cli.argument_types.MOST_QUESTION_BYTES", 3)
+        patched.setattr("app.cli.command_options.MOST_QUESTION_BYTES", 3)
         parse_arguments(["race", "a.pdf", "-q", f"@{file}"])
     assert "longer than a question may be" in capsys.readouterr().err
 
@@ -110,7 +110,7 @@ def test_ask_without_a_usable_home_answers_and_says_that_nothing_is_kept(
         return tmp_path / home
 
     monkeypatch.setattr(Path, "home", nowhere)
-    monkeypatch.setattr(saved_books, "WORTH_SECONDS", 0.0)
+    monkeypatch.setattr("core.kv_store.engine_store.WORTH_SECONDS", 0.0)
     command = ["ask", str(book), "-q", "Who?", "--max-new-tokens", "4", "--context", "1024", "--no-venv"]
     assert launcher.main(command) == 0
     captured = capsys.readouterr()

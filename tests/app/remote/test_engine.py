@@ -153,7 +153,6 @@ def test_what_only_a_model_here_has_is_refused(server: FakeServer) -> None:
     engine = connect(server)
     refused: list[tuple[Callable[[], Any], type[CoreError], str]] = [
         (lambda: local(engine), NotPossibleHere, "without --remote"),
-        (lambda: engine.text.pieces([]), RemoteError, "without --remote"),
         (lambda: ask(engine, written=engine.text.encode("The light ")), RemoteError, "Regenerate"),
         (lambda: [*engine.read(engine.text.opening(engine.text.encode("word " * 5000)))], ContextTooSmall, "context"),
     ]
