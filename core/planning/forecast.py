@@ -20,7 +20,7 @@ from core.planning.devices import Bandwidths, Rig
 from core.planning.hardware import resolve_device
 from core.planning.measured import PROCESSOR, measure_bandwidth, measure_link
 from core.planning.plan import Plan
-from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, WIDENED, streaming_bytes
+from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, STREAMING, TARGET_WEIGHTS, WIDENED
 
 META = torch.device("meta")
 # Fixed cost of a layer in a pass, in seconds: norms, rotations, small products, calls. CPU: what SmolLM2 and
@@ -180,7 +180,7 @@ def planned_reads(plan: Plan, target: ModelSize, draft: ModelSize | None, config
     reads = Reads(full=full, retrieval=of(guessing, kv * min(context, config.retrieval.budget)))
     if draft is None:
         return reads
-    small, window = int(plan.bytes_of(DRAFT_WEIGHTS) * draft.pass_share), streaming_bytes(draft.dims, config, dtype)
+    small, window = int(plan.bytes_of(DRAFT_WEIGHTS) * draft.pass_share), plan.bytes_of(STREAMING)
     drafting = PassReads.of(draft.dims.num_layers, small, window, heads=heads_of(draft.dims.shape(dtype, META)))
     return replace(reads, draft=drafting)
 
