@@ -79,6 +79,11 @@ class Rig:
     assumed: tuple[str, ...] = ()  # parts that were described, not found; empty: all of it is this machine
     kind: GpuKind | None = None  # of described GPUs
 
+    @classmethod
+    def of(cls, machine: Machine, num_gpus: int = 1) -> "Rig":
+        """A machine as it was found, with its first GPUs."""
+        return cls(machine=replace(machine, gpus=machine.gpus[:num_gpus]))
+
     @property
     def gpus_are_here(self) -> bool:
         """Whether the bandwidths of its GPUs can be measured."""
