@@ -215,7 +215,7 @@ def tiers_of(plan: Plan) -> tuple[Tier, ...]:
 def runs_here(plan: Plan) -> Choice[bool]:
     """Whether this version runs a plan, which may be for another machine."""
     bits, width, shared = plan.bits.value, 8 * plan.dtype.value.itemsize, plan.ranks > 1
-    if shared and ON_WINDOWS and plan.rig.gpus_are_here:
+    if shared and ON_WINDOWS and plan.rig.kind is None:
         return Choice(False, "GPUs cannot share a model under Windows, where torch comes without NCCL: use WSL2")
     if shared and plan.size is not None and not plan.size.divisible:
         return Choice(False, "this version cannot share the layers of this family between GPUs by heads")

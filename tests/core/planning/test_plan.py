@@ -375,12 +375,12 @@ def test_descriptions_replace_the_parts_of_this_machine() -> None:
     assert make_rig(here) == Rig(machine=Machine("cpu", 2, 16 * GIB, 9 * GIB, here.gpus[:1]))
     assert len(make_rig(here, num_gpus=2).machine.gpus) == 2 and make_rig(here, num_gpus=2).assumed == ()
     rig = make_rig(here, assume="2x4090")
-    assert [gpu.total_bytes for gpu in rig.machine.gpus] == [24 * GIB] * 2 and not rig.gpus_are_here
+    assert [gpu.total_bytes for gpu in rig.machine.gpus] == [24 * GIB] * 2 and rig.kind is not None
     assert rig.machine.free_ram_bytes == 16 * GIB, "what other programs hold here says nothing about that machine"
     assert "2 x RTX 4090" in rig.assumed[0] and "16.0 GiB" in rig.assumed[1]
     assert make_rig(here, assume="cpu").machine.gpus == ()
     own = make_rig(here, host_gib=64)
-    assert own.machine.ram_bytes == 64 * GIB and own.gpus_are_here and own.assumed == ("64 GiB of host memory",)
+    assert own.machine.ram_bytes == 64 * GIB and own.kind is None and own.assumed == ("64 GiB of host memory",)
 
 
 @pytest.mark.parametrize(
