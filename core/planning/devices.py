@@ -112,9 +112,12 @@ def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
     rates = (known or KINDS[LIKE]).bandwidths
     if known or not gpu:
         return rates
-    named = {name: getattr(rates, name) for name in ("memory", "link", "products")}
-    because = f", as {gpu} is not known"
-    return replace(rates, **{name: Choice(rate.value, rate.because + because) for name, rate in named.items()})
+    memory, link, products = (
+        Choice(rate.value, f"{rate.because}, as {gpu} is not known")
+        for rate in (rates.memory, rates.link, rates.products)
+        if rate
+    )
+    return replace(rates, memory=memory, link=link, products=products)
 
 
 def make_rig(
