@@ -20,16 +20,17 @@ from core.models.linear import read_in_brain
 from core.models.loader import LoadedModel, ModelDims, dims_of, load_tokenizer, read_dims
 from core.models.loading import load_meter
 from core.models.param_count import ModelSize, size_in
-from core.models.quantised import FORMATS
 from core.models.self_draft import BITS, self_draft_of
 from core.models.trial import kv_type, try_out
 from core.models.weights import load_model, prepared
 from core.ops.backend import Backend, choose_backend
 from core.ops.graphs import Graphs
 from core.planning.choices import KV_AS_COMPUTED, Choice
-from core.planning.composition import compose_here, one_share
+from core.planning.composition import check_ranks, compose
+from core.planning.devices import Rig
+from core.planning.fit import Basis
 from core.planning.hardware import Machine, cap_memory, resolve_device, this_machine
-from core.planning.plan import Plan, make_plan
+from core.planning.plan import Plan, plan_from
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +87,6 @@ class PairFiles:
         """Of both on disk."""
         return self.target.weight_bytes + (self.draft.weight_bytes if self.draft else 0)
 
-    def counted(self, config: EngineConfig) -> ModelSize | None:
-        """The target's parameter counts where a plan needs them: if any of its weights are to be quantised."""
-        return self.size() if config.bits in FORMATS or config.self_draft_bits == BITS else None
-
     def size(self) -> ModelSize:
         """The target's parameters by kind; nothing is loaded."""
         return size_in(self.entry.target, self.entry.overrides)
@@ -125,24 +122,23 @@ class LoadedPair(LoadedModels):
         With several GPUs a share of the target is loaded in this and in each other process, which this starts.
 
         Args:
-            files: with the share of the target that each rank holds.
+            plan: of one rank, if several share the target.
             device: the plan's, see `core.planning.hardware.resolve_device`; of rank 0.
         Raises:
             InvalidSetting, UnsupportedModel, DamagedAssets, NotEnoughMemory, LoadingStopped, WorkerLost.
         """
         flush_denormals()
-        dtype = plan.dtype.value
+        files, dtype = replace(files, target=plan.target), plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
         load_meter().expect(files.weight_bytes)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         if config.num_gpus > 1:
             from core.parallel.rank_pool import load_shared
 
-            share, overrides = files.target, files.entry.overrides
-            ranks, target = load_shared(files.entry.target, share, config, plan, backend, plan.offload, overrides)
+            folder, overrides = files.entry.target, files.entry.overrides
+            ranks, target = load_shared(folder, config, plan, backend, plan.offload, overrides)
             return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, ranks=ranks)
-        kept = replace(files.target, kv_dtype=plan.kv.value)
-        target = files.load_target(kept, dtype, device, backend, config.bits)
+        target = files.load_target(files.target, dtype, device, backend, config.bits)
         target, kv = _tried(target, files.entry.name, config, plan, backend)
         self_draft = self_draft_of(target.module, device) if config.self_draft_bits == BITS else None
         return cls(
@@ -187,19 +183,15 @@ class LoadedPair(LoadedModels):
         small = loaded[0] if draft is not None else None
         return cls(files=files, tokenizer=tokenizer, target=model_here, draft=small, backend=backend, kv=kv)
 
-    def fitted(self, config: EngineConfig, plan: Plan, machine: Machine) -> Plan:
+    def fitted(self, config: EngineConfig, plan: Plan) -> Plan:
         """The plan with keys and values in the type that the weights have shown; with 32 bits a context may be shorter.
 
-        Args:
-            machine: as it was before the weights were loaded.
         Raises:
             NotEnoughMemory, ContextTooSmall: the wanted context fits with 16 bits only.
         """
         if self.kv.value is None and plan.kv.value is not None:
-            wide, size = replace(config, kv_bits=32), self.files.counted(config)
-            composition = plan.composition
-            plan = make_plan(self.files.target, self.files.draft, wide, machine, size)
-            plan = replace(plan, composition=composition)
+            wide = Basis.of(plan.model, plan.draft, replace(config, kv_bits=32), plan.rig, plan.size)
+            plan = replace(plan_from(wide), composition=plan.composition, budget=plan.budget)
         return replace(plan, kv=self.kv)
 
 
@@ -213,12 +205,9 @@ def planned_pair(config: EngineConfig, files: PairFiles | None = None) -> tuple[
     """
     check_policy(config.retrieval.policy, shared=config.num_gpus > 1)
     files, machine = files or PairFiles.find(config.model, config.draft_model), this_machine()
-    dims = files.target
     if config.num_gpus > 1:
-        if config.bits in FORMATS:
-            raise InvalidSetting("Quantised weights are not shared between GPUs.", hint="Leave out --bits or --gpus.")
-        dims, machine = one_share(files.entry.target, dims, config, machine)
-    plan = composed_plan(replace(files, target=dims), config, machine)
+        check_ranks(files.entry.target, config, machine)
+    plan = composed_plan(files, config, machine)
     config = plan.settled(config)
     if files.draft and plan.composition is not None and not plan.composition.value.has_draft:
         files = files.without_draft(f"left out: {plan.composition.because}")
@@ -227,18 +216,13 @@ def planned_pair(config: EngineConfig, files: PairFiles | None = None) -> tuple[
         log.warning("%s %s", unused.because, unused.hint)
     device = resolve_device(plan.device.value)
     cap_memory(device, config.gpu_memory_gib)
-    loaded = LoadedPair.load(replace(files, target=dims), config, plan, device)
-    return loaded, plan if loaded.ranks is not None else loaded.fitted(config, plan, machine)
+    loaded = LoadedPair.load(files, config, plan, device)
+    return loaded, plan if loaded.ranks is not None else loaded.fitted(config, plan)
 
 
 def composed_plan(files: PairFiles, config: EngineConfig, machine: Machine) -> Plan:
-    """The plan with the draft where that is sure to cost nothing else, within the settings.
-
-    Raises:
-        InvalidSetting, NotEnoughMemory, ContextTooSmall: as `make_plan`.
-    """
-    size = files.size() if config.num_gpus == 1 else None
-    return compose_here(files.target, files.draft, config, machine, size)
+    """The plan with which loading begins on a machine. Raises what `core.planning.composition.compose` raises."""
+    return compose(files.target, files.draft, config, Rig.of(machine, config.num_gpus), files.size())
 
 
 def _tried(

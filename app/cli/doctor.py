@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.cli.further import further, further_lines
 from app.cli.reading import print_json
 from app.documents.sandbox import left_open
+from app.formats import duration
 from app.runtime.options import engine_config
 from app.runtime.versions import versions
 from core.config import EngineConfig
 from core.decoding.registry import METHODS
-from core.errors import InvalidSetting, NotEnoughMemory
+from core.errors import CoreError, InvalidSetting, NotEnoughMemory
 from core.models.hub.catalog import find, is_here
 from core.models.hub.draft_selection import AUTO, NONE, pair
 from core.models.hub.shapes import find_shape
@@ -26,8 +26,10 @@ from core.models.hub.store import weight_files
 from core.models.loader import read_config
 from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
 from core.ops.compilers import INSTALL
-from core.planning.composition import RigPlan, compose_rig
+from core.planning.choices import Choice
+from core.planning.composition import Tier, compose, runs_here, tiers_of
 from core.planning.devices import Rig, described_gpu, make_rig
+from core.planning.fit import MOST_CONTEXT
 from core.planning.forecast import (
     PUBLISHED,
     PUBLISHED_BUDGET,
@@ -37,7 +39,9 @@ from core.planning.forecast import (
     lengths_below,
     of_another,
     predict,
+    products,
     published_at,
+    reading_seconds,
     usual_acceptance,
 )
 from core.planning.hardware import this_machine
@@ -62,6 +66,31 @@ class Subject:
     acceptance: Acceptance
     has_files: bool  # False: only sizes are known
 
+    def planned(self, config: EngineConfig, rig: Rig, bits: int | None) -> Plan:
+        """Its plan on a machine, with weights of so many bits; None: as usual. Raises what `compose` raises."""
+        draft = self.draft.dims if self.draft else None
+        return compose(self.target.dims, draft, config, rig, self.target, Choice(bits, "asked for") if bits else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What doctor tells of a model on a machine."""
+
+    subject: Subject
+    plan: Plan
+    expected: Sequence[Prediction]  # by length of text, that at the planned context last
+    reading_tokens: int  # of a text as long as the model reads, up to 128K
+    reading_seconds: float | None  # None: the computing rate is not known
+    reading_because: str
+    proposal: str  # of a width of weights that would hold more; "": none
+
+    @property
+    def kv_bytes(self) -> tuple[int, int]:
+        """Keys and values of a token in the type of the weights, and as they are kept here."""
+        dims, plan = self.subject.target.dims, self.plan
+        here = kv_bytes_per_token(replace(dims, kv_dtype=plan.kv.value), plan.dtype.value)
+        return kv_bytes_per_token(dims, dims.disk_dtype), here
+
 
 def run(args: argparse.Namespace) -> int:
     """Inspect, plan and report. Returns 0.
@@ -69,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: the model or the machine is unknown, or it does not fit (with alternatives).
     """
-    config = engine_config(args)
+    config = replace(engine_config(args), num_gpus=1, gpu_memory_gib=None)  # the machine has its GPUs and their memory
     subject = find_subject(config.model, args.acceptance, config.draft_model)
     rig = make_rig(
         this_machine(),
@@ -79,32 +108,62 @@ def run(args: argparse.Namespace) -> int:
         host_gib=args.host_memory,
         gpu=described_gpu(args.gpu) if args.gpu is not None else None,
     )
-    config, target = with_budget(config, args.budget, subject, rig), subject.target
+    config = with_budget(config, args.budget, subject, rig)
     try:
-        told = compose_rig(target, subject.draft, config, rig, args.bits)
+        plan = subject.planned(config, rig, args.bits)
     except NotEnoughMemory as error:
         known = not rig.assumed or args.host_memory is not None
         if error.largest_context is None or not rig.machine.gpus or known:
             raise
         here = f"{error.hint.removesuffix('.')}, or tell that machine's --host-memory: it was taken to be as here."
         raise NotEnoughMemory(error.problem, hint=here, largest_context=error.largest_context) from None
-    chosen = told.plan.composition
-    acceptance, draft = subject.acceptance, subject.draft if chosen and chosen.value.has_draft else None
-    settled = told.plan.settled(config)
-    if PUBLISHED.because in acceptance.because:
-        acceptance = published_at(settled.retrieval.budget)
-    acceptance = of_another(acceptance, subject.name)
-    rates, planned = bandwidths(told.plan, rig), told.plan.context.value
-    expected = [
-        predict(target, draft, settled, told.plan, rates, acceptance, length)
-        for length in (*lengths_below(planned), planned)
-    ]
-    more = further(subject, rig, told, config, args.bits)
+    findings = look_at(subject, plan, narrower(subject, plan, config) if args.bits is None else "")
     if args.json:
-        print_json({**report(subject, rig, told, expected), **asdict(more)})
+        print_json(report(findings))
     else:
-        print("\n".join([*lines(subject, rig, told, expected), *further_lines(more)]))
+        print("\n".join(lines(findings)))
     return 0
+
+
+def look_at(subject: Subject, plan: Plan, proposal: str) -> Findings:
+    """Forecast how fast a plan reads and answers."""
+    acceptance = subject.acceptance
+    if PUBLISHED.because in acceptance.because:
+        acceptance = published_at(plan.config.retrieval.budget)
+    acceptance, rates, planned = of_another(acceptance, subject.name), bandwidths(plan), plan.context.value
+    lengths, tokens = (*lengths_below(planned), planned), min(plan.model.max_context, MOST_CONTEXT)
+    flops, active = products(plan), subject.target.active_parameters
+    return Findings(
+        subject=subject,
+        plan=plan,
+        expected=[predict(plan, subject.draft, rates, acceptance, length) for length in lengths],
+        reading_tokens=tokens,
+        reading_seconds=reading_seconds(tokens, plan.model, active, flops.value) if flops.value else None,
+        reading_because=flops.because,
+        proposal=proposal,
+    )
+
+
+def narrower(subject: Subject, plan: Plan, config: EngineConfig) -> str:
+    """A proposal of 8-bit or 4-bit weights where more of the context would then lie beside them."""
+    resident, most = plan.placement.value == "resident", min(plan.model.max_context, MOST_CONTEXT)
+    if plan.ranks > 1 or (resident and (config.context is not None or plan.context.value >= most)):
+        return ""  # ranks share no quantised weights
+    for bits in (8, 4):
+        if bits >= plan.bits.value:
+            return ""
+        try:
+            other = subject.planned(replace(config, context=plan.context.value), plan.rig, bits)
+        except CoreError:
+            continue
+        if other.placement.value == "resident" and not resident:
+            return f"With --bits {bits} all {plan.context.value:,} tokens would lie beside the weights"
+        if other.most_context > plan.most_context:
+            return f"With --bits {bits} a context of {other.most_context:,} tokens would fit"
+    return ""
+
+
+# -------------------- the model
 
 
 def find_subject(name: str, acceptance: Sequence[float] | None = None, draft: str = "auto") -> Subject:
@@ -113,7 +172,7 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None, draft: st
     Raises:
         UnknownModel, DamagedAssets, UnsupportedModel; InvalidSetting: an invalid acceptance.
     """
-    given = None
+    given, has_files, usual = None, False, PUBLISHED
     if acceptance is not None:
         if len(acceptance) != 2 or not all(0 <= value < 1 for value in acceptance):
             raise InvalidSetting(
@@ -121,36 +180,26 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None, draft: st
             )
         given = Acceptance(acceptance[0], acceptance[1], "as given")
     file, shape = Path(name).expanduser(), find_shape(name)
+    small: ModelSize | None = None
     if file.is_file() and file.suffix == ".json":
-        size = size_of(read_config(file), file.name)
-        return Subject(
-            name=file.name,
-            description="a configuration, without weights",
-            target=size,
-            draft=None,
-            acceptance=given or PUBLISHED,
-            has_files=False,
-        )
-    if shape is not None and not (file / "config.json").is_file() and not is_here(name):
-        small = find_shape(draft) if draft not in (AUTO, NONE) else shape.draft if draft == AUTO else None
-        drafting = small.size() if small else None
-        return Subject(
-            name=shape.name,
-            description=shape.description,
-            target=shape.size(),
-            draft=drafting,
-            acceptance=given or PUBLISHED,
-            has_files=False,
-        )
-    entry = find(name)
-    has_files = bool(weight_files(entry.target))
-    entry = pair(name, draft) if has_files else entry
+        name, description = file.name, "a configuration, without weights"
+        target = size_of(read_config(file), name)
+    elif shape is not None and not (file / "config.json").is_file() and not is_here(name):
+        name, description, target = shape.name, shape.description, shape.size()
+        drafting = find_shape(draft) if draft not in (AUTO, NONE) else shape.draft if draft == AUTO else None
+        small = drafting.size() if drafting else None
+    else:
+        entry = find(name)
+        has_files = bool(weight_files(entry.target))
+        entry = pair(name, draft) if has_files else entry
+        name, description, target = entry.name, entry.description, size_in(entry.target, entry.overrides)
+        small, usual = size_in(entry.draft) if entry.draft else None, usual_acceptance(entry.acceptance)
     return Subject(
-        name=entry.name,
-        description=entry.description,
-        target=size_in(entry.target, entry.overrides),
-        draft=size_in(entry.draft) if entry.draft else None,
-        acceptance=given or usual_acceptance(entry.acceptance),
+        name=name,
+        description=description,
+        target=target,
+        draft=small,
+        acceptance=given or usual,
         has_files=has_files,
     )
 
@@ -169,37 +218,37 @@ def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig:
     return config
 
 
-def report(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Prediction]) -> dict[str, Any]:
-    """The JSON of doctor.
+# -------------------- for programs
 
-    Args:
-        expected: by length of text, that at the planned context last.
-    """
-    plan = told.plan
+
+def report(findings: Findings) -> dict[str, Any]:
+    """The JSON of doctor."""
+    subject, plan, target, tiers = findings.subject, findings.plan, findings.subject.target, tiers_of(findings.plan)
+    kv, kv_here = findings.kv_bytes
     memory: dict[str, int] = {}
-    for tier in told.tiers:
-        for row in tier.rows:
-            memory[row.name] = memory.get(row.name, 0) + row.size_bytes
-    dims = subject.target.dims
+    for row in (row for tier in tiers for row in tier.rows):
+        memory[row.name] = memory.get(row.name, 0) + row.size_bytes
+    by_length = ("plain_ms_per_token", "triforce_ms_per_token")
+    further = ("reading_tokens", "reading_seconds", "reading_because", "proposal")
     return {
         "model": subject.name,
-        "machine": {**asdict(rig.machine), "assumed": list(rig.assumed)},
+        "machine": {**asdict(plan.rig.machine), "assumed": list(plan.rig.assumed)},
         "versions": versions(),
         "sizes": {
-            "parameters": subject.target.num_parameters,
-            "weight_bytes": {str(bits): subject.target.weight_bytes(bits) for bits in STORED_BITS},
-            "kv_bytes_per_token": kv_bytes_per_token(dims, dims.disk_dtype),
-            "kv_bytes_per_token_here": kv_bytes_per_token(replace(dims, kv_dtype=plan.kv.value), plan.dtype.value),
-            "layers": dims.num_layers,
-            "kv_heads": dims.num_kv_heads,
-            "most_context": dims.max_context,
+            "parameters": target.num_parameters,
+            "weight_bytes": {str(bits): target.weight_bytes(bits) for bits in STORED_BITS},
+            "kv_bytes_per_token": kv,
+            "kv_bytes_per_token_here": kv_here,
+            "layers": target.dims.num_layers,
+            "kv_heads": target.dims.num_kv_heads,
+            "most_context": target.dims.max_context,
             "files_here": subject.has_files,
         },
         "plan": {
             "device": asdict(plan.device),
-            "dtype": {"value": dtype_name(plan), "because": plan.dtype.because},
+            "dtype": {"value": plan.precision, "because": plan.dtype.because},
             "bits": asdict(plan.bits),
-            "self_draft_bits": asdict(told.self_draft_bits),
+            "self_draft_bits": asdict(plan.self_draft_bits),
             "placement": asdict(plan.placement),
             "resident_layers": plan.resident_layers,
             "cpu_attention": asdict(plan.cpu_attention),
@@ -209,7 +258,7 @@ def report(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predict
             "most_context_resident": plan.most_on_device,
             "memory": memory,
             "total_bytes": sum(memory.values()),
-            "available_bytes": sum(tier.free_bytes for tier in told.tiers),
+            "available_bytes": sum(tier.free_bytes for tier in tiers),
             "tiers": [
                 {
                     "name": tier.name,
@@ -218,33 +267,44 @@ def report(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predict
                     "used_bytes": tier.used_bytes,
                     "memory": {row.name: row.size_bytes for row in tier.rows},
                 }
-                for tier in told.tiers
+                for tier in tiers
             ],
-            "runs_in_this_version": asdict(told.runs),
+            "runs_in_this_version": asdict(runs_here(plan)),
         },
         "composition": asdict(plan.composition) if plan.composition else None,
-        "prediction": asdict(expected[-1])
-        | {
+        "prediction": {
+            **asdict(findings.expected[-1]),
             "by_length": [
-                {
-                    "tokens": one.context,
-                    "plain_ms_per_token": one.plain_ms_per_token,
-                    "triforce_ms_per_token": one.triforce_ms_per_token,
-                }
-                for one in expected
-            ]
+                {"tokens": expected.context, **{name: getattr(expected, name) for name in by_length}}
+                for expected in findings.expected
+            ],
         },
+        **{name: getattr(findings, name) for name in further},
     }
 
 
-def dtype_name(plan: Plan) -> str:
-    """float16, for example."""
-    return plan.precision
+# -------------------- for people
 
 
-def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Prediction]) -> list[str]:
-    """The lines of doctor for people."""
-    machine, target, plan, chosen = rig.machine, subject.target, told.plan, told.plan.composition
+def lines(findings: Findings) -> list[str]:
+    """The lines of doctor."""
+    runs, read = runs_here(findings.plan), findings.reading_seconds
+    shown = [*machine_lines(findings.plan.rig), "", *plan_lines(findings)]
+    for tier in tiers_of(findings.plan):
+        shown += ["", *tier_lines(tier)]
+    shown += ["", *speed_lines(findings.expected)]
+    if not runs.value:
+        shown += ["", f"Note: {runs.because}."]
+    took = "-" if read is None else f"about {duration(read)}"
+    shown.append(f"  reading {findings.reading_tokens:,} tokens: {took}, {findings.reading_because}")
+    if findings.proposal:
+        shown += ["", f"Note: {findings.proposal}; answers are then exact for the quantised model."]
+    return shown
+
+
+def machine_lines(rig: Rig) -> list[str]:
+    """The machine, and of this one what it lacks."""
+    machine = rig.machine
     gpus = [
         f"GPU        {gpu.name}, {gpu.free_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB free"
         for gpu in machine.gpus
@@ -252,49 +312,14 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, expected: Sequence[Predicti
     missing = APPLE_GPU if sys.platform == "darwin" and not rig.assumed else "none"
     if machine.unused_gpu is not None:
         missing = f"{machine.unused_gpu.because} {machine.unused_gpu.hint}"
-    described = [f"Assumed    {', '.join(rig.assumed)}: this plan is not for this machine"]
-    weights = " / ".join(f"{target.weight_bytes(bits) / GIB:.1f}" for bits in (16, 8, 4))
-    kv = kv_bytes_per_token(target.dims, target.dims.disk_dtype)
-    here = kv_bytes_per_token(replace(target.dims, kv_dtype=plan.kv.value), plan.dtype.value)
-    width = "" if here == kv else f", {here / 1024:.0f} KiB as kept here"
-    stored = plan.device.value == "cpu" and plan.bits.value == 32 and machine.compiles
-    kept = "as stored: the compiled kernel multiplies with them as their file has them, sums have 32 bits"
     shown = [
-        *(described if rig.assumed else []),
         f"Processor  {', '.join((machine.cpu, f'{machine.num_cores} cores', *machine.abilities))}",
         f"Memory     {machine.free_ram_bytes / GIB:.1f} of {machine.ram_bytes / GIB:.1f} GiB free",
         *(gpus or [f"GPU        {missing}"]),
-        *([] if rig.assumed or machine.compiles else [NO_COMPILER]),
-        *([] if rig.assumed else [parsers_line(left_open())]),
-        "",
-        f"Model      {subject.name}: {subject.description}",
-        f"Sizes      {target.num_parameters / 1e9:.3g} billion parameters, {weights} GiB at 16 / 8 / 4 bits; "
-        f"{kv / 1024:.0f} KiB of keys and values a token{width}",
-        f"Device     {plan.device.value}: {plan.device.because}",
-        f"Precision  {dtype_name(plan)}: {plan.dtype.because}",
-        f"Cache      {str(plan.kv.value or plan.dtype.value).removeprefix('torch.')}: {plan.kv.because}",
-        f"Weights    {kept if stored else f'{plan.bits.value} bits: {plan.bits.because}'}",
-        f"Self-draft {told.self_draft_bits.value} bits: {told.self_draft_bits.because}",
-        *([f"Decodes by {METHODS[chosen.value.method].label}: {chosen.because}"] if chosen else []),
-        *(
-            [f"Budget     {plan.budget.value:,} tokens in the retrieval cache: {plan.budget.because}"]
-            if plan.budget
-            else []
-        ),
-        f"Placement  {plan.placement.value}: {plan.placement.because}",
-        *host_lines(told),
-        f"Context    {plan.context.value:,} tokens: {plan.context.because}",
-        f"           at most {plan.most_context:,}; up to {plan.most_on_device:,} without any in host memory"
-        if told.num_gpus
-        else f"           at most {plan.most_context:,}",
     ]
-    for tier in told.tiers:
-        shown += [
-            "",
-            f"{tier.name}: {tier.used_bytes / GIB:.2f} GiB of {tier.usable_bytes / GIB:.1f} that can be used",
-            *(f"  {row.size_bytes / GIB:7.2f} GiB  {row.name}" for row in tier.rows),
-        ]
-    return [*shown, "", *speed_lines(expected), *([] if told.runs.value else ["", f"Note: {told.runs.because}."])]
+    if rig.assumed:
+        return [f"Assumed    {', '.join(rig.assumed)}: this plan is not for this machine", *shown]
+    return [*shown, *([] if machine.compiles else [NO_COMPILER]), parsers_line(left_open())]
 
 
 def parsers_line(left: Sequence[str]) -> str:
@@ -304,14 +329,43 @@ def parsers_line(left: Sequence[str]) -> str:
     return f"Parsers    are not kept from {' and '.join(left)}: this system cannot (Linux with Landlock can)"
 
 
-def host_lines(told: RigPlan) -> list[str]:
-    """The host's share of attention over rows in host memory; none if no rows are there."""
-    if not told.plan.layers_away:
-        return []
-    share, because = told.plan.cpu_attention.value, told.plan.cpu_attention.because
-    if share is None:
-        return [f"Host       its share of the attention is {because}; predicted without"]
-    return [f"Host       attends to {share:.0%} of what waits there: {because}"]
+def plan_lines(findings: Findings) -> list[str]:
+    """The model, and every choice of the plan with its reason."""
+    subject, target, plan = findings.subject, findings.subject.target, findings.plan
+    chosen, (kv, here) = plan.composition, findings.kv_bytes
+    weights = " / ".join(f"{target.weight_bytes(bits) / GIB:.1f}" for bits in (16, 8, 4))
+    width = "" if here == kv else f", {here / 1024:.0f} KiB as kept here"
+    stored = not plan.on_gpu and plan.bits.value == 32 and plan.rig.machine.compiles
+    kept = "as stored: the compiled kernel multiplies with them as their file has them, sums have 32 bits"
+    shown = [
+        f"Model      {subject.name}: {subject.description}",
+        f"Sizes      {target.num_parameters / 1e9:.3g} billion parameters, {weights} GiB at 16 / 8 / 4 bits; "
+        f"{kv / 1024:.0f} KiB of keys and values a token{width}",
+        f"Device     {plan.device.value}: {plan.device.because}",
+        f"Precision  {plan.precision}: {plan.dtype.because}",
+        f"Cache      {str(plan.kv.value or plan.dtype.value).removeprefix('torch.')}: {plan.kv.because}",
+        f"Weights    {kept if stored else f'{plan.bits.value} bits: {plan.bits.because}'}",
+        f"Self-draft {plan.self_draft_bits.value} bits: {plan.self_draft_bits.because}",
+    ]
+    if chosen:
+        shown.append(f"Decodes by {METHODS[chosen.value.method].label}: {chosen.because}")
+    if plan.budget:
+        shown.append(f"Budget     {plan.budget.value:,} tokens in the retrieval cache: {plan.budget.because}")
+    shown.append(f"Placement  {plan.placement.value}: {plan.placement.because}")
+    share = plan.cpu_attention
+    if plan.layers_away and share.value is None:
+        shown.append(f"Host       its share of the attention is {share.because}; predicted without")
+    elif plan.layers_away:
+        shown.append(f"Host       attends to {share.value:.0%} of what waits there: {share.because}")
+    shown.append(f"Context    {plan.context.value:,} tokens: {plan.context.because}")
+    without = f"; up to {plan.most_on_device:,} without any in host memory" if plan.on_gpu else ""
+    return [*shown, f"           at most {plan.most_context:,}{without}"]
+
+
+def tier_lines(tier: Tier) -> list[str]:
+    """What a memory would hold."""
+    used = f"{tier.used_bytes / GIB:.2f} GiB of {tier.usable_bytes / GIB:.1f} that can be used"
+    return [f"{tier.name}: {used}", *(f"  {row.size_bytes / GIB:7.2f} GiB  {row.name}" for row in tier.rows)]
 
 
 def speed_lines(expected: Sequence[Prediction]) -> list[str]:
@@ -319,13 +373,14 @@ def speed_lines(expected: Sequence[Prediction]) -> list[str]:
     prediction = expected[-1]
     level1 = "" if prediction.acceptance1 is None else f"{prediction.acceptance1:.2f} / "
     shown = ["Predicted, modelled and not measured:"]
-    for one in expected:
+    for text in expected:
         plain, fast = (
-            f"{ms:.1f} ms/token, {1e3 / ms:.3g} tokens/s" for ms in (one.plain_ms_per_token, one.triforce_ms_per_token)
+            f"{ms:.1f} ms/token, {1e3 / ms:.3g} tokens/s"
+            for ms in (text.plain_ms_per_token, text.triforce_ms_per_token)
         )
-        where = ", the planned context" if one is prediction else ""
-        guessed = f"with guesses {fast}" if one.gamma2 else "no guess pays"
-        shown.append(f"  {one.context:,} tokens{where}: plain decoding {plain}; {guessed}")
+        where = ", the planned context" if text is prediction else ""
+        guessed = f"with guesses {fast}" if text.gamma2 else "no guess pays"
+        shown.append(f"  {text.context:,} tokens{where}: plain decoding {plain}; {guessed}")
     shown.append(f"  memory {prediction.bandwidth_bytes_per_second / 1e9:.1f} GB/s, {prediction.bandwidth_because}")
     if prediction.link_bytes_per_second is not None:
         shown.append(

@@ -13,7 +13,8 @@ from core.config import EngineConfig, RetrievalConfig
 from core.errors import NotEnoughMemory
 from core.models.hub.shapes import find_shape
 from core.models.param_count import size_of
-from core.planning.composition import compose_rig
+from core.planning.choices import Choice
+from core.planning.composition import compose
 from core.planning.devices import described_gpu, make_rig
 from core.planning.forecast import predict, published_at
 from core.planning.hardware import Machine
@@ -56,16 +57,16 @@ def line(row: Row) -> str:
     machine = f"{row.count} x {row.gpu.partition(',')[0]}"
     name = row.model + (f", {row.bits} bits" if row.bits else "")
     try:
-        told = compose_rig(target, draft, config, rig, row.bits)
+        bits = Choice(row.bits, "asked for") if row.bits else None
+        plan = compose(target.dims, draft.dims if draft else None, config, rig, target, bits)
     except NotEnoughMemory as error:
         return f"| {name} | {machine} | {row.published} | does not fit: {error.problem} | | | |"
-    plan, settled = told.plan, told.plan.settled(config)
-    has_draft = plan.composition is not None and plan.composition.value.has_draft
-    acceptance = published_at(settled.retrieval.budget)
-    found = predict(target, draft if has_draft else None, settled, plan, plan.nominal, acceptance)
+    budget = plan.config.retrieval.budget
+    acceptance = published_at(budget)
+    found = predict(plan, draft, plan.nominal, acceptance)
     plain, fast = found.plain_ms_per_token, found.triforce_ms_per_token
-    inputs = f"{plan.resident_layers} of {plan.num_layers} layers, budget {settled.retrieval.budget:,}, "
-    inputs += f"{'the draft' if has_draft else 'no draft'}, accepted {acceptance.level2:.3f}, {found.gamma2} guesses"
+    inputs = f"{plan.resident_layers} of {plan.num_layers} layers, budget {budget:,}, "
+    inputs += f"{'the draft' if plan.draft else 'no draft'}, accepted {acceptance.level2:.3f}, {found.gamma2} guesses"
     link = f"{found.link_bytes_per_full_pass / 1e9:.1f}"
     told_ms = f"{plain:.0f} / {fast:.0f} ({plain / fast:.2f}x)"
     return f"| {name} | {machine} | {row.published} | {told_ms} | {inputs} | {link} | |"

@@ -5,7 +5,7 @@ transformers builds the module without memory (torch's meta device), so the coun
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +29,7 @@ UNQUANTISED_BITS = 16  # of the parameters that are not quantised
 class ModelSize:
     """Sizes of a model, with its parameters grouped by how quantisation and several GPUs treat them."""
 
-    dims: ModelDims
+    dims: ModelDims  # with the bytes of all parameters in the type of the configuration
     layer_parameters: int  # linear weights of the layers: quantised, and divided between GPUs
     other_parameters: int  # embeddings, output layer, norms, biases: kept whole on every GPU
     divisible: bool = True  # whether the layers can be divided between GPUs by heads
@@ -104,7 +104,7 @@ def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
     layers = sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear) and part is not output)
     total = sum(parameter.numel() for parameter in module.parameters())
     return ModelSize(
-        dims=dims,
+        dims=replace(dims, weight_bytes=dims.disk_dtype.itemsize * total),
         layer_parameters=layers,
         other_parameters=total - layers,
         divisible=is_divisible(config),

@@ -24,7 +24,7 @@ from torch import Tensor
 from core.caches.full_parts import Offload
 from core.config import EngineConfig
 from core.errors import WorkerLost
-from core.models.loader import NOTHING, LoadedModel, ModelDims
+from core.models.loader import NOTHING, LoadedModel
 from core.ops.backend import Backend
 from core.ops.link import LINK_BYTES
 from core.ops.threads import most_threads, set_most_threads
@@ -266,7 +266,6 @@ def _end(processes: Sequence[BaseProcess], lines: Sequence[Connection], watch: W
 
 def load_shared(
     folder: Path,
-    dims: ModelDims,
     config: EngineConfig,
     plan: Plan,
     backend: Backend,
@@ -276,7 +275,7 @@ def load_shared(
     """Load a target over `config.num_gpus` ranks at the same time, rank 0's share here.
 
     Args:
-        dims, plan: of one share.
+        plan: of one share.
     Raises:
         WorkerLost: a process did not start. InvalidSetting: torch cannot do it here. DamagedAssets, UnsupportedModel:
             see `load_model`.
@@ -287,13 +286,13 @@ def load_shared(
         meeting=Path(tempfile.mkdtemp(prefix="triforce-ranks-")) / "ranks",
         folder=folder,
         overrides=dict(overrides),
-        dims=dims,
+        dims=plan.target,
         dtype=plan.dtype.value,
         device_type=plan.device.value,
         backend=backend.name,
         num_threads=max(1, most_threads() // config.num_gpus),
         context=plan.context.value,
-        possible=min(dims.max_context, plan.most_context),
+        possible=min(plan.target.max_context, plan.most_context),
         retrieval=config.retrieval,
         offload=offload,
     )

@@ -1,4 +1,4 @@
-"""The plan for a machine, with who guesses for the target: on one device, on several ranks, or on a described machine.
+"""Who guesses for the target, by the memory of a machine, which may be this one or one that is described.
 
 A draft is loaded where it fits, unless it alone would move a part of the full cache away; a 4-bit copy where asked for
 or where it pays. Level 2 always verifies: the choice changes speed, never a text's distribution.
@@ -15,14 +15,15 @@ from core.decoding.registry import METHODS, default_method
 from core.errors import ContextTooSmall, CoreError, InvalidSetting, NotEnoughMemory, NotPossibleHere
 from core.models.head_layout import division_of
 from core.models.loader import ModelDims, read_config
-from core.models.param_count import STORED_BITS, ModelSize, size_in
+from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
 from core.planning.choices import Choice, Composition, choose_device
-from core.planning.devices import Rig, nominal_bandwidths
+from core.planning.devices import Rig
+from core.planning.fit import Basis
 from core.planning.forecast import outline
 from core.planning.hardware import Machine, gpus_in_words
-from core.planning.plan import Plan, make_plan
+from core.planning.plan import Plan, plan_from
 from core.planning.sizes import (
     DRAFT_WEIGHTS,
     DRAFTING_WEIGHTS,
@@ -31,7 +32,6 @@ from core.planning.sizes import (
     RUNTIME_BYTES,
     STREAMING,
     PlanRow,
-    rank_share,
     total,
     usable_bytes,
 )
@@ -45,20 +45,34 @@ Planner = Callable[[EngineConfig, bool], Plan]  # plans by settings, with the dr
 # -------------------- who guesses
 
 
-def compose(config: EngineConfig, plan_of: Planner, *, has_draft: bool) -> Plan:
-    """The plan with the draft, the 4-bit copy and the retrieval budget that suit its memory, as far as settings allow.
+def compose(
+    model: ModelDims,
+    draft: ModelDims | None,
+    config: EngineConfig,
+    rig: Rig,
+    size: ModelSize,
+    bits: Choice[int] | None = None,
+) -> Plan:
+    """The plan with the draft, the 4-bit copy and the retrieval budget that suit a machine, as far as settings allow.
+
+    Loading begins with it. Nothing is loaded yet: model and machine may be known by their figures alone.
 
     Args:
-        has_draft: whether there is a draft with the target's tokens.
+        draft: one with the target's tokens. config: `num_gpus` counts on a processor alone; the GPUs are the rig's.
+        size, bits: as in `Basis.of`.
     Raises:
-        CoreError: as `plan_of`.
+        NotEnoughMemory, ContextTooSmall, InvalidSetting: as `Basis.of` and `plan_from`.
     """
-    planned = _with_budget(config, plan_of, has_draft=has_draft)
+
+    def plan_of(settings: EngineConfig, has_draft: bool) -> Plan:
+        return plan_from(Basis.of(model, draft if has_draft else None, settings, rig, size, bits))
+
+    planned = _with_budget(config, plan_of, has_draft=draft is not None)
     if config.self_draft_bits is not None or not planned.copy_pays:
         return planned
     copied = replace(config, self_draft_bits=DRAFTING_BITS, context=planned.context.value)
     try:
-        more = _with_budget(copied, plan_of, has_draft=has_draft)
+        more = _with_budget(copied, plan_of, has_draft=draft is not None)
     except (NotEnoughMemory, ContextTooSmall):
         return planned
     alike = (more.resident_layers, more.budget) == (planned.resident_layers, planned.budget)
@@ -107,8 +121,8 @@ def _with_guesser(config: EngineConfig, plan_of: Planner, *, has_draft: bool) ->
     """The plan with the draft, unless it alone would move a part of the full cache away. Names the composition."""
 
     def named(plan: Plan, because: str, *, drafts: bool = False) -> Plan:
-        one = Composition(default_method(has_draft=drafts), drafts, config.self_draft_bits or 16)
-        return replace(plan, composition=Choice(one, because))
+        chosen = Composition(default_method(has_draft=drafts), drafts, config.self_draft_bits or 16)
+        return replace(plan, composition=Choice(chosen, because))
 
     methods = [METHODS[name] for name in config.methods if name in METHODS]
     if not has_draft:
@@ -130,51 +144,19 @@ def _with_guesser(config: EngineConfig, plan_of: Planner, *, has_draft: bool) ->
     return named(drafting, "the draft fits, too; whether guesses pay is measured in each answer", drafts=True)
 
 
-def compose_here(
-    target: ModelDims, draft: ModelDims | None, config: EngineConfig, machine: Machine, size: ModelSize | None
-) -> Plan:
-    """The plan with which loading on a machine begins.
-
-    Raises:
-        InvalidSetting, NotEnoughMemory, ContextTooSmall: as `make_plan`.
-    """
-
-    def plan(settings: EngineConfig, has_draft: bool) -> Plan:
-        return make_plan(target, draft if has_draft else None, settings, machine, size)
-
-    return compose(config, plan, has_draft=draft is not None)
-
-
 # -------------------- several ranks
 
 
-def _check_heads(num_kv_heads: int, num_ranks: int) -> None:
-    """Raises InvalidSetting unless every rank gets equally many whole KV heads, with their groups of query heads."""
-    if num_kv_heads % num_ranks:
-        raise InvalidSetting(
-            f"{num_kv_heads} heads of keys and values cannot be shared by {num_ranks} GPUs.",
-            hint="Use a number of GPUs that divides them.",
-        )
-
-
-def _machine_share(machine: Machine, num_ranks: int, *, on_gpus: bool) -> Machine:
-    """What each rank may use: the fullest of the first GPUs, and an equal part of memory."""
-    gpus = (min(machine.gpus[:num_ranks], key=lambda gpu: gpu.free_bytes),) if on_gpus else machine.gpus
-    ram, free = machine.ram_bytes // num_ranks, machine.free_ram_bytes // num_ranks
-    return replace(machine, gpus=gpus, ram_bytes=ram, free_ram_bytes=free)
-
-
-def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Machine) -> tuple[ModelDims, Machine]:
-    """The model and the machine for each of `config.num_gpus` ranks; plans made from them are per rank.
-
-    Linear weights of the layers are divided; each rank has embeddings, norms and output layer. A share of the machine
-    is its fullest GPU and an equal part of host memory; on the processor, an equal part of memory.
+def check_ranks(folder: Path, config: EngineConfig, machine: Machine) -> None:
+    """Check that `config.num_gpus` ranks can share the target in `folder` on this machine.
 
     Raises:
-        InvalidSetting: too few GPUs, heads that cannot be divided evenly, or GPUs under Windows.
+        InvalidSetting: quantised weights, too few GPUs, or GPUs under Windows.
         UnsupportedModel: a family whose layers are not divided by heads.
         NotEnoughMemory: the user wants CUDA, which is not available.
     """
+    if config.bits in FORMATS:
+        raise InvalidSetting("Quantised weights are not shared between GPUs.", hint="Leave out --bits or --gpus.")
     ranks, gpus, unused = config.num_gpus, machine.gpus, machine.unused_gpu
     if config.device != "cpu" and not gpus and unused is not None:
         raise NotPossibleHere(unused.because, hint=unused.hint)
@@ -183,19 +165,15 @@ def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Mach
             f"--gpus {ranks} asks for {ranks} GPUs, this machine has {gpus_in_words(len(gpus))}.",
             hint="Leave out --gpus.",
         )
-    on_gpus = choose_device(config, machine).value == "cuda"
-    if on_gpus and ON_WINDOWS:
+    if choose_device(config, machine).value == "cuda" and ON_WINDOWS:
         raise NotPossibleHere(
             "GPUs cannot share a model under Windows, where torch comes without NCCL.",
             hint="Start it in WSL2, or leave out --gpus.",
         )
     division_of(read_config(folder))
-    _check_heads(dims.num_kv_heads, ranks)
-    size = replace(size_in(folder), dims=dims)
-    return rank_share(size, ranks).dims, _machine_share(machine, ranks, on_gpus=on_gpus)
 
 
-# -------------------- machines that are described
+# -------------------- the memories of a machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,86 +197,10 @@ class Tier:
         return total(self.rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RigPlan:
-    """A plan, and the memories of the machine that it was made for."""
-
-    plan: Plan  # of one device, or of the first rank
-    num_gpus: int  # 0: the processor computes
-    tiers: tuple[Tier, ...]  # GPUs first, the host last
-    runs: Choice[bool]  # whether this version can run it
-
-    @property
-    def self_draft_bits(self) -> Choice[int]:
-        """Of the weights for passes over the retrieval cache."""
-        if self.plan.bytes_of(DRAFTING_WEIGHTS):
-            return Choice(DRAFTING_BITS, "a second copy of the linear weights, used for guesses only")
-        return Choice(self.plan.bits.value, "the target's own weights")
-
-
-def compose_rig(
-    target: ModelSize, draft: ModelSize | None, config: EngineConfig, rig: Rig, bits: int | None = None
-) -> RigPlan:
-    """The plan with which loading would begin on a machine, made from configurations alone, without weights.
-
-    Of one device, or of each of several ranks, with the draft on the first. `runs` says what this version does not
-    run, such as quantised or self-draft weights on several GPUs.
-
-    Args:
-        config: without the GPUs and their memory, which `rig` states. bits: of the weights; None: as usual.
-    Raises:
-        NotEnoughMemory: the weights alone do not fit (`largest_context` is None); or the wanted context does not.
-        ContextTooSmall: the wanted context is longer than the model's.
-        InvalidSetting: an impossible number of bits or of GPUs.
-    """
-
-    def plan(settings: EngineConfig, has_draft: bool) -> Plan:
-        return plan_rig(target, draft if has_draft else None, settings, rig, bits)
-
-    return told_of(compose(config, plan, has_draft=draft is not None), target, config, rig)
-
-
-def plan_rig(
-    target: ModelSize, draft: ModelSize | None, config: EngineConfig, rig: Rig, bits: int | None = None
-) -> Plan:
-    """The plan for a machine with this draft, these weights and this budget; arguments as `compose_rig`."""
-    if bits is not None and bits not in STORED_BITS:
-        raise InvalidSetting(f"Weights of {bits} bits are not usable.", hint="Use --bits 16, 8 or 4.")
-    ranks = max(1, num_gpus(config, rig))
-    _check_heads(target.dims.num_kv_heads, ranks)
-    share = rank_share(target, ranks)
-    plan = make_plan(
-        share.dims,
-        rank_share(draft, 1).dims if draft is not None else None,
-        replace(config, bits=None, self_draft_bits=16, num_gpus=ranks, gpu_memory_gib=None),
-        _machine_share(rig.machine, ranks, on_gpus=num_gpus(config, rig) > 0),
-        share,
-        bits=Choice(bits, "asked for") if bits else None,
-        drafts_apart=config.self_draft_bits == DRAFTING_BITS,
-    )
-    if rig.assumed:
-        plan = replace(plan, device=Choice(plan.device.value, "as described"))
-    if rig.kind is not None:
-        cuda = plan.device.value == "cuda"
-        plan = replace(plan, nominal=rig.kind.bandwidths if cuda else nominal_bandwidths("cpu"))
-    return plan
-
-
-def num_gpus(config: EngineConfig, rig: Rig) -> int:
-    """GPUs that compute; 0: the processor does."""
-    return len(rig.machine.gpus) if choose_device(config, rig.machine).value == "cuda" else 0
-
-
-def told_of(plan: Plan, target: ModelSize, config: EngineConfig, rig: Rig) -> RigPlan:
-    """A plan of `plan_rig` over the memories of its machine."""
-    count = num_gpus(config, rig)
-    return RigPlan(
-        plan=plan, num_gpus=count, tiers=_tiers(plan, rig.machine, count), runs=_runs(plan, target, rig, count)
-    )
-
-
-def _tiers(plan: Plan, machine: Machine, count: int) -> tuple[Tier, ...]:
-    if not count:
+def tiers_of(plan: Plan) -> tuple[Tier, ...]:
+    """What each memory of the plan's machine would hold: GPUs first, the host last."""
+    machine = plan.rig.machine
+    if not plan.on_gpu:
         return (Tier("memory", machine.ram_bytes, machine.free_ram_bytes, plan.rows),)
     others = tuple(row for row in plan.rows if row.name not in ON_FIRST)
     gpus = [
@@ -306,24 +208,25 @@ def _tiers(plan: Plan, machine: Machine, count: int) -> tuple[Tier, ...]:
         for number, gpu in enumerate(machine.gpus)
     ]
     of_one = (PlanRow(RUNTIME, RUNTIME_BYTES), *plan.host_rows)
-    host = tuple(PlanRow(row.name, count * row.size_bytes) for row in of_one)
+    host = tuple(PlanRow(row.name, plan.ranks * row.size_bytes) for row in of_one)
     return (*gpus, Tier("host memory", machine.ram_bytes, machine.free_ram_bytes, host))
 
 
-def _runs(plan: Plan, target: ModelSize, rig: Rig, count: int) -> Choice[bool]:
-    bits, width = plan.bits.value, 8 * plan.dtype.value.itemsize
-    if count > 1 and ON_WINDOWS and rig.gpus_are_here:
+def runs_here(plan: Plan) -> Choice[bool]:
+    """Whether this version runs a plan, which may be for another machine."""
+    bits, width, shared = plan.bits.value, 8 * plan.dtype.value.itemsize, plan.ranks > 1
+    if shared and ON_WINDOWS and plan.rig.kind is None:
         return Choice(False, "GPUs cannot share a model under Windows, where torch comes without NCCL: use WSL2")
-    if count > 1 and not target.divisible:
+    if shared and plan.size is not None and not plan.size.divisible:
         return Choice(False, "this version cannot share the layers of this family between GPUs by heads")
-    if count > 1 and bits in FORMATS:
+    if shared and bits in FORMATS:
         return Choice(False, "this version does not share quantised weights between GPUs")
-    if count > 1 and plan.bytes_of(DRAFTING_WEIGHTS):
+    if shared and plan.bytes_of(DRAFTING_WEIGHTS):
         return Choice(False, "this version does not share self-draft weights of 4 bits between GPUs")
     if bits not in (width, *FORMATS):
         return Choice(False, f"this version loads weights of {width} bits here")
-    if count > 1:
-        return Choice(True, f"one process a GPU, each with its heads: start with --gpus {count}")
+    if shared:
+        return Choice(True, f"one process a GPU, each with its heads: start with --gpus {plan.ranks}")
     return Choice(
         True, "one GPU and host memory hold everything" if plan.layers_away else "everything fits on one device"
     )

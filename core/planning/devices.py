@@ -77,12 +77,12 @@ class Rig:
 
     machine: Machine  # with the GPUs to use; a plan may count on their free memory
     assumed: tuple[str, ...] = ()  # parts that were described, not found; empty: all of it is this machine
-    kind: GpuKind | None = None  # of described GPUs
+    kind: GpuKind | None = None  # of described GPUs; None: they are here, and their bandwidths can be measured
 
-    @property
-    def gpus_are_here(self) -> bool:
-        """Whether the bandwidths of its GPUs can be measured."""
-        return self.kind is None
+    @classmethod
+    def of(cls, machine: Machine, num_gpus: int = 1) -> "Rig":
+        """A machine as it was found, with its first GPUs."""
+        return cls(machine=replace(machine, gpus=machine.gpus[:num_gpus]))
 
 
 KINDS = {  # the GPUs that a description can name, by their short name
@@ -140,19 +140,17 @@ def make_rig(
     Raises:
         InvalidSetting: an invalid description, or GPUs that are not here.
     """
-    _check(assume, gpu_gib, num_gpus, host_gib)
-    if gpu is not None and (assume is not None or gpu_gib is not None):
-        raise InvalidSetting("--gpu describes the GPUs already.", hint="Leave out --assume and --gpu-memory.")
-    machine, assumed, kind = here, [], None
+    _check(assume, gpu_gib, num_gpus, host_gib, gpu)
+    rig, assumed = Rig.of(here, num_gpus or 1), []
     if assume == "cpu":
-        machine = replace(machine, gpus=(), unused_gpu=None)
+        rig = Rig(machine=replace(here, gpus=(), unused_gpu=None))
         assumed.append("no GPU")
     elif assume is not None or gpu_gib is not None or gpu is not None:
         count, kind = _described(assume) if assume is not None else (num_gpus or 1, gpu or KINDS[LIKE])
         gib = kind.gib if gpu_gib is None else gpu_gib
         name = kind.name if gpu_gib is None else f"{gib:g} GiB GPU"
-        device = Gpu(name, int(gib * GIB), int(gib * GIB))
-        machine = replace(machine, gpus=(device,) * count, unused_gpu=None)
+        gpus = (Gpu(name, int(gib * GIB), int(gib * GIB)),) * count
+        rig = Rig(machine=replace(here, gpus=gpus, unused_gpu=None), kind=kind)
         assumed.append(f"{count} x {name} with {gib:g} GiB" if gpu_gib is None else f"{count} x {name}")
     elif num_gpus is not None and num_gpus > len(here.gpus):
         if here.unused_gpu is not None:
@@ -161,18 +159,20 @@ def make_rig(
             f"This machine has {gpus_in_words(len(here.gpus))}.",
             hint="Add --gpu-memory N to plan for a machine with more.",
         )
-    else:
-        machine = replace(machine, gpus=machine.gpus[: num_gpus or 1])
+    ram, free = here.ram_bytes, here.free_ram_bytes
     if host_gib is not None:
-        machine = replace(machine, ram_bytes=int(host_gib * GIB), free_ram_bytes=int(host_gib * GIB))
+        ram = free = int(host_gib * GIB)
         assumed.append(f"{host_gib:g} GiB of host memory")
     elif assumed:  # another machine: memory that other programs use here does not count
-        machine = replace(machine, free_ram_bytes=machine.ram_bytes)
-        assumed.append(f"host memory as here, {machine.ram_bytes / GIB:.1f} GiB")
-    return Rig(machine=machine, assumed=tuple(assumed), kind=kind)
+        free = ram
+        assumed.append(f"host memory as here, {ram / GIB:.1f} GiB")
+    machine = replace(rig.machine, ram_bytes=ram, free_ram_bytes=free)
+    return replace(rig, machine=machine, assumed=tuple(assumed))
 
 
-def _check(assume: str | None, gpu_gib: float | None, num_gpus: int | None, host_gib: float | None) -> None:
+def _check(
+    assume: str | None, gpu_gib: float | None, num_gpus: int | None, host_gib: float | None, gpu: GpuKind | None
+) -> None:
     if assume is not None and (gpu_gib is not None or num_gpus is not None):
         raise InvalidSetting(
             "--assume names the GPUs already.", hint="Leave out --gpu-memory and --gpus, or leave out --assume."
@@ -182,9 +182,12 @@ def _check(assume: str | None, gpu_gib: float | None, num_gpus: int | None, host
             raise InvalidSetting(f"{name} {value:g} is not usable.", hint="Give it in GiB, for example 24.")
     if num_gpus is not None and not 1 <= num_gpus <= MOST_GPUS:
         raise InvalidSetting(f"--gpus {num_gpus} is not usable.", hint=f"Use 1 to {MOST_GPUS}.")
+    if gpu is not None and (assume is not None or gpu_gib is not None):
+        raise InvalidSetting("--gpu describes the GPUs already.", hint="Leave out --assume and --gpu-memory.")
 
 
 def _described(assume: str) -> tuple[int, GpuKind]:
+    """How many GPUs, and their kind."""
     _check_maker(assume)
     match = re.fullmatch(r"(?:(\d)x)?([\w-]+)", assume.strip().lower())
     if match is None or match[2] not in KINDS or not 1 <= int(match[1] or 1) <= MOST_GPUS:

@@ -11,13 +11,15 @@ from typing import NamedTuple
 import torch
 
 from core.config import EngineConfig
+from core.errors import InvalidSetting
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
 from core.planning import sizes
 from core.planning.choices import Choice, choose_bits, choose_device, choose_dtype, choose_kv, choose_prefill_chunk
-from core.planning.hardware import Machine
+from core.planning.devices import Bandwidths, Rig, nominal_bandwidths
+from core.planning.hardware import Gpu
 from core.planning.sizes import GIB, RETRIEVAL, CacheSizes, PlanRow, total, usable_bytes
 
 MOST_CONTEXT = 131_072
@@ -91,54 +93,59 @@ def largest_context(possible: int, fits: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """The inputs of a plan (models, settings, memory), and what fits at each context."""
+    """The inputs of a plan (model, settings, machine), and what fits at each context.
 
-    target: ModelDims
+    All sizes are those of one rank: where several share the target, of the first, which alone has the draft.
+    """
+
+    model: ModelDims  # the whole target
     draft: ModelDims | None
-    size: ModelSize | None  # counted parameters of the target
+    size: ModelSize | None  # counted parameters of the whole target
     config: EngineConfig
-    machine: Machine
+    rig: Rig
     device: Choice[str]
     dtype: Choice[torch.dtype]
-    kv: Choice[torch.dtype | None]
-    bits: Choice[int]
-    drafts_apart: bool  # whether separate self-draft weights guess
+    kv: Choice[torch.dtype | None]  # what the target's keys and values are kept in
+    bits: Choice[int]  # of the target's weights; 8 and 4 are quantised
 
     @classmethod
     def of(
         cls,
-        target: ModelDims,
+        model: ModelDims,
         draft: ModelDims | None,
         config: EngineConfig,
-        machine: Machine,
+        rig: Rig,
         size: ModelSize | None = None,
-        *,
         bits: Choice[int] | None = None,
-        drafts_apart: bool | None = None,
     ) -> "Basis":
         """Choose device, types and sizes.
 
         Args:
-            size: needed if any of the target's weights are to be quantised.
-            bits, drafts_apart: replace the settings, also by what this version does not run; None: the settings.
+            size: needed if any of the target's weights are to be quantised, or if several ranks share it.
+            bits: replaces the settings', also by what this version does not run.
         Raises:
-            InvalidSetting: the device cannot use this number of bits. NotEnoughMemory: CUDA is not available.
+            InvalidSetting: the device cannot use this number of bits, or the heads are not divisible by the ranks.
+            NotEnoughMemory: CUDA is not available.
         """
-        device = choose_device(config, machine)
-        dtype = choose_dtype(device.value, target)
-        kv = choose_kv(config, target, device.value, dtype.value, machine)
-        return cls(
-            target=replace(target, kv_dtype=kv.value),
+        device = choose_device(config, rig.machine)
+        dtype = choose_dtype(device.value, model)
+        basis = cls(
+            model=model,
             draft=draft,
             size=size,
             config=config,
-            machine=machine,
-            device=device,
+            rig=rig,
+            device=Choice(device.value, "as described") if rig.assumed else device,
             dtype=dtype,
-            kv=kv,
+            kv=choose_kv(config, model, device.value, dtype.value, rig.machine),
             bits=bits or choose_bits(config, device.value, dtype.value),
-            drafts_apart=config.self_draft_bits == DRAFTING_BITS if drafts_apart is None else drafts_apart,
         )
+        if model.num_kv_heads % basis.ranks:
+            raise InvalidSetting(
+                f"{model.num_kv_heads} heads of keys and values cannot be shared by {basis.ranks} GPUs.",
+                hint="Use a number of GPUs that divides them.",
+            )
+        return basis
 
     @property
     def on_gpu(self) -> bool:
@@ -146,73 +153,103 @@ class Basis:
         return self.device.value == "cuda"
 
     @property
-    def available(self) -> int:
+    def ranks(self) -> int:
+        """Processes that share the target by heads: one for each GPU of the machine."""
+        return max(1, len(self.rig.machine.gpus)) if self.on_gpu else self.config.num_gpus
+
+    @cached_property
+    def share(self) -> ModelSize | None:
+        """The counted parameters of a rank."""
+        if self.size is None or self.ranks == 1:
+            return self.size
+        return sizes.rank_share(replace(self.size, dims=self.model), self.ranks)
+
+    @cached_property
+    def target(self) -> ModelDims:
+        """The target, or a rank's share of it, with the type of its keys and values."""
+        dims = self.share.dims if self.share is not None and self.ranks > 1 else self.model
+        return replace(dims, kv_dtype=self.kv.value)
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU that computes; of several the fullest."""
+        return min(self.rig.machine.gpus, key=lambda gpu: gpu.free_bytes, default=None) if self.on_gpu else None
+
+    @property
+    def free_ram_bytes(self) -> int:
+        """A rank's part of free host memory."""
+        return self.rig.machine.free_ram_bytes // self.ranks
+
+    @property
+    def available_bytes(self) -> int:
         """Free bytes of the device, or what it may hold of them."""
-        there = self.machine.gpus[0].free_bytes if self.on_gpu else self.machine.free_ram_bytes
+        there = self.gpu.free_bytes if self.gpu else self.free_ram_bytes
         limit = self.config.gpu_memory_gib
         return there if limit is None else min(there, int(limit * GIB))
 
     @property
-    def usable(self) -> int:
-        """Bytes of the device that a plan may use."""
-        return usable_bytes(self.device.value, self.available)
+    def usable_bytes(self) -> int:
+        """Bytes of the device that a plan may use; the rest is for memory that no plan counts."""
+        return usable_bytes(self.device.value, self.available_bytes)
 
     @property
-    def usable_host(self) -> int:
+    def usable_host_bytes(self) -> int:
         """Bytes of host memory that a plan may use: of a processor, beyond the limit; without a limit there is none."""
-        free = self.machine.free_ram_bytes
         if self.on_gpu:
-            return max(0, usable_bytes("cpu", free) - sizes.RUNTIME_BYTES)
-        return max(0, usable_bytes("cpu", free - self.available))
+            return max(0, usable_bytes("cpu", self.free_ram_bytes) - sizes.RUNTIME_BYTES)
+        return max(0, usable_bytes("cpu", self.free_ram_bytes - self.available_bytes))
+
+    @property
+    def nominal(self) -> Bandwidths:
+        """Rates for forecasts where nothing is measured."""
+        if self.on_gpu and self.rig.kind is not None:
+            return self.rig.kind.bandwidths
+        return nominal_bandwidths(self.device.value, self.gpu.name if self.gpu else "")
 
     @property
     def packs(self) -> bool:
         """Whether the compiled kernel computes with the weights, in the bits of their file."""
-        return not self.on_gpu and self.machine.compiles and self.config.attention != "torch"
+        return not self.on_gpu and self.rig.machine.compiles and self.config.attention != "torch"
 
     @property
     def copy_pays(self) -> bool:
         """Whether passes with a 4-bit copy would be much faster: of 16-bit weights larger than any cache."""
         in_16_bits = self.target.disk_dtype.itemsize == 2 and self.bits.value not in FORMATS
         large = self.size is not None and self.size.experts is None and self.size.num_parameters >= LEAST_COPIED
-        return self.packs and in_16_bits and large
+        return self.packs and self.ranks == 1 and in_16_bits and large
 
-    def prefill_chunk(self, *, offloaded: bool) -> Choice[int]:
+    def chunk(self, *, offloaded: bool) -> Choice[int]:
         """Tokens to read in one pass."""
-        cores = self.machine.num_cores
+        cores = self.rig.machine.num_cores
         return choose_prefill_chunk(self.target, self.config, self.device.value, offloaded=offloaded, num_cores=cores)
 
-    def fixed_rows(self, *, offloaded: bool) -> tuple[PlanRow, ...]:
-        """What the device holds at every context.
+    def rows_beside(self, *, offloaded: bool) -> tuple[PlanRow, ...]:
+        """What the device holds beside the full cache, at every context.
 
         Args:
             offloaded: whether any layer of the full cache is offloaded.
         """
-        target, draft, size, config, packs = self.target, self.draft, self.size, self.config, self.packs
+        target, draft, share, config, packs = self.target, self.draft, self.share, self.config, self.packs
         device, dtype, bits = self.device.value, self.dtype.value, self.bits.value
-        chunk, recorded = self.prefill_chunk(offloaded=offloaded).value, config.num_gpus
-        widened = size is not None and not packs and bits in sizes.WIDENED_BITS[device]
-        copied = self.drafts_apart and size is not None
+        chunk = self.chunk(offloaded=offloaded).value
+        widened = share is not None and not packs and bits in sizes.WIDENED_BITS[device]
+        copied = config.self_draft_bits == DRAFTING_BITS
         bytes_by_name = {
             sizes.RUNTIME: 0 if self.on_gpu else sizes.RUNTIME_BYTES,
-            sizes.TARGET_WEIGHTS: sizes.target_weight_bytes(target, size, dtype, bits, packs=packs),
+            sizes.TARGET_WEIGHTS: sizes.target_weight_bytes(target, share, dtype, bits, packs=packs),
             RETRIEVAL: sizes.retrieval_bytes(target, config, dtype),
             sizes.PREFILL: sizes.prefill_bytes(target, chunk, dtype, offloaded=offloaded),
             sizes.STATES: sizes.state_bytes(target, dtype, device),
             sizes.DRAFT_WEIGHTS: sizes.weight_bytes(draft, dtype, packs=packs) if draft else 0,
             sizes.STREAMING: sizes.streaming_bytes(draft, config, dtype) if draft else 0,
-            sizes.GRAPHS: sizes.recorded_bytes(target, draft, config, device, recorded),
-            sizes.WIDENED: sizes.widened_bytes(size.dims, dtype, bits) if size and widened else 0,
-            sizes.DRAFTING_WEIGHTS: sizes.self_draft_weight_bytes(size, packs=packs) if size and copied else 0,
+            sizes.GRAPHS: sizes.recorded_bytes(target, draft, config, device, self.ranks),
+            sizes.WIDENED: sizes.widened_bytes(target, dtype, bits) if widened else 0,
+            sizes.DRAFTING_WEIGHTS: sizes.self_draft_weight_bytes(share, packs=packs) if share and copied else 0,
         }
         return tuple(PlanRow(name, size_bytes) for name, size_bytes in bytes_by_name.items() if size_bytes)
 
-    def fixed_bytes(self, *, offloaded: bool) -> int:
-        """Sum of `fixed_rows`."""
-        return total(self.fixed_rows(offloaded=offloaded))
-
     @cached_property
-    def cache(self) -> CacheSizes:
+    def cache_sizes(self) -> CacheSizes:
         """Sizes of the full cache."""
         return CacheSizes.of(self.target, self.config, self.dtype.value, self.device.value)
 
@@ -220,40 +257,46 @@ class Basis:
     def rooms(self) -> Rooms:
         """Memory left for the full cache."""
         return Rooms(
-            resident=self.usable - self.fixed_bytes(offloaded=False),
-            offloaded=self.usable - self.fixed_bytes(offloaded=True),
-            host=0 if self.config.placement == "resident" else self.usable_host,
+            resident=self.usable_bytes - total(self.rows_beside(offloaded=False)),
+            offloaded=self.usable_bytes - total(self.rows_beside(offloaded=True)),
+            host=0 if self.config.placement == "resident" else self.usable_host_bytes,
             lent=sizes.retrieval_bytes(self.target, self.config, self.dtype.value),
-            chunk=self.prefill_chunk(offloaded=True).value if self.config.num_gpus == 1 else 0,
+            chunk=self.chunk(offloaded=True).value if self.ranks == 1 else 0,
         )
 
     @property
     def weights_fit(self) -> bool:
         """Whether any context fits beside the weights, with all layers resident."""
-        return self.most_within(self.rooms.resident, self.possible) >= STEP
+        return self.most_on_device >= STEP
 
     @property
     def possible(self) -> int:
         """The longest context regardless of memory: the model's where it is asked for, else at most MOST_CONTEXT."""
         asked = self.config.context or 0
-        return self.target.max_context if asked > MOST_CONTEXT else min(self.target.max_context, MOST_CONTEXT)
+        return self.model.max_context if asked > MOST_CONTEXT else min(self.model.max_context, MOST_CONTEXT)
 
     def fit(self, context: int) -> Fit | None:
         """How many layers of the full cache can be resident at most; None if the context does not fit."""
-        most = {"split": max(0, self.cache.layers - 1), "offloaded": 0}.get(self.config.placement, self.cache.layers)
-        return find_fit(self.cache, context, self.rooms, most)
+        layers = self.cache_sizes.layers
+        most = {"split": max(0, layers - 1), "offloaded": 0}.get(self.config.placement, layers)
+        return find_fit(self.cache_sizes, context, self.rooms, most)
 
-    def most_context(self) -> int:
+    def longest(self) -> int:
         """The longest context that fits in device and host memory together; below STEP: none."""
         return largest_context(self.possible, lambda context: self.fit(context) is not None)
 
-    def most_within(self, room: int, possible: int) -> int:
-        """The longest context whose layers all fit in so many bytes of the device; below STEP: none."""
-        return largest_context(possible, lambda length: self.cache.device_bytes(length, self.cache.layers) <= room)
+    @property
+    def most_on_device(self) -> int:
+        """The longest context that fits on the device alone; below STEP: none."""
+        return self._most_within(self.rooms.resident, self.possible)
+
+    def _most_within(self, room: int, possible: int) -> int:
+        cache = self.cache_sizes
+        return largest_context(possible, lambda context: cache.device_bytes(context, cache.layers) <= room)
 
     def most_begun(self, context: int) -> int:
         """Tokens with which an engine for `context` begins, all layers resident; 0: too few."""
-        if self.config.placement != "auto" or self.config.num_gpus > 1:
+        if self.config.placement != "auto" or self.ranks > 1:
             return 0
-        most = self.most_within(self.rooms.offloaded, context)
+        most = self._most_within(self.rooms.offloaded, context)
         return most if most >= LEAST_BEGUN else 0

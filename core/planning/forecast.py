@@ -11,16 +11,16 @@ from functools import partial
 import torch
 
 from core.caches.base import KVShape
-from core.config import EngineConfig, SpeculationConfig
+from core.config import SpeculationConfig
 from core.decoding.adaptive import PassCost, best_gamma, cost_per_token
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.planning.choices import Choice, choose_most_guesses
-from core.planning.devices import Bandwidths, Rig
+from core.planning.devices import Bandwidths
 from core.planning.hardware import resolve_device
 from core.planning.measured import PROCESSOR, measure_bandwidth, measure_link
 from core.planning.plan import Plan
-from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, WIDENED, streaming_bytes
+from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, STREAMING, TARGET_WEIGHTS, WIDENED
 
 META = torch.device("meta")
 # Fixed cost of a layer in a pass, in seconds: norms, rotations, small products, calls. CPU: what SmolLM2 and
@@ -159,13 +159,17 @@ class Reads:
     draft: PassReads | None = None  # None: there is no draft
 
 
-def planned_reads(plan: Plan, target: ModelSize, draft: ModelSize | None, config: EngineConfig, context: int) -> Reads:
+def planned_reads(plan: Plan, draft: ModelSize | None, context: int) -> Reads:
     """What passes behind `context` tokens read by a plan.
 
     A mixture's experts are never quantised, and a self-draft shares them.
+
+    Args:
+        draft: counted; it counts where the plan has it.
     """
-    plan, dtype, experts = plan.at(context), plan.dtype.value, target.experts
-    dims = replace(target.dims, kv_dtype=plan.kv.value)
+    plan, dtype, target = plan.at(context), plan.dtype.value, plan.size
+    assert target is not None, "forecasts are made from counted parameters"
+    dims, experts = replace(plan.model, kv_dtype=plan.kv.value), target.experts
     shape, kv = dims.shape(dtype, META), dims.shape(dtype, META).full_reads * plan.cache_sizes.row_bytes
     windows = shape.window_bytes(context) + dims.state.nbytes(dtype)
     weights, copied = int(plan.bytes_of(TARGET_WEIGHTS) * target.pass_share), plan.bytes_of(DRAFTING_WEIGHTS)
@@ -177,10 +181,10 @@ def planned_reads(plan: Plan, target: ModelSize, draft: ModelSize | None, config
     of = partial(PassReads.of, dims.num_layers, windows=windows, experts=expert_bytes, used=used, heads=heads)
     away = (plan.resident_layers, plan.cpu_attention.value or 0.0)
     full = of(weights, kv * context, *away, windowed=dims.num_layers - plan.num_layers)
-    reads = Reads(full=full, retrieval=of(guessing, kv * min(context, config.retrieval.budget)))
-    if draft is None:
+    reads = Reads(full=full, retrieval=of(guessing, kv * min(context, plan.config.retrieval.budget)))
+    if draft is None or plan.draft is None:
         return reads
-    small, window = int(plan.bytes_of(DRAFT_WEIGHTS) * draft.pass_share), streaming_bytes(draft.dims, config, dtype)
+    small, window = int(plan.bytes_of(DRAFT_WEIGHTS) * draft.pass_share), plan.bytes_of(STREAMING)
     drafting = PassReads.of(draft.dims.num_layers, small, window, heads=heads_of(draft.dims.shape(dtype, META)))
     return replace(reads, draft=drafting)
 
@@ -212,41 +216,34 @@ class Prediction:
     gamma2: int
 
 
-def bandwidths(plan: Plan, rig: Rig) -> Bandwidths:
-    """Measured rates if the machine is this one, nominal ones if it is described."""
-    if plan.device.value == "cpu":
+def bandwidths(plan: Plan) -> Bandwidths:
+    """Measured rates if the plan's machine is this one, nominal ones if it is described."""
+    if not plan.on_gpu:
         rates = PROCESSOR.rates()
-        other = "; the machine that is described may differ" if rig.assumed else ""
+        other = "; the machine that is described may differ" if plan.rig.assumed else ""
         return replace(rates, memory=Choice(rates.memory.value, rates.memory.because + other))
     host = plan.nominal.host if plan.cpu_attention.value else None
-    if host and not rig.assumed:
+    if host and not plan.rig.assumed:
         host = Choice(measure_bandwidth(torch.device("cpu")), "measured on this processor, in 32 bit")
-    if host and (ranks := len(rig.machine.gpus)) > 1:
-        host = Choice(host.value / ranks, f"{host.because}; {ranks} GPUs share it")
-    if rig.kind is None:
+    if host and plan.ranks > 1:
+        host = Choice(host.value / plan.ranks, f"{host.because}; {plan.ranks} GPUs share it")
+    if plan.rig.kind is None:
         device = resolve_device("cuda")
         return Bandwidths(Choice(measure_bandwidth(device), "measured here"), measure_link(device), host)
     return replace(plan.nominal, host=host)
 
 
 def predict(
-    target: ModelSize,
-    draft: ModelSize | None,
-    config: EngineConfig,
-    plan: Plan,
-    rates: Bandwidths,
-    acceptance: Acceptance,
-    context: int | None = None,
+    plan: Plan, draft: ModelSize | None, rates: Bandwidths, acceptance: Acceptance, context: int | None = None
 ) -> Prediction:
     """Model plain decoding and TriForce behind a text.
 
     Args:
-        plan: of one device, or of the rank with the draft if several share the target.
+        draft: as in `planned_reads`.
         context: tokens of the text; None: as many as the planned context has.
     """
     context = plan.context.value if context is None else context
-    reads = planned_reads(plan, target, draft, config, context)
-    return predict_reads(plan.device.value, context, reads, rates, acceptance)
+    return predict_reads(plan.device.value, context, planned_reads(plan, draft, context), rates, acceptance)
 
 
 def outline(plan: Plan, budget: int) -> float:
@@ -262,6 +259,18 @@ def outline(plan: Plan, budget: int) -> float:
 def lengths_below(context: int) -> Sequence[int]:
     """Lengths of text for which speeds are shown beside the planned context."""
     return [length for length in TOLD_LENGTHS if length < context]
+
+
+def products(plan: Plan) -> Choice[float | None]:
+    """Operations per second of large products: measured of a processor, of GPUs by their data sheet."""
+    if not plan.on_gpu and plan.rig.assumed:
+        return Choice(None, "not known of a processor that is described")
+    if not plan.on_gpu:
+        return Choice(PROCESSOR.flops(), "by products that were measured here")
+    found, several = plan.nominal.products, f" x {plan.ranks}" if plan.ranks > 1 else ""
+    if found is None:
+        return Choice(None, "not known: describe the GPU with its TFLOPS as the fifth figure")
+    return Choice(plan.ranks * found.value, found.because + several)
 
 
 def reading_seconds(num_tokens: int, target: ModelDims, num_parameters: int, flops: float) -> float:

@@ -27,6 +27,7 @@ from core.planning.nvidia import (
 
 # Of a GPU, with the first call to it; until then the driver calls it free (NVIDIA H200, 2026-11-26)
 CONTEXT_BYTES = 550_000_000
+CPU_INFO = Path("/proc/cpuinfo")
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -143,23 +144,22 @@ def _num_cores() -> int:
 
 def cpu_name() -> str:
     """The processor, as the system names it."""
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    names = _cpu_info("model name")
+    return names[0] if names else platform.processor() or platform.machine()
 
 
-def abilities(info: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
+def abilities(info: Path = CPU_INFO) -> tuple[str, ...]:
     """Names of the processor's instructions for products of few bits; empty where the system does not list them."""
-    if not info.is_file():
-        return ()
-    lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
-    flags = {
-        flag for line in lines if line.startswith(("flags", "Features")) for flag in line.partition(":")[2].split()
-    }
+    flags = {flag for flags in _cpu_info("flags", "Features", info=info) for flag in flags.split()}
     return tuple(name for name, needed in ABILITIES.items() if flags & needed)
+
+
+def _cpu_info(*fields: str, info: Path = CPU_INFO) -> list[str]:
+    """What Linux tells of each core in these fields."""
+    if not info.is_file():
+        return []
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line.partition(":")[2].strip() for line in lines if line.startswith(fields)]
 
 
 def _ram_bytes() -> tuple[int, int]:
@@ -192,22 +192,21 @@ def _group_limits() -> list[tuple[int, int]]:
         for group in (folder, *folder.parents):
             if not group.is_relative_to(mount):
                 break
-            limit = _group_figure(group / names[0])
+            limit = _figure(group / names[0])
             if limit is not None:
-                reclaimable = _group_figure(group / "memory.stat", names[2]) or 0
-                limits.append((limit, max(0, (_group_figure(group / names[1]) or 0) - reclaimable)))
+                reclaimable = _figure(group / "memory.stat", names[2]) or 0
+                limits.append((limit, max(0, (_figure(group / names[1]) or 0) - reclaimable)))
     return limits
 
 
-def _group_figure(file: Path, row: str = "") -> int | None:
-    """The number in a file of a group, or in its row of this name; None: there is none, or no limit ("max")."""
+def _figure(file: Path, row: str = "") -> int | None:
+    """The number in a file of the system, or in its row of this name; None: there is none, or no limit ("max")."""
     try:
-        lines = file.read_text(encoding="ascii").splitlines()
+        lines = file.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:  # the top has no limit, and a container cannot see the levels above it
         return None
-    figures = {name: figure for name, _, figure in (line.rpartition(" ") for line in lines)}
-    figure = figures.get(row, "").strip()
-    return int(figure) if figure.isdecimal() else None
+    words = next((line.split() for line in lines if line.startswith(row)), [])
+    return next((int(word) for word in words if word.isdecimal()), None)
 
 
 def free_memory_bytes() -> int:
@@ -239,21 +238,13 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Most memory this process has used: on CUDA the allocator's peak, else the peak resident set (0 if unknown)."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    process = psutil.Process().memory_info()
-    return _status_bytes("VmHWM") or int(getattr(process, "peak_wset", 0))  # Linux; Windows
+    kib = _figure(Path("/proc/self/status"), "VmHWM:")  # Linux
+    return 1024 * kib if kib else int(getattr(psutil.Process().memory_info(), "peak_wset", 0))  # Windows
 
 
 def used_memory_bytes(device: torch.device) -> int:
     """Memory this process uses now: on CUDA the allocator's allocations, else the resident set."""
     return int(torch.cuda.memory_allocated(device) if device.type == "cuda" else psutil.Process().memory_info().rss)
-
-
-def _status_bytes(field: str) -> int:
-    status = Path("/proc/self/status")
-    if not status.is_file():
-        return 0
-    rows = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines() if ":" in line)
-    return int(rows[field].split()[0]) * 1024
 
 
 def reset_peak_memory() -> None:

@@ -22,14 +22,8 @@ SYSTEM, PROCESSOR = sys.platform, platform.machine().lower()
 SMI_SECONDS = 10.0  # starting several GPUs takes a driver some of these seconds
 WSL_SMI = Path("/usr/lib/wsl/lib/nvidia-smi")  # not on every PATH there
 DRIVER_MODULE = Path("/sys/module/nvidia/version")
-FIELDS = (
-    "name",
-    "driver_version",
-    "uuid",
-    "memory.total",
-    "memory.free",
-    "compute_cap",
-)  # drivers before 510 lack the last
+# Drivers before 510 lack the last
+FIELDS = ("name", "driver_version", "uuid", "memory.total", "memory.free", "compute_cap")
 WRONG_USAGE = 2  # exit code of nvidia-smi for a field that it does not know
 REPAIR = "python launch.py repair"
 Version = tuple[int, ...]
@@ -145,7 +139,7 @@ def dotted(version: Version, *, width: int = 1) -> str:
 # -------------------- builds of torch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TorchBuild:
     """The wheels of torch for one CUDA version, their required drivers and the GPUs they have kernels for."""
 
@@ -172,15 +166,11 @@ class TorchBuild:
 # same driver as 13.0. Drivers: NVIDIA, "CUDA Compatibility", minor version compatibility, and the release notes' table.
 BUILDS_OF = "2.13"
 BUILDS = (
-    TorchBuild(name="cu130", cuda=(13, 0), linux_driver=(580,), windows_driver=(580,), oldest=(7, 5), beyond=None),
-    TorchBuild(
-        name="cu126", cuda=(12, 6), linux_driver=(525, 60, 13), windows_driver=(528, 33), oldest=(5, 0), beyond=(10, 0)
-    ),
+    TorchBuild("cu130", cuda=(13, 0), linux_driver=(580,), windows_driver=(580,), oldest=(7, 5), beyond=None),
+    TorchBuild("cu126", (12, 6), linux_driver=(525, 60, 13), windows_driver=(528, 33), oldest=(5, 0), beyond=(10, 0)),
 )
-PROCESSORS = {
-    "win32": ("amd64", "x86_64"),
-    "linux": ("x86_64", "amd64", "aarch64", "arm64"),
-}  # that CUDA wheels exist for
+# That CUDA wheels exist for
+PROCESSORS = {"win32": ("amd64", "x86_64"), "linux": ("x86_64", "amd64", "aarch64", "arm64")}
 
 
 @dataclass(frozen=True, slots=True)

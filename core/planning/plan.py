@@ -1,18 +1,17 @@
 """The plan: where everything lies, how much it takes, and why. Loading uses it; `doctor` and the page show it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Literal
-
-import torch
 
 from core.caches.full_parts import Offload
 from core.config import EngineConfig
 from core.errors import ContextBeyondModel, NotEnoughMemory
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
+from core.models.self_draft import BITS as DRAFTING_BITS
 from core.models.self_draft import LEAVE_OUT
 from core.planning.choices import (
-    KV_AS_COMPUTED,
     NO_BLOCK,
     NOTHING_SHARED,
     Choice,
@@ -20,49 +19,28 @@ from core.planning.choices import (
     choose_cpu_attention,
     choose_most_guesses,
 )
-from core.planning.devices import Bandwidths, nominal_bandwidths
+from core.planning.devices import Rig
 from core.planning.fit import STEP, Basis, Fit
 from core.planning.hardware import Machine
-from core.planning.sizes import (
-    GIB,
-    PREFILL_BLOCK,
-    RETRIEVAL,
-    CacheSizes,
-    PlanRow,
-    gib,
-    rank_share,
-    total,
-    usable_bytes,
-)
+from core.planning.sizes import GIB, PREFILL_BLOCK, PlanRow, gib, total
 
 Placement = Literal["resident", "split", "offloaded"]
-NOMINAL_CPU = nominal_bandwidths("cpu")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Where everything goes on one device, or on one of several ranks that share the target."""
+@dataclass(frozen=True, kw_only=True)
+class Plan(Basis):
+    """Where everything goes on one device, or on one of several ranks that share the target; and what it rests on."""
 
-    device: Choice[str]
-    dtype: Choice[torch.dtype]
-    kv: Choice[torch.dtype | None] = KV_AS_COMPUTED  # what the target's keys and values are kept in
-    bits: Choice[int]  # of the target's weights; 8 and 4 are quantised
     placement: Choice[Placement]
     context: Choice[int]
     most_context: int  # the longest that would fit in device and host memory together
-    most_on_device: int = 0  # the longest that would fit on the device alone
-    prefill_chunk: Choice[int]  # tokens read in one pass
+    offloads: bool  # whether it was made with layers in host memory, which changes how a prompt is read
+    resident_layers: int
     prefill_block: Choice[int] = NO_BLOCK  # tokens read layer by layer; 0: chunk by chunk
     # Share of the blocks in host memory that the host attends to; None: the engine measures it at its start.
     cpu_attention: Choice[float | None] = NOTHING_SHARED
-    fixed_rows: tuple[PlanRow, ...] = ()  # on the device, beside the full cache
-    available_bytes: int  # free on the device, or what it may hold
-    cache_sizes: CacheSizes
-    resident_layers: int
     budget: Choice[int] | None = None  # of the retrieval cache; None: as it was set
-    copy_pays: bool = False  # whether a 4-bit copy of the weights would guess in a fraction of the time
     composition: Choice[Composition] | None = None  # who guesses; None: not chosen (`core.planning.composition`)
-    nominal: Bandwidths = NOMINAL_CPU  # for forecasts where nothing is measured
     most_resident: int = 0  # tokens up to which all layers would be resident, where they are not at `context`; 0: none
     longer: "Plan | None" = None  # of an engine that begins with `most_resident` tokens: the plan beyond them
 
@@ -90,14 +68,26 @@ class Plan:
         return dtype if self.kv.value is None else f"{dtype}, {kv} cache"
 
     @property
+    def self_draft_bits(self) -> Choice[int]:
+        """Of the weights for passes over the retrieval cache."""
+        if self.config.self_draft_bits == DRAFTING_BITS:
+            return Choice(DRAFTING_BITS, "a second copy of the linear weights, used for guesses only")
+        return Choice(self.bits.value, "the target's own weights")
+
+    @property
     def num_layers(self) -> int:
-        """Layers of the target."""
+        """Layers of the full cache."""
         return self.cache_sizes.layers
 
     @property
     def layers_away(self) -> int:
         """Layers of the full cache that wait in host memory."""
         return self.num_layers - self.resident_layers
+
+    @property
+    def prefill_chunk(self) -> Choice[int]:
+        """Tokens read in one pass."""
+        return self.chunk(offloaded=self.offloads)
 
     @property
     def most_guesses(self) -> Choice[int]:
@@ -109,12 +99,13 @@ class Plan:
         """The settings of the full cache's other layers; None: all are resident."""
         return self.cache_sizes.offload(self.context.value, self.resident_layers)
 
-    @property
+    @cached_property
     def rows(self) -> tuple[PlanRow, ...]:
         """All that takes memory on the device."""
-        block = self.cache_sizes.block_bytes(self.capacity, self.prefill_block.value, _of(self.fixed_rows, RETRIEVAL))
+        beside, cache = self.rows_beside(offloaded=self.offloads), self.cache_sizes
+        block = cache.block_bytes(self.capacity, self.prefill_block.value, self.rooms.lent)
         reading = (PlanRow(PREFILL_BLOCK, block),) if block else ()
-        return (*self.fixed_rows, *reading, *self.cache_sizes.device_rows(self.capacity, self.resident_layers))
+        return (*beside, *reading, *cache.device_rows(self.capacity, self.resident_layers))
 
     @property
     def host_rows(self) -> tuple[PlanRow, ...]:
@@ -128,21 +119,12 @@ class Plan:
 
     def bytes_of(self, name: str) -> int:
         """Bytes of a row on the device; 0 if there is none of this name."""
-        return _of(self.rows, name)
-
-    @property
-    def usable_bytes(self) -> int:
-        """Most bytes of rows on the device; the rest is for memory that no plan counts."""
-        return usable_bytes(self.device.value, self.available_bytes)
+        return sum(row.size_bytes for row in self.rows if row.name == name)
 
     @property
     def host_bytes(self) -> int:
         """All rows in host memory."""
         return total(self.host_rows)
-
-
-def _of(rows: tuple[PlanRow, ...], name: str) -> int:
-    return sum(row.size_bytes for row in rows if row.name == name)
 
 
 def begun(plan: Plan) -> Plan:
@@ -176,50 +158,33 @@ def block_changed(plan: Plan, block: int, because: str) -> Plan:
 
 
 def make_plan(
-    target: ModelDims,
-    draft: ModelDims | None,
-    config: EngineConfig,
-    machine: Machine,
-    size: ModelSize | None = None,
-    *,
-    bits: Choice[int] | None = None,
-    drafts_apart: bool | None = None,
+    model: ModelDims, draft: ModelDims | None, config: EngineConfig, machine: Machine, size: ModelSize | None = None
 ) -> Plan:
-    """Plan one engine: find what fits, and place everything.
+    """Plan an engine with this draft and these settings on a machine; see `Basis.of` and `plan_from`."""
+    return plan_from(Basis.of(model, draft, config, Rig.of(machine, config.num_gpus), size))
 
-    Args:
-        size: counted parameters of the target; needed if any of its weights are to be quantised.
-        bits, drafts_apart: as in `Basis.of`.
+
+def plan_from(basis: Basis) -> Plan:
+    """Find what fits, and place everything.
+
     Raises:
-        InvalidSetting: the device does not compute with this number of bits.
         NotEnoughMemory: the weights alone do not fit; or the wanted context does not, with the largest that would.
         ContextBeyondModel: the wanted context is longer than the model's.
     """
-    basis = Basis.of(target, draft, config, machine, size, bits=bits, drafts_apart=drafts_apart)
     context, most = _choose_context(basis)
-    cache, device, gpus = basis.cache, basis.device.value, machine.gpus
     fit = basis.fit(context.value)
     assert fit is not None, "a context that does not fit is refused before"
-    away = fit.layers < cache.layers
+    away = fit.layers < basis.cache_sizes.layers
     return Plan(
-        device=basis.device,
-        dtype=basis.dtype,
-        kv=basis.kv,
-        bits=basis.bits,
+        **{field.name: getattr(basis, field.name) for field in fields(Basis)},
         placement=_placement(basis, fit.layers, context.value),
         context=context,
         most_context=most,
-        most_on_device=basis.most_within(basis.rooms.resident, basis.possible),
-        prefill_chunk=basis.prefill_chunk(offloaded=away),
-        prefill_block=_prefill_block(basis, fit, context.value),
-        cpu_attention=choose_cpu_attention(config, device, away=away),
-        fixed_rows=basis.fixed_rows(offloaded=away),
-        available_bytes=basis.available,
-        cache_sizes=cache,
+        offloads=away,
         resident_layers=fit.layers,
-        nominal=nominal_bandwidths(device, gpus[0].name if gpus else ""),
+        prefill_block=_prefill_block(basis, fit, context.value),
+        cpu_attention=choose_cpu_attention(basis.config, basis.device.value, away=away),
         most_resident=basis.most_begun(context.value) if away else 0,
-        copy_pays=basis.copy_pays,
     )
 
 
@@ -228,7 +193,7 @@ def _choose_context(basis: Basis) -> tuple[Choice[int], int]:
     asked, possible = basis.config.context, basis.possible
     if asked is not None and asked > possible:
         raise ContextBeyondModel(asked, possible)
-    most = basis.most_context()
+    most = basis.longest()
     if most < STEP:
         raise _no_room(basis)
     if asked is not None and asked > most:
@@ -237,7 +202,7 @@ def _choose_context(basis: Basis) -> tuple[Choice[int], int]:
         return Choice(asked, "asked for"), most
     if most == possible:
         return Choice(possible, "all that the model can read"), most
-    return Choice(most, f"{gib(basis.usable + basis.rooms.host)} of free memory hold no more"), most
+    return Choice(most, f"{gib(basis.usable_bytes + basis.rooms.host)} of free memory hold no more"), most
 
 
 def _prefill_block(basis: Basis, fit: Fit, context: int) -> Choice[int]:
@@ -250,11 +215,11 @@ def _prefill_block(basis: Basis, fit: Fit, context: int) -> Choice[int]:
             else f"in {blocks} blocks, and what was read before crosses the link once a block instead of once a chunk"
         )
         return Choice(fit.block, f"a long prompt is read layer by layer: {crossing}")
-    if fit.layers == basis.cache.layers:
+    if fit.layers == basis.cache_sizes.layers:
         return NO_BLOCK
     if not basis.config.layerwise:
         return Choice(0, "chunk by chunk was asked for")
-    if basis.config.num_gpus > 1:
+    if basis.ranks > 1:
         return Choice(0, "chunk by chunk, as several processes share each layer")
     if not basis.target.layerwise:
         return Choice(0, "chunk by chunk, as the layers of this family are not called one by one")
@@ -268,21 +233,21 @@ def _prefill_block(basis: Basis, fit: Fit, context: int) -> Choice[int]:
 
 def _device(basis: Basis) -> str:
     """The memory that the device computes from, in words."""
-    ranks = basis.config.num_gpus
+    ranks = basis.ranks
     if basis.on_gpu:
         return "each GPU" if ranks > 1 else "the GPU"
     return "each process" if ranks > 1 else "the processor"
 
 
 def _placement(basis: Basis, resident: int, context: int) -> Choice[Placement]:
-    config, layers, on = basis.config, basis.cache.layers, _device(basis)
+    config, layers, on = basis.config, basis.cache_sizes.layers, _device(basis)
     limit = "" if config.gpu_memory_gib is None else f", of {config.gpu_memory_gib:g} GiB allowed by --gpu-memory"
-    ranks, kind = config.num_gpus, "GPUs" if basis.on_gpu else "processes"
+    ranks, kind = basis.ranks, "GPUs" if basis.on_gpu else "processes"
     shared = f"; {ranks} {kind} share the model by heads, sizes are those of one" if ranks > 1 else ""
     if resident == layers:
-        because = f"weights and context fit into the {gib(basis.usable)} that can be used on {on}{limit}{shared}"
+        because = f"weights and context fit into the {gib(basis.usable_bytes)} that can be used on {on}{limit}{shared}"
         return Choice("resident", because)
-    away, free = gib(basis.cache.host_bytes(context, resident)), gib(max(0, basis.rooms.offloaded))
+    away, free = gib(basis.cache_sizes.host_bytes(context, resident)), gib(max(0, basis.rooms.offloaded))
     crossing = f"{away} wait in host memory and cross the link for every pass over the full cache{shared}"
     asked = "asked for: " if config.placement in ("split", "offloaded") else ""
     if resident == 0:
@@ -295,7 +260,7 @@ def _placement(basis: Basis, resident: int, context: int) -> Choice[Placement]:
 
 def _no_room(basis: Basis) -> NotEnoughMemory:
     """Not even an empty conversation fits; the hint is the smallest change that would help."""
-    needed, usable = gib(basis.fixed_bytes(offloaded=False)), gib(basis.usable)
+    needed, usable = gib(total(basis.rows_beside(offloaded=False))), gib(basis.usable_bytes)
     return NotEnoughMemory(
         f"The weights and what lies beside them need {needed} at {basis.bits.value} bits, {usable} can be used on "
         f"{_device(basis)}.",
@@ -304,8 +269,8 @@ def _no_room(basis: Basis) -> NotEnoughMemory:
 
 
 def _way_out(basis: Basis) -> str:
-    size = basis.size
-    if basis.drafts_apart:
+    size, machine = basis.size, basis.rig.machine
+    if basis.config.self_draft_bits == DRAFTING_BITS:
         return LEAVE_OUT
     if basis.config.gpu_memory_gib is not None:
         return "Raise --gpu-memory, or choose a smaller model."
@@ -314,16 +279,15 @@ def _way_out(basis: Basis) -> str:
             return "Use --bits 8 or --bits 4, close other programs or choose a smaller model."
         if replace(basis, bits=Choice(bits, "")).weights_fit:
             return f"With --bits {bits} they would fit; answers are then exact for the quantised model."
-    if basis.on_gpu and basis.config.num_gpus == 1 and size and basis.target.num_kv_heads % 2 == 0:
-        half, shared = rank_share(size, 2), replace(basis.config, num_gpus=2)
-        if replace(basis, target=half.dims, size=half, config=shared).weights_fit:
-            return "Two such GPUs would hold them."
+    two = replace(basis, rig=replace(basis.rig, machine=replace(machine, gpus=machine.gpus * 2)))
+    if basis.on_gpu and basis.ranks == 1 and size and basis.model.num_kv_heads % 2 == 0 and two.weights_fit:
+        return "Two such GPUs would hold them."
     return "Choose a smaller model, or close other programs that take memory."
 
 
 def _too_long(basis: Basis, context: int, most: int) -> NotEnoughMemory:
     """The weights fit, this many tokens do not. Sizes are those of all GPUs together, if they share the target."""
-    cache, rooms, ranks, on = basis.cache, basis.rooms, basis.config.num_gpus, _device(basis)
+    cache, rooms, ranks, on = basis.cache_sizes, basis.rooms, basis.ranks, _device(basis)
     needed, left = cache.device_bytes(context, cache.layers), max(0, rooms.resident)
     what, memories, buffers = "it needs", "beside the weights", cache.device_bytes(context, 0)
     if rooms.host and buffers > rooms.offloaded:
@@ -349,4 +313,4 @@ def _too_long(basis: Basis, context: int, most: int) -> NotEnoughMemory:
 
 def _narrower(basis: Basis) -> tuple[int, ...]:
     """Widths of quantised weights below the present one; several GPUs share none."""
-    return tuple(bits for bits in (8, 4) if bits < basis.bits.value) if basis.config.num_gpus == 1 else ()
+    return tuple(bits for bits in (8, 4) if bits < basis.bits.value) if basis.ranks == 1 else ()

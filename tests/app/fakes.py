@@ -144,6 +144,8 @@ class FakeEngine:
             resident_layers=4,
             cache_sizes=SimpleNamespace(window_rows=()),
             nominal=nominal_bandwidths("cpu"),
+            on_gpu=False,
+            rig=SimpleNamespace(assumed=()),
             composition=None,
         )
         self.info: Any = FakeInfo(

@@ -221,13 +221,14 @@ def _known_sizes(name: str) -> _Sizes:
 
 def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "Machine", source: ModelSource) -> Fit:
     """Plan a model as loading would; distinguishes weights that do not fit a machine from a context that does not."""
-    from core.planning.composition import compose_here
+    from core.planning.composition import compose
+    from core.planning.devices import Rig
     from core.planning.forecast import of_another, usual_acceptance
 
     config, again = source.config(name), partial(fit_of, name, target, draft, machine)
     draft, known = None if config.draft_model == "none" else draft, catalog.entries().get(name)
     try:
-        plan = compose_here(target, draft, config, machine, _counted(name))
+        plan = compose(target, draft, config, Rig.of(machine, config.num_gpus), _counted(name))
     except ContextTooSmall as error:
         return _shorter(Fit(context=error.possible, context_refused=error.problem), again, source)
     except NotEnoughMemory as error:
@@ -241,7 +242,7 @@ def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "
         return Fit(weights_refused=f"Its configuration makes no model ({type(error).__name__}).")
     acceptance = of_another(usual_acceptance(known.acceptance if known else None), name)
     small = _counted(known.draft) if draft and known and known.draft else None
-    speeds = expected_speeds(plan, _counted(name), small, config, acceptance)
+    speeds = expected_speeds(plan, small, acceptance)
     return Fit(context=plan.context.value, placement=plan.placement.value, speeds=speeds)
 
 

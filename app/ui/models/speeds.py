@@ -8,7 +8,6 @@ from app.ui.header import PAGE_TOKENS
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
     from app.runtime.events import Ready
-    from core.config import EngineConfig
     from core.models.param_count import ModelSize
     from core.planning.forecast import Acceptance
     from core.planning.plan import Plan
@@ -50,23 +49,19 @@ class Speeds:
         )
 
 
-def expected_speeds(
-    plan: "Plan", target: "ModelSize", draft: "ModelSize | None", config: "EngineConfig", acceptance: "Acceptance"
-) -> Speeds:
+def expected_speeds(plan: "Plan", draft: "ModelSize | None", acceptance: "Acceptance") -> Speeds:
     """The model of `doctor`: nominal rates of GPUs, rates of a processor that were measured here."""
     from core.planning.forecast import predict, reading_seconds
     from core.planning.measured import PROCESSOR
 
-    on_cpu = plan.device.value == "cpu"
-    rates, flops = PROCESSOR.rates() if on_cpu else plan.nominal, _flops(plan)
-    drafting = draft if plan.composition is not None and plan.composition.value.has_draft else None
-    found = predict(target, drafting, config, plan, rates, acceptance)
+    found = predict(plan, draft, plan.nominal if plan.on_gpu else PROCESSOR.rates(), acceptance)
     pages = min(PAGES, plan.context.value // PAGE_TOKENS)
+    assert plan.size is not None, "counted"
     return Speeds(
         plain=found.plain_tokens_per_second,
         triforce=found.triforce_tokens_per_second,
         because=found.acceptance_because,
-        reading_seconds=reading_seconds(pages * PAGE_TOKENS, target.dims, target.active_parameters, flops),
+        reading_seconds=reading_seconds(pages * PAGE_TOKENS, plan.model, plan.size.active_parameters, _flops(plan)),
         pages=pages,
     )
 
@@ -88,10 +83,8 @@ def reading_time(ready: "Ready", num_tokens: int) -> float | None:
 
 
 def _flops(plan: "Plan") -> float:
-    """Operations per second in large products: measured of a processor, of a GPU by its data sheet."""
-    from core.planning.measured import PROCESSOR
+    from core.planning.forecast import products
 
-    if plan.device.value == "cpu":
-        return PROCESSOR.flops()
-    assert plan.nominal.products is not None, "of every known GPU"
-    return plan.nominal.products.value
+    flops = products(plan).value
+    assert flops is not None, "measured, or known of every GPU that is not described"
+    return flops

@@ -165,8 +165,8 @@ class Ablation:
         self.out_of_time = False
 
     def _plan(self, config: EngineConfig) -> Plan:
-        counted = self._files.counted(config)
-        return make_plan(self._files.target, self._files.draft, config, self._machine, counted)
+        files = self._files
+        return make_plan(files.target, files.draft, config, self._machine, files.size())
 
     def rows(
         self,

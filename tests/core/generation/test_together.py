@@ -17,6 +17,7 @@ from core.models import joined
 from core.models.weights import prepared
 from core.ops.backend import Backend
 from core.ops.native import KEYS_OF_A_SHARE, SmallRows
+from core.planning.devices import Rig
 from core.planning.plan import make_plan
 from tests.core.toys import CPU, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
 
@@ -233,6 +234,6 @@ def test_no_more_are_together_than_memory_holds(engine: Engine) -> None:
     each += plan.bytes_of("retrieval cache") + plan.bytes_of("streaming cache")
     for fit, number in ((0, 1), (1, 1), (2, 2), (3, 3), (9, 5)):
         small = Engine(engine.config, plan, engine.text, engine._models)
-        available = int((plan.total_bytes + (fit + 0.5) * each) / 0.9)
-        small._placement.plan = replace(plan, available_bytes=available)
+        free = int((plan.total_bytes + (fit + 0.5) * each) / 0.9)
+        small._placement.plan = replace(plan, rig=Rig.of(replace(plan.rig.machine, free_ram_bytes=free)))
         assert small.together(asked).value == number

@@ -8,9 +8,9 @@ from core.config import DraftConfig, EngineConfig, RetrievalConfig
 from core.engine import Engine
 from core.generation.loaded import LoadedModels
 from core.models.loader import read_dims
+from core.models.param_count import size_in
 from core.ops.backend import STOCK
 from core.parallel.rank_pool import RankPool, load_shared
-from core.planning.composition import one_share
 from core.planning.plan import make_plan
 from tests.core.toys import MACHINE, Letters, loaded, tiny_config
 
@@ -33,9 +33,8 @@ def shared_engine(folder: Path, kv_heads: int, offload: Offload | None = None) -
     config = tiny_config(kv_heads=kv_heads)
     cast(Any, loaded(config, 3).module).save_pretrained(folder)
     draft = loaded(config, 3, NOISE)
-    share, machine = one_share(folder, read_dims(folder), CONFIG, MACHINE)
-    plan = make_plan(share, draft.dims, CONFIG, machine)
-    ranks, target = load_shared(folder, share, CONFIG, plan, STOCK, offload)
+    plan = make_plan(read_dims(folder), draft.dims, CONFIG, MACHINE, size_in(folder))
+    ranks, target = load_shared(folder, CONFIG, plan, STOCK, offload)
     return Engine(
         CONFIG, plan, Letters(), LoadedModels(target=target, draft=draft, ranks=ranks), offload=offload
     ), ranks

@@ -17,8 +17,9 @@ from core.models.hub.catalog import entries, find
 from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize, size_in
-from core.planning.composition import RigPlan, compose_here, compose_rig
-from core.planning.devices import described_gpu, make_rig
+from core.planning.choices import Choice
+from core.planning.composition import compose, runs_here, tiers_of
+from core.planning.devices import Rig, described_gpu, make_rig
 from core.planning.forecast import predict, published_at, reading_seconds
 from core.planning.hardware import Machine
 from core.planning.plan import Plan
@@ -71,19 +72,19 @@ def sizes_of(model: str) -> tuple[ModelSize, ModelSize | None]:
     return size_in(entry.target), size_in(entry.draft) if entry.draft else None
 
 
-def told(case: Case) -> tuple[Plan, RigPlan | None]:
-    """The plan, and its memories where a machine is described."""
+def planned(case: Case) -> Plan:
+    """The plan."""
     target, draft = sizes_of(case.model)
     config = EngineConfig(context=case.context, retrieval=RetrievalConfig(budget=4096, grows=True))
     given = dict(MACHINES[case.machine])
     gpu = described_gpu(given.pop("gpu")) if "gpu" in given else None
     rig = make_rig(HOST, gpu=gpu, **given)
     if not case.loads:
-        found = compose_rig(target, draft, config, rig, case.bits)
-        return found.plan, found
+        bits = Choice(case.bits, "asked for") if case.bits else None
+        return compose(target.dims, draft.dims if draft else None, config, rig, target, bits)
     config = replace(config, bits=case.bits, gpu_memory_gib=case.limit, placement=case.wish)
-    machine = replace(rig.machine, compiles=True, num_cores=2)
-    return compose_here(stored(target), stored(draft) if draft else None, config, machine, target), None
+    here = Rig.of(replace(rig.machine, compiles=True, num_cores=2))
+    return compose(stored(target), stored(draft) if draft else None, config, here, target)
 
 
 def stored(size: ModelSize) -> ModelDims:
@@ -94,22 +95,24 @@ def stored(size: ModelSize) -> ModelDims:
 def figures(case: Case, *, words: bool = False) -> dict[str, Any]:
     """All figures of a case, with the reasons if wanted; of a refusal the largest context that would fit."""
     try:
-        plan, rig_plan = told(case)
+        plan = planned(case)
     except CoreError as error:
         found: dict[str, Any] = {"refused": getattr(error, "largest_context", None)}
         return {**found, "words": f"{error.problem} {error.hint}"} if words else found
     target, draft = sizes_of(case.model)
-    chosen, config = plan.composition, plan.settled(EngineConfig(context=case.context))
+    chosen = plan.composition
     assert chosen is not None and plan.budget is not None
-    acceptance = published_at(config.retrieval.budget)
-    drafts = draft if chosen.value.has_draft else None
-    ms = [
-        predict(target, drafts, config, plan, plan.nominal, acceptance, length) for length in (2000, plan.context.value)
-    ]
+    acceptance = published_at(plan.budget.value)
+    ms = [predict(plan, draft, plan.nominal, acceptance, length) for length in (2000, plan.context.value)]
     one = plan.prefill_chunk.value, plan.prefill_block.value
     found = {
         "computes": [plan.device.value, plan.precision, plan.bits.value, plan.cpu_attention.value],
-        "context": [plan.context.value, plan.most_context, plan.most_on_device if rig_plan else 0, plan.most_resident],
+        "context": [
+            plan.context.value,
+            plan.most_context,
+            0 if case.loads else plan.most_on_device,
+            plan.most_resident,
+        ],
         "layers": [plan.placement.value, plan.resident_layers, plan.num_layers],
         "reads": [*one, round(reading_seconds(plan.context.value, target.dims, target.active_parameters, 1e13), 3)],
         "guesses": [*asdict(chosen.value).values(), plan.budget.value, plan.most_guesses.value],
@@ -119,13 +122,13 @@ def figures(case: Case, *, words: bool = False) -> dict[str, Any]:
         "gamma": [ms[-1].gamma1, ms[-1].gamma2],
         "GB over the link": round(ms[-1].link_bytes_per_full_pass / 1e9, 4),
     }
-    if rig_plan is not None:
-        found["memories"] = [[tier.usable_bytes, tier.used_bytes] for tier in rig_plan.tiers]
-        found["runs"], found["self-draft bits"] = rig_plan.runs.value, rig_plan.self_draft_bits.value
+    if not case.loads:
+        found["memories"] = [[tier.usable_bytes, tier.used_bytes] for tier in tiers_of(plan)]
+        found["runs"], found["self-draft bits"] = runs_here(plan).value, plan.self_draft_bits.value
     if words:
         names = ("device", "dtype", "kv", "bits", "placement", "context", "prefill_chunk", "prefill_block", "budget")
         found["words"] = {name: getattr(plan, name).because for name in (*names, "composition", "cpu_attention")}
-        found["words"]["runs"] = rig_plan.runs.because if rig_plan else ""
+        found["words"]["runs"] = "" if case.loads else runs_here(plan).because
     return found
 
 

@@ -13,9 +13,10 @@ from core.engine import Engine
 from core.engine_builder import LoadedPair, PairFiles, composed_plan
 from core.errors import NotEnoughMemory
 from core.generation.events import Finished
+from core.models.param_count import ModelSize
 from core.planning.choices import Choice, Composition
-from core.planning.composition import RigPlan, compose_rig
-from core.planning.devices import described_gpu, make_rig
+from core.planning.composition import compose, runs_here, tiers_of
+from core.planning.devices import Rig, described_gpu, make_rig
 from core.planning.forecast import (
     PUBLISHED,
     pass_cost,
@@ -23,6 +24,7 @@ from core.planning.forecast import (
     predict,
 )
 from core.planning.hardware import Machine, resolve_device
+from core.planning.plan import Plan
 from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, GPU_MARGIN, RETRIEVAL, RUNTIME, TARGET_WEIGHTS, WIDENED
 from tests.core.planning.plans import sizes_of
 
@@ -31,17 +33,24 @@ HOST = Machine("cpu", 16, 256 * GIB, 256 * GIB, ())
 AS_IT_IS = EngineConfig()
 
 
+def counted(
+    target: ModelSize, draft: ModelSize | None, config: EngineConfig, rig: Rig, bits: int | None = None
+) -> Plan:
+    wanted = Choice(bits, "asked for") if bits else None
+    return compose(target.dims, draft.dims if draft else None, config, rig, target, wanted)
+
+
 def composed(
     model: str, machine: str, context: int | None, config: EngineConfig = AS_IT_IS, *, draft: bool = True
-) -> RigPlan:
+) -> Plan:
     target, small = sizes_of(model)
     config = replace(config, context=context, retrieval=RetrievalConfig(budget=4096))
-    return compose_rig(target, small if draft else None, config, make_rig(HOST, assume=machine, host_gib=256))
+    return counted(target, small if draft else None, config, make_rig(HOST, assume=machine, host_gib=256))
 
 
-def chosen(told: RigPlan) -> tuple[Composition, str]:
-    assert told.plan.composition is not None
-    return told.plan.composition.value, told.plan.composition.because
+def chosen(plan: Plan) -> tuple[Composition, str]:
+    assert plan.composition is not None
+    return plan.composition.value, plan.composition.because
 
 
 @pytest.mark.parametrize(
@@ -57,16 +66,16 @@ def chosen(told: RigPlan) -> tuple[Composition, str]:
 def test_a_draft_is_loaded_unless_it_alone_moves_the_cache_away(
     model: str, machine: str, context: int, has_draft: bool
 ) -> None:
-    told = composed(model, machine, context)
-    assert chosen(told)[0] == Composition(default_method(has_draft=has_draft), has_draft)
-    assert bool(told.plan.bytes_of(DRAFT_WEIGHTS)) is has_draft, "its memory is planned, or it is not loaded"
+    plan = composed(model, machine, context)
+    assert chosen(plan)[0] == Composition(default_method(has_draft=has_draft), has_draft)
+    assert bool(plan.bytes_of(DRAFT_WEIGHTS)) is has_draft, "its memory is planned, or it is not loaded"
 
 
 def test_a_draft_that_pushes_the_cache_off_the_card_is_left_out_unless_it_was_asked_for() -> None:
-    told = composed("llama-3.1-8b", "1x4090", 49152)
-    assert "of 32 layers of the full cache would wait" in chosen(told)[1] and told.plan.resident_layers == 32
+    plan = composed("llama-3.1-8b", "1x4090", 49152)
+    assert "of 32 layers of the full cache would wait" in chosen(plan)[1] and plan.resident_layers == 32
     asked = composed("llama-3.1-8b", "1x4090", 49152, EngineConfig(draft_model="llama-3.2-1b"))
-    assert chosen(asked)[0].has_draft and asked.plan.resident_layers < 32, "--draft overrides it"
+    assert chosen(asked)[0].has_draft and asked.resident_layers < 32, "--draft overrides it"
     assert chosen(composed("llama-3.1-8b", "1xh100", 8192, draft=False)) == (
         Composition("lookup"),
         "there is no draft with its tokens",
@@ -79,14 +88,14 @@ def test_a_draft_whose_weights_do_not_fit_is_left_out_with_the_reason() -> None:
     for gib in range(17, 24):  # a card that holds the target alone
         rig = make_rig(HOST, gpu_gib=gib, host_gib=1)
         try:
-            compose_rig(target, None, config, rig)
+            counted(target, None, config, rig)
         except NotEnoughMemory:
             continue
-        told = compose_rig(target, small, config, rig)
+        plan = counted(target, small, config, rig)
         break
-    assert not chosen(told)[0].has_draft and chosen(told)[1].startswith("with the draft: ")
+    assert not chosen(plan)[0].has_draft and chosen(plan)[1].startswith("with the draft: ")
     with pytest.raises(NotEnoughMemory):
-        compose_rig(target, small, replace(config, draft_model="llama-3.2-1b"), rig)
+        counted(target, small, replace(config, draft_model="llama-3.2-1b"), rig)
 
 
 @pytest.mark.parametrize(
@@ -105,17 +114,17 @@ def test_a_processor_guesses_with_a_copy_in_four_bits_where_that_costs_nothing_e
     machine = replace(HOST, **({"compiles": True} | changed))
     for asked in (None, 16):
         config = EngineConfig(self_draft_bits=asked)
-        told = compose_rig(sizes_of(model)[0], None, config, make_rig(machine))
+        plan = counted(sizes_of(model)[0], None, config, make_rig(machine))
         wanted = 4 if copied and asked is None else 16
-        assert chosen(told)[0].self_draft_bits == wanted and bool(told.plan.bytes_of(DRAFTING_WEIGHTS)) is (wanted == 4)
-        assert told.plan.settled(config).self_draft_bits == wanted
+        assert chosen(plan)[0].self_draft_bits == wanted and bool(plan.bytes_of(DRAFTING_WEIGHTS)) is (wanted == 4)
+        assert plan.settled(config).self_draft_bits == wanted
 
 
 def test_a_method_that_was_asked_for_gets_its_models() -> None:
     for methods, has_draft in ((("triforce",), True), (("lookup",), False), ((PLAIN, "triforce-lookup"), True)):
         for machine in ("1x4090", "1xh100"):
-            told = composed("llama-3.1-8b", machine, 32768, EngineConfig(methods=methods))
-            assert chosen(told)[0].has_draft is has_draft, methods
+            plan = composed("llama-3.1-8b", machine, 32768, EngineConfig(methods=methods))
+            assert chosen(plan)[0].has_draft is has_draft, methods
 
 
 # -------------------- mixtures
@@ -128,8 +137,8 @@ def test_a_token_of_a_mixture_reads_the_experts_that_it_uses() -> None:
     assert size.active_parameters == size.num_parameters - size.experts.parameters * 120 // 128
     assert 3.3e9 < size.active_parameters < 3.4e9, "as its name says"
     assert sizes_of("llama-3.1-8b")[0].experts is None
-    plan = composed("qwen3-30b-a3b-2507", "1xh100", 8192).plan
-    found = predict(size, None, AS_IT_IS, plan, plan.nominal, PUBLISHED)
+    plan = composed("qwen3-30b-a3b-2507", "1xh100", 8192)
+    found = predict(plan, None, plan.nominal, PUBLISHED)
     # 3.4e9 parameters less embeddings, in 16 bits, and 0.8 GB of keys and values at 3350 GB/s, and 48 layers of 0.25 ms
     read = 2 * (size.active_parameters - 151_936 * 2048) + 0.8e9
     assert found.plain_ms_per_token == pytest.approx(1e3 * read / 3350e9 + 12, rel=0.01)
@@ -142,8 +151,8 @@ def test_verifying_many_guesses_reads_more_experts() -> None:
     assert cost.of(8) == pytest.approx(0.44, abs=0.01) and PassCost(1.0, 0.0).of(8) == 1.0
     further = []
     for model in ("qwen3-8b-yarn", "qwen3-30b-a3b-2507"):
-        plan = composed(model, "1xh100", 8192).plan
-        full = pass_cost("cuda", planned_reads(plan, sizes_of(model)[0], None, AS_IT_IS, 8192).full, plan.nominal)
+        plan = composed(model, "1xh100", 8192)
+        full = pass_cost("cuda", planned_reads(plan, None, 8192).full, plan.nominal)
         further.append(full.of(8) / full.of(0))
     assert further[0] < 1.05 and further[1] > 1.3
 
@@ -188,15 +197,15 @@ def test_a_copy_that_was_asked_for_guesses_and_the_text_stays() -> None:
 def test_a_real_4090_plans_the_published_case_and_keeps_the_draft(gib: float, budget: int) -> None:
     """A 4090 of 24 GB tells 23.2 GiB free beside the context, under a desktop 22.0 to 22.5."""
     config = EngineConfig(context=122880, retrieval=RetrievalConfig(budget=budget))
-    told = settled(f"RTX 4090,{gib},1008,25", config)
-    assert chosen(told)[0].has_draft and told.plan.bytes_of(DRAFT_WEIGHTS) and told.plan.context.value == 122880
-    assert told.plan.prefill_block.value, "read layer by layer"
-    assert told.tiers[0].used_bytes <= gib * GIB - GPU_MARGIN and not told.plan.bytes_of(RUNTIME)
+    plan = settled(f"RTX 4090,{gib},1008,25", config)
+    assert chosen(plan)[0].has_draft and plan.bytes_of(DRAFT_WEIGHTS) and plan.context.value == 122880
+    assert plan.prefill_block.value, "read layer by layer"
+    assert tiers_of(plan)[0].used_bytes <= gib * GIB - GPU_MARGIN and not plan.bytes_of(RUNTIME)
 
 
-def settled(machine: str, config: EngineConfig, model: str = "llama2-7b-128k", count: int = 1) -> RigPlan:
+def settled(machine: str, config: EngineConfig, model: str = "llama2-7b-128k", count: int = 1) -> Plan:
     target, small = sizes_of(model)
-    return compose_rig(target, small, config, make_rig(HOST, gpu=described_gpu(machine), num_gpus=count, host_gib=128))
+    return counted(target, small, config, make_rig(HOST, gpu=described_gpu(machine), num_gpus=count, host_gib=128))
 
 
 GROWING = EngineConfig(context=122880, retrieval=RetrievalConfig(budget=4096, grows=True))
@@ -210,22 +219,22 @@ GROWING = EngineConfig(context=122880, retrieval=RetrievalConfig(budget=4096, gr
 def test_where_passes_wait_for_the_link_the_budget_grows_with_the_room(
     machine: str, count: int, budgets: tuple[int, ...]
 ) -> None:
-    plan = settled(machine, GROWING, count=count).plan
+    plan = settled(machine, GROWING, count=count)
     assert plan.budget is not None and plan.budget.value in budgets
     assert ("forecast" in plan.budget.because) is (plan.budget.value > 4096)
     assert plan.composition is not None and plan.composition.value.has_draft and plan.context.value == 122880
     kept = plan.settled(GROWING).retrieval
     assert kept == RetrievalConfig(budget=plan.budget.value), "the caches are as large as planned"
-    alone = settled(machine, GROWING, count=count).plan
+    alone = settled(machine, GROWING, count=count)
     assert alone.bytes_of(RETRIEVAL) == plan.bytes_of(RETRIEVAL)
 
 
 def test_a_budget_that_was_asked_for_stays_and_one_without_room_falls_back() -> None:
-    asked = settled("RTX 4090,23.2,1008,25", replace(GROWING, retrieval=RetrievalConfig(budget=4096))).plan
+    asked = settled("RTX 4090,23.2,1008,25", replace(GROWING, retrieval=RetrievalConfig(budget=4096)))
     assert asked.budget is None and asked.settled(GROWING) == replace(GROWING, self_draft_bits=16)
-    tight = settled("RTX 4090,19,1008,25", replace(GROWING, context=65536)).plan
+    tight = settled("RTX 4090,19,1008,25", replace(GROWING, context=65536))
     assert tight.budget == Choice(4096, "as usual for the model"), "8,192 do not fit"
-    small = settled("RTX 4090,16.9,1008,25", replace(GROWING, context=16384)).plan
+    small = settled("RTX 4090,16.9,1008,25", replace(GROWING, context=16384))
     assert small.budget is not None and small.budget.value == 2048 and "no room" in small.budget.because
     with pytest.raises(NotEnoughMemory, match="lies beside them need"):
         settled("RTX 4090,12,1008,25", GROWING)
@@ -234,12 +243,11 @@ def test_a_budget_that_was_asked_for_stays_and_one_without_room_falls_back() -> 
 def test_a_dense_model_of_four_bits_keeps_its_weights_on_the_card_and_its_context_in_host_memory() -> None:
     target, small = sizes_of("qwen3-14b-yarn")
     rig = make_rig(HOST, gpu=described_gpu("RTX 4090,22,1008,25"), host_gib=128)
-    told = compose_rig(target, small, replace(GROWING, context=131072), rig, bits=4)
-    plan = told.plan
-    assert told.runs.value and plan.placement.value == "split" and plan.prefill_block.value
-    assert chosen(told)[0].has_draft and plan.bytes_of(TARGET_WEIGHTS) == target.quantised_bytes(4, torch.bfloat16)
+    plan = counted(target, small, replace(GROWING, context=131072), rig, bits=4)
+    assert runs_here(plan).value and plan.placement.value == "split" and plan.prefill_block.value
+    assert chosen(plan)[0].has_draft and plan.bytes_of(TARGET_WEIGHTS) == target.quantised_bytes(4, torch.bfloat16)
     assert not plan.bytes_of(WIDENED) and str(plan.kv.value or plan.dtype.value) == "torch.bfloat16"
-    eight = compose_rig(target, small, replace(GROWING, context=8192), rig, bits=8).plan
+    eight = counted(target, small, replace(GROWING, context=8192), rig, bits=8)
     assert eight.bytes_of(WIDENED) == 4 * 17408 * 5120 * 2, "int8 is widened by every pass, before and after scaling"
-    reads = [planned_reads(one, target, None, GROWING, 4096).full for one in (plan, eight)]
+    reads = [planned_reads(one, None, 4096).full for one in (plan, eight)]
     assert reads[1].weights > 4 * reads[0].weights, "and each pass writes and reads what is widened"

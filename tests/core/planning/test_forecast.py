@@ -15,12 +15,11 @@ from transformers import AutoConfig
 from core.caches.full_parts import Offload
 from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig, RetrievalConfig
 from core.models.hub.shapes import find_shape
-from core.models.loader import ModelDims
 from core.models.param_count import ModelSize, size_of
 from core.planning import measured
 from core.planning.choices import Choice
-from core.planning.composition import plan_rig
 from core.planning.devices import ON_PROCESSOR, Bandwidths, Rig, kind_of, make_rig, nominal_bandwidths
+from core.planning.fit import Basis
 from core.planning.forecast import (
     LAYER_OVERHEAD,
     PUBLISHED,
@@ -35,8 +34,7 @@ from core.planning.forecast import (
 )
 from core.planning.hardware import Machine
 from core.planning.measured import PROBED_BYTES, PROBED_NUMBERS, Processor
-from core.planning.plan import Plan, make_plan
-from core.planning.sizes import TARGET_WEIGHTS, PlanRow
+from core.planning.plan import Plan, make_plan, plan_from
 from tests.core.planning.plans import sizes_of
 from tests.core.toys import tiny_engine
 
@@ -45,11 +43,6 @@ HOST = Machine("cpu", 16, 256 * GIB, 256 * GIB, ())
 BUDGET = 4096
 GOLDENS: dict[str, Any] = json.loads(Path(__file__).with_name("goldens.json").read_text(encoding="utf-8"))
 SHARE = 1.5  # a forecast is at most so many times what was measured, and at least one part in so many
-
-
-def on_disk(size: ModelSize) -> ModelDims:
-    """As if its weights were there."""
-    return replace(size.dims, weight_bytes=size.weight_bytes(8 * size.dims.disk_dtype.itemsize))
 
 
 # -------------------- what was measured
@@ -64,31 +57,29 @@ def golden_plan(row: dict[str, Any]) -> Plan:
     """The plan of a measured model, with weights as wide as they lay in memory."""
     size, model = golden_size(row["model"]), GOLDENS["models"][row["model"]]
     config = EngineConfig(device="cpu", context=model["config"]["max_position_embeddings"], kv_bits=row["kv_bits"])
-    plan = make_plan(on_disk(size), None, config, HOST, size)
-    rows = [one for one in plan.fixed_rows if one.name != TARGET_WEIGHTS]
-    kept = PlanRow(TARGET_WEIGHTS, size.num_parameters * model["weight_bits"] // 8)
-    return replace(plan, fixed_rows=(kept, *rows), context=Choice(row["tokens"], "measured at"))
+    plan = make_plan(size.dims, None, config, HOST, size)
+    kept = size.num_parameters * model["weight_bits"] // 8  # in 32 bits they are as many times as large as on disk
+    dims = replace(size.dims, weight_bytes=kept * size.dims.disk_dtype.itemsize // 4)
+    return replace(plan, model=dims, context=Choice(row["tokens"], "measured at"))
 
 
 @pytest.mark.parametrize("row", GOLDENS["passes"], ids=lambda row: f"{row['model']}-{row['tokens']}-{row['rows']}")
 def test_a_forecast_is_near_the_pass_that_was_measured(row: dict[str, Any]) -> None:
-    size, plan = golden_size(row["model"]), golden_plan(row)
+    plan = golden_plan(row)
     memory = Choice(1e9 * row["memory_gb_per_second"], "measured beside it")
     rates = Bandwidths(memory, None, rows=ON_PROCESSOR)
-    reads = planned_reads(plan, size, None, EngineConfig(), row["tokens"])
+    reads = planned_reads(plan, None, row["tokens"])
     ms = 1e3 * pass_cost("cpu", reads.full, rates).of(row["rows"] - 1)
     assert row["ms"] / SHARE < ms < row["ms"] * SHARE, ms
     if row["rows"] == 1:
-        found = predict(size, None, EngineConfig(), plan, rates, PUBLISHED)
+        found = predict(plan, None, rates, PUBLISHED)
         assert found.plain_ms_per_token == pytest.approx(ms) and found.context == row["tokens"]
 
 
 def test_a_forecast_is_of_the_text_and_not_of_the_planned_context() -> None:
     row = next(row for row in GOLDENS["passes"] if row["kv_bits"] == 16)
     size, plan = golden_size(row["model"]), golden_plan(row)
-    short, long = (
-        predict(size, None, EngineConfig(), plan, plan.nominal, PUBLISHED, tokens) for tokens in (2_000, 24_000)
-    )
+    short, long = (predict(plan, None, plan.nominal, PUBLISHED, tokens) for tokens in (2_000, 24_000))
     numbers = 22_000 * 2 * size.dims.num_kv_heads * size.dims.head_dim * size.dims.num_layers
     each = 2 / plan.nominal.memory.value + ON_PROCESSOR.number + ON_PROCESSOR.attended * 6
     assert long.plain_ms_per_token - short.plain_ms_per_token == pytest.approx(1e3 * numbers * each, rel=1e-6)
@@ -215,8 +206,8 @@ def forecast(acceptance: Acceptance = PUBLISHED, *, count: int = 1, **changes: A
     """The plan and the forecast of Llama2-7B without a draft."""
     llama, rig = sizes_of("llama2-7b-128k")[0], cards(count)
     config = replace(EngineConfig(context=131072, retrieval=RetrievalConfig(budget=BUDGET)), **changes)
-    plan = plan_rig(llama, None, config, rig)
-    return plan, predict(llama, None, config, plan, bandwidths(plan, rig), acceptance)
+    plan = plan_from(Basis.of(llama.dims, None, config, rig, llama))
+    return plan, predict(plan, None, bandwidths(plan), acceptance)
 
 
 # Published for two RTX 4090 (arXiv 2404.11912), milliseconds a token with about 120K tokens of context.
@@ -230,10 +221,11 @@ def test_the_model_meets_the_published_speeds_on_two_4090(
     """With as many layers on the cards as the published system has room for."""
     config, rig = EngineConfig(context=131072, retrieval=RetrievalConfig(budget=BUDGET)), cards(2)
     target, draft = sizes_of(name)
-    plan = plan_rig(target, draft, config, rig)
-    rates = bandwidths(plan, rig)
+    assert draft is not None
+    plan = plan_from(Basis.of(target.dims, draft.dims, config, rig, target))
+    rates = bandwidths(plan)
     assert rates.link is not None and "nominal" in rates.link.because and "4090" in rates.memory.because
-    found = predict(target, draft, config, replace(plan, resident_layers=layers), rates, PUBLISHED)
+    found = predict(replace(plan, resident_layers=layers), draft, rates, PUBLISHED)
     assert found.plain_ms_per_token == pytest.approx(plain_ms, rel=0.1)
     assert found.triforce_ms_per_token == pytest.approx(triforce_ms, rel=0.1)
     assert found.plain_tokens_per_second == pytest.approx(1e3 / found.plain_ms_per_token)

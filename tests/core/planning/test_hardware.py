@@ -228,7 +228,7 @@ def test_a_gpu_that_torch_cannot_use_is_told_with_what_mends_it(
         choose_device(EngineConfig(device="cuda"), machine)
     assert (refused.value.problem, refused.value.hint) == (because, hint)
     for ask in (
-        lambda: composition.one_share(Path(), None, EngineConfig(num_gpus=2), machine),  # type: ignore[arg-type]
+        lambda: composition.check_ranks(Path(), EngineConfig(num_gpus=2), machine),
         lambda: make_rig(machine, num_gpus=2),
     ):
         with pytest.raises(InvalidSetting) as too_many:

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,16 +10,15 @@ import torch
 from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
 from core.errors import ContextTooSmall, CoreError, InvalidSetting, NotEnoughMemory
 from core.models.hub.catalog import find
-from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims, read_dims
-from core.models.param_count import ModelSize, size_in, size_of
+from core.models.param_count import ModelSize, size_in
 from core.planning import composition
 from core.planning.choices import Choice
-from core.planning.composition import RigPlan, one_share, plan_rig, told_of
+from core.planning.composition import check_ranks, runs_here, tiers_of
 from core.planning.devices import Rig, described_gpu, make_rig
-from core.planning.fit import Rooms, find_fit
+from core.planning.fit import Basis, Rooms, find_fit
 from core.planning.hardware import Gpu, Machine
-from core.planning.plan import make_plan, placed
+from core.planning.plan import Plan, make_plan, placed, plan_from
 from core.planning.sizes import (
     GPU_MARGIN,
     GRAPHS,
@@ -29,7 +27,6 @@ from core.planning.sizes import (
     CacheSizes,
     grown_window,
     kv_bytes_per_token,
-    rank_share,
 )
 from tests.core.planning.plans import FILE, Case, few_cases, figures, sizes_of
 
@@ -64,9 +61,10 @@ def cards(count: int = 1, host_gib: float = 128) -> Rig:
 
 def planned(
     size: ModelSize, rig: Rig, context: int | None = 131072, bits: int | None = None, budget: int = 4096, **changes: Any
-) -> RigPlan:
+) -> Plan:
     config = EngineConfig(context=context, retrieval=RetrievalConfig(budget=budget), **changes)
-    return told_of(plan_rig(size, None, config, rig, bits), size, config, rig)
+    wanted = Choice(bits, "asked for") if bits else None
+    return plan_from(Basis.of(size.dims, None, config, rig, size, wanted))
 
 
 # By hand, for Llama2-7B: a layer has 4 * 4096^2 + 3 * 4096 * 11008 = 202,375,168 linear weights, 32 layers
@@ -96,15 +94,15 @@ def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cann
     llama = size("llama2-7b-128k")
     assert 131072 * kv_bytes_per_token(llama.dims, torch.float16) == 64 * GIB
     assert llama.weight_bytes(16) == 13_476_831_232  # the published 13.5 GB
-    told = planned(llama, cards(), placement="offloaded")
-    sizes = told.plan.cache_sizes
+    plan = planned(llama, cards(), placement="offloaded")
+    sizes, tiers = plan.cache_sizes, tiers_of(plan)
     # 24 GiB - 800 = 23776 MiB; less weights 12852.5, retrieval cache (4096 + 8 + 192 + 1) * 0.5 = 2148.5
     # and the numbers of 496 chunks in 1024 heads, 3.9, prefill 3968 * (3 * 8192 + 4096 * 18 + 1024 + 544) bytes =
     # 377.9, what chunks are chosen by, 49 blocks of 256 rows of 16 KiB and 3968 rows of a layer on their way to the
     # host, 32 recorded passes of half a MiB a layer, and for each layer 256 + 192 + 1 newest rows and 256 + 127 of a
     # long pass.
-    assert told.plan.placement.value == "offloaded" and told.plan.resident_layers == 0
-    gpu, host = ({row.name: row.size_bytes / (1 << 20) for row in tier.rows} for tier in told.tiers)
+    assert plan.placement.value == "offloaded" and plan.resident_layers == 0
+    gpu, host = ({row.name: row.size_bytes / (1 << 20) for row in tier.rows} for tier in tiers)
     assert gpu == pytest.approx(
         {
             "target weights": 12852.5,
@@ -116,19 +114,20 @@ def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cann
             "ring of copies": 196 + 62,
             # reading layer by layer: a layer's 2048 and a row, hidden states of 31744 tokens, 248; 2152.4 are lent
             # or of all tokens, 1023, where there is room
-            "prefill, layer by layer": 2048 + 1 / 64 + told.plan.prefill_block.value / 128 - 2152.375,
+            "prefill, layer by layer": 2048 + 1 / 64 + plan.prefill_block.value / 128 - 2152.375,
         },
         rel=1e-5,
     )
     assert host == pytest.approx({"runtime": 600, "full cache, host": 64 * 1024}, rel=1e-5)
-    assert [tier.usable_bytes for tier in told.tiers] == [24 * GIB - (800 << 20), int(0.9 * 128 * GIB)]
-    assert all(tier.used_bytes <= tier.usable_bytes for tier in told.tiers)
+    assert [tier.usable_bytes for tier in tiers] == [24 * GIB - (800 << 20), int(0.9 * 128 * GIB)]
+    assert all(tier.used_bytes <= tier.usable_bytes for tier in tiers)
     # Without the host, reading 1024 rows at a time: 23776 - 12852.5 - 2152.4 - 97.5 - 512 - a row of 0.5
     left = (8161.1 - sizes.fixed_bytes / (1 << 20)) / (
         0.5 + (sizes.side_bytes + 32 * sizes.landmark_bytes + sizes.sample_bytes) / (1 << 20)
     )
-    assert told.plan.most_on_device == planned(llama, cards()).plan.most_on_device == left // 64 * 64
-    assert told.runs.value and "host memory" in told.runs.because
+    assert plan.most_on_device == planned(llama, cards()).most_on_device == left // 64 * 64
+    runs = runs_here(plan)
+    assert runs.value and "host memory" in runs.because
 
 
 def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
@@ -179,46 +178,33 @@ def test_the_layers_that_fit_are_those_of_trying_each(model: str, device: str) -
                     assert (None if found is None else found.layers) == layer_by_layer(cache, context, rooms, most)
 
 
-# -------------------- one plan for loading and for showing
+# -------------------- several ranks, and what is shown of a plan
 
 
-@pytest.mark.parametrize("context", [None, 8192])
-@pytest.mark.parametrize(
-    "machine",
-    [
-        HOST,
-        Machine("cpu", 2, 2 * GIB, 2 * GIB, ()),
-        Machine("c", 2, GIB, GIB, (Gpu("g", 1121 << 20, 1121 << 20),)),
-        Machine("c", 2, 8 * GIB, 8 * GIB, (Gpu("g", 1000 << 20, 1000 << 20),)),
-    ],
-)
-def test_what_is_shown_of_one_device_is_the_plan_that_loads(machine: Machine, context: int | None) -> None:
-    target, draft = (size_in(find(name).target) for name in ("harbour", "harbour-draft"))
-    config, small = EngineConfig(context=context), rank_share(draft, 1).dims
-    loading = make_plan(rank_share(target, 1).dims, small, config, machine, target)
-    shown = plan_rig(target, draft, config, make_rig(machine))
-    assert replace(shown, kv=loading.kv) == loading
-    files = make_plan(read_dims(HARBOUR), small, config, machine)
-    counted, stored = (plan.bytes_of(TARGET_WEIGHTS) for plan in (loading, files))
-    assert counted == pytest.approx(stored, rel=1e-3) and counted < stored, "a file has a header, too"
+def test_counted_weights_are_as_large_as_their_files() -> None:
+    counted, config = size_in(HARBOUR), EngineConfig()
+    plans = [make_plan(dims, None, config, HOST, counted) for dims in (counted.dims, read_dims(HARBOUR))]
+    shown, stored = (plan.bytes_of(TARGET_WEIGHTS) for plan in plans)
+    assert shown == pytest.approx(stored, rel=1e-3) and shown < stored, "a file has a header, too"
 
 
 @pytest.mark.parametrize("memories", [(24, 24), (24, 20)])
-def test_what_is_shown_of_several_gpus_is_what_each_rank_plans(tmp_path: Path, memories: tuple[int, int]) -> None:
-    shape = find_shape("llama2-7b-128k")
-    assert shape is not None and shape.draft is not None
-    shape.config.save_pretrained(tmp_path)
-    target, draft = size_of(shape.config, "target"), size_of(shape.draft.config, "draft")
+def test_of_several_gpus_each_has_its_share_and_the_fullest_decides(memories: tuple[int, int]) -> None:
+    target, draft = sizes_of("llama2-7b-128k")
     machine = replace(HOST, gpus=tuple(Gpu(f"of {gib}", gib * GIB, gib * GIB) for gib in memories))
-    config, rig = EngineConfig(context=131072, num_gpus=2), make_rig(machine, num_gpus=2)
-    dims, share = one_share(tmp_path, target.dims, config, machine)
-    rank = make_plan(dims, rank_share(draft, 1).dims, config, share)
-    plan = plan_rig(target, draft, config, rig)
-    assert plan == rank and 0 < rank.resident_layers < 32 and plan.available_bytes == min(memories) * GIB
-    first, second, host = told_of(plan, target, config, rig).tiers
+    config = EngineConfig(context=131072, num_gpus=2)
+    assert draft is not None
+    plan = make_plan(target.dims, draft.dims, config, machine, target)
+    assert 0 < plan.resident_layers < 32 and plan.available_bytes == min(memories) * GIB
+    assert plan.target.num_kv_heads == 16 and plan.bytes_of(TARGET_WEIGHTS) == target.layer_parameters + 2 * (
+        target.other_parameters
+    )
+    shown = plan_from(Basis.of(target.dims, draft.dims, replace(config, num_gpus=1), plan.rig, target))
+    assert replace(shown, config=config) == plan, "as it is shown, by the GPUs of the machine"
+    first, second, host = tiers_of(plan)
     assert {row.name for row in set(first.rows) - set(second.rows)} == {"draft weights", "streaming cache", GRAPHS}
-    assert first.rows == rank.rows and set(second.rows) < set(first.rows), "all else is on each"
-    assert [row.size_bytes for row in host.rows[1:]] == [2 * row.size_bytes for row in rank.host_rows]
+    assert first.rows == plan.rows and set(second.rows) < set(first.rows), "all else is on each"
+    assert [row.size_bytes for row in host.rows[1:]] == [2 * row.size_bytes for row in plan.host_rows]
     assert host.rows[0].size_bytes == 2 * RUNTIME_BYTES, "each process has its own"
 
 
@@ -291,14 +277,14 @@ def test_weights_and_context_are_two_refusals() -> None:
     with pytest.raises(NotEnoughMemory, match=r"lies beside them need .* at 16 bits") as weights:
         planned(size("llama2-13b-128k"), cards())
     assert weights.value.largest_context is None and "--bits 8" in weights.value.hint
-    assert planned(size("llama2-13b-128k"), cards(), 40960, bits=8).plan.bits.value == 8
+    assert planned(size("llama2-13b-128k"), cards(), 40960, bits=8).bits.value == 8
     llama, small = size("llama2-7b-128k"), cards(host_gib=64)
     with pytest.raises(NotEnoughMemory, match=r"weights fit, a context of 131,072 tokens does not") as context:
         planned(llama, small)
     largest = context.value.largest_context
     assert largest is not None and context.value.hint.startswith(f"Use --context {largest} or less, or --bits ")
-    assert planned(llama, small, largest).plan.context == Choice(largest, "asked for")
-    assert planned(llama, small, None).plan.context.value == largest
+    assert planned(llama, small, largest).context == Choice(largest, "asked for")
+    assert planned(llama, small, None).context.value == largest
     with pytest.raises(NotEnoughMemory):
         planned(llama, small, largest + 64)
     with pytest.raises(NotEnoughMemory, match="its buffers need") as buffers:
@@ -339,7 +325,7 @@ def test_loading_without_counted_parameters_and_under_a_limit_says_what_helps() 
 def test_a_context_beyond_the_model_and_heads_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ContextTooSmall):
         planned(size("qwen3-8b"), cards(), 65536)
-    assert planned(size("qwen2.5-7b-yarn"), make_rig(HOST, gpu_gib=24, num_gpus=4)).num_gpus == 4
+    assert planned(size("qwen2.5-7b-yarn"), make_rig(HOST, gpu_gib=24, num_gpus=4)).ranks == 4
     with pytest.raises(InvalidSetting, match="cannot be shared by 3"):
         planned(size("qwen2.5-7b-yarn"), make_rig(HOST, gpu_gib=24, num_gpus=3))
 
@@ -358,25 +344,26 @@ def test_a_context_beyond_the_model_and_heads_that_do_not_divide_are_refused() -
 def test_ranks_that_cannot_be_are_refused(device: Any, num_gpus: int, gpus: int, problem: str) -> None:
     with pytest.raises(CoreError, match=problem):
         config = replace(TWO, device=device, num_gpus=num_gpus)
-        one_share(HARBOUR, read_dims(HARBOUR), config, replace(GAMER, gpus=GAMER.gpus * gpus))
+        machine = replace(GAMER, gpus=GAMER.gpus * gpus)
+        check_ranks(HARBOUR, config, machine)
+        make_plan(read_dims(HARBOUR), None, config, machine, size_in(HARBOUR))
 
 
 def test_gpus_that_cannot_share_a_model_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     here = replace(HOST, gpus=(Gpu("A", 80 * GIB, 79 * GIB),) * 2)
     monkeypatch.setattr(composition, "ON_WINDOWS", True)
-    runs = planned(size("qwen2.5-7b-yarn"), make_rig(here, num_gpus=2), 8192).runs
+    qwen, described = size("qwen2.5-7b-yarn"), make_rig(here, assume="2x4090")
+    runs = runs_here(planned(qwen, make_rig(here, num_gpus=2), 8192))
     assert not runs.value and "use WSL2" in runs.because
-    assert planned(size("qwen2.5-7b-yarn"), make_rig(here), 8192).runs.value
-    assert planned(size("qwen2.5-7b-yarn"), make_rig(here, assume="2x4090"), 8192).runs.value, (
-        "that machine may run Linux"
-    )
+    assert runs_here(planned(qwen, make_rig(here), 8192)).value
+    assert runs_here(planned(qwen, described, 8192)).value, "that machine may run Linux"
     with pytest.raises(InvalidSetting, match="GPUs cannot share a model under Windows") as refused:
-        one_share(HARBOUR, read_dims(HARBOUR), replace(TWO, device="auto"), here)
+        check_ranks(HARBOUR, replace(TWO, device="auto"), here)
     assert refused.value.hint == "Start it in WSL2, or leave out --gpus."
-    assert one_share(HARBOUR, read_dims(HARBOUR), TWO, here)[0].num_kv_heads, "processes on the processor can"
+    check_ranks(HARBOUR, TWO, here)  # processes on the processor can
     monkeypatch.setattr(composition, "ON_WINDOWS", False)
     for changes, words in (({"bits": 8}, "quantised weights"), ({"self_draft_bits": 4}, "self-draft weights")):
-        runs = planned(size("llama-3.1-8b"), cards(2), 8192, **changes).runs
+        runs = runs_here(planned(size("llama-3.1-8b"), cards(2), 8192, **changes))
         assert not runs.value and words in runs.because
 
 
@@ -388,12 +375,12 @@ def test_descriptions_replace_the_parts_of_this_machine() -> None:
     assert make_rig(here) == Rig(machine=Machine("cpu", 2, 16 * GIB, 9 * GIB, here.gpus[:1]))
     assert len(make_rig(here, num_gpus=2).machine.gpus) == 2 and make_rig(here, num_gpus=2).assumed == ()
     rig = make_rig(here, assume="2x4090")
-    assert [gpu.total_bytes for gpu in rig.machine.gpus] == [24 * GIB] * 2 and not rig.gpus_are_here
+    assert [gpu.total_bytes for gpu in rig.machine.gpus] == [24 * GIB] * 2 and rig.kind is not None
     assert rig.machine.free_ram_bytes == 16 * GIB, "what other programs hold here says nothing about that machine"
     assert "2 x RTX 4090" in rig.assumed[0] and "16.0 GiB" in rig.assumed[1]
     assert make_rig(here, assume="cpu").machine.gpus == ()
     own = make_rig(here, host_gib=64)
-    assert own.machine.ram_bytes == 64 * GIB and own.gpus_are_here and own.assumed == ("64 GiB of host memory",)
+    assert own.machine.ram_bytes == 64 * GIB and own.kind is None and own.assumed == ("64 GiB of host memory",)
 
 
 @pytest.mark.parametrize(
