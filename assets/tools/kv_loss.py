@@ -30,7 +30,7 @@ from core.models.weights import load_model  # noqa: E402
 from core.ops.backend import choose_backend  # noqa: E402
 
 CPU = torch.device("cpu")
-KINDS = (torch.float32, torch.float16, torch.bfloat16)  # the first is what the others are compared with
+KINDS = (torch.float32, torch.int16, torch.float16, torch.bfloat16)  # the first is what the others are compared with
 QUESTIONS = (
     "What is this text about? Answer in two sentences.",
     "Name three rules that the text states.",

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What passes of a model take on this processor, without an answer around them: `python assets/tools/pass_times.py
 MODEL... [--shapes NAMExLAYERS...] [--held 0,2048,8192,24576] [--rows 1,4,8] [--repeats 5]
-[--guesses 8] [--json OUT]`.
+[--kept int16,float16] [--guesses 8] [--json OUT]`.
 
-Each row is the least of some passes over so many keys and values in 16 bits, in one call of the compiled kernel. They
-are all one number, which is written: what was never written is read from one page of zeros, out of a cache. A shape is
-a model of the catalogue with random weights in 4-bit blocks (Q4_K), and with as many of its layers as its name ends in.
+Each row is the least of some passes over so many keys and values in 16 bits, in one call of the compiled kernel;
+types that they are kept in (default: the usual one here) take turns. They are all one number, which is written: what
+was never written is read from one page of zeros, out of a cache. A shape is a model of the catalogue with random
+weights in 4-bit blocks (Q4_K), and with as many of its layers as its name ends in.
 `--guesses` adds how many times faster than plain decoding a round of retrieval would be that had so many guesses, each
 from a pass over BUDGET keys and accepted with a given probability: the median of turns of a plain pass, the guesses'
 passes and the verifying pass; choosing chunks is left out.
@@ -35,28 +36,30 @@ from core.models.loader import LoadedModel, dims_of, read_dims
 from core.models.short_pass import ShortPass, short_pass_of
 from core.models.weights import load_model, prepared
 from core.ops.backend import Backend, choose_backend
+from core.ops.scaled_rows import rounded
 from core.ops.stored_blocks import random_blocks
 
 BUDGET, ACCEPTED = 1024, (0.85, 0.9, 0.95)  # keys of a guess's pass; how likely a guess is accepted
 
 
-def timed(short: ShortPass, held: int, rows: int) -> Callable[[], float]:
-    """A pass of `rows` tokens behind `held` that says how many seconds it took."""
+def timed(short: ShortPass, held: int, rows: int, kept: torch.dtype) -> Callable[[], float]:
+    """A pass of `rows` tokens behind `held`, kept in a type, that says how many seconds it took."""
     layers, heads, dim, kernel = short.shape
-    k, v = ([torch.full((1, heads, held + rows, dim), 0.01, dtype=torch.float16) for _ in range(layers)] for _ in "kv")
-    kept, positions = FixedRows(k, v, held, attend=kernel), torch.arange(held, held + rows)
+    k, v = ([rounded(torch.full((1, heads, held + rows, dim), 0.01), kept) for _ in range(layers)] for _ in "kv")
+    fixed, positions = FixedRows(k, v, held, attend=kernel), torch.arange(held, held + rows)
 
     def run() -> float:
         began = time.perf_counter()
-        short(torch.arange(5, 5 + rows), positions, None, rows, kept)  # type: ignore[arg-type]  # no cache is asked
+        short(torch.arange(5, 5 + rows), positions, None, rows, fixed)  # type: ignore[arg-type]  # no cache is asked
         return time.perf_counter() - began
 
     return run
 
 
-def speedups(short: ShortPass, held: int, guesses: int, repeats: int) -> dict[float, float]:
+def speedups(short: ShortPass, held: int, guesses: int, repeats: int, kept: torch.dtype) -> dict[float, float]:
     """How many times faster than plain passes behind `held` rounds with so many guesses are, by acceptance."""
-    plain, guess, verify = timed(short, held, 1), timed(short, BUDGET, 1), timed(short, held, guesses + 1)
+    sizes = ((held, 1), (BUDGET, 1), (held, guesses + 1))
+    plain, guess, verify = (timed(short, *size, kept) for size in sizes)
     turns = [(plain(), sum(guess() for _ in range(guesses)) + verify()) for _ in range(repeats)]
     ratio = statistics.median(alone / together for alone, together in turns)
     return {acceptance: round(ratio * expected_tokens(acceptance, guesses), 2) for acceptance in ACCEPTED}
@@ -103,20 +106,34 @@ def rows_of(model: Path | str, args: argparse.Namespace) -> list[dict[str, Any]]
     print(f"{name}: {kinds}, {loaded.weight_bytes / 1e9:.2f} GB, loaded in {seconds:.1f} s", flush=True)
     found = []
     for held in args.held:
-        passes = {rows: timed(short, held, rows) for rows in args.rows}
-        times = {rows: round(1000 * min(run() for _ in range(args.repeats)), 1) for rows, run in passes.items()}
-        row = {"model": name.removesuffix(".gguf"), "weights": kinds, "held": held, "ms_by_rows": times}
-        print(f"{held:>8,} keys: " + ", ".join(f"{rows} rows {ms} ms" for rows, ms in times.items()), flush=True)
-        if args.guesses:
-            row["times_plain_by_acceptance"] = speedups(short, held, args.guesses, args.repeats)
-            print(f"{args.guesses:>8} guesses: {row['times_plain_by_acceptance']} times as fast as plain", flush=True)
-        found.append(row)
+        types = args.kept or [torch.int16 if short.shape[3].scales(short.shape[2]) else torch.float16]
+        times: dict[torch.dtype, dict[int, float]] = {kept: {} for kept in types}
+        for rows in args.rows:
+            passes = {kept: timed(short, held, rows, kept) for kept in types}
+            turns = [{kept: run() for kept, run in passes.items()} for _ in range(args.repeats)]
+            for kept in types:
+                times[kept][rows] = round(1000 * min(turn[kept] for turn in turns), 1)
+        for kept, by_rows in times.items():
+            told = str(kept).removeprefix("torch.")
+            row = {"model": name.removesuffix(".gguf"), "weights": kinds, "held": held, "kept": told}
+            found.append(row | {"ms_by_rows": by_rows})
+            passed = ", ".join(f"{rows} rows {ms} ms" for rows, ms in by_rows.items())
+            print(f"{held:>8,} keys in {told}: {passed}", flush=True)
+            if args.guesses:
+                faster = speedups(short, held, args.guesses, args.repeats, kept)
+                found[-1]["times_plain_by_acceptance"] = faster
+                print(f"{args.guesses:>8} guesses: {faster} times as fast as plain", flush=True)
     return found
 
 
 def numbers(text: str) -> list[int]:
     """Whole numbers with commas between them."""
     return [int(part) for part in text.split(",")]
+
+
+def types(text: str) -> list[torch.dtype]:
+    """Types of keys and values, by their names with commas between them."""
+    return [getattr(torch, name) for name in text.split(",")]
 
 
 def main() -> None:
@@ -127,6 +144,7 @@ def main() -> None:
     parser.add_argument("--held", type=numbers, default=[0, 2048, 8192, 24576])
     parser.add_argument("--rows", type=numbers, default=[1, 4, 8])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--kept", type=types, default=[])
     parser.add_argument("--guesses", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
