@@ -76,12 +76,16 @@ def test_a_budget_that_cannot_be_used_is_refused_and_changes_nothing() -> None:
 def test_a_larger_budget_leaves_the_part_of_memory_that_no_plan_takes() -> None:
     engine = tiny_engine(context=512)
     more = 64 * engine.info.kv_bytes_per_token
-    engine._placement.plan = replace(
-        engine.plan, available_bytes=engine.plan.total_bytes + more
-    )  # free, but not all usable
+
+    def leave_free(num_bytes: int) -> None:
+        rig = engine.plan.rig
+        machine = replace(rig.machine, free_ram_bytes=num_bytes)
+        engine._placement.plan = replace(engine.plan, rig=replace(rig, machine=machine))
+
+    leave_free(engine.plan.total_bytes + more)  # not all usable
     with pytest.raises(NotEnoughMemory, match="at most"):
         engine.use_budget(256 + 64)
-    engine._placement.plan = replace(engine.plan, available_bytes=ceil((engine.plan.total_bytes + more) / USABLE_SHARE))
+    leave_free(ceil((engine.plan.total_bytes + more) / USABLE_SHARE))
     assert engine.use_budget(256 + 64) == 320
 
 
