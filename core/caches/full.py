@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from core.caches.base import CpuShare, FixedRows, KVShape, LayerStore, Moving
-from core.caches.full_parts import Gathered, Mark, Offload, Suffix
+from core.caches.full_parts import Gathered, Mark, Offload, Suffix, means_of
 from core.caches.layer_storage import SHORT_PASS, OffloadedLayer, ResidentLayer
 from core.caches.marks import Marks
 from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE, QueryLog
@@ -23,7 +23,6 @@ from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
 from core.ops.host_attention import HostAttention
 from core.ops.reach import Asked
-from core.ops.scaled_rows import widened
 from core.ops.streams import to_device
 from core.ops.transfer import HostRows
 
@@ -181,12 +180,9 @@ class FullCache:
 
     def _mark(self, layer: int, first: int, last: int, keys: Tensor) -> None:
         """Compute the landmarks of chunks [first, last) from the keys [H_kv, n, D] that begin there."""
-        self._landmarks[layer][:, first:last] = self._means(keys[:, : (last - first) * self.chunk_size])
-
-    def _means(self, keys: Tensor) -> Tensor:
-        """Mean keys [H_kv, C, D] of whole chunks of keys [H_kv, n, D]."""
-        wide = widened(keys, self.shape.dtype)
-        return wide.reshape(len(keys), -1, self.chunk_size, wide.shape[2]).mean(2)
+        self._landmarks[layer][:, first:last] = means_of(
+            keys[:, : (last - first) * self.chunk_size], self.chunk_size, self.shape.dtype
+        )
 
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Exact causal attention to all rows; also logs the queries."""
@@ -376,7 +372,7 @@ class FullCache:
             return self._landmarks[layer][:, :chunks]
         spans = (range(at, min(at + step, chunks * self.chunk_size)) for at in range(0, chunks * self.chunk_size, step))
         keys = (self.rows(layer, span.start, span.stop)[0] for span in spans)
-        return torch.cat([self._means(span_keys).cpu() for span_keys in keys], 1)
+        return torch.cat([means_of(span_keys, self.chunk_size, self.shape.dtype).cpu() for span_keys in keys], 1)
 
     def recent_queries(self, layer: int, num_queries: int) -> Tensor:
         """The newest known queries of committed tokens, [H, W, D], W <= num_queries."""
