@@ -193,7 +193,7 @@ def exactness(shot: Snapshot) -> list[Fact]:
     if shot.state.info.quantised:
         precision = "the quantised model, not its 16-bit original; the cache is not quantised"
     if (kept := shot.state.info.plan.kv.value) is not None:
-        precision += f"; keys and values are kept in {_name(kept)}: exact for a {_name(kept)} cache"
+        precision += f"; keys and values are kept in {_name(kept)}: exact for keys and values so kept"
     return [
         Fact("Exact for", f"{shot.state.info.model}, {shot.state.info.weights} weights", precision),
         Fact("Law", "the target model’s own", "for all methods but StreamingLLM and H2O, which are marked “not exact”"),
