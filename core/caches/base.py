@@ -21,6 +21,7 @@ from torch import Tensor
 from core.caches.votes import Counting
 from core.errors import UnsupportedModel
 from core.ops.host_attention import HostAttention
+from core.ops.host_memory import in_large_pages
 from core.ops.kernel import scaled
 from core.ops.reach import Asked, Reach
 from core.ops.scaled_rows import SCALE
@@ -140,7 +141,7 @@ class KVShape(NamedTuple):
         return rounded
 
     def allocate(self, num_rows: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Memory for one layer's keys or values, [1, H_kv, num_rows, width], uninitialised (untouched pages cost none).
+        """Memory for one layer's keys or values, [1, H_kv, num_rows, width], uninitialised: untouched pages cost none.
 
         dtype: for D numbers of this type instead.
 
@@ -149,6 +150,7 @@ class KVShape(NamedTuple):
         """
         width = self.head_dim if dtype else self.width
         rows = torch.empty(1, self.num_kv_heads, num_rows | 1, width, dtype=dtype or self.kv_dtype, device=self.device)
+        in_large_pages(rows)
         return rows[:, :, :num_rows]
 
 

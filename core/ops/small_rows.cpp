@@ -545,7 +545,9 @@ template <class T, bool WORDS = false> class Task {
       for (int64_t r = tile; r < tile + width; ++r) {
 #ifdef HAS_WORDS
         if constexpr (WORDS)
-          units_[r] = words::pack_query<T>(q + r * dim, scale, int(dim), &words_[tile * dim / 2 + r - tile], width);
+          units_[r] = words::pack_query<T>(q + r * dim, scale, int(dim),
+                                           &words_[tile * dim / 2 + (r - tile) * (direct() ? dim / 2 : 1)],
+                                           direct() ? 1 : width);
 #endif
         if constexpr (!WORDS)
           for (int64_t d = 0; d < dim; ++d) q_[tile * dim + d * width + r - tile] = q[r * dim + d] * scale;
@@ -569,6 +571,7 @@ template <class T, bool WORDS = false> class Task {
 
   // Tiles of rows that share loads, of nearly equal size: one of one row takes half the time of one of six.
   int num_tiles() const { return (rows + TOGETHER - 1) / TOGETHER; }
+  bool direct() const { return std::is_same_v<T, Scaled> && num_tiles() == 1; }  // see words::Direct
   int tile_begin(int t) const { return rows * t / num_tiles(); }
 
   // Masses of a block's chunks, of one row's weights.
@@ -660,6 +663,12 @@ template <class T, bool WORDS> void Task<T, WORDS>::attend(int64_t start, int64_
   if constexpr (WORDS) {
     words::Block words;
     for_blocks([&](const Rows<T>& block, int num, int at, Ahead<T>& ahead) {
+      if constexpr (std::is_same_v<T, Scaled>)
+        if (direct()) {
+          const words::Direct by = {words_.data(), units_.data(), block, num, dim};
+          tiles(start, num, by, part, sums, at, ahead);
+          return;
+        }
       words::pack(block, num, dim, words, ahead);
       tiles(start, num, words::Products{words_.data(), units_.data(), words, dim}, part, sums, at, ahead);
     });

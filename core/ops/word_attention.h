@@ -3,9 +3,10 @@
 //
 // An instruction multiplies 32 pairs of 16-bit integers and adds them two by two in 32 bits: twice the products of a
 // float32 instruction. Queries and keys become integers whose length (L2) is at most FULL, so that no sum of products
-// leaves 32 bits (Cauchy-Schwarz: a query's may be twice as long); values ones of at most FULL; the weights that a row gives to a block's values, each times what its
-// value was divided by, become integers whose sum is FULL. A score is off by about 1.4e-5 |q| |k|, which is what rounding
-// the key to float16 has done. Sums of integers have no order: a row's result does not depend on the rows beside it.
+// leaves 32 bits (Cauchy-Schwarz: a query's may be twice as long); values ones of at most FULL; the weights that a row
+// gives to a block's values, each times what its value was divided by, become integers whose sum is FULL. A score is off
+// by about 1.4e-5 |q| |k|, which is what rounding the key to float16 has done. Sums of integers have no order: a row's
+// result does not depend on the rows beside it.
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
 #define HAS_WORDS
@@ -16,7 +17,8 @@ typedef int32_t Word;  // two 16-bit integers that are multiplied with the same 
 typedef Word Words __attribute__((vector_size(64)));
 constexpr float FULL = 32760;  // a little less than 16 bits hold
 constexpr int PAIRED = 2 * WIDE;  // numbers of a vector of words
-// Numbers i and i + APART of a vector are a word of a key, as they come out of memory: beside each other, or a vector of float32 apart.
+// Numbers i and i + APART of a key are a word of it, as they come out of memory: beside each other, or a vector of float32
+// apart.
 template <class T> constexpr int APART = std::is_same_v<T, Scaled> ? 1 : WIDE;
 
 // What the words of one block are made of.
@@ -36,8 +38,11 @@ INLINE __m512i rounded(Wide x, Wide by) { return (__m512i)(x * by + all<Wide>(12
 INLINE Wide pair_of(__m512i low, __m512i high) {
   return (Wide)_mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_slli_epi32(high, 16));
 }
+INLINE Words add_products(Words sums, Words x, Words y) {
+  return (Words)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)x, (__m512i)y);
+}
 INLINE Words add_products(Words sums, Words x, Word pair) {
-  return (Words)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)x, _mm512_set1_epi32(pair));
+  return add_products(sums, x, (Words)_mm512_set1_epi32(pair));
 }
 
 // A query of [dim] becomes words as those of keys of a type, `step` apart. Returns their unit.
@@ -50,6 +55,12 @@ template <class T> float pack_query(const float* q, float scale, int dim, Word* 
     *to = Word(uint32_t(uint16_t(std::lrint(x[0] * by))) | uint32_t(std::lrint(x[APART<T>] * by)) << 16);
   }
   return length * scale / FULL;
+}
+
+// Row j of a block of `num`; zeros beyond.
+template <class T> INLINE const T* row(const T* rows, int64_t stride, int j, int num) {
+  static const T zeros[width_of<T>(MAX_DIM)] = {};
+  return j < num ? rows + j * stride : zeros;
 }
 
 // FULL over the length of a key, or less.
@@ -77,13 +88,12 @@ UNROLL(8)
 
 // Keys and values of N vectors, of a block; zeros for those from `num` on.
 template <int N> void pack(const Rows<Half>& from, int num, Block& to, Ahead<Half>& ahead) {
-  static const Half zeros[MAX_DIM] = {};
   constexpr int DIM = N * WIDE;
   for (int j = 0; j < BLOCK; j += WIDE) {
     Wide squares[N / 2][WIDE];
     for (int i = 0; i < WIDE; ++i) {
       ahead.step();
-      const Half* k = j + i < num ? from.k + (j + i) * from.k_stride : zeros;
+      const Half* k = row(from.k, from.k_stride, j + i, num);
       Wide x[N];
 UNROLL(16)
       for (int n = 0; n < N; ++n) x[n] = load<Wide>(k + n * WIDE);
@@ -104,11 +114,9 @@ UNROLL(16)
   }
   for (int j = 0; j < BLOCK / 2; ++j) {
     ahead.step();
-    const int at = j / WIDE * PAIRED + j % WIDE, other = at + WIDE;
-    const Half *low = at < num ? from.v + at * from.v_stride : zeros;
-    const Half *high = other < num ? from.v + other * from.v_stride : zeros;
-    const Wide by_low = all<Wide>(to.value_units[at] = by_greatest<N>(low));
-    const Wide by_high = all<Wide>(to.value_units[other] = by_greatest<N>(high));
+    const Half *low = row(from.v, from.v_stride, 2 * j, num), *high = row(from.v, from.v_stride, 2 * j + 1, num);
+    const Wide by_low = all<Wide>(to.value_units[2 * j] = by_greatest<N>(low));
+    const Wide by_high = all<Wide>(to.value_units[2 * j + 1] = by_greatest<N>(high));
     ahead.step();
 UNROLL(16)
     for (int n = 0; n < N; ++n) {
@@ -122,13 +130,21 @@ UNROLL(16)
   }
 }
 
+// The words of two values, beside each other: of the first sixteen numbers of each, and of the others.
+INLINE void interleave(const Scaled* low, const Scaled* high, Words (&words)[2]) {
+  const Words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const __m512i first = (__m512i)(lane * 0x10001 + (32 << 16)), second = (__m512i)(lane * 0x10001 + (48 << 16 | 16));
+  const __m512i a = _mm512_loadu_si512(low), b = _mm512_loadu_si512(high);
+  words[0] = (Words)_mm512_permutex2var_epi16(a, first, b);
+  words[1] = (Words)_mm512_permutex2var_epi16(a, second, b);
+}
+
 // Words as they are kept: sixteen keys are turned over, two values interleaved.
 inline void pack(const Rows<Scaled>& from, int num, int dim, Block& to, Ahead<Scaled>& ahead) {
-  static const Scaled zeros[width_of<Scaled>(MAX_DIM)] = {};
   for (int j = 0; j < BLOCK; j += WIDE) {
     const Scaled* keys[WIDE];
     for (int i = 0; i < WIDE; ++i) {
-      keys[i] = j + i < num ? from.k + (j + i) * from.k_stride : zeros;
+      keys[i] = row(from.k, from.k_stride, j + i, num);
       to.key_units[j + i] = scale_of(keys[i], dim);
     }
     for (int n = 0; n < dim / PAIRED; ++n) {
@@ -143,18 +159,14 @@ UNROLL(16)
       for (int i = 0; i < WIDE; ++i) std::memcpy(to.keys + (n * WIDE + i) * BLOCK + j, &square[i], sizeof square[i]);
     }
   }
-  const Words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const __m512i first = (__m512i)(lane * 0x10001 + (32 << 16)), second = (__m512i)(lane * 0x10001 + (48 << 16 | 16));
   for (int j = 0; j < BLOCK / 2; ++j) {
-    const int at = j / WIDE * PAIRED + j % WIDE, other = at + WIDE;
-    const Scaled *low = at < num ? from.v + at * from.v_stride : zeros;
-    const Scaled *high = other < num ? from.v + other * from.v_stride : zeros;
-    to.value_units[at] = scale_of(low, dim), to.value_units[other] = scale_of(high, dim);
+    const Scaled *low = row(from.v, from.v_stride, 2 * j, num), *high = row(from.v, from.v_stride, 2 * j + 1, num);
+    to.value_units[2 * j] = scale_of(low, dim), to.value_units[2 * j + 1] = scale_of(high, dim);
     for (int d = 0; d < dim; d += PAIRED) {
       ahead.step();
-      const __m512i a = _mm512_loadu_si512(low + d), b = _mm512_loadu_si512(high + d);
-      _mm512_store_si512(to.values + j * dim + d, _mm512_permutex2var_epi16(a, first, b));
-      _mm512_store_si512(to.values + j * dim + d + WIDE, _mm512_permutex2var_epi16(a, second, b));
+      Words words[2];
+      interleave(low + d, high + d, words);
+      std::memcpy(to.values + j * dim + d, words, sizeof words);
     }
   }
 }
@@ -198,17 +210,38 @@ UNROLL(4)
             __builtin_convertvector(sums[r][c], Wide) * (load<Wide>(block.key_units + c * WIDE) * units[r]));
 }
 
-template <int R, int C, class Next>
-INLINE void add_some(float* out, const Word* weights, const float* units, const Word* values, int dim, Next& ahead) {
-  Words sums[R][C] = {};
-  add_all<BLOCK / 2, 1>(sums, weights, values, dim, BLOCK / 2, ahead);
+template <int R, int C> INLINE void add_sums(const Words (&sums)[R][C], const float* units, float* out, int dim) {
 UNROLL(6)
   for (int r = 0; r < R; ++r)
-UNROLL(4)
+UNROLL(8)
     for (int c = 0; c < C; ++c) {
       float* to = out + r * dim + c * WIDE;
       store(to, load<Wide>(to) + __builtin_convertvector(sums[r][c], Wide) * units[r]);
     }
+}
+
+template <int R, int C, class Next>
+INLINE void add_some(float* out, const Word* weights, const float* units, const Word* values, int dim, Next& ahead) {
+  Words sums[R][C] = {};
+  add_all<BLOCK / 2, 1>(sums, weights, values, dim, BLOCK / 2, ahead);
+  add_sums(sums, units, out, dim);
+}
+
+// The weights that a row gives to a block's values as pairs, and what 1 stands for in them.
+INLINE float pack_weights(const float* weights, const float* value_units, Word* to) {
+  const Words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const __m512i lower = (__m512i)(lane * 0x40004 + (2 << 16));
+  Wide x[BLOCK / WIDE], sum = {};
+  for (int c = 0; c < BLOCK / WIDE; ++c) {
+    x[c] = load<Wide>(weights + c * WIDE) * load<Wide>(value_units + c * WIDE);
+    sum += x[c];
+  }
+  const float total = sum_of(sum), by = total > 0 ? FULL / total : 0.0f;
+  for (int c = 0; c < BLOCK / WIDE; c += 2) {
+    const __m512i a = rounded(x[c], all<Wide>(by)), b = rounded(x[c + 1], all<Wide>(by));
+    _mm512_storeu_si512(to + c / 2 * WIDE, _mm512_permutex2var_epi16(a, lower, b));
+  }
+  return total / FULL;
 }
 
 // out[r] += sum_j weights[r][j] * v[j].
@@ -216,19 +249,7 @@ template <int R, class Next>
 INLINE void add_values(float* out, const float* weights, const Block& block, int dim, Next& ahead) {
   alignas(64) Word words[R * BLOCK / 2];
   float units[R];
-  for (int r = 0; r < R; ++r) {
-    Wide x[BLOCK / WIDE], sum = {};
-    for (int c = 0; c < BLOCK / WIDE; ++c) {
-      x[c] = load<Wide>(weights + r * BLOCK + c * WIDE) * load<Wide>(block.value_units + c * WIDE);
-      sum += x[c];
-    }
-    const float total = sum_of(sum), by = total > 0 ? FULL / total : 0.0f;
-    units[r] = total / FULL;
-    for (int c = 0; c < BLOCK / WIDE; c += 2) {
-      const Wide pairs = pair_of(rounded(x[c], all<Wide>(by)), rounded(x[c + 1], all<Wide>(by)));
-      std::memcpy(words + r * BLOCK / 2 + c / 2 * WIDE, &pairs, sizeof pairs);
-    }
-  }
+  for (int r = 0; r < R; ++r) units[r] = pack_weights(weights + r * BLOCK, block.value_units, words + r * BLOCK / 2);
   int d = 0;
   for (; d + 4 * WIDE <= dim; d += 4 * WIDE) add_some<R, 4>(out + d, words, units, block.values + d, dim, ahead);
   for (; d < dim; d += PAIRED) add_some<R, 2>(out + d, words, units, block.values + d, dim, ahead);
@@ -245,6 +266,115 @@ struct Products {
   }
   template <int R, class Next> INLINE void add(float* out, const float* weights, Next& ahead) const {
     add_values<R>(out, weights, block, dim, ahead);
+  }
+};
+
+// Lane l of the result is a sum of lanes of `a`, or of `b` where l has this bit.
+template <int BIT, int... L> INLINE Words merged(Words a, Words b, std::integer_sequence<int, L...>) {
+  const Wide x = (Wide)a, y = (Wide)b;
+  return (Words)shuffled<(L & BIT ? WIDE + L : L)...>(x, y) +
+         (Words)shuffled<(L & BIT ? WIDE + L - BIT : L + BIT)...>(x, y);
+}
+
+// Lane l of sums[r] has products of the words of q [R, N vectors] and of key j + l % (2 * BIT); of 16 keys, all of them.
+template <int N, int BIT, int R>
+INLINE void dot(Words (&sums)[R], const Word* q, const Rows<Scaled>& from, int j, int num) {
+  if constexpr (BIT == 0) {
+    const Scaled* key = row(from.k, from.k_stride, j, num);
+    Words x[N];
+UNROLL(8)
+    for (int n = 0; n < N; ++n) std::memcpy(&x[n], key + n * PAIRED, sizeof x[n]);
+UNROLL(3)
+    for (int r = 0; r < R; ++r) {
+      sums[r] = Words{};
+UNROLL(8)
+      for (int n = 0; n < N; ++n)
+        sums[r] = add_products(sums[r], x[n], load_words(q + (r * N + n) * WIDE));
+    }
+  } else {
+    Words upper[R];
+    dot<N, BIT / 2>(sums, q, from, j, num);
+    dot<N, BIT / 2>(upper, q, from, j + BIT, num);
+UNROLL(3)
+    for (int r = 0; r < R; ++r) sums[r] = merged<BIT>(sums[r], upper[r], Lanes<WIDE>());
+  }
+}
+
+// How the rows of one tile are multiplied with keys and values where they lie, as `Products` does to the last bit: for so
+// few, packing a block takes longer than what it saves.
+struct Direct {
+  const Word* q;  // [R, pairs of dims]
+  const float* units;
+  Rows<Scaled> rows;
+  int num, dim;
+
+  template <int R, class Next> INLINE void score(int, float* scores, Next&) const {
+    constexpr int SOME = R < 4 ? R : (R + 1) / 2;  // as many as the registers hold
+    score_some<SOME>(0, scores);
+    if constexpr (R > SOME) score_some<R - SOME>(SOME, scores);
+  }
+  template <int R, class Next> INLINE void add(float* out, const float* weights, Next&) const {
+    alignas(64) Word words[R * BLOCK / 2];
+    alignas(64) float value_units[BLOCK];
+    float totals[R];
+    units_of(rows.v, rows.v_stride, 0, BLOCK, value_units);
+    for (int r = 0; r < R; ++r) totals[r] = pack_weights(weights + r * BLOCK, value_units, words + r * BLOCK / 2);
+    int d = 0;
+    if constexpr (R < 4)
+      for (; d + 8 * WIDE <= dim; d += 8 * WIDE) add_some<R, 8>(out + d, words, totals, d);
+    for (; d + 4 * WIDE <= dim; d += 4 * WIDE) add_some<R, 4>(out + d, words, totals, d);
+    for (; d < dim; d += PAIRED) add_some<R, 2>(out + d, words, totals, d);
+  }
+
+ private:
+  void units_of(const Scaled* from, int64_t stride, int first, int end, float* to) const {
+    for (int j = first; j < end; ++j) to[j] = scale_of(row(from, stride, j, num), dim);
+  }
+  // Asks for rows of the next block, there or not: keys while keys are multiplied, values while values are, line after
+  // line, as hardware fetches ahead too.
+  static void ask(const Scaled* from, int64_t stride, int first, int end) {
+    const Scaled* stop = from + (BLOCK + end) * stride;
+    for (const Scaled* p = from + (BLOCK + first) * stride; p < stop; p += PAIRED) __builtin_prefetch(p, 0, 2);
+  }
+  template <int R> INLINE void score_some(int first, float* scores) const {
+    switch (dim) {
+      case 64: return score_by<2, R>(first, scores);
+      case 96: return score_by<3, R>(first, scores);
+      case 128: return score_by<4, R>(first, scores);
+      default: return score_by<8, R>(first, scores);
+    }
+  }
+  template <int N, int R> void score_by(int first, float* scores) const {
+    alignas(64) float key_units[BLOCK];
+    for (int j = 0; j < BLOCK; j += WIDE) {
+      Words sums[R];
+      if (first == 0) ask(rows.k, rows.k_stride, j, j + WIDE);
+      dot<N, WIDE / 2>(sums, q + first * N * WIDE, rows, j, num);
+      units_of(rows.k, rows.k_stride, j, j + WIDE, key_units);
+UNROLL(3)
+      for (int r = 0; r < R; ++r)
+        store(scores + (first + r) * BLOCK + j,
+              __builtin_convertvector(sums[r], Wide) * (load<Wide>(key_units + j) * units[first + r]));
+    }
+  }
+  template <int R, int C> INLINE void add_some(float* out, const Word* words, const float* totals, int d) const {
+    Words sums[R][C] = {};
+    for (int j = 0; j < (num + 1) / 2; ++j) {
+      if (d == 0) ask(rows.v, rows.v_stride, 2 * j, 2 * j + 2);
+      const Scaled* low = row(rows.v, rows.v_stride, 2 * j, num) + d;
+      const Scaled* high = row(rows.v, rows.v_stride, 2 * j + 1, num) + d;
+UNROLL(4)
+      for (int c = 0; c < C; c += 2) {
+        Words x[2];
+        interleave(low + c * WIDE, high + c * WIDE, x);
+UNROLL(6)
+        for (int r = 0; r < R; ++r) {
+          sums[r][c] = add_products(sums[r][c], x[0], words[r * BLOCK / 2 + j]);
+          sums[r][c + 1] = add_products(sums[r][c + 1], x[1], words[r * BLOCK / 2 + j]);
+        }
+      }
+    }
+    add_sums(sums, totals, out, dim);
   }
 };
 

@@ -267,6 +267,24 @@ def test_no_thread_gets_more_rows_than_its_task_holds_or_none(threads: int) -> N
         assert pieces == 1 or (groups == 1 and pieces <= -(-keys // native.KEYS_OF_A_SHARE))
 
 
+@pytest.mark.parametrize("dim", SCALED_DIMS)
+@pytest.mark.parametrize("group", range(1, 7))
+def test_rows_multiplied_with_integers_where_they_lie_have_the_bits_of_packed_ones(
+    kernel: SmallRows, group: int, dim: int
+) -> None:
+    if not kernel.scales(dim):
+        pytest.skip("keys and values are no integers here")
+    for length in (1, 15, 64, 79, 200):
+        q, k, v = (
+            torch.randn(1, heads, rows, dim) for heads, rows in ((2 * group, 8), (2, length + 7), (2, length + 7))
+        )
+        k, v = kernel.scaled(k), kernel.scaled(v)
+        many = kernel(q, k, v, 0.3)  # eight rows or more a head: two tiles
+        for i in range(8):
+            one = kernel(q[:, :, i : i + 1], k[:, :, : length + i], v[:, :, : length + i], 0.3)
+            assert torch.equal(one, many[:, :, i : i + 1]), (length, i)
+
+
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), HEADS)
 @pytest.mark.parametrize("kept", native.KEPT_AS)
 def test_rows_that_begin_together_and_end_apart_come_out_bit_for_bit(
