@@ -186,7 +186,7 @@ class Engine:
         self.make_room(token_ids, 0)
         self._prefill.rewind(0)
         try:
-            with self._levels.full.refilled(len(token_ids), logged):
+            with self._levels.full.refilled(logged):
                 yield self._levels.full
         finally:
             self._prefill.settle([*token_ids, 0])
@@ -396,7 +396,3 @@ class Engine:
             decoder = levels.decoder(config, self.text, prompt_ids)
         self._prefill.rewind(min(shared, self._levels.full.length))  # other answers continue there
         return self._answer(decoder, question, read).begin(cancel)
-
-    def sibling(self, plan: Plan) -> "Engine":
-        """Another engine with other caches for the same models, in memory that the caller has planned."""
-        return Engine(self.config, plan, self.text, self._models)
