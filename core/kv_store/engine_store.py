@@ -223,7 +223,7 @@ class BookStore:
         """What can be saved of the engine's present contents: exactly these tokens, just read."""
         cache = self.engine.full_cache
         assert cache.length == len(token_ids), f"{cache.length} tokens are held, {len(token_ids)} are to be kept"
-        queries = [cache.beside(layer, 0)[1].to("cpu", copy=True) for layer in range(cache.shape.num_layers)]
+        queries = [cache.beside(layer, 0)[0].to("cpu", copy=True) for layer in range(cache.shape.num_layers)]
         return ReadBook(tuple(token_ids), tuple(names), read_seconds, queries, self.size_bytes(len(token_ids)))
 
     def size_bytes(self, num_tokens: int) -> int:
@@ -232,10 +232,9 @@ class BookStore:
 
     def _parts(self, num_tokens: int) -> dict[str, Part]:
         """The tensors of a book of so many tokens, in the order of the file."""
-        cache, shape = self.engine.full_cache, self.engine.full_cache.shape
+        shape = self.engine.full_cache.shape
         parts = {TOKENS: Part(torch.int32, (num_tokens,))}
         beside = (
-            Part(shape.dtype, (shape.num_kv_heads, num_tokens // cache.chunk_size, shape.head_dim)),
             Part(shape.dtype, (shape.num_heads, QUERY_LOG, shape.head_dim)),
             Part(shape.dtype, (shape.num_heads, -(-num_tokens // QUERY_SAMPLE_STRIDE), shape.head_dim)),
         )
@@ -289,7 +288,6 @@ class BookStore:
             writer = BookWriter(file, label, self._parts(total))
             writer.add(tokens)
             for layer in range(shape.num_layers):
-                writer.add(cache.landmarks_to_save(layer, total))
                 writer.add(book.queries[layer])
                 writer.add(cache.samples_to_save(layer, total))
             for span in spans_of(label.block_rows, total):
@@ -310,9 +308,9 @@ class BookStore:
                         self.folder.remove(book)
 
 
-def beside_names(layer: int) -> tuple[str, str, str]:
-    """The tensors beside a layer's keys and values: landmarks [H_kv, C, D], newest and sampled queries [H, N, D]."""
-    return f"landmarks.{layer}", f"queries.{layer}", f"samples.{layer}"
+def beside_names(layer: int) -> tuple[str, str]:
+    """The tensors beside a layer's keys and values: newest and sampled queries, [H, N, D]."""
+    return f"queries.{layer}", f"samples.{layer}"
 
 
 def rows_name(span: range, layer: int) -> str:

@@ -38,7 +38,7 @@ class Text:
 
     token_ids: list[int]
     blocks: list[Block]
-    beside: list[tuple[Tensor, ...]]  # per layer landmarks, newest and sampled queries, as `FullCache.beside`
+    beside: list[tuple[Tensor, ...]]  # per layer newest and sampled queries, as `FullCache.beside`
     first_query: int  # the first token whose query is among the newest
 
 

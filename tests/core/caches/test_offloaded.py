@@ -104,7 +104,6 @@ def assert_alike(resident: FullCache, offloaded: FullCache) -> None:
         for start in (0, length // 3, max(0, length - 7)):
             for a, b in zip(resident.rows(layer, start, length), offloaded.rows(layer, start, length), strict=True):
                 assert torch.equal(a, b)
-        assert torch.equal(resident.landmarks(layer, complete), offloaded.landmarks_to_save(layer, length))
     if complete:
         layers = torch.arange(resident.shape.num_layers).repeat_interleave(4)
         asked = layers, heads.repeat(resident.shape.num_layers), chunks.repeat(resident.shape.num_layers)
