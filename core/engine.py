@@ -191,12 +191,8 @@ class Engine:
         finally:
             self._prefill.settle([*token_ids, 0])
 
-    def held_chunks(self) -> torch.Tensor:
-        """Chunk numbers in the retrieval cache, [L, H_kv, n] int64: what was loaded for drafting, not a proof."""
-        return self._levels.held_chunks()
-
     def retrieves(self, method: str) -> bool:
-        """Whether a method drafts with the retrieval cache, so that `held_chunks` describes its answers."""
+        """Whether a method drafts with the retrieval cache, so that `chunk_weights` describes its answers."""
         return self._levels.parts.retrieval in models_of(method, self._levels.parts)
 
     def chunk_weights(self) -> torch.Tensor:

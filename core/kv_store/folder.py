@@ -48,10 +48,8 @@ class BookFolderSettings:
             raise InvalidSetting(
                 f"{self.keeping!r} is not a setting for saving books.", hint="Use ask, always or never."
             )
-        if type(self.cap_bytes) is not int or self.cap_bytes > MOST_CAP_BYTES:
-            raise InvalidSetting("The size limit of the saved books must be a number.", hint="Use a number of GiB.")
-        if self.cap_bytes < 0:
-            raise InvalidSetting("The size limit of the saved books cannot be negative.", hint="Use 0 GiB or more.")
+        if type(self.cap_bytes) is not int or not 0 <= self.cap_bytes <= MOST_CAP_BYTES:
+            raise InvalidSetting("The size limit of the saved books must be a number.", hint="Use 0 GiB or more.")
 
 
 @dataclass(frozen=True, slots=True)

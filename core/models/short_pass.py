@@ -48,7 +48,7 @@ class ShortPass:
         body = cast(Any, model).model
         self._body: Any = body
         self._head = cast(PackedLinear, cast(Any, model).lm_head)
-        self._kernel, self._vocab = self._head.kernel, int(self._head.out_features)
+        self.kernel, self._vocab = self._head.kernel, int(self._head.out_features)
         layers = list(body.layers)
         first = layers[0].self_attn
         self._dim, hidden = int(first.head_dim), first.q_proj.in_features
@@ -104,24 +104,24 @@ class ShortPass:
         heads = (cos, sin, q, k, v)
         if rows is not None and isinstance(keep, int) and self._in_one_call(rows):
             kept, memory = (rows.k, rows.v), (*heads, self._between[3])
-            run = self._kernel.whole_pass
+            run = self.kernel.whole_pass
             logits = run(self._whole, self._scratch, kept, rows.held, memory, keep, self._vocab)
             if logits is None:
                 raise too_large()
             return logits
         done, attended = None, None
         for number, layer in enumerate(self._layers):
-            self._kernel.between(done, layer, self._scratch, attended, heads, count)
+            self.kernel.between(done, layer, self._scratch, attended, heads, count)
             cache.stage(number, k, v)
             attended = cache.attend(number, q, dim**-0.5).contiguous()
             done = layer
-        self._kernel.between(done, None, self._scratch, attended, heads, count)
+        self.kernel.between(done, None, self._scratch, attended, heads, count)
         x = self._memory[0][:count][keep if isinstance(keep, Tensor) else slice(count - keep, count)]
         norm = self._body.norm
-        return self._kernel.product(self._kernel.norm(x, norm.weight, norm.variance_epsilon), self._head.sizes)
+        return self.kernel.product(self.kernel.norm(x, norm.weight, norm.variance_epsilon), self._head.sizes)
 
     def _in_one_call(self, rows: FixedRows) -> bool:
-        known = rows.k[0].dtype in self._kernel.puts and rows.log is None and rows.attend is self._kernel
+        known = rows.k[0].dtype in self.kernel.puts and rows.log is None and rows.attend is self.kernel
         shape, width = (len(rows.k), rows.k[0].shape[1]), self._dim + (SCALE if rows.k[0].dtype == torch.int16 else 0)
         return known and shape == (len(self._layers), self._counts[1]) and rows.k[0].shape[3] == width
 

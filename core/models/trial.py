@@ -10,8 +10,7 @@ need all processes (`core.parallel`).
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -22,7 +21,7 @@ from torch.nn import functional
 from core.caches.full import FullCache
 from core.errors import UnsupportedModel
 from core.models.hf_attention import ATTENTION_NAME, forward
-from core.models.linear import PackedLinear, exact_products
+from core.models.linear import exact_products
 from core.models.loader import LoadedModel
 from core.ops.backend import STOCK, Backend
 
@@ -128,28 +127,12 @@ def _observed(module: nn.Module, run: Callable[[], Tensor]) -> list[Tensor]:
     return [*(torch.cat(parts) for parts in outputs.values()), logits.float()]
 
 
-@contextmanager
-def _biased_by_torch(module: nn.Module) -> Iterator[None]:
-    """Inside, layers with a bias multiply without the kernel: it is checked against other layers when it is made."""
-    layers = [part for part in module.modules() if isinstance(part, PackedLinear) and part.bias is not None]
-    hooks = [
-        part.register_forward_hook(lambda part, given, _: functional.linear(given[0], part.weight, part.bias))
-        for part in layers
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def _stock(module: nn.Module, tokens: Tensor) -> Tensor:
     """Logits by transformers' own attention, without a cache, [T, V]."""
     model = cast(Any, module)
     model.set_attn_implementation("eager")
     try:
-        with _biased_by_torch(module):
-            logits = model(input_ids=tokens[None], use_cache=False).logits[0]
+        logits = model(input_ids=tokens[None], use_cache=False).logits[0]
     finally:
         model.set_attn_implementation(ATTENTION_NAME)
     return cast(Tensor, logits)

@@ -128,10 +128,6 @@ class Share:
 
     # -------------------- answers
 
-    def held_chunks(self) -> list[Any]:
-        """Numbers of the chunks in the retrieval cache, [L, H_kv, n], of this rank's heads."""
-        return self._retrieval.held_chunks().tolist()
-
     def chunk_weights(self) -> list[Any]:
         """How much each chunk counted in the choice, [C], averaged over this rank's heads."""
         held = self._retrieval.held_chunks()
