@@ -5,7 +5,6 @@ Only tokens behind the common prefix with the last prompt are read, so a second 
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -171,7 +170,7 @@ class Engine:
         """The tokens whose keys and values the full cache holds."""
         return self._prefill.held_tokens
 
-    def family(self, known: Path | None = None) -> "Future[Family]":
+    def family(self, known: Path | None = None) -> "Family":
         """What the full cache's rows depend on besides the text. `known`: a file with digests of weights."""
         from core.kv_store.identity import family_of
 

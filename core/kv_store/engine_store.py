@@ -7,7 +7,7 @@ chunks. Knows neither command line nor page; runs on one thread, the engine's.
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,7 +95,7 @@ class CacheOwner(TextEngine, Protocol):
     def refilled(self, token_ids: Sequence[int], *, logged: int) -> AbstractContextManager[FullCache]:
         """Its full cache, emptied, to be filled with the rows of these tokens."""
 
-    def family(self, digests: Path) -> "Future[Family]":
+    def family(self, digests: Path) -> Family:
         """What its keys and values depend on besides the text."""
 
 
@@ -126,17 +126,13 @@ class BookStore:
         self.folder = folder
 
     @cached_property
-    def _family(self) -> "Future[Family]":
+    def family(self) -> Family:
+        """The engine's family; the first call lets the weights of a model that is new to the folder be read aside."""
         return self.engine.family(self.folder.path / DIGESTS)
 
-    @property
-    def family(self) -> Family:
-        """The engine's family. Cost: waits for the weights to be read, where this model is new to the folder."""
-        return self._family.result()
-
     def knows_family(self) -> bool:
-        """Whether the engine's family is known; the first call lets the weights be read aside."""
-        return self._family.done()
+        """Whether the weights have been read."""
+        return self.family.weights.done()
 
     # -------------------- from the saved books
 
@@ -273,7 +269,7 @@ class BookStore:
         started, cache, tokens = perf_counter(), self.engine.full_cache, book.tokens
         self.folder.room_for(book.size_bytes)
         shape, total = cache.shape, len(tokens)
-        while wait([self._family], LOOK_SECONDS).not_done:
+        while wait([self.family.weights], LOOK_SECONDS).not_done:
             yield Moving(0, total)
         label = Label(
             family=self.family.digest,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from core.caches.base import FixedRows, Recordable
+from core.caches.base import FixedRows, KVCache
 from core.models.hf_attention import forward
 from core.ops.backend import STOCK, Backend
 from core.ops.graphs import MOST_ROWS, Graphs, attend_bucketed, hidden_rows, masked_rows, padded_rows, whole_rows
@@ -21,7 +21,7 @@ class GraphedPasses:
     """Passes of one model over one cache, recorded by number of new tokens and by length."""
 
     def __init__(
-        self, name: str, model: nn.Module, cache: Recordable, graphs: Graphs, *, backend: Backend = STOCK
+        self, name: str, model: nn.Module, cache: KVCache, graphs: Graphs, *, backend: Backend = STOCK
     ) -> None:
         self._name, self._model, self._fixed, self.graphs, self._backend = name, model, cache.fixed, graphs, backend
         self._finite = False  # whether all rows of the cache's buffers are
