@@ -99,30 +99,30 @@ class CacheOwner(TextEngine, Protocol):
         """What its keys and values depend on besides the text."""
 
 
-def holds_all_rows(engine: TextEngine) -> bool:
-    """Whether an engine keeps the rows of all tokens in all layers, and no running states in their place."""
-    if not isinstance(engine, CacheOwner):
-        return True
+def refusal(engine: TextEngine) -> InvalidSetting | None:
+    """Why the texts of an engine cannot be kept; None: the rows of all tokens in all layers are in this process."""
+    if engine.info.num_ranks != 1 or not isinstance(engine, CacheOwner):
+        return InvalidSetting(
+            "Books are kept only where one process of this machine holds the whole model.",
+            hint="Leave out --saved, or --gpus.",
+        )
     shape = engine.full_cache.shape
-    return not (shape.reaches or shape.recurrent)
+    if shape.reaches or shape.recurrent:
+        return InvalidSetting(
+            "Books of models with windowed or recurrent layers are not kept: their rows are not all there.",
+            hint="Leave out --saved.",
+        )
+    return None
 
 
 class BookStore:
     """Saves and loads the books of one engine in one folder."""
 
     def __init__(self, engine: TextEngine, folder: BookFolder) -> None:
-        """Raises InvalidSetting if this process does not have all rows."""
-        if engine.info.num_ranks != 1 or not isinstance(engine, CacheOwner):
-            raise InvalidSetting(
-                "Books are kept only where one process of this machine holds the whole model.",
-                hint="Leave out --saved, or --gpus.",
-            )
-        if not holds_all_rows(engine):
-            raise InvalidSetting(
-                "Books of models with windowed or recurrent layers are not kept: their rows are not all there.",
-                hint="Leave out --saved.",
-            )
-        self.engine: CacheOwner = engine
+        """Raises InvalidSetting: see `refusal`."""
+        if (error := refusal(engine)) is not None:
+            raise error
+        self.engine = cast(CacheOwner, engine)
         self.folder = folder
 
     @cached_property
@@ -154,7 +154,7 @@ class BookStore:
         if not self.folder.books() or not (self.knows_family() or waits):
             return
         started = perf_counter()
-        found = self.folder.find(self.family.digest, torch.tensor(prompt_ids[:total], dtype=torch.int32))
+        found = self.folder.find(self.family.digest, list(prompt_ids[:total]))
         usable = self._usable(found, total) if found else 0
         if found is None or usable - held < LEAST_TOKENS:
             return
@@ -247,9 +247,8 @@ class BookStore:
 
     def is_saved(self, token_ids: Sequence[int]) -> bool:
         """Whether this text is among the saved books, or one that begins with it and ends a few tokens later."""
-        wanted = torch.tensor(token_ids, dtype=torch.int32)
         known = bool(self.folder.books()) and self.knows_family()  # a model that is new to the folder has none
-        found = self.folder.find(self.family.digest, wanted) if known else None
+        found = self.folder.find(self.family.digest, list(token_ids)) if known else None
         if found is None:
             return False
         return found.shared == len(token_ids) and self._usable(found, len(token_ids)) == len(token_ids)

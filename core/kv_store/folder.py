@@ -12,15 +12,15 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, get_args
 
 import psutil
-import torch
 from torch import Tensor
 
+from core.caches.tokens import common_prefix
 from core.errors import BookFolderFull, InvalidSetting, NotPossibleHere, UnknownBook
 from core.kv_store.bookfile import EARLIER, SUFFIX, BookReader, DamagedBook, Label, OtherFormat
 from core.kv_store.durable import sync_folder
@@ -179,15 +179,15 @@ class BookFolder:
             log.warning("%s", notice)
             self.notices.append(notice)
 
-    def find(self, family: str, token_ids: Tensor) -> Found | None:
-        """The book of a family with the longest common prefix with a text, [n] int32; None if there is none."""
+    def find(self, family: str, token_ids: Sequence[int]) -> Found | None:
+        """The book of a family with the longest common prefix with a text; None if there is none."""
         best: Found | None = None
         for book in self.books():
             least = best.shared if best else 0
             if book.label.family != family or min(book.label.num_tokens, len(token_ids)) <= least:
                 continue
             with contextlib.suppress(OSError), self.opened(book.path) as reader:
-                shared = shared_tokens(reader.tokens(), token_ids)
+                shared = common_prefix(reader.tokens().tolist(), token_ids)
                 if shared > least:
                     best = Found(book, shared)
         return best
@@ -296,13 +296,6 @@ def private(path: str, flags: int) -> int:
 def book_id(family: str, token_ids: Tensor) -> str:
     """File name for a text, [n] int32, in a family: the same text always has the same file."""
     return digest_of(bytes.fromhex(family) + token_ids.contiguous().numpy().tobytes())[:24]
-
-
-def shared_tokens(a: Tensor, b: Tensor) -> int:
-    """Length of the common prefix of two texts, in tokens."""
-    size = min(len(a), len(b))
-    different = torch.nonzero(a[:size] != b[:size])
-    return int(different[0]) if len(different) else size
 
 
 def amount(size_bytes: int) -> str:

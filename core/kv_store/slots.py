@@ -46,7 +46,7 @@ class Slots:
     """The kept texts of one engine, the last used one last.
 
     Args:
-        engine: with the rows of all tokens in all layers, see `holds_all_rows`.
+        engine: with the rows of all tokens in all layers, see `core.kv_store.engine_store.refusal`.
         free_bytes: tells how much host memory is free.
     """
 
