@@ -5,7 +5,6 @@ Only tokens behind the common prefix with the last prompt are read, so a second 
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -171,7 +170,7 @@ class Engine:
         """The tokens whose keys and values the full cache holds."""
         return self._prefill.held_tokens
 
-    def family(self, known: Path | None = None) -> "Future[Family]":
+    def family(self, known: Path | None = None) -> "Family":
         """What the full cache's rows depend on besides the text. `known`: a file with digests of weights."""
         from core.kv_store.identity import family_of
 
@@ -186,17 +185,13 @@ class Engine:
         self.make_room(token_ids, 0)
         self._prefill.rewind(0)
         try:
-            with self._levels.full.refilled(len(token_ids), logged):
+            with self._levels.full.refilled(logged):
                 yield self._levels.full
         finally:
             self._prefill.settle([*token_ids, 0])
 
-    def held_chunks(self) -> torch.Tensor:
-        """Chunk numbers in the retrieval cache, [L, H_kv, n] int64: what was loaded for drafting, not a proof."""
-        return self._levels.held_chunks()
-
     def retrieves(self, method: str) -> bool:
-        """Whether a method drafts with the retrieval cache, so that `held_chunks` describes its answers."""
+        """Whether a method drafts with the retrieval cache, so that `chunk_weights` describes its answers."""
         return self._levels.parts.retrieval in models_of(method, self._levels.parts)
 
     def chunk_weights(self) -> torch.Tensor:
@@ -396,7 +391,3 @@ class Engine:
             decoder = levels.decoder(config, self.text, prompt_ids)
         self._prefill.rewind(min(shared, self._levels.full.length))  # other answers continue there
         return self._answer(decoder, question, read).begin(cancel)
-
-    def sibling(self, plan: Plan) -> "Engine":
-        """Another engine with other caches for the same models, in memory that the caller has planned."""
-        return Engine(self.config, plan, self.text, self._models)

@@ -132,10 +132,10 @@ def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> "
             return None
     except (OSError, RuntimeError):  # a home that may not be looked into, or none
         return None
-    from core.kv_store.engine_store import BookStore, holds_all_rows
+    from core.kv_store.engine_store import BookStore, refusal
     from core.kv_store.folder import BookFolder
 
-    if not args.saved and (engine.info.num_ranks != 1 or not holds_all_rows(engine)):
+    if not args.saved and refusal(engine) is not None:
         return None
     try:
         folder = usable_folder(args)

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from app.runtime.disk_state import DiskState
 from app.runtime.events import BookMoving, Pause
@@ -83,20 +83,20 @@ class SavedBooks:
         return self._slots.num_kept(token_ids) if self._slots is not None else 0
 
     def _of(self, engine: "TextEngine") -> "BookStore | None":
-        if self._store is None and engine.info.num_ranks == 1 and (folder := self.folder) is not None:
-            from core.kv_store.engine_store import BookStore, holds_all_rows
+        if self._store is None and (folder := self.folder) is not None:
+            from core.kv_store.engine_store import BookStore, refusal
 
-            if holds_all_rows(engine):
+            if refusal(engine) is None:
                 self._store = BookStore(engine, folder)
         return self._store
 
     def _bring(self, prompt_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event) -> Iterator[Pause]:
-        from core.kv_store.engine_store import CacheOwner, holds_all_rows
+        from core.kv_store.engine_store import CacheOwner, refusal
         from core.kv_store.slots import Slots
 
-        if not isinstance(engine, CacheOwner) or engine.info.num_ranks != 1 or not holds_all_rows(engine):
+        if refusal(engine) is not None:
             return  # its text is read again
-        self._slots = self._slots or Slots(engine)
+        self._slots = self._slots or Slots(cast(CacheOwner, engine))
         for _ in self._slots.bring(prompt_ids, cancel.is_set):
             yield Pause()
 

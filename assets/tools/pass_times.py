@@ -44,7 +44,7 @@ BUDGET, ACCEPTED = 1024, (0.85, 0.9, 0.95)  # keys of a guess's pass; how likely
 
 def timed(short: ShortPass, held: int, rows: int, kept: torch.dtype) -> Callable[[], float]:
     """A pass of `rows` tokens behind `held`, kept in a type, that says how many seconds it took."""
-    layers, heads, dim, kernel = short.shape
+    (layers, _, heads, dim, *_), kernel = short.shape, short.kernel
     k, v = ([rounded(torch.full((1, heads, held + rows, dim), 0.01), kept) for _ in range(layers)] for _ in "kv")
     fixed, positions = FixedRows(k, v, held, attend=kernel), torch.arange(held, held + rows)
 
@@ -106,7 +106,7 @@ def rows_of(model: Path | str, args: argparse.Namespace) -> list[dict[str, Any]]
     print(f"{name}: {kinds}, {loaded.weight_bytes / 1e9:.2f} GB, loaded in {seconds:.1f} s", flush=True)
     found = []
     for held in args.held:
-        types = args.kept or [torch.int16 if short.shape[3].scales(short.shape[2]) else torch.float16]
+        types = args.kept or [torch.int16 if short.kernel.scales(short.shape.head_dim) else torch.float16]
         times: dict[torch.dtype, dict[int, float]] = {kept: {} for kept in types}
         for rows in args.rows:
             passes = {kept: timed(short, held, rows, kept) for kept in types}

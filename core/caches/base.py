@@ -190,15 +190,6 @@ class Moving:
             keeper()
 
 
-class Recordable(Protocol):
-    """A cache over which passes can be recorded."""
-
-    moving: Moving
-
-    def fixed(self) -> FixedRows | None:
-        """The rows; None while they do not lie at fixed places."""
-
-
 class RunningPass(Protocol):
     """What a model needs of a cache while it computes."""
 
@@ -219,6 +210,8 @@ class RunningPass(Protocol):
 
 class KVCache(RunningPass, Protocol):
     """Keys and values of one conversation, as one model sees it."""
+
+    moving: Moving
 
     @property
     def length(self) -> int:

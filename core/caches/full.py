@@ -261,7 +261,7 @@ class FullCache:
         if last > first and not self._staged:  # a recorded pass wrote the rows itself
             for layer in filter(self.has_landmarks, self.shape.full_layers):
                 self._mark(layer, first, last, self.rows(layer, first * self.chunk_size, last * self.chunk_size)[0])
-        self._num_landmarks, self._staged = max(first, last), False  # in `refilled` all landmarks are there already
+        self._num_landmarks, self._staged = last, False
         for store in self._layers:
             store.commit(self._length)
         self.state.commit(self._length)
@@ -325,25 +325,22 @@ class FullCache:
     def forget(self, suffix: Suffix) -> None:
         """Free a suffix that will not be put back."""
 
-    def beside(self, layer: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The data beside the first `length` rows of a layer, to be saved or filled in: views.
+    def beside(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
+        """What rows [0, length) of a layer do not say, to be saved or filled in: views.
 
         Returns:
-            landmarks [H_kv, C, D] (C = 0: there are none), the newest queries [H, QUERY_LOG, D] in ring order, sampled
-            ones [H, N, D].
+            the newest queries [H, QUERY_LOG, D] in ring order, sampled ones [H, N, D].
         """
-        landmarks = self._landmarks[layer][:, : length // self.chunk_size]
-        return landmarks, *self.queries.views(layer, length)
+        return self.queries.views(layer, length)
 
     @contextmanager
-    def refilled(self, length: int, logged: int) -> Iterator[None]:
-        """Inside, the caller fills `beside` for rows [0, length), then `stage` and `commit` add them. It may end early.
+    def refilled(self, logged: int) -> Iterator[None]:
+        """Inside, the caller fills `beside`, then `stage` and `commit` add the rows from 0 on. It may end early.
 
         Args:
-            logged: the length at which the newest queries were saved; at least `length`.
+            logged: the length at which the newest queries were saved; at least that of the rows.
         """
         assert self._length == 0, f"{self._length} rows are there"
-        self._num_landmarks = length // self.chunk_size
         self.queries.first = max(0, logged - QUERY_LOG)
         try:
             yield
@@ -364,15 +361,6 @@ class FullCache:
         samples = self.queries.views(layer, length)[1]
         none = self.queries.samples or self.shape.reach(layer) is not None
         return samples if none else samples.new_zeros(len(samples), -(-length // QUERY_SAMPLE_STRIDE), samples.shape[2])
-
-    def landmarks_to_save(self, layer: int, length: int) -> Tensor:
-        """Landmarks of the first `length` tokens, [H_kv, C, D], also of a layer in host memory."""
-        chunks, step = length // self.chunk_size, MOST_ATTACHED * self.chunk_size
-        if self.has_landmarks(layer) or not chunks or self.shape.reach(layer) is not None:
-            return self._landmarks[layer][:, :chunks]
-        spans = (range(at, min(at + step, chunks * self.chunk_size)) for at in range(0, chunks * self.chunk_size, step))
-        keys = (self.rows(layer, span.start, span.stop)[0] for span in spans)
-        return torch.cat([means_of(span_keys, self.chunk_size, self.shape.dtype).cpu() for span_keys in keys], 1)
 
     def recent_queries(self, layer: int, num_queries: int) -> Tensor:
         """The newest known queries of committed tokens, [H, W, D], W <= num_queries."""

@@ -201,11 +201,6 @@ class Levels:
         self._evicting.clear()
         return wanted.budget
 
-    def held_chunks(self) -> torch.Tensor:
-        """Chunk numbers in the retrieval cache, [L, H_kv, n] int64."""
-        held, ranks = self.retrieval.held_chunks(), self._models.ranks
-        return ranks.held_chunks(held) if ranks else held
-
     def chunk_weights(self) -> torch.Tensor:
         """See `core.caches.policies.chosen_weights`: [C] float32; empty: none was chosen."""
         held, ranks = self.retrieval.held_chunks(), self._models.ranks

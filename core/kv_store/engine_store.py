@@ -7,7 +7,7 @@ chunks. Knows neither command line nor page; runs on one thread, the engine's.
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,48 +95,44 @@ class CacheOwner(TextEngine, Protocol):
     def refilled(self, token_ids: Sequence[int], *, logged: int) -> AbstractContextManager[FullCache]:
         """Its full cache, emptied, to be filled with the rows of these tokens."""
 
-    def family(self, digests: Path) -> "Future[Family]":
+    def family(self, digests: Path) -> Family:
         """What its keys and values depend on besides the text."""
 
 
-def holds_all_rows(engine: TextEngine) -> bool:
-    """Whether an engine keeps the rows of all tokens in all layers, and no running states in their place."""
-    if not isinstance(engine, CacheOwner):
-        return True
+def refusal(engine: TextEngine) -> InvalidSetting | None:
+    """Why the texts of an engine cannot be kept; None: the rows of all tokens in all layers are in this process."""
+    if engine.info.num_ranks != 1 or not isinstance(engine, CacheOwner):
+        return InvalidSetting(
+            "Books are kept only where one process of this machine holds the whole model.",
+            hint="Leave out --saved, or --gpus.",
+        )
     shape = engine.full_cache.shape
-    return not (shape.reaches or shape.recurrent)
+    if shape.reaches or shape.recurrent:
+        return InvalidSetting(
+            "Books of models with windowed or recurrent layers are not kept: their rows are not all there.",
+            hint="Leave out --saved.",
+        )
+    return None
 
 
 class BookStore:
     """Saves and loads the books of one engine in one folder."""
 
     def __init__(self, engine: TextEngine, folder: BookFolder) -> None:
-        """Raises InvalidSetting if this process does not have all rows."""
-        if engine.info.num_ranks != 1 or not isinstance(engine, CacheOwner):
-            raise InvalidSetting(
-                "Books are kept only where one process of this machine holds the whole model.",
-                hint="Leave out --saved, or --gpus.",
-            )
-        if not holds_all_rows(engine):
-            raise InvalidSetting(
-                "Books of models with windowed or recurrent layers are not kept: their rows are not all there.",
-                hint="Leave out --saved.",
-            )
-        self.engine: CacheOwner = engine
+        """Raises InvalidSetting: see `refusal`."""
+        if (error := refusal(engine)) is not None:
+            raise error
+        self.engine = cast(CacheOwner, engine)
         self.folder = folder
 
     @cached_property
-    def _family(self) -> "Future[Family]":
+    def family(self) -> Family:
+        """The engine's family; the first call lets the weights of a model that is new to the folder be read aside."""
         return self.engine.family(self.folder.path / DIGESTS)
 
-    @property
-    def family(self) -> Family:
-        """The engine's family. Cost: waits for the weights to be read, where this model is new to the folder."""
-        return self._family.result()
-
     def knows_family(self) -> bool:
-        """Whether the engine's family is known; the first call lets the weights be read aside."""
-        return self._family.done()
+        """Whether the weights have been read."""
+        return self.family.weights.done()
 
     # -------------------- from the saved books
 
@@ -158,7 +154,7 @@ class BookStore:
         if not self.folder.books() or not (self.knows_family() or waits):
             return
         started = perf_counter()
-        found = self.folder.find(self.family.digest, torch.tensor(prompt_ids[:total], dtype=torch.int32))
+        found = self.folder.find(self.family.digest, list(prompt_ids[:total]))
         usable = self._usable(found, total) if found else 0
         if found is None or usable - held < LEAST_TOKENS:
             return
@@ -223,7 +219,7 @@ class BookStore:
         """What can be saved of the engine's present contents: exactly these tokens, just read."""
         cache = self.engine.full_cache
         assert cache.length == len(token_ids), f"{cache.length} tokens are held, {len(token_ids)} are to be kept"
-        queries = [cache.beside(layer, 0)[1].to("cpu", copy=True) for layer in range(cache.shape.num_layers)]
+        queries = [cache.beside(layer, 0)[0].to("cpu", copy=True) for layer in range(cache.shape.num_layers)]
         return ReadBook(tuple(token_ids), tuple(names), read_seconds, queries, self.size_bytes(len(token_ids)))
 
     def size_bytes(self, num_tokens: int) -> int:
@@ -232,10 +228,9 @@ class BookStore:
 
     def _parts(self, num_tokens: int) -> dict[str, Part]:
         """The tensors of a book of so many tokens, in the order of the file."""
-        cache, shape = self.engine.full_cache, self.engine.full_cache.shape
+        shape = self.engine.full_cache.shape
         parts = {TOKENS: Part(torch.int32, (num_tokens,))}
         beside = (
-            Part(shape.dtype, (shape.num_kv_heads, num_tokens // cache.chunk_size, shape.head_dim)),
             Part(shape.dtype, (shape.num_heads, QUERY_LOG, shape.head_dim)),
             Part(shape.dtype, (shape.num_heads, -(-num_tokens // QUERY_SAMPLE_STRIDE), shape.head_dim)),
         )
@@ -252,9 +247,8 @@ class BookStore:
 
     def is_saved(self, token_ids: Sequence[int]) -> bool:
         """Whether this text is among the saved books, or one that begins with it and ends a few tokens later."""
-        wanted = torch.tensor(token_ids, dtype=torch.int32)
         known = bool(self.folder.books()) and self.knows_family()  # a model that is new to the folder has none
-        found = self.folder.find(self.family.digest, wanted) if known else None
+        found = self.folder.find(self.family.digest, list(token_ids)) if known else None
         if found is None:
             return False
         return found.shared == len(token_ids) and self._usable(found, len(token_ids)) == len(token_ids)
@@ -274,7 +268,7 @@ class BookStore:
         started, cache, tokens = perf_counter(), self.engine.full_cache, book.tokens
         self.folder.room_for(book.size_bytes)
         shape, total = cache.shape, len(tokens)
-        while wait([self._family], LOOK_SECONDS).not_done:
+        while wait([self.family.weights], LOOK_SECONDS).not_done:
             yield Moving(0, total)
         label = Label(
             family=self.family.digest,
@@ -289,7 +283,6 @@ class BookStore:
             writer = BookWriter(file, label, self._parts(total))
             writer.add(tokens)
             for layer in range(shape.num_layers):
-                writer.add(cache.landmarks_to_save(layer, total))
                 writer.add(book.queries[layer])
                 writer.add(cache.samples_to_save(layer, total))
             for span in spans_of(label.block_rows, total):
@@ -310,9 +303,9 @@ class BookStore:
                         self.folder.remove(book)
 
 
-def beside_names(layer: int) -> tuple[str, str, str]:
-    """The tensors beside a layer's keys and values: landmarks [H_kv, C, D], newest and sampled queries [H, N, D]."""
-    return f"landmarks.{layer}", f"queries.{layer}", f"samples.{layer}"
+def beside_names(layer: int) -> tuple[str, str]:
+    """The tensors beside a layer's keys and values: newest and sampled queries, [H, N, D]."""
+    return f"queries.{layer}", f"samples.{layer}"
 
 
 def rows_name(span: range, layer: int) -> str:

@@ -1,8 +1,8 @@
 """The folder with all saved books: lists them, limits their size and removes the least recently used.
 
 Several processes may use it at once without locks: a book appears by one rename and disappears by one removal, and a
-process that has it open can go on reading. A file being written is locked by its writer, so that the rest of a killed
-process is recognised and removed. Damaged files are removed; `notices` lists them.
+process that has it open can go on reading. The name of a file being written has its writer's number, so that the rest
+of a killed process is recognised and removed. Damaged files are removed; `notices` lists them.
 """
 
 import contextlib
@@ -12,15 +12,15 @@ import logging
 import os
 import secrets
 import shutil
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, get_args
 
-import torch
+import psutil
 from torch import Tensor
 
+from core.caches.tokens import common_prefix
 from core.errors import BookFolderFull, InvalidSetting, NotPossibleHere, UnknownBook
 from core.kv_store.bookfile import EARLIER, SUFFIX, BookReader, DamagedBook, Label, OtherFormat
 from core.kv_store.durable import sync_folder
@@ -34,7 +34,6 @@ SETTINGS, DIGESTS = "settings.json", "weights.json"
 SPARE_BYTES = 1 << 30  # of the disk that stay free
 DEFAULT_CAP_BYTES = 40 << 30
 MOST_CAP_BYTES = 1 << 60
-OURS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if hasattr(errno, "EDQUOT") else (errno.ENOSPC, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +48,8 @@ class BookFolderSettings:
             raise InvalidSetting(
                 f"{self.keeping!r} is not a setting for saving books.", hint="Use ask, always or never."
             )
-        if type(self.cap_bytes) is not int or self.cap_bytes > MOST_CAP_BYTES:
-            raise InvalidSetting("The size limit of the saved books must be a number.", hint="Use a number of GiB.")
-        if self.cap_bytes < 0:
-            raise InvalidSetting("The size limit of the saved books cannot be negative.", hint="Use 0 GiB or more.")
+        if type(self.cap_bytes) is not int or not 0 <= self.cap_bytes <= MOST_CAP_BYTES:
+            raise InvalidSetting("The size limit of the saved books must be a number.", hint="Use 0 GiB or more.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,30 +166,28 @@ class BookFolder:
         except OtherFormat as error:
             raise FileNotFoundError(errno.ENOENT, str(error)) from error
         except DamagedBook as error:
-            self._remove_damaged(path, reader, error)
+            self._remove_damaged(path, error)
             raise FileNotFoundError(errno.ENOENT, str(error)) from error
         finally:
             if reader is not None:
                 reader.close()
 
-    def _remove_damaged(self, path: Path, reader: BookReader | None, error: DamagedBook) -> None:
-        if reader is not None and not reader.is_at(path):
-            return  # another process has rewritten it
+    def _remove_damaged(self, path: Path, error: DamagedBook) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
             notice = f"A saved book was damaged ({error}); it was removed and the text is read again."
             log.warning("%s", notice)
             self.notices.append(notice)
 
-    def find(self, family: str, token_ids: Tensor) -> Found | None:
-        """The book of a family with the longest common prefix with a text, [n] int32; None if there is none."""
+    def find(self, family: str, token_ids: Sequence[int]) -> Found | None:
+        """The book of a family with the longest common prefix with a text; None if there is none."""
         best: Found | None = None
         for book in self.books():
             least = best.shared if best else 0
             if book.label.family != family or min(book.label.num_tokens, len(token_ids)) <= least:
                 continue
             with contextlib.suppress(OSError), self.opened(book.path) as reader:
-                shared = shared_tokens(reader.tokens(), token_ids)
+                shared = common_prefix(reader.tokens().tolist(), token_ids)
                 if shared > least:
                     best = Found(book, shared)
         return best
@@ -273,65 +268,34 @@ class BookFolder:
             BookFolderFull: the disk is full or fails; no temporary file is left.
         """
         path = self.path / f"{book_id(family, token_ids)}{SUFFIX}"
-        draft, file = self._draft(path)
+        draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.{os.getpid()}{DRAFT}")
         try:
-            with file:
+            with open(draft, "xb", opener=private) as file:
                 yield file
-                if os.name != "posix":
-                    file.close()  # an open file cannot be removed there
-                os.replace(draft, path)  # while it is locked, so that no process removes it as left over
+            os.replace(draft, path)
             sync_folder(self.path)
         except OSError as error:
-            why = "the disk is full" if error.errno in OURS else str(error.strerror or error)
-            raise BookFolderFull(f"The book could not be saved: {why}.") from error
+            raise BookFolderFull(f"The book could not be saved: {error.strerror or error}.") from error
         finally:
             draft.unlink(missing_ok=True)
-
-    def _draft(self, path: Path) -> tuple[Path, BinaryIO]:
-        while True:
-            draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}{DRAFT}")
-            try:
-                handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-            except OSError as error:
-                raise BookFolderFull(f"The book could not be saved: {error.strerror}.") from error
-            file = os.fdopen(handle, "wb")
-            if lock(handle) and draft.exists():  # else a process removed it as left over before it was locked
-                return draft, file
-            file.close()
 
     def sweep(self) -> None:
         """Remove temporary files whose writers are gone."""
         for draft in self.path.glob(f"*{SUFFIX}.*{DRAFT}"):
-            with contextlib.suppress(OSError), draft.open("rb") as file:
-                if lock(file.fileno()):
-                    if os.name != "posix":
-                        file.close()
+            writer = draft.name.removesuffix(DRAFT).rpartition(".")[2]
+            if not (writer.isdecimal() and psutil.pid_exists(int(writer))):
+                with contextlib.suppress(OSError):  # another process has removed it
                     draft.unlink()
 
 
-def lock(handle: int) -> bool:
-    """Lock a file while it is open; False: another process has locked it. The system drops dead processes' locks."""
-    if sys.platform == "win32":  # an open file cannot be removed there, which has the same effect
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read."""
+    return os.open(path, flags, 0o600)
 
 
 def book_id(family: str, token_ids: Tensor) -> str:
     """File name for a text, [n] int32, in a family: the same text always has the same file."""
     return digest_of(bytes.fromhex(family) + token_ids.contiguous().numpy().tobytes())[:24]
-
-
-def shared_tokens(a: Tensor, b: Tensor) -> int:
-    """Length of the common prefix of two texts, in tokens."""
-    size = min(len(a), len(b))
-    different = torch.nonzero(a[:size] != b[:size])
-    return int(different[0]) if len(different) else size
 
 
 def amount(size_bytes: int) -> str:

@@ -30,12 +30,22 @@ VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "
 class Family(NamedTuple):
     """What must be equal for rows to be reusable."""
 
-    digest: str
-    parts: dict[str, str]
+    stated: dict[str, str]  # all but the weights
+    weights: "Future[str]"  # their digest
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """All of it. Cost: waits for the weights to be read. Raises OSError: they cannot be read."""
+        return {**self.stated, "weights": self.weights.result()}
+
+    @property
+    def digest(self) -> str:
+        """The digest of all parts. As `parts`."""
+        return digest_of(json.dumps(self.parts, sort_keys=True).encode())
 
 
-def family_of(module: nn.Module, shape: KVShape, text: str, *, pieces: str, known: Path | None) -> "Future[Family]":
-    """The family of a loaded target: at once, or when the files of its weights have been read by a thread.
+def family_of(module: nn.Module, shape: KVShape, text: str, *, pieces: str, known: Path | None) -> Family:
+    """The family of a loaded target. Files of its weights are read by a thread.
 
     Args:
         module: as transformers loads it, with `config` and the folder it came from.
@@ -43,7 +53,7 @@ def family_of(module: nn.Module, shape: KVShape, text: str, *, pieces: str, know
         pieces: the chunk sizes of reading and of landmarks: with others the last bit may differ.
         known: the file that keeps digests of weights; None: none.
     """
-    parts = {
+    stated = {
         "format": str(FORMAT),
         "config": config_digest(module),
         "text": text,
@@ -53,18 +63,8 @@ def family_of(module: nn.Module, shape: KVShape, text: str, *, pieces: str, know
         "pieces": pieces,
     }
     if shape.narrow is not None:
-        parts["kept as"] = str(shape.narrow).removeprefix("torch.")
-    family: Future[Family] = Future()
-
-    def settle(weights: "Future[str]") -> None:
-        if (error := weights.exception()) is not None:
-            family.set_exception(error)
-            return
-        parts["weights"] = weights.result()
-        family.set_result(Family(digest_of(json.dumps(parts, sort_keys=True).encode()), parts))
-
-    weights_digest(module, known).add_done_callback(settle)
-    return family
+        stated["kept as"] = str(shape.narrow).removeprefix("torch.")
+    return Family(stated, weights_digest(module, known))
 
 
 def digest_of(content: bytes) -> str:

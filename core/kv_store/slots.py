@@ -38,7 +38,7 @@ class Text:
 
     token_ids: list[int]
     blocks: list[Block]
-    beside: list[tuple[Tensor, ...]]  # per layer landmarks, newest and sampled queries, as `FullCache.beside`
+    beside: list[tuple[Tensor, ...]]  # per layer newest and sampled queries, as `FullCache.beside`
     first_query: int  # the first token whose query is among the newest
 
 
@@ -46,7 +46,7 @@ class Slots:
     """The kept texts of one engine, the last used one last.
 
     Args:
-        engine: with the rows of all tokens in all layers, see `holds_all_rows`.
+        engine: with the rows of all tokens in all layers, see `core.kv_store.engine_store.refusal`.
         free_bytes: tells how much host memory is free.
     """
 

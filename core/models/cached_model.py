@@ -1,7 +1,7 @@
 """A model and a cache give the distribution of the next token. The caller decides whether it proposes or verifies."""
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -22,7 +22,6 @@ from core.ops.threads import process_threads
 Lead = Callable[[str, int, Sequence[int]], AbstractContextManager[None]]
 
 RECENT = 0.2  # weight of the newest pass in seconds_by_rows
-MOST_PENDING = 64  # passes whose times were not read: ranks other than 0 never read them
 
 
 class PassMeter:
@@ -42,7 +41,7 @@ class PassMeter:
         self.passes = self.tokens = self.kv_bytes = self.link_bytes = 0
         self.by_rows: Counter[int] = Counter()  # passes by their number of new tokens
         self._seconds = 0.0
-        self._pending: deque[tuple[int, torch.cuda.Event, torch.cuda.Event]] = deque()  # oldest first
+        self._pending: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []  # oldest first
 
     def forget_costs(self) -> None:
         """Forget the costs of passes, because they will change."""
@@ -58,8 +57,6 @@ class PassMeter:
             yield
             stop.record()
             self._pending.append((num_tokens, start, stop))
-            if len(self._pending) > MOST_PENDING:
-                self._collect_passed()
         else:
             started, threads = time.perf_counter(), process_threads().changes
             yield
@@ -93,13 +90,9 @@ class PassMeter:
     def _collect(self) -> None:
         if self._pending:
             self._pending[-1][2].synchronize()  # and so all before it
-        self._collect_passed()
-
-    def _collect_passed(self) -> None:
-        """Count the passes that have ended, oldest first, without waiting."""
-        while self._pending and self._pending[0][2].query():  # type: ignore[no-untyped-call]
-            num_tokens, start, stop = self._pending.popleft()
+        for num_tokens, start, stop in self._pending:
             self._took(num_tokens, start.elapsed_time(stop) / 1e3, self._threads)
+        self._pending.clear()
 
     @property
     def seconds(self) -> float:

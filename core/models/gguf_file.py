@@ -72,8 +72,7 @@ class GgufFile:
         """Read the header, once for every state of the file; 0.3 s for a vocabulary of 150,000 tokens.
 
         Raises:
-            UnsupportedModel: it holds something else, or a model that would not be loaded exactly; or a package is
-                missing.
+            UnsupportedModel: it holds something else, or a model that would not be loaded exactly.
             DamagedAssets, IncompleteModel: it cannot be read, or its end is missing.
         """
         status = path.stat()

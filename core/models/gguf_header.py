@@ -5,7 +5,6 @@ It is read here: of a vocabulary of 150,000 tokens the reader of gguf's package 
 
 import mmap
 import struct
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -17,10 +16,7 @@ from packaging.version import Version
 
 from core.errors import DamagedAssets, UnsupportedModel
 
-ROOT = Path(__file__).parents[2]
-PYTHON = str(Path(".venv", *(("Scripts",) if sys.platform == "win32" else ("bin",)), "python"))
 LEAST_TRANSFORMERS = Version("5.19.0")  # 5.17 reads their tokenizers wrong, as the comparison with it shows
-INSTALL = f"{PYTHON if Path(sys.prefix) == ROOT / '.venv' else 'python'} -m pip install --upgrade -r requirements.txt"
 AGAIN = "Fetch the file again."
 UNREADABLE = (struct.error, ValueError, LookupError, TypeError, ArithmeticError, MemoryError)
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -49,12 +45,16 @@ def read_header(path: Path) -> tuple[dict[str, Any], list[TableRow], int]:
     """All fields, the table of tensors, and where the header ends.
 
     Raises:
-        UnsupportedModel: it is no GGUF file; or a package is missing. DamagedAssets: it cannot be read.
+        UnsupportedModel: it is no GGUF file; or transformers is too old. DamagedAssets: it cannot be read.
     """
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise UnsupportedModel(f"{path.name} is no GGUF file.", hint="Choose another file, or a model's folder.")
-        require_package()
+        if Version(metadata.version("transformers")) < LEAST_TRANSFORMERS:
+            raise UnsupportedModel(
+                f"Models in GGUF files need transformers {LEAST_TRANSFORMERS} or newer.",
+                hint="Run: python -m pip install --upgrade -r requirements.txt",
+            )
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, readable(path):
             fields = _Fields(data)
             _, version, tensors, count = fields.numbers("4sIQQ")
@@ -105,19 +105,3 @@ class _Fields:
         if inner != STRING:
             raise ValueError("an array of arrays")
         return tuple(self.string() for _ in range(count))
-
-
-def require_package() -> None:
-    """Check that weights can be unpacked.
-
-    Raises:
-        UnsupportedModel: the optional package is not installed, or transformers is too old.
-    """
-    try:
-        metadata.version("gguf")
-    except metadata.PackageNotFoundError as error:
-        raise UnsupportedModel("Models in GGUF files need one more package.", hint=f"Install it: {INSTALL}") from error
-    if Version(metadata.version("transformers")) < LEAST_TRANSFORMERS:
-        raise UnsupportedModel(
-            f"Models in GGUF files need transformers {LEAST_TRANSFORMERS} or newer.", hint=f"Install it: {INSTALL}"
-        )

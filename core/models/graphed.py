@@ -5,12 +5,11 @@ are padded to a power of two: the padding writes behind the rows in use, which t
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from core.caches.base import FixedRows, Recordable
+from core.caches.base import FixedRows, KVCache
 from core.models.hf_attention import forward
 from core.ops.backend import STOCK, Backend
 from core.ops.graphs import MOST_ROWS, Graphs, attend_bucketed, hidden_rows, masked_rows, padded_rows, whole_rows
@@ -22,25 +21,24 @@ class GraphedPasses:
     """Passes of one model over one cache, recorded by number of new tokens and by length."""
 
     def __init__(
-        self, name: str, model: nn.Module, cache: Recordable, graphs: Graphs, *, backend: Backend = STOCK
+        self, name: str, model: nn.Module, cache: KVCache, graphs: Graphs, *, backend: Backend = STOCK
     ) -> None:
         self._name, self._model, self._fixed, self.graphs, self._backend = name, model, cache.fixed, graphs, backend
-        self._places: list[Place] = []  # of the buffers used in recordings
+        self._finite = False  # whether all rows of the cache's buffers are
         cache.moving.tell(self.forget)
 
     def forget(self) -> None:
         """Drop all recordings, and with them the last references to the cache's buffers."""
-        self._places = []
+        self._finite = False
         self.graphs.forget(self._name)
 
-    def _settle(self, rows: FixedRows) -> None:
-        """Check whether the buffers have changed. Caches normally report that; this is for one that does not."""
-        places = [Place(buffer.data_ptr(), buffer.shape, buffer.stride()) for buffer in (*rows.k, *rows.v)]
-        if places != self._places:
-            self.forget()
+    def _clear(self, rows: FixedRows) -> None:
+        """Zero what new buffers hold behind their rows: masked rows are multiplied by 0, so they must be finite."""
+        if not self._finite:
+            self.forget()  # recordings of an earlier cache of this name
             for buffer in (*rows.k, *rows.v):
-                buffer[:, :, rows.held :].zero_()  # masked rows are multiplied by 0, so they must be finite
-            self._places = places
+                buffer[:, :, rows.held :].zero_()
+            self._finite = True
 
     def prepare(self, tokens: Tensor, positions: Tensor, keep: int) -> Callable[[], Tensor] | None:
         """The pass over tokens [T] at consecutive positions [T], which `begin` made room for; logits [keep, V].
@@ -53,7 +51,7 @@ class GraphedPasses:
         padded = padded_rows(num_new)
         if rows is None or not _fits(rows, padded):
             return None
-        self._settle(rows)
+        self._clear(rows)
         numbers = (*tokens.tolist(), *(0,) * (padded - num_new), int(positions[0]), rows.held)
         replay = self._recorded(rows, padded, torch.tensor(numbers))
         return replay and (lambda: replay()[num_new - keep : num_new])
@@ -67,7 +65,7 @@ class GraphedPasses:
         padded, rows = padded_rows(num_new), self._fixed()
         if rows is None or not _fits(ahead := rows._replace(held=rows.held + behind), padded):
             return
-        self._settle(rows)
+        self._clear(rows)
         self._recorded(ahead, padded, torch.tensor((*(0,) * padded, ahead.held, ahead.held)))
 
     def _recorded(self, rows: FixedRows, padded: int, inputs: Tensor) -> Callable[[], Tensor] | None:
@@ -86,14 +84,6 @@ class GraphedPasses:
 
 def _fits(rows: FixedRows, padded: int) -> bool:
     return padded <= MOST_ROWS and rows.held + padded <= rows.capacity
-
-
-class Place(NamedTuple):
-    """A buffer's address and layout: an allocator may give the same address to another shape."""
-
-    address: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
 
 
 class _FixedView:

@@ -10,23 +10,21 @@ Only families whose layers were compared are known here, and each model is tried
 
 import ctypes
 import logging
-import math
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from core.caches.base import FixedRows, RunningPass, too_large
-from core.errors import UnsupportedModel
+from core.caches.base import FixedRows, KVShape, RunningPass, too_large
+from core.caches.full import FullCache
 from core.models.families import FIXED_ROPE
 from core.models.hf_attention import forward
 from core.models.layer_reach import reaches_of
 from core.models.layerwise import DecoderLayers
 from core.models.linear import FewRowsNorm, PackedLinear, exact_products
 from core.ops.kernel_structs import DecoderSizes, ModelSizes, ScratchPointers
-from core.ops.native import MOST_DIM, MOST_TOKENS, SmallRows
-from core.ops.reach import Asked
+from core.ops.native import MOST_DIM, MOST_TOKENS
 from core.ops.scaled_rows import SCALE
 
 log = logging.getLogger(__name__)
@@ -50,12 +48,11 @@ class ShortPass:
         body = cast(Any, model).model
         self._body: Any = body
         self._head = cast(PackedLinear, cast(Any, model).lm_head)
-        self._kernel, self._vocab = self._head.kernel, int(self._head.out_features)
+        self.kernel, self._vocab = self._head.kernel, int(self._head.out_features)
         layers = list(body.layers)
         first = layers[0].self_attn
         self._dim, hidden = int(first.head_dim), first.q_proj.in_features
         heads, kv_heads = first.q_proj.out_features // self._dim, first.k_proj.out_features // self._dim
-        self.whole = True  # whether a pass in one call may be: it was compared, or is about to be
         self._layers = [_decoder(layer, self._dim) for layer in layers]
         wide = max(heads * self._dim, layers[0].mlp.gate_proj.out_features)
         self._widths = (hidden, hidden, wide, max(wide, 2 * kv_heads * self._dim))
@@ -72,9 +69,9 @@ class ShortPass:
         self._rotations: dict[int, tuple[Tensor, Tensor]] = {}  # by the first position of a block
 
     @property
-    def shape(self) -> tuple[int, int, int, SmallRows]:
-        """Layers, KV heads, dimensions of a head, and the kernel."""
-        return len(self._layers), self._counts[1], self._dim, self._kernel
+    def shape(self) -> KVShape:
+        """What a cache needs to know of the model."""
+        return KVShape(len(self._layers), *self._counts[:2], self._dim, torch.float32, torch.device("cpu"))
 
     def _make_room(self, rows: int) -> None:
         self._memory = [torch.empty(rows, width, dtype=torch.float32) for width in self._widths]
@@ -107,26 +104,26 @@ class ShortPass:
         heads = (cos, sin, q, k, v)
         if rows is not None and isinstance(keep, int) and self._in_one_call(rows):
             kept, memory = (rows.k, rows.v), (*heads, self._between[3])
-            run = self._kernel.whole_pass
+            run = self.kernel.whole_pass
             logits = run(self._whole, self._scratch, kept, rows.held, memory, keep, self._vocab)
             if logits is None:
                 raise too_large()
             return logits
         done, attended = None, None
         for number, layer in enumerate(self._layers):
-            self._kernel.between(done, layer, self._scratch, attended, heads, count)
+            self.kernel.between(done, layer, self._scratch, attended, heads, count)
             cache.stage(number, k, v)
             attended = cache.attend(number, q, dim**-0.5).contiguous()
             done = layer
-        self._kernel.between(done, None, self._scratch, attended, heads, count)
+        self.kernel.between(done, None, self._scratch, attended, heads, count)
         x = self._memory[0][:count][keep if isinstance(keep, Tensor) else slice(count - keep, count)]
         norm = self._body.norm
-        return self._kernel.product(self._kernel.norm(x, norm.weight, norm.variance_epsilon), self._head.sizes)
+        return self.kernel.product(self.kernel.norm(x, norm.weight, norm.variance_epsilon), self._head.sizes)
 
     def _in_one_call(self, rows: FixedRows) -> bool:
-        known = rows.k[0].dtype in self._kernel.puts and rows.log is None and rows.attend is self._kernel
+        known = rows.k[0].dtype in self.kernel.puts and rows.log is None and rows.attend is self.kernel
         shape, width = (len(rows.k), rows.k[0].shape[1]), self._dim + (SCALE if rows.k[0].dtype == torch.int16 else 0)
-        return known and self.whole and shape == (len(self._layers), self._counts[1]) and rows.k[0].shape[3] == width
+        return known and shape == (len(self._layers), self._counts[1]) and rows.k[0].shape[3] == width
 
     def _rotation(self, positions: list[int]) -> tuple[Tensor, Tensor]:
         """cos and sin of positions, [T, D] each."""
@@ -159,9 +156,6 @@ def short_pass_of(model: nn.Module) -> ShortPass | None:
         if short is not None and not _agrees(model, short):
             log.info("short passes go through the modules: %s computes something else", type(model).__name__)
             short = None
-        if short is not None and not _agrees_with_itself(model, short):
-            log.warning("passes of %s are not computed in one call: that gives other numbers", type(model).__name__)
-            short.whole = False
         _made[model] = short
     return _made[model]
 
@@ -204,51 +198,6 @@ def _agrees(model: nn.Module, short: ShortPass) -> bool:
     positions = torch.arange(BLOCK - 1, BLOCK - 1 + TRIED)
     tokens = positions % cast(Any, model).config.vocab_size
     with torch.inference_mode(), exact_products(model):
-        wanted = forward(model, tokens, positions, _Kept(short, torch.float32), TRIED)
-        found = short(tokens, positions, _Kept(short, torch.float32), TRIED)
+        wanted = forward(model, tokens, positions, FullCache(short.shape, TRIED, TRIED), TRIED)
+        found = short(tokens, positions, FullCache(short.shape, TRIED, TRIED), TRIED)
     return torch.allclose(found, wanted, rtol=0.0, atol=TOLERANCE * float(wanted.abs().max()))
-
-
-class _Kept:
-    """A cache whose rows stand still, of a text that begins with its pass."""
-
-    length = 0
-
-    def __init__(self, short: ShortPass, dtype: torch.dtype) -> None:
-        layers, heads, dim, self._kernel = short.shape
-        self._dtype = dtype
-        self.k, self.v = ([self._kept(torch.zeros(1, heads, TRIED, dim)) for _ in range(layers)] for _ in "kv")
-
-    def _kept(self, x: Tensor) -> Tensor:
-        if self._dtype != torch.int16:
-            return x.to(self._dtype, copy=True)
-        scaled = self._kernel.scaled(x)
-        return torch.full_like(x, math.nan) if scaled is None else scaled
-
-    def rows(self) -> FixedRows:
-        return FixedRows(self.k, self.v, 0, attend=self._kernel)
-
-    def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.k[layer], self.v[layer] = self._kept(k), self._kept(v)
-
-    def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
-        assert asked is None, f"layer {layer} asks for {asked}"
-        return self._kernel(q, self.k[layer], self.v[layer], scaling)
-
-
-def _agrees_with_itself(model: nn.Module, short: ShortPass) -> bool:
-    """Whether a pass in one call and one in parts give the same bits, with every type that holds keys and values."""
-    positions = torch.arange(TRIED)
-    tokens = positions % cast(Any, model).config.vocab_size
-    kernel, dim = short.shape[3], short.shape[2]
-    for dtype in kernel.puts - (set() if kernel.scales(dim) else {torch.int16}):
-        parts, whole = _Kept(short, dtype), _Kept(short, dtype)
-        wanted = short(tokens, positions, parts, TRIED)
-        try:
-            found = short(tokens, positions, whole, TRIED, whole.rows())
-        except UnsupportedModel:  # a type that does not hold this model's keys, which no cache of it has
-            continue
-        pairs = [(found, wanted), *zip(whole.k, parts.k, strict=True), *zip(whole.v, parts.v, strict=True)]
-        if not all(torch.equal(ours, theirs) for ours, theirs in pairs):
-            return False
-    return True

@@ -10,9 +10,7 @@ need all processes (`core.parallel`).
 """
 
 import logging
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -23,8 +21,7 @@ from torch.nn import functional
 from core.caches.full import FullCache
 from core.errors import UnsupportedModel
 from core.models.hf_attention import ATTENTION_NAME, forward
-from core.models.layerwise import DecoderLayers
-from core.models.linear import PackedLinear, exact_products
+from core.models.linear import exact_products
 from core.models.loader import LoadedModel
 from core.ops.backend import STOCK, Backend
 
@@ -130,28 +127,12 @@ def _observed(module: nn.Module, run: Callable[[], Tensor]) -> list[Tensor]:
     return [*(torch.cat(parts) for parts in outputs.values()), logits.float()]
 
 
-@contextmanager
-def _biased_by_torch(module: nn.Module) -> Iterator[None]:
-    """Inside, layers with a bias multiply without the kernel: it is checked against other layers when it is made."""
-    layers = [part for part in module.modules() if isinstance(part, PackedLinear) and part.bias is not None]
-    hooks = [
-        part.register_forward_hook(lambda part, given, _: functional.linear(given[0], part.weight, part.bias))
-        for part in layers
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def _stock(module: nn.Module, tokens: Tensor) -> Tensor:
     """Logits by transformers' own attention, without a cache, [T, V]."""
     model = cast(Any, module)
     model.set_attn_implementation("eager")
     try:
-        with _biased_by_torch(module):
-            logits = model(input_ids=tokens[None], use_cache=False).logits[0]
+        logits = model(input_ids=tokens[None], use_cache=False).logits[0]
     finally:
         model.set_attn_implementation(ATTENTION_NAME)
     return cast(Tensor, logits)
@@ -193,20 +174,16 @@ def kv_type(
     """The type that a float32 model's keys and values are kept in: 16 bits that hold them and cost next to nothing.
 
     Integers with a scale, where they are planned, hold numbers of any size. Float16 rounds eight times as finely as
-    bfloat16, and ends at 65,504. For Llama-like models the weights bound every key and value of every text. Where they
-    do not, those of the trial are taken with room for larger ones, and a cache refuses what is too large
-    (`KVShape.check`).
+    bfloat16, and ends at 65,504: it must hold SAFE times what the trial had. A cache refuses what is larger all the
+    same (`KVShape.check`).
 
     Args:
         planned: int16 or float16.
         asked: whether 16 bits were asked for, whatever they cost.
     """
-    most, held = _bound(loaded.module), torch.finfo(torch.float16).max
-    whose = "of any text"
-    if most is None or most >= held:  # weights that are large where states are small say too much
-        most, whose = SAFE * trial.largest if trial else 0.0, f"up to {SAFE} times as large as a trial's"
-    fits = most < held
-    told = f"keys and values {whose} {'are below' if fits else 'may reach'} {most:,.0f}; float16 holds 65,504"
+    most = SAFE * trial.largest if trial else 0.0
+    fits = most < torch.finfo(torch.float16).max
+    told = f"{SAFE} times the trial's largest key or value is {most:,.0f}; float16 holds 65,504"
     integers = planned == torch.int16 and backend.kernel is not None and backend.kernel.scales(loaded.shape.head_dim)
     reasons = ["integers with a scale a row hold numbers of any size" if integers else told]
     for dtype in (torch.int16,) * integers + (torch.float16, torch.bfloat16)[not fits :]:
@@ -230,32 +207,3 @@ def _loss(loaded: LoadedModel, trial: Trial, dtype: torch.dtype, backend: Backen
         logits = forward(loaded.module, trial.tokens, positions, cache, total)
     exact, rounded = (functional.log_softmax(numbers.float(), -1) for numbers in (trial.logits, logits))
     return float((exact.exp() * (exact - rounded)).sum(-1).mean().clamp_min(0))
-
-
-def _bound(module: nn.Module) -> float | None:
-    """What no key and no value exceeds, whatever the text; None: the model is not one whose layers are known.
-
-    A normed hidden state x of H numbers has a length of at most sqrt(H), so w x + b is at most |w| sqrt(H) + |b|. Keys
-    are turned in pairs, which makes a number at most sqrt(2) times as large.
-    """
-    parts = DecoderLayers.of(module)
-    if parts is None:
-        return None
-    turned = math.sqrt(2) * float(getattr(parts.rotary, "attention_scaling", 1.0))
-    bounds = []
-    for layer in cast(Any, parts.layers):
-        attention, gain = layer.self_attn, layer.input_layernorm.weight
-        keys, values = (_largest(part, gain) for part in (attention.k_proj, attention.v_proj))
-        if (norm := getattr(attention, "k_norm", None)) is not None:
-            keys = float(norm.weight.abs().max()) * math.sqrt(len(norm.weight))
-        bounds += [turned * keys, values]
-    return max(bounds) if all(map(math.isfinite, bounds)) else None
-
-
-def _largest(linear: Any, gain: Tensor) -> float:
-    """The largest number that a linear layer gives for a normed hidden state; inf: its weights cannot be read."""
-    weight = linear.weight
-    if not weight.is_floating_point() or weight.shape[-1] != len(gain):
-        return math.inf
-    rows = (weight * gain).norm(dim=1) * math.sqrt(len(gain))
-    return float((rows if linear.bias is None else rows + linear.bias.abs()).max())

@@ -148,11 +148,6 @@ class RankPool:
 
     # -------------------- asking
 
-    def held_chunks(self, own: Tensor) -> Tensor:
-        """Chunk numbers of all heads, [L, H_kv, n]; rank 0's own first."""
-        others = self._answers(Order("held_chunks"), lambda: None)[1]
-        return torch.cat([own, *(torch.tensor(said, dtype=own.dtype, device=own.device) for said in others)], 1)
-
     def chunk_weights(self, own: Tensor) -> Tensor:
         """Weights [C] averaged over all heads, including rank 0's own."""
         others = self._answers(Order("chunk_weights"), lambda: None)[1]

@@ -113,6 +113,7 @@ class Share:
     def feed(self, model: str, start: int, tokens: Sequence[int]) -> None:
         """One pass; the ranks sum their results on the way. Only rank 0 uses the logits."""
         self._named(model).feed_tokens(tokens, start, 1)
+        self._named(model).meter.reset()  # only rank 0 asks how long passes took
 
     def change(self, model: str, method: str, *arguments: Any) -> None:
         """Call a method of a model's cache."""
@@ -127,10 +128,6 @@ class Share:
         getattr(self._named(model).cache, method)(self._aside.pop(number), *arguments)
 
     # -------------------- answers
-
-    def held_chunks(self) -> list[Any]:
-        """Numbers of the chunks in the retrieval cache, [L, H_kv, n], of this rank's heads."""
-        return self._retrieval.held_chunks().tolist()
 
     def chunk_weights(self) -> list[Any]:
         """How much each chunk counted in the choice, [C], averaged over this rank's heads."""

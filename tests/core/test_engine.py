@@ -53,7 +53,7 @@ def test_another_budget_holds_what_an_engine_loaded_with_it_would_and_writes_the
         expected = answer(loaded_so, prompt, tokens=16)
         changed = answer(engine, prompt, tokens=16, budget=budget)
         assert changed.token_ids == expected.token_ids == first.token_ids
-        assert torch.equal(engine.held_chunks(), loaded_so.held_chunks())
+        assert torch.equal(engine._levels.retrieval.held_chunks(), loaded_so._levels.retrieval.held_chunks())
         assert torch.allclose(engine.chunk_weights(), loaded_so.chunk_weights())
         assert changed.stats.level2 == expected.stats.level2
         assert changed.stats.kv_bytes_read == expected.stats.kv_bytes_read != first.stats.kv_bytes_read
@@ -64,13 +64,13 @@ def test_another_budget_holds_what_an_engine_loaded_with_it_would_and_writes_the
 def test_a_budget_that_cannot_be_used_is_refused_and_changes_nothing() -> None:
     engine, prompt = tiny_engine(context=512), random_prompt(300)
     answer(engine, prompt, tokens=4)
-    held = engine.held_chunks()
+    held = engine._levels.retrieval.held_chunks()
     for budget in (1, 257):
         with pytest.raises(InvalidSetting):
             answer(engine, prompt, budget=budget)
     with pytest.raises(NotEnoughMemory, match="at most"):
         answer(engine, prompt, budget=8 << 30)
-    assert torch.equal(engine.held_chunks(), held) and engine.use_budget(None) == 256
+    assert torch.equal(engine._levels.retrieval.held_chunks(), held) and engine.use_budget(None) == 256
 
 
 def test_a_larger_budget_leaves_the_part_of_memory_that_no_plan_takes() -> None:
@@ -294,7 +294,7 @@ def test_a_second_answer_chooses_the_chunks_of_the_first_and_a_seed_gives_its_te
         first, *_ = engine.read(prompt)
         assert number == 0 or first.reused_tokens == first.total_tokens, "nothing is read again"
         engine._levels.retrieval.select()
-        held.append(engine.held_chunks().sort().values)
+        held.append(engine._levels.retrieval.held_chunks().sort().values)
         texts.append(answer(engine, prompt, **written).token_ids)
     assert torch.equal(*held) and texts[0] == texts[1]
     assert answer(tiny_engine(budget=128), prompt, **written).token_ids == texts[0]
@@ -351,7 +351,7 @@ def test_weights_of_chunks_depend_on_the_question_and_no_book_is_read_again() ->
     assert engine.cached_prefix(book) == len(book)
     assert torch.allclose(one, again, atol=1e-6) and not torch.allclose(one, other, atol=1e-4)
     assert one.shape[0] <= 604 // 8 and 0 < float(one.sum()) <= 1 + 1e-5
-    held = torch.zeros(len(one)).index_fill(0, engine.held_chunks().flatten(), 1)
+    held = torch.zeros(len(one)).index_fill(0, engine._levels.retrieval.held_chunks().flatten(), 1)
     assert bool((one[held == 0] == 0).all()) and not engine.holds_all_chunks
     short = tiny_engine()
     short.weights_after(book[:100])

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
-from unittest.mock import patch
+from typing import Any
 
 import orjson
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,8 +21,7 @@ from app.conversations.tree import Dialogue
 from app.runtime.sessions import Session
 from app.ui.reading.chat_view import exchanges
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
-from core.kv_store import bookfile
-from core.kv_store.bookfile import SUFFIX, BookWriter, Label, Part
+from core.kv_store.bookfile import SUFFIX
 from core.kv_store.folder import SETTINGS, BookFolder, BookFolderSettings
 from tests.app.conversations.test_tree import EVIL, a_dialogue
 
@@ -155,29 +152,6 @@ def test_settings_that_are_no_json_are_the_usual_ones(tmp_path: Path) -> None:
     for content in (b"[" * 200_000, b"\xff", b"", b"9" * 5_000):
         (tmp_path / SETTINGS).write_bytes(content)
         assert folder.settings == BookFolderSettings()
-
-
-LABEL = {
-    "family": "f", "identity": {"a": "b"}, "names": ["a.txt"], "model": "m", "num_tokens": 3,
-    "block_rows": 4, "read_seconds": 1.0,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("path", list(places(LABEL)), ids=str)
-def test_every_odd_value_in_a_book_s_label_is_damage_or_harmless(path: tuple[Any, ...], tmp_path: Path) -> None:
-    for value in [["a.txt"] if path == ("names",) else "x", *ODD]:
-        changed = with_value(LABEL, path, value)
-        file = tmp_path / f"x{SUFFIX}"
-        with file.open("wb") as out, patch.object(bookfile, "asdict", lambda _, changed=changed: changed):
-            writer = BookWriter(out, cast(Label, None), {"tokens": Part(torch.int32, (3,))})
-            writer.add(torch.zeros(3, dtype=torch.int32))
-            writer.finish()
-        folder = BookFolder(tmp_path)
-        for book in folder.books():
-            label = book.label
-            shown = f"{book.name} {label.model} {label.num_tokens:,} {label.read_seconds:.1f} {label.identity}"
-            assert shown and label.block_rows > 0
-        assert file.exists() == bool(folder.books()) and all(len(notice) < 300 for notice in folder.notices)
 
 
 @pytest.mark.parametrize("content", [b"", b"[" * 200_000, (99).to_bytes(8, "little") + b"[" * 99, b"\xff" * 99])

@@ -107,7 +107,7 @@ def _engines(engine: Engine, rows: int, batch: int, tell: Tell) -> list[Engine]:
     if more < batch - 1:
         tell(f"Memory holds {more + 1} of {batch} conversations of {rows:,} tokens: so many are measured together.")
     small = replace(engine.plan, context=Choice(rows, "as much as is measured"))
-    return [engine, *(engine.sibling(small) for _ in range(more))]
+    return [engine, *(Engine(engine.config, small, engine.text, engine._models) for _ in range(more))]
 
 
 @dataclass(frozen=True, slots=True)

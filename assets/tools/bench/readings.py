@@ -9,7 +9,7 @@ from pathlib import Path
 
 from core.engine import Engine
 from core.errors import BookFolderFull
-from core.kv_store.engine_store import BookStore, holds_all_rows
+from core.kv_store.engine_store import BookStore, refusal
 from core.kv_store.folder import BookFolder
 
 
@@ -26,7 +26,7 @@ class Readings:
 
     def read(self, engine: Engine, prompt_ids: Sequence[int]) -> None:
         """Bring an engine to all tokens of a prompt but the last. A full disk costs only time."""
-        keeps = engine.config.retrieval.chunk_size == self._chunk_size and holds_all_rows(engine)
+        keeps = engine.config.retrieval.chunk_size == self._chunk_size and refusal(engine) is None
         store = BookStore(engine, self._folder) if keeps else None
         if store:
             for _ in store.fetch(prompt_ids):

@@ -17,10 +17,10 @@ from core.caches.policies import (
     register_policy,
     selection_policy,
 )
-from core.config import GenerationConfig, RetrievalConfig, SpeculationConfig
+from core.config import RetrievalConfig
 from core.engine import Engine
 from core.errors import InvalidSetting
-from tests.core.toys import last_event, random_prompt, tiny_engine, tiny_shape
+from tests.core.toys import answer, random_prompt, tiny_engine, tiny_shape
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,11 +42,9 @@ def chosen(engine: Engine, name: str) -> tuple[tuple[int, ...], Tensor]:
     engine._levels.chunks = RetrievalConfig(budget=96, chunk_size=8, local_window=32, policy=name)
     engine._levels._chooser = selection_policy(engine._levels.full, engine._levels.chunks)
     engine._levels.retrieval.set_policy(engine._levels._chooser)
-    fixed = SpeculationConfig(gamma1=2, gamma2=4, adaptive=False)
-    config = GenerationConfig(method="triforce", max_new_tokens=16, speculation=fixed)
     object.__setattr__(engine.config, "retrieval", engine._levels.chunks)
-    finished = last_event(engine.generate(random_prompt(400), config))
-    return finished.token_ids, engine.held_chunks()
+    finished = answer(engine, random_prompt(400), tokens=16)
+    return finished.token_ids, engine._levels.retrieval.held_chunks()
 
 
 def test_a_policy_of_one_s_own_chooses_and_texts_stay() -> None:

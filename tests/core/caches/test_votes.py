@@ -19,7 +19,8 @@ from core.ops.native import KEPT_AS, VOTERS, SmallRows
 from core.ops.reach import Asked
 from core.ops.scaled_rows import rounded, widened
 from core.ops.scores import MOST_GROUPS, Tally
-from tests.core.toys import last_event, loaded, random_prompt, tiny_config, tiny_engine, tiny_shape
+from tests.core import toys
+from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine, tiny_shape
 
 CPU = torch.device("cpu")
 
@@ -235,8 +236,7 @@ def answer(policy: str, backend: Backend) -> tuple[int, ...]:
         engine.full_cache, engine.config.retrieval
     )
     engine._levels.retrieval.set_policy(engine._levels._chooser)
-    config = GenerationConfig(method="retrieval", max_new_tokens=40, speculation=SpeculationConfig(adaptive=False))
-    last = last_event(engine.generate(random_prompt(700), config))
+    last = toys.answer(engine, random_prompt(700), "retrieval", 40)
     assert engine.full_cache.votes.wanted == (policy == "verification")
     return last.token_ids
 
@@ -263,5 +263,5 @@ def test_what_a_seed_draws_does_not_depend_on_how_a_prompt_came_to_be_read() -> 
             list(engine.generate(text, sampled))
         list(engine.read(prompt))
         engine._levels.retrieval.select()
-        found.append(engine._levels.held_chunks().sort(2).values)
+        found.append(engine._levels.retrieval.held_chunks().sort(2).values)
     assert all(torch.equal(found[0], other) for other in found[1:])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from core.caches.branch import BranchCache, BranchLayer
-from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
+from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 from core.generation.loaded import LoadedModels
@@ -16,7 +16,7 @@ from core.generation.together import MOST_TOGETHER, Question, in_order
 from core.models import joined
 from core.models.weights import prepared
 from core.ops.backend import Backend
-from core.ops.native import KEYS_OF_A_SHARE, SmallRows
+from core.ops.native import KEYS_OF_A_SHARE, MOST_TOKENS, SmallRows
 from core.planning.devices import Rig
 from core.planning.plan import make_plan
 from tests.core.toys import CPU, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
@@ -113,6 +113,24 @@ def test_every_answer_is_what_it_is_alone(
     if not sampling.greedy:  # greedy rounds follow measured times
         assert [one.stats.level2 for one in found] == [one.stats.level2 for one in expected]
         assert [one.stats.full_passes for one in found] == [one.stats.full_passes for one in expected]
+
+
+def test_rounds_longer_than_a_short_pass_are_verified_one_by_one(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, real = [], joined.RaggedCache
+
+    def make(caches: Sequence[tuple[joined.KVCache, int]]) -> joined.RaggedCache:
+        rows.extend(count for _, count in caches)
+        return real(caches)
+
+    monkeypatch.setattr(joined, "RaggedCache", make)
+    long = SpeculationConfig(gamma2=48, max_gamma2=48, adaptive=False)
+    asked = [one._replace(config=replace(one.config, speculation=long)) for one in questions("retrieval")]
+    expected = [one.token_ids for one in alone(engine, asked)]
+    found = ends(together(engine, asked))
+    assert [one.token_ids for one in found] == expected and rows and max(rows) <= MOST_TOKENS
+    assert sum(one.stats.level2.guessed for one in found) > MOST_TOKENS * len(asked), "rounds were long"
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "kv_bits"), [(6, 2, None), (3, 3, None), (4, 4, 16)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from core.caches.full_parts import Offload
-from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.config import SamplingParams
 from core.engine import Engine
 from core.errors import BookFolderFull
 from core.generation.events import Finished
@@ -16,9 +16,9 @@ from core.kv_store import identity
 from core.kv_store.bookfile import SUFFIX
 from core.kv_store.engine_store import BookStore, Fetched, Kept, Moving, ReadBook
 from core.kv_store.folder import BookFolder, BookFolderSettings
+from tests.core import toys
 from tests.core.toys import random_prompt, tiny_engine
 
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 BOOK = random_prompt(900)
 QUESTION = random_prompt(14, 1)
 
@@ -47,12 +47,8 @@ def fetch(engine: Engine, folder: BookFolder, prompt: list[int]) -> int:
 
 
 def answer(engine: Engine, method: str = "triforce", temperature: float = 0.0, book: list[int] = BOOK) -> Finished:
-    config = GenerationConfig(
-        max_new_tokens=16, method=method, speculation=FIXED, sampling=SamplingParams(temperature=temperature), seed=5
-    )
-    *_, finished = engine.generate([*book, *QUESTION], config)
-    assert isinstance(finished, Finished)
-    return finished
+    sampling = SamplingParams(temperature=temperature)
+    return toys.answer(engine, [*book, *QUESTION], method, 16, sampling=sampling, seed=5)
 
 
 @pytest.fixture

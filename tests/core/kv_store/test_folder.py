@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import warnings
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from core.kv_store.bookfile import SUFFIX, BookWriter, Label, Part
 from core.kv_store.folder import BookFolder, BookFolderSettings
 
 FAMILY = "ab" * 32
-ROOT = Path(__file__).parents[3]
 posix = pytest.mark.skipif(os.name != "posix", reason="forks and kills")
 
 
@@ -94,10 +92,10 @@ def test_what_is_written_comes_back(shelf: BookFolder) -> None:
 def test_the_book_that_shares_most_is_found(shelf: BookFolder) -> None:
     write(shelf, 0)
     other = write(shelf, 1)
-    wanted = torch.cat((tokens_of(1)[:30], tokens_of(5)))
+    wanted = [*tokens_of(1)[:30].tolist(), *tokens_of(5).tolist()]
     found = shelf.find(FAMILY, wanted)
     assert found is not None and found.book.path == other and found.shared == 30
-    assert shelf.find("cd" * 32, wanted) is None and shelf.find(FAMILY, tokens_of(9)) is None
+    assert shelf.find("cd" * 32, wanted) is None and shelf.find(FAMILY, tokens_of(9).tolist()) is None
 
 
 @pytest.mark.parametrize("where", ["length", "label", "offsets", "tokens", "middle", "checksums", "cut", "empty"])
@@ -121,20 +119,6 @@ def test_every_flipped_bit_and_every_cut_is_noticed(where: str, shelf: BookFolde
     with pytest.raises(FileNotFoundError):
         is_whole(shelf, path)
     assert not path.exists() and shelf.books() == [] and "damaged" in shelf.notices[0]
-
-
-def test_a_tensor_that_says_more_than_it_has_asks_for_no_memory(shelf: BookFolder) -> None:
-    """With the right checksum, as a program may write one that does not know what it does."""
-    path = write(shelf)
-    content = path.read_bytes()
-    first = 8 + int.from_bytes(content[:8], "little")
-    header = content[8:first].replace(b'"shape": [10, 30]', b'"shape": [10, 30, 1099511627776]', 1).strip()
-    header += b" " * (-len(header) % 8)
-    start = len(header).to_bytes(8, "little") + header
-    sums = 4 * (2 + len(rows_of(0)))
-    checksum = zlib.crc32(start).to_bytes(4, "little")
-    path.write_bytes(start + content[first:-sums] + checksum + content[-sums + 4 :])
-    assert shelf.books() == [] and "not as large as it says" in shelf.notices[0]
 
 
 def test_a_book_of_another_version_is_left_alone(shelf: BookFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +174,7 @@ def test_a_disk_that_fills_up_while_saving_leaves_nothing_and_says_so(
 
     monkeypatch.setattr(bookfile.os, "fsync", fail)
     for seed in (0, 1):
-        with pytest.raises(BookFolderFull, match="disk is full" if number == errno.ENOSPC else "could not be saved"):
+        with pytest.raises(BookFolderFull, match=os.strerror(number)):
             write(shelf, seed)
     assert [file.name for file in shelf.path.iterdir()] == [path.name] and path.read_bytes() == before
 
@@ -227,35 +211,22 @@ def test_a_book_that_is_removed_while_it_is_read_is_read_to_its_end(shelf: BookF
     assert is_whole(shelf, path)
 
 
-@posix
-def test_the_draft_of_a_living_writer_is_not_swept(shelf: BookFolder) -> None:
+def test_the_draft_of_a_living_writer_is_not_swept_and_that_of_a_killed_one_is(shelf: BookFolder) -> None:
     tokens = tokens_of(0)
     with shelf.writing(FAMILY, tokens) as file:
+        (draft,) = shelf.path.glob("*.part")
+        with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+            pass
+        left = draft.with_name(draft.name.replace(f".{os.getpid()}.", f".{ended.pid}."))
+        left.write_bytes(b"half a book")
+        BookFolder(shelf.path)
+        assert draft.exists() and not left.exists()
         writer = BookWriter(file, label(), parts_of())
         writer.add(tokens)
-        BookFolder(shelf.path)
-        done = subprocess.run(
-            [sys.executable, "-c", SWEEP, str(shelf.path)], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip() == "1"
         for part in rows_of(0):
             writer.add(part)
         writer.finish()
     assert is_whole(shelf, shelf.books()[0].path)
-
-
-SWEEP = """
-import fcntl, sys, pathlib
-drafts = list(pathlib.Path(sys.argv[1]).glob("*.part"))
-def taken(draft):
-    with draft.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-print(sum(map(taken, drafts)))
-"""
 
 
 def test_two_that_write_the_same_book_leave_one(shelf: BookFolder) -> None:

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from core.caches.full_parts import Offload
-from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.config import SamplingParams
 from core.engine import Engine
 from core.generation.events import Finished
 from core.kv_store.slots import Slots
-from tests.core.toys import random_prompt, tiny_engine
+from tests.core.toys import answer, random_prompt, tiny_engine
 
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 A, B = random_prompt(1300), random_prompt(1200, 1)
 QUESTIONS = [random_prompt(14, seed) for seed in range(2, 6)]
 PLENTY = 1 << 40
@@ -32,12 +31,7 @@ def ask(
 ) -> Finished:
     if slots is not None:
         list(slots.bring(prompt))
-    config = GenerationConfig(
-        max_new_tokens=12, method=method, speculation=FIXED, sampling=SamplingParams(temperature=temperature), seed=5
-    )
-    *_, finished = engine.generate(prompt, config)
-    assert isinstance(finished, Finished)
-    return finished
+    return answer(engine, prompt, method, 12, sampling=SamplingParams(temperature=temperature), seed=5)
 
 
 def read_tokens(finished: Finished) -> int:

@@ -16,7 +16,7 @@ from core.errors import CoreError, UnknownModel, UnsupportedModel
 from core.models import families, gguf_file, gguf_header
 from core.models.gguf_families import KINDS, VARIANTS
 from core.models.gguf_file import PLAIN, GgufFile, load_gguf
-from core.models.hub.catalog import find
+from core.models.hub.catalog import ROOT, find
 from core.models.loader import dims_of, load_tokenizer, read_config, read_dims
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed")
@@ -162,7 +162,7 @@ def test_memory_holds_the_weights_and_little_more(tmp_path: Path) -> None:
         before = most()
         model = load_gguf(Path(sys.argv[1]), config, torch.float32, "eager")
         print((most() - before) / sum(4 * one.numel() for one in model.parameters()))"""
-    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, cwd=gguf_header.ROOT)
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 1.1
 
@@ -293,17 +293,9 @@ def test_other_files_and_none(tmp_path: Path) -> None:
         find(str(tmp_path / "missing.gguf"))
 
 
-def test_without_the_package_one_command_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lacks(_name: str) -> str:
-        raise gguf_header.metadata.PackageNotFoundError
-
-    monkeypatch.setattr(gguf_header.metadata, "version", lacks)
-    with pytest.raises(UnsupportedModel) as caught:
-        gguf_header.require_package()
-    assert " -m pip install --upgrade -r requirements.txt" in caught.value.hint
-
-
-def test_a_transformers_that_reads_their_tokenizers_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_header.metadata, "version", {"gguf": "0.19.0", "transformers": "5.17.0"}.__getitem__)
+def test_a_transformers_that_reads_their_tokenizers_wrong_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gguf_header.metadata, "version", {"transformers": "5.17.0"}.__getitem__)
     with pytest.raises(UnsupportedModel, match=r"transformers 5\.19"):
-        gguf_header.require_package()
+        gguf_header.read_header(a_header(tmp_path, general__architecture="llama"))

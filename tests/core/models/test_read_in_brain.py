@@ -8,14 +8,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from core.config import EngineConfig, GenerationConfig, SamplingParams
+from core.config import EngineConfig, SamplingParams
 from core.engine import Engine
 from core.errors import InvalidSetting
-from core.generation.events import Finished
 from core.models.hub.catalog import find
 from core.models.linear import MOST_ROWS, PackedLinear, read_in_brain
 from core.ops.native import SmallRows
-from tests.core.toys import random_prompt
+from tests.core.toys import answer, random_prompt
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +70,11 @@ def test_answers_behind_such_a_prompt_are_exact_and_its_rows_are_no_others(brain
             sampling = SamplingParams(temperature=temperature)
             texts = {}
             for method in ("autoregressive", "retrieval"):
-                config = GenerationConfig(max_new_tokens=40, method=method, sampling=sampling, seed=3)
-                *_, texts[method] = engine.generate(prompt, config)
-                assert isinstance(texts[method], Finished) and texts[method].exact
+                texts[method] = answer(engine, prompt, method, 40, sampling=sampling, seed=3)
+                assert texts[method].exact
             if temperature == 0:
                 assert texts["autoregressive"].token_ids == texts["retrieval"].token_ids
-        families = {bits: engine.family(None).result().digest for bits, engine in engines.items()}
+        families = {bits: engine.family(None).digest for bits, engine in engines.items()}
         assert families[None] != families[16]
         assert "reading in bfloat16" in engine.info.weights
     finally:

@@ -21,7 +21,7 @@ from core.models.hub.draft_selection import pair
 from core.models.hub.shapes import find_shape
 from core.models.loader import load_tokenizer, same_tokens
 from core.models.param_count import size_of
-from tests.core.toys import tiny_config
+from tests.core.toys import answer, tiny_config
 
 ROWS = [row for row in catalog.entries().values() if row.repo]
 
@@ -181,21 +181,13 @@ def test_added_tokens_do_not_part_a_pair_and_other_ids_do(tmp_path: Path) -> Non
 @pytest.mark.parametrize("rows", [(72, 64), (64, 72)])
 def test_vocabularies_padded_to_different_sizes_still_pair(tmp_path: Path, rows: tuple[int, int]) -> None:
     """Qwen2.5-7B has 152,064 rows, its draft 151,936, for the same tokens. Greedy text stays plain decoding's."""
-    from core.config import GenerationConfig
-    from core.generation.events import Finished
-
     target = save(tmp_path / "t", vocab_size=rows[0])
     draft = save(tmp_path / "d", vocab_size=rows[1])
     engine = Engine.load(EngineConfig(model=str(target), draft_model=str(draft), device="cpu", context=512))
     prompt = [3 + n % 50 for n in range(100)]
-
-    def text(method: str) -> tuple[int, ...]:
-        *_, last = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=24))
-        assert isinstance(last, Finished)
-        return last.token_ids
-
-    plain = text("autoregressive")
-    assert all(text(method) == plain for method in ("triforce", "draft", "triforce-lookup"))
+    plain = answer(engine, prompt, "autoregressive", 24).token_ids
+    for method in ("triforce", "draft", "triforce-lookup"):
+        assert answer(engine, prompt, method, 24).token_ids == plain
 
 
 def test_a_context_beyond_the_model_s_is_told(tmp_path: Path) -> None:
