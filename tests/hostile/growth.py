@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from itertools import product
 from time import process_time
 
+from app.context.evidence import BookWords, evidence_in
 from app.context.page_ranges import understood
-from app.context.quotes import quotes_in
 from app.conversations.tree import title_of
 from app.documents import Document, pdf, sections
 from app.documents.chapters import make_chapters, markdown_headings, text_headings
@@ -90,15 +90,15 @@ def refused(work: Callable[[], object]) -> object:
         return error
 
 
-BOOK = "It was a dark and stormy night. " * 2_000
+BOOK = BookWords("It was a dark and stormy night. " * 2_000)
 
 
-def look_up_quotes(text: str) -> object:
-    return quotes_in(text, BOOK)
+def look_up_answer(text: str) -> object:
+    return evidence_in(text, BOOK, [])
 
 
 def look_up_in_hostile_text(text: str) -> object:
-    return quotes_in('\u201cIt was a dark \u2026 and stormy night\u201d and "a a a a"', text)
+    return evidence_in('\u201cIt was a dark \u2026 and stormy night\u201d and "a a a a"', BookWords(text), [])
 
 
 def choose(text: str) -> object:
@@ -118,7 +118,7 @@ READERS: Mapping[str, Reads] = {
     "the sections of an EPUB": finish_epub,
     "the text of a Word file": finish_word,
     "Markdown in a file": standalone,
-    "quotations in a hostile answer": look_up_quotes,
+    "quotations in a hostile answer": look_up_answer,
     "quotations in a hostile book": look_up_in_hostile_text,
     "a choice of pages": choose,
     "the title of a conversation": title_of,
