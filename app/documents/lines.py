@@ -45,10 +45,10 @@ class Lines:
         self.end_of_heading()
         text, starts, ends = unmark(clean("".join(self._pieces)))
         headings = [
-            Heading(title=" ".join(text[start:end].split()), level=level, char_start=start, char_end=end)
+            Heading(start, end, level, " ".join(text[start:end].split()))
             for level, start, end in zip(self._levels, starts, ends, strict=True)
         ]
-        return Marked(text, [heading for heading in headings if heading["title"]])
+        return Marked(text, [heading for heading in headings if heading.title])
 
     def border(self, num_lines: int) -> None:
         """A block begins or ends here."""

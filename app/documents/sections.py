@@ -67,7 +67,7 @@ def to_document(kind: Format, name: str, opened: Opened, sections: Sequence[Page
     if not text.strip() or (pictures and len(sections) == 1):
         what = "nothing but images" if pictures else "no text"
         raise EmptyDocument(f"{name} holds {what}.", hint=KINDS[kind].without_text)
-    headings = () if kind == "epub" else (heading["title"] for section in sections for heading in section["headings"])
+    headings = () if kind == "epub" else (heading.title for section in sections for heading in section["headings"])
     titles = (opened["title"], *headings, stem_of(name))
     return Document(
         name=name,

@@ -58,7 +58,7 @@ def read_markdown(text: str) -> object:
 
 def one_page(text: str) -> PageRead:
     end = min(LONGEST_TITLE, len(text))
-    heading = Heading(title=text[:end], level=1, char_start=0, char_end=end)
+    heading = Heading(0, end, 1, text[:end])
     return PageRead(kind="page", text=text, has_image=False, damaged=False, headings=[heading])
 
 

@@ -195,11 +195,11 @@ def test_headings_of_markup_are_where_they_say(blocks: list[tuple[str, str]]) ->
 
     markup = section("".join(f"<{tag}> <b>{words}</b>\n</{tag}>" for tag, words in blocks))
     read = read_markup(markup)
-    assert [(h["title"], h["level"]) for h in read.headings] == [
+    assert [(h.title, h.level) for h in read.headings] == [
         (" ".join(words.split()), int(tag[1])) for tag, words in blocks if tag != "p"
     ]
     for heading in read.headings:
-        assert read.text[heading["char_start"] : heading["char_end"]] == heading["title"]
+        assert read.text[heading.char_start : heading.char_end] == heading.title
 
 
 # -------------------- sub-chapters
