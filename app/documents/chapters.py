@@ -46,6 +46,7 @@ HEADING_LINE = re.compile(
 )
 # After the number: nothing, a sign and a title, or a title; "Chapter 3 of the book says" is no heading.
 REST = re.compile(r"[.:–—-]*\s*|\s*[.:–—-]+\s*\S.*|\s+(?P<title>\S).*")
+SECTION = re.compile(r"\s*\d{1,4}\.\d")  # the number of a section, below the heading of its chapter
 OPENING = "\"'(\u201c\u2018\u00ab"  # quotation marks and a bracket that a title may begin with
 # After the dots of a list of contents. Tried once for every run of spaces and of dots, which is given back by none.
 PAGE_NUMBER = re.compile(r"(?<!\s)(?:\s*+(?<![.·…])[.·…]{2,}+\s*+|\s{2,}+|\t)\d++\s*+$")
@@ -232,18 +233,25 @@ def read_line(text: str, match: re.Match[str]) -> Heading | None:
     start, end, line, rest = match.start("line"), match.end("line"), match["line"].rstrip(), match["rest"]
     kind = (match["kind"] or "").lower()
     level = 1 if kind in PARTS else 3 if kind == "section" else 2
-    below = line_at(text, end + 1)
+    below, to = line_at(text, end + 1), end + 1
     if not has_letters(rest):
-        after = line_at(text, end + 1 + len(below) + 1)
-        is_title = has_letters(below) and len(below.strip()) <= TITLE_LINE and not after.strip()
+        is_apart = not below.strip() and bool(kind or match["chinese"])
+        if is_apart:
+            to += len(below) + 1
+            below = line_at(text, to)
+        to += len(below)
+        title = below.strip()
+        is_title = has_letters(title) and len(title) <= TITLE_LINE and not line_at(text, to + 1).strip()
+        if is_apart and is_title:  # and no paragraph
+            is_title = title[-1].isalnum() and not title[0].islower() and to < len(text)
         if is_title and not HEADING_LINE.match(below):
-            return Heading(start, end + 1 + len(below), level, f"{line} {below.strip()}")
+            return Heading(start, to, level, f"{line} {title}")
         return Heading(start, end, level, line)
     follows = REST.fullmatch(rest)
     sentence = not follows or (follows["title"] and not (follows["title"].isupper() or follows["title"] in OPENING))
     if (sentence and not match["chinese"]) or line[-1] in ",;":
         return None
-    alone = not below.strip() or below.lstrip()[0].isupper() or HEADING_LINE.match(below)
+    alone = not below.strip() or below.lstrip()[0].isupper() or HEADING_LINE.match(below) or SECTION.match(below)
     return Heading(start, end, level, line) if alone else None
 
 

@@ -35,7 +35,7 @@ class Lines:
         self._prefix = ""  # begins the next line or cell
         self._joined = False  # the next word follows the prefix directly, whatever begins in between
         self._mark = ""  # precedes the first word of a heading
-        self._in_heading = False
+        self.in_heading = False
         self._levels: list[int] = []  # of the headings so far
         self._broken = False  # the next word follows a line break
         self._tables = [[0, 0]]  # of each open table: rows so far, cells of the row so far; the first is none
@@ -106,18 +106,18 @@ class Lines:
     def heading(self, level: int) -> None:
         """Begin a heading, and end an open one: headings do not nest."""
         self.end_of_heading()
-        self._mark, self._in_heading = BEGIN, True
+        self._mark, self.in_heading = BEGIN, True
         self._levels.append(level)
 
     def end_of_heading(self) -> None:
         """End the heading, if one is open; a heading without words is dropped."""
-        if not self._in_heading:
+        if not self.in_heading:
             return
         if self._mark:
             self._levels.pop()
         else:
             self._pieces[-1] += END
-        self._mark, self._in_heading = "", False
+        self._mark, self.in_heading = "", False
 
     def words(self, text: str) -> None:
         """Add running text: any white space becomes one space."""
