@@ -15,12 +15,13 @@ from time import process_time
 from app.context.evidence import BookWords, evidence_in
 from app.context.page_ranges import understood
 from app.conversations.tree import title_of
-from app.documents import Document, pdf, sections
+from app.documents import Document
 from app.documents.chapters import make_chapters, markdown_headings, text_headings
 from app.documents.charset import decode
 from app.documents.document import make_pages
 from app.documents.errors import DocumentError
 from app.documents.messages import Heading, Opened, OutlineEntry, PageRead
+from app.documents.parsed import to_document
 from app.documents.plain import markdown_title, paginate
 from app.documents.quality import garbled
 from app.documents.sniff import describe, sniff
@@ -72,15 +73,15 @@ def opened(text: str, num_pages: int) -> Opened:
 
 def finish_pdf(text: str) -> object:
     pages = [one_page(page) for page in text.split("\f")]
-    return refused(lambda: pdf.to_document("a.pdf", opened(text, len(pages)), pages))
+    return refused(lambda: to_document("pdf", "a.pdf", opened(text, len(pages)), pages))
 
 
 def finish_epub(text: str) -> object:
-    return refused(lambda: sections.to_document("epub", "a.epub", opened(text, 1), [one_page(text)]))
+    return refused(lambda: to_document("epub", "a.epub", opened(text, 1), [one_page(text)]))
 
 
 def finish_word(text: str) -> object:
-    return refused(lambda: sections.to_document("docx", "a.docx", opened(text, 1), [one_page(text)]))
+    return refused(lambda: to_document("docx", "a.docx", opened(text, 1), [one_page(text)]))
 
 
 def refused(work: Callable[[], object]) -> object:
