@@ -205,11 +205,6 @@ def sendable(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def digest_of(text: str) -> str:
-    """Identifies a book's text: SHA-256, hexadecimal. Cost: 1 ms for a megabyte."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def tab_of(session_id: str) -> str:
     """A digest of a page's session id: it identifies the session, but does not reveal the id."""
     return hashlib.sha256(f"tab {session_id}".encode()).hexdigest()[:16]
