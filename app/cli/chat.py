@@ -191,7 +191,7 @@ def page_lines(text: str, library: Library) -> Iterator[str]:
     Sentences of its own wording are left out, quotations that are not there are told.
     """
     ends = [page.end for page in library.pages]
-    passages = evidence_in(text, library.text, library.words, ends)
+    passages = evidence_in(text, library.words, ends)
     for passage in passages:
         if any(one is not passage and one.start <= passage.start and passage.end <= one.end for one in passages):
             continue  # told with the longer one

@@ -47,7 +47,7 @@ def library_of(documents: Sequence[Document], args: argparse.Namespace) -> Libra
     if last > count:
         hint = f"Ask for {what}s from 1 to {count} with {option}." if count else "Choose pages with --pages A-B."
         raise InvalidSetting(f"{document.name} has {plural(count, what)}.", hint=hint)
-    choice: Choice = Chapters(tuple(range(first, last + 1))) if args.chapters else Pages(first, last)
+    choice: Choice = Chapters.run(first, last) if args.chapters else Pages(first, last)
     return library.choose(0, choice)
 
 
@@ -92,8 +92,8 @@ def parts_that_fit(engine: "TextEngine", library: Library, error: ContextTooSmal
     named: list[str] = []
     for offer in found:
         match offer.choice:
-            case Chapters(numbers):
-                part = f"--chapters {numbers[0]}-{numbers[-1]}"
+            case Chapters(paths) if len(paths[0]) == 1:
+                part = f"--chapters {paths[0][0]}-{paths[-1][0]}"
             case Pages(first, last):
                 part = f"--pages {first}-{last}"
             case _:

@@ -2,10 +2,9 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,25 +45,23 @@ class Pages:
     last: int
 
 
+# From the outside in: (3,) is the third chapter, (3, 2) its second sub-chapter, (3, 0) what stands before its first.
+ChapterPath = tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Chapters:
-    """Chapters of a document by number, from 1, ascending."""
-
-    numbers: tuple[int, ...]
-
-
-# Of a sub-chapter, from the outside in: (3, 2) is the second of chapter 3, (3, 0) what stands before the first.
-SectionPath = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sections:
     """Chapters and sub-chapters of a document by their paths, in the order of the text; none lies in another."""
 
-    paths: tuple[SectionPath, ...]
+    paths: tuple[ChapterPath, ...]
+
+    @classmethod
+    def run(cls, first: int, last: int) -> "Chapters":
+        """The chapters from one number to another, both included."""
+        return cls(tuple((number,) for number in range(first, last + 1)))
 
 
-Choice = Whole | Pages | Chapters | Sections
+Choice = Whole | Pages | Chapters
 
 
 class Span(NamedTuple):
@@ -87,29 +84,21 @@ def spans(document: Document, choice: Choice) -> tuple[Span, ...]:
             if not 1 <= first <= last <= len(document.pages):
                 raise ValueError(f"pages {first} to {last} of {len(document.pages)}")
             return (Span(document.pages[first - 1].char_start, document.pages[last - 1].char_end),)
-        case Chapters(numbers):
-            ascending = all(a < b for a, b in pairwise([0, *numbers]))
-            if not numbers or not ascending or numbers[-1] > len(document.chapters):
-                raise ValueError(f"chapters {numbers} of {len(document.chapters)}")
-            return joined(document.chapters[number - 1] for number in numbers)
-        case Sections(paths):
-            found = [section(document, path) for path in paths]
-            if not found or any(a.char_end > b.char_start for a, b in pairwise(found)):
-                raise ValueError(f"sub-chapters {paths}")
-            return joined(found)
+        case Chapters(paths):
+            merged: list[Span] = []
+            for chapter in (chapter_at(document, path) for path in paths):
+                start = chapter.char_start
+                if merged and merged[-1].end > start:
+                    raise ValueError(f"chapters {path_ranges(paths)} of {len(document.chapters)} in another order")
+                if merged and merged[-1].end == start:
+                    start = merged.pop().start
+                merged.append(Span(start, chapter.char_end))
+            if not merged:
+                raise ValueError(f"none of {len(document.chapters)} chapters")
+            return tuple(merged)
 
 
-def joined(chapters: Iterable[Chapter]) -> tuple[Span, ...]:
-    """Where chapters stand; adjoining ones are merged."""
-    merged: list[Span] = []
-    for chapter in chapters:
-        touches = merged and merged[-1].end == chapter.char_start
-        start = merged.pop().start if touches else chapter.char_start
-        merged.append(Span(start, chapter.char_end))
-    return tuple(merged)
-
-
-def section(document: Document, path: SectionPath) -> Chapter:
+def chapter_at(document: Document, path: ChapterPath) -> Chapter:
     """The chapter or sub-chapter at a path.
 
     Raises:
@@ -118,15 +107,16 @@ def section(document: Document, path: SectionPath) -> Chapter:
     found, inside, first = None, document.chapters, 1
     for number in path:
         if not first <= number < first + len(inside):
-            raise ValueError(f"no sub-chapter {dotted(path)}")
+            break
         found = inside[number - first]
         inside, first = found.sections, found.first_section
-    if found is None:
-        raise ValueError("no path")
-    return found
+    else:
+        if found is not None:
+            return found
+    raise ValueError(f"chapter {dotted(path)} of {len(document.chapters)}")
 
 
-def dotted(path: SectionPath) -> str:
+def dotted(path: ChapterPath) -> str:
     """A path as people write it: 3.2."""
     return ".".join(map(str, path))
 
@@ -139,17 +129,13 @@ def label(document: Document, choice: Choice) -> str:
         case Pages(first, last):
             names = [document.pages[number - 1].label for number in (first, last)]
             return f"page {names[0]}" if first == last else f"pages {names[0]}–{names[1]}"
-        case Chapters((number,)):
-            return titled(document, (number,), document.chapters[number - 1].title)
-        case Chapters(numbers):
-            return f"chapters {ranges(numbers)}"
-        case Sections((path,)):
-            return titled(document, path, section(document, path).title)
-        case Sections(paths):
+        case Chapters((path,)):
+            return titled(document, path, chapter_at(document, path).title)
+        case Chapters(paths):
             return f"chapters {path_ranges(paths)}"
 
 
-def titled(document: Document, path: SectionPath, title: str) -> str:
+def titled(document: Document, path: ChapterPath, title: str) -> str:
     """A chapter by number and title; beside the book's own numbers ours would confuse."""
     if LEADING_NUMBER.match(title):
         return f"chapter {title}" if title[0].isdigit() else title
@@ -163,21 +149,13 @@ def has_own_numbers(document: Document) -> bool:
     )
 
 
-def path_ranges(paths: Sequence[SectionPath], between: str = "–") -> str:
+def path_ranges(paths: Sequence[ChapterPath], between: str = "–") -> str:
     """Paths as people write them: 1–2, 3.1–3.4, 5."""
-    found: list[list[SectionPath]] = []
+    found: list[list[ChapterPath]] = []
     for path in paths:
         follows = found and (*found[-1][-1][:-1], found[-1][-1][-1] + 1) == path
         found[-1:] = [[found[-1][0], path]] if follows else [*found[-1:], [path]]
     return ", ".join(dotted(run[0]) + (f"{between}{dotted(run[-1])}" if len(run) > 1 else "") for run in found)
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Numbers as people write them: 1, 4–6, 9."""
-    present = frozenset(numbers)
-    firsts = [number for number in numbers if number - 1 not in present]
-    lasts = [number for number in numbers if number + 1 not in present]
-    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(firsts, lasts, strict=True))
 
 
 # -------------------- the library

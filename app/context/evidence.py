@@ -2,7 +2,8 @@
 
 A sentence is found where its words follow each other in the book. Case, white space, punctuation and emphasis may
 differ, but no sentence may end in the book where none ends in the answer. Fewer than LEAST_WORDS words are neither
-found nor missed. Quotations are those of `quotes.py`. Headings, tables, code and mathematics are left out.
+found nor missed. A quotation is found in the same way; where it leaves words out, its parts follow each other in the
+book. Headings, tables, code and mathematics are left out.
 """
 
 import re
@@ -10,11 +11,14 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, NamedTuple
 
+from app.context.context_documents import Span
 from app.context.folding import UNSPACED
-from app.context.quotes import LEAST_WORDS, Quote, quotes_in
 
+LEAST_WORDS = 4  # fewer are more often names and emphasis
+MOST_QUOTATIONS = 40
 MOST_SENTENCES = 400  # of an answer; what follows is neither found nor missed
 MARKS = ("`", "~~~", "$$", "\\(", "\\)", "\\[", "\\]")  # of code and mathematics: no sentences
 MOST_SPACE = 40  # characters between two sentences
@@ -26,6 +30,9 @@ BETWEEN += "\xab\xb7\xbb\xa1\xbf\u3000-\u3003\u3008-\u3011\u2010-\u2027\u2039\u2
 BETWEEN += "\xad\u200b-\u200f\ufeff\uff01\uff08\uff09\uff0c\uff0e\uff1a\uff1b\uff1f"
 WORD = re.compile(rf"(?:(?<!\S)[-\u2212](?=\d))?(?:\d+(?:[.,]\d+)+|(?![{BETWEEN}])[{LONE}]|[^{BETWEEN}{LONE}]+)")
 LONELY = re.compile(f"[{LONE}]")
+PAIRS = (("“", "”"), ('"', '"'), ("«", "»"), ("„", "“"), ("„", "”"))
+QUOTED = re.compile("|".join(f"{a}([^{a}{b}\n]+(?:\n[^{a}{b}\n]+)*){b}" for a, b in PAIRS))
+ELISION = re.compile(r"\[\s*(?:…|\.\.\.)\s*\]|…|\.{3,}|\. \. \.")
 STOP = re.compile("[.!?\u3002\uff01\uff1f]")
 CLOSING = "\"'*_)\\]\u201d\u2019\xbb\u300d\u300f"
 END = re.compile(rf"[.!?\u2026]+[{CLOSING}]*(?=\s|$)|[\u3002\uff01\uff1f]+[{CLOSING}]*")
@@ -40,13 +47,6 @@ NOTHING_SAID = re.compile(
     re.IGNORECASE,
 )
 MOST_REFUSAL_WORDS = 40
-
-
-class Span(NamedTuple):
-    """Characters [start, end) of a text."""
-
-    start: int
-    end: int
 
 
 class Said(NamedTuple):
@@ -130,23 +130,24 @@ class BookWords:
         return Span(self._starts[first], self._end(first + count - 1))
 
 
-def evidence_in(answer: str, text: str, words: BookWords, page_ends: Sequence[int]) -> tuple[Passage, ...]:
+def evidence_in(answer: str, words: BookWords, page_ends: Sequence[int]) -> tuple[Passage, ...]:
     """The passages of an answer in order: sentences and quotations with their places, and wording of its own.
 
     Sentences that follow each other in the answer and on a page of the book are one passage.
 
     Args:
-        words: of `text`, the joined text.
+        words: of the joined text.
         page_ends: the end of each page in it.
     """
     found, missed = _sentences(answer, words, page_ends)
     passages = list(found)
     quoted: list[Span] = []
-    for quote in quotes_in(answer, text):
-        for start, end in quote.places:
-            quoted.append(Span(start, end))
-            if quote.start is None or not any(one.start <= start and end <= one.end for one in found):
-                passages.append(_quotation(quote, start, end))
+    long = (match for match in QUOTED.finditer(answer) if len(match[0].split()) >= LEAST_WORDS)
+    for match in islice(long, MOST_QUOTATIONS):
+        quoted.append(Span(*match.span()))
+        source = _quoted(answer, Span(*match.span(match.lastindex or 0)), words)
+        if source is None or not any(one.start <= match.start() and match.end() <= one.end for one in found):
+            passages.append(Passage(*match.span(), "quotation", source))
     for sentence in missed:
         passages += [Passage(*own, "own") for own in _without(answer, sentence, quoted)]
     return tuple(sorted(passages, key=lambda one: (one.end, one.start)))
@@ -158,9 +159,19 @@ def is_refusal(answer: str, passages: Sequence[Passage]) -> bool:
     return short and NOTHING_SAID.search(answer) is not None and not any(one.source for one in passages)
 
 
-def _quotation(quote: Quote, start: int, end: int) -> Passage:
-    source = None if quote.start is None or quote.end is None else Span(quote.start, quote.end)
-    return Passage(start, end, "quotation", source)
+def _quoted(answer: str, quotation: Span, words: BookWords) -> Span | None:
+    """Where the book has the words between quotation marks, part by part."""
+    first, following, start = None, 0, quotation.start
+    gaps = [match.span() for match in ELISION.finditer(answer, *quotation)]
+    for end, next_start in [*gaps, (quotation.end, quotation.end)]:
+        said, start = _said(answer, Span(start, end)), next_start
+        if said.words:
+            place = words.find(said, following)
+            if place is None:
+                return None
+            first = place if first is None else first
+            following = place + len(said.words)
+    return None if first is None else words.span(first, following - first)
 
 
 def _sentences(answer: str, words: BookWords, page_ends: Sequence[int]) -> tuple[list[Passage], list[Span]]:

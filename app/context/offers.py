@@ -1,21 +1,10 @@
 """Parts of a library's books that fit the context. Nothing is cut until somebody chooses."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from app.context.context_documents import (
-    Book,
-    Chapters,
-    Choice,
-    Library,
-    Pages,
-    SectionPath,
-    Sections,
-    Whole,
-    label,
-    spans,
-)
+from app.context.context_documents import Book, ChapterPath, Chapters, Choice, Library, Pages, Whole, label, spans
 from app.context.token_costs import Meter
 from app.documents.document import Chapter
 
@@ -65,10 +54,12 @@ def offers(library: Library, index: int, meter: Meter, budget: int) -> tuple[Off
     found: list[Choice] = [Whole()]
     if not fits(Whole()):
         by_pages = [Pages(*run) for run in runs(num_pages, lambda first, last: fits(Pages(first, last)))]
-        by_chapters = [a_run(*run) for run in runs(num_chapters, lambda first, last: fits(a_run(first, last)))]
+        by_chapters = [
+            Chapters.run(*run) for run in runs(num_chapters, lambda first, last: fits(Chapters.run(first, last)))
+        ]
         from_start = [run for run in by_pages[:1] if run.first == 1]
         found = [*from_start, *by_chapters] if num_chapters else [*by_pages]
-    found += filter(fits, (choice_of([path]) for path in divided(book, meter, budget - rest)))
+    found += filter(fits, (Chapters((path,)) for path in divided(book, meter, budget - rest)))
     return tuple(map(offer, dict.fromkeys(found)))
 
 
@@ -96,19 +87,19 @@ def _most(before: Library, book: Book, meter: Meter, budget: int) -> Choice | No
     paths = divided(book, meter, budget)
 
     def part(first: int, last: int) -> Choice:
-        return choice_of(paths[first - 1 : last]) if paths else Pages(first, last)
+        return Chapters(paths[first - 1 : last]) if paths else Pages(first, last)
 
     first = next(runs(len(paths) or len(book.document.pages), lambda first, last: fits(part(first, last))), None)
     return part(*first) if first and first[0] == 1 else None
 
 
-def divided(book: Book, meter: Meter, budget: int) -> tuple[SectionPath, ...]:
+def divided(book: Book, meter: Meter, budget: int) -> tuple[ChapterPath, ...]:
     """The chapters of a book in parts that one can choose: one longer than `budget` tokens by its sub-chapters.
 
     A sub-chapter that is too long is divided, too, as far as the book divides it. Together they are all chapters.
     """
 
-    def parts(path: SectionPath, chapter: Chapter) -> Iterator[SectionPath]:
+    def parts(path: ChapterPath, chapter: Chapter) -> Iterator[ChapterPath]:
         if not chapter.sections or meter.chapter(book, chapter) <= budget:
             yield path
             return
@@ -116,12 +107,6 @@ def divided(book: Book, meter: Meter, budget: int) -> tuple[SectionPath, ...]:
             yield from parts((*path, number), one)
 
     return tuple(path for at, one in enumerate(book.document.chapters, 1) for path in parts((at,), one))
-
-
-def choice_of(paths: Sequence[SectionPath]) -> Choice:
-    """The chapters and sub-chapters at some paths."""
-    numbers = tuple(path[0] for path in paths if len(path) == 1)
-    return Chapters(numbers) if len(numbers) == len(paths) else Sections(tuple(paths))
 
 
 def with_only(library: Library, choices: Mapping[str, Choice]) -> Library:
@@ -134,11 +119,6 @@ def with_only(library: Library, choices: Mapping[str, Choice]) -> Library:
     for book in kept:
         spans(book.document, book.choice)
     return Library(kept)
-
-
-def a_run(first: int, last: int) -> Chapters:
-    """The chapters from one number to another, both included."""
-    return Chapters(tuple(range(first, last + 1)))
 
 
 def runs(count: int, fits: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:

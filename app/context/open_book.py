@@ -48,7 +48,7 @@ class Book:
                 self.weighed.clear()
             library = self.library
             ends = [page.end for page in library.pages]
-            known = self.weighed[answer] = evidence_in(answer, library.text, library.words, ends)
+            known = self.weighed[answer] = evidence_in(answer, library.words, ends)
         return known
 
     @property

@@ -5,16 +5,7 @@ People name pages by the document's own labels ("xii-4"); buttons name them by p
 
 import re
 
-from app.context.context_documents import (
-    Chapters,
-    Choice,
-    Pages,
-    SectionPath,
-    Sections,
-    Whole,
-    path_ranges,
-    section,
-)
+from app.context.context_documents import ChapterPath, Chapters, Choice, Pages, Whole, chapter_at, path_ranges
 from app.documents.chapters import MAX_DEPTH
 from app.documents.document import Document
 from core.errors import InvalidSetting
@@ -35,9 +26,7 @@ def written(choice: Choice) -> str:
             return "all"
         case Pages(first, last):
             return f"#{first}-#{last}"
-        case Chapters(numbers):
-            return f"c{','.join(map(str, numbers))}"
-        case Sections(paths):
+        case Chapters(paths):
             return f"c{path_ranges(paths, '-').replace(' ', '')}"
 
 
@@ -82,26 +71,23 @@ def _page(document: Document, name: str) -> int | None:
     return None
 
 
-def _chapters(document: Document, wanted: str, text: str) -> Choice:
+def _chapters(document: Document, wanted: str, text: str) -> Chapters:
     """Chapters by number; where a number has a part behind a point, sub-chapters by path."""
-    paths: set[SectionPath] = set()
+    paths: set[ChapterPath] = set()
     for part in re.split(r"[,;\s]*[,;]\s*|\s+and\s+", wanted.strip()):
         ends = [_path(end) for end in DASH.split(part)]
         first, last = ends[0], ends[-1]
         if len(ends) > 2 or first is None or last is None or first[:-1] != last[:-1] or first > last:
             raise _unclear(document, text)
         try:
-            section(document, first), section(document, last)
+            chapter_at(document, first), chapter_at(document, last)
         except ValueError as error:
             raise _unclear(document, text) from error
         paths.update((*first[:-1], number) for number in range(first[-1], last[-1] + 1))
-    outer = sorted(path for path in paths if not any(path[:n] in paths for n in range(1, len(path))))
-    if all(len(path) == 1 for path in outer):
-        return Chapters(tuple(path[0] for path in outer))
-    return Sections(tuple(outer))
+    return Chapters(tuple(sorted(path for path in paths if not any(path[:n] in paths for n in range(1, len(path))))))
 
 
-def _path(text: str) -> SectionPath | None:
+def _path(text: str) -> ChapterPath | None:
     """The path that "3.2" names; None: it is none."""
     numbers = text.split(".")
     known = len(numbers) <= MAX_DEPTH + 1 and all(n.isascii() and n.isdigit() and len(n) < 10 for n in numbers)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
@@ -36,14 +36,8 @@ def document(dialogue: Dialogue) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
-        "id": dialogue.id,
-        "title": dialogue.title,
-        "titled": dialogue.titled,
-        "created": dialogue.created,
-        "changed": dialogue.changed,
-        "tab": dialogue.tab,
+        **{field.name: getattr(dialogue, field.name) for field in fields(dialogue)},
         "book": asdict(dialogue.book),
-        "head": dialogue.head,
         "nodes": [_node_document(node) for node in dialogue.nodes],
         "removed": sorted(dialogue.removed),
     }

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from app.context.context_documents import Book as LibraryBook
-from app.context.context_documents import Chapters, Sections, dotted, label, path_ranges, ranges
+from app.context.context_documents import Chapters, label, path_ranges
 from app.context.open_book import Book
 from app.context.page_ranges import written
 from app.conversations.exchange import Exchange
@@ -179,15 +179,9 @@ class Dialogue:
 
 def _part(book: LibraryBook) -> str:
     """The chosen parts of a document in our own words, because a chapter's title would be text of the book."""
-    match book.choice:
-        case Chapters(numbers):
-            return f"chapter{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
-        case Sections((path,)):
-            return f"chapter {dotted(path)}"
-        case Sections(paths):
-            return f"chapters {path_ranges(paths)}"
-        case _:
-            return label(book.document, book.choice)
+    if isinstance(book.choice, Chapters):
+        return f"chapter{'s' if len(book.choice.paths) > 1 else ''} {path_ranges(book.choice.paths)}"
+    return label(book.document, book.choice)
 
 
 def now() -> str:
@@ -209,11 +203,6 @@ def title_of(text: str) -> str:
 def sendable(text: str) -> str:
     """A text that can be sent to a page: lone surrogates, which JSON allows but UTF-8 does not, are replaced."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def digest_of(text: str) -> str:
-    """Identifies a book's text: SHA-256, hexadecimal. Cost: 1 ms for a megabyte."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def tab_of(session_id: str) -> str:

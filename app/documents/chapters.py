@@ -8,9 +8,9 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
-from typing import NamedTuple
 
 from app.documents.document import BEGINNING, Chapter
+from app.documents.messages import Heading
 from app.documents.stretches import bounds
 
 MIN_CHAPTERS = 2  # a single heading divides nothing
@@ -46,6 +46,7 @@ HEADING_LINE = re.compile(
 )
 # After the number: nothing, a sign and a title, or a title; "Chapter 3 of the book says" is no heading.
 REST = re.compile(r"[.:–—-]*\s*|\s*[.:–—-]+\s*\S.*|\s+(?P<title>\S).*")
+SECTION = re.compile(r"\s*\d{1,4}\.\d")  # the number of a section, below the heading of its chapter
 OPENING = "\"'(\u201c\u2018\u00ab"  # quotation marks and a bracket that a title may begin with
 # After the dots of a list of contents. Tried once for every run of spaces and of dots, which is given back by none.
 PAGE_NUMBER = re.compile(r"(?<!\s)(?:\s*+(?<![.·…])[.·…]{2,}+\s*+|\s{2,}+|\t)\d++\s*+$")
@@ -55,16 +56,7 @@ ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(?=\S)")
 UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
 
 
-class Found(NamedTuple):
-    """A heading in the whole text."""
-
-    char_start: int
-    char_end: int
-    level: int  # 1: the highest
-    title: str
-
-
-def make_chapters(text: str, page_starts: Sequence[int], *sources: Iterable[Found]) -> tuple[Chapter, ...]:
+def make_chapters(text: str, page_starts: Sequence[int], *sources: Iterable[Heading]) -> tuple[Chapter, ...]:
     """Chapters by the first source that has any. Each extends to the next; text before the first belongs to none.
 
     Args:
@@ -80,7 +72,7 @@ def make_chapters(text: str, page_starts: Sequence[int], *sources: Iterable[Foun
 
 
 def divided(
-    text: str, page_starts: Sequence[int], chosen: Sequence[Found], end: int, headings: Sequence[Found], depth: int
+    text: str, page_starts: Sequence[int], chosen: Sequence[Heading], end: int, headings: Sequence[Heading], depth: int
 ) -> tuple[Chapter, ...]:
     """Chapters that begin at the chosen headings, the last one up to `end`, with their sub-chapters.
 
@@ -107,7 +99,7 @@ def divided(
 
 
 def sub_chapters(
-    text: str, page_starts: Sequence[int], chapter: Found, end: int, headings: Sequence[Found], depth: int
+    text: str, page_starts: Sequence[int], chapter: Heading, end: int, headings: Sequence[Heading], depth: int
 ) -> tuple[Chapter, ...]:
     """The sub-chapters of a chapter up to `end`: its highest headings that make several parts of it; () without any.
 
@@ -117,7 +109,7 @@ def sub_chapters(
         chosen = tidy(text, [heading for heading in headings if heading.level == level])
         if not chosen:
             continue
-        first = Found(chapter.char_start, chapter.char_end, level, BEGINNING)
+        first = Heading(chapter.char_start, chapter.char_end, level, BEGINNING)
         if len(text[chapter.char_end : chosen[0].char_start].strip()) > SHORT_START:
             chosen.insert(0, first)
         else:
@@ -127,12 +119,12 @@ def sub_chapters(
     return ()
 
 
-def begins(heading: Found) -> int:
+def begins(heading: Heading) -> int:
     """Where a heading begins."""
     return heading.char_start
 
 
-def in_order(source: Iterable[Found]) -> list[Found]:
+def in_order(source: Iterable[Heading]) -> list[Heading]:
     """The headings of a source that may be one, as the text has them, with at most MAX_LEVEL levels."""
     short = (
         heading if heading.level <= MAX_LEVEL else heading._replace(level=MAX_LEVEL)
@@ -142,9 +134,9 @@ def in_order(source: Iterable[Found]) -> list[Found]:
     return sorted(short, key=lambda heading: (heading.char_start, heading.level))
 
 
-def tidy(text: str, headings: Iterable[Found]) -> list[Found]:
+def tidy(text: str, headings: Iterable[Heading]) -> list[Heading]:
     """Headings of one level and higher ones without repeats, several lines as one, without lists of contents."""
-    runs: list[list[Found]] = []
+    runs: list[list[Heading]] = []
     for heading in headings:
         bare = runs and not has_letters(text[runs[-1][-1].char_end : heading.char_start])
         if bare and heading.char_start < runs[-1][-1].char_end:
@@ -160,7 +152,7 @@ def tidy(text: str, headings: Iterable[Found]) -> list[Found]:
     return chosen[:MAX_CHAPTERS]
 
 
-def as_one(run: Sequence[Found], *, comes_again: bool) -> Found | None:
+def as_one(run: Sequence[Heading], *, comes_again: bool) -> Heading | None:
     """One heading from headings without text between them. Of a list of contents only the last may be a heading.
 
     Args:
@@ -169,12 +161,12 @@ def as_one(run: Sequence[Found], *, comes_again: bool) -> Found | None:
     last = run[-1]
     kinds = [kind for heading in run if (kind := kind_of(heading.title))]
     if len(run) < CONTENTS_RUN and len(set(kinds)) == len(kinds):
-        return Found(run[0].char_start, last.char_end, last.level, JOINT.join(heading.title for heading in run))
+        return Heading(run[0].char_start, last.char_end, last.level, JOINT.join(heading.title for heading in run))
     closes_list = comes_again and key(last.title) not in {key(heading.title) for heading in run[:-1]}
     return None if closes_list else last
 
 
-def chapter_level(headings: Sequence[Found]) -> list[Found]:
+def chapter_level(headings: Sequence[Heading]) -> list[Heading]:
     """Headings down to chapter level: that of most named chapters, else the highest that divides the text."""
     counts = Counter(heading.level for heading in headings)
     named = Counter(heading.level for heading in headings if kind_of(heading.title) in CHAPTERS)
@@ -216,7 +208,7 @@ def shorten(title: str) -> str:
 # -------------------- in plain text
 
 
-def text_headings(text: str, page_starts: Sequence[int] = ()) -> Iterator[Found]:
+def text_headings(text: str, page_starts: Sequence[int] = ()) -> Iterator[Heading]:
     """Lines that look like the heading of a chapter, alone in their paragraph or at the top of a page."""
     tops = frozenset(page_starts)
     listed_to = -1  # end of the last heading: lists of contents have no empty lines
@@ -236,24 +228,31 @@ def heading_lines(text: str) -> Iterator[re.Match[str]]:
                 yield match
 
 
-def read_line(text: str, match: re.Match[str]) -> Found | None:
+def read_line(text: str, match: re.Match[str]) -> Heading | None:
     """The heading in a line and perhaps the next one; None: the line begins a sentence."""
     start, end, line, rest = match.start("line"), match.end("line"), match["line"].rstrip(), match["rest"]
     kind = (match["kind"] or "").lower()
     level = 1 if kind in PARTS else 3 if kind == "section" else 2
-    below = line_at(text, end + 1)
+    below, to = line_at(text, end + 1), end + 1
     if not has_letters(rest):
-        after = line_at(text, end + 1 + len(below) + 1)
-        is_title = has_letters(below) and len(below.strip()) <= TITLE_LINE and not after.strip()
+        is_apart = not below.strip() and bool(kind or match["chinese"])
+        if is_apart:
+            to += len(below) + 1
+            below = line_at(text, to)
+        to += len(below)
+        title = below.strip()
+        is_title = has_letters(title) and len(title) <= TITLE_LINE and not line_at(text, to + 1).strip()
+        if is_apart and is_title:  # and no paragraph
+            is_title = title[-1].isalnum() and not title[0].islower() and to < len(text)
         if is_title and not HEADING_LINE.match(below):
-            return Found(start, end + 1 + len(below), level, f"{line} {below.strip()}")
-        return Found(start, end, level, line)
+            return Heading(start, to, level, f"{line} {title}")
+        return Heading(start, end, level, line)
     follows = REST.fullmatch(rest)
     sentence = not follows or (follows["title"] and not (follows["title"].isupper() or follows["title"] in OPENING))
     if (sentence and not match["chinese"]) or line[-1] in ",;":
         return None
-    alone = not below.strip() or below.lstrip()[0].isupper() or HEADING_LINE.match(below)
-    return Found(start, end, level, line) if alone else None
+    alone = not below.strip() or below.lstrip()[0].isupper() or HEADING_LINE.match(below) or SECTION.match(below)
+    return Heading(start, end, level, line) if alone else None
 
 
 def line_before(text: str, start: int) -> str:
@@ -270,7 +269,7 @@ def line_at(text: str, start: int) -> str:
 # -------------------- in Markdown
 
 
-def markdown_headings(text: str) -> Iterator[Found]:
+def markdown_headings(text: str) -> Iterator[Heading]:
     """ATX and setext headings (CommonMark 0.31, sections 4.2 and 4.3)."""
     start, fenced, before, before_start = 0, "", "", 0
     in_front_matter = text.startswith("---\n")
@@ -288,11 +287,11 @@ def markdown_headings(text: str) -> Iterator[Found]:
             continue
         underline = UNDERLINE.match(bare) if before else None
         if heading := ATX.match(bare):
-            yield Found(begins, begins + len(bare), len(heading[1]), without_closing_signs(bare[heading.end() :]))
+            yield Heading(begins, begins + len(bare), len(heading[1]), without_closing_signs(bare[heading.end() :]))
             before = ""
         elif underline:
             level = 1 if underline[1].startswith("=") else 2
-            yield Found(before_start, begins + len(bare), level, before.strip())
+            yield Heading(before_start, begins + len(bare), level, before.strip())
             before = ""
         else:
             # only a paragraph of one line; a list, a quotation or a table cannot be a heading

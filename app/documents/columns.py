@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from operator import ne
 from statistics import median
-from typing import NamedTuple
 from unicodedata import category
 
 from app.documents.printed import LAST_LETTER, Lines, PrintedLine, is_level, rows_of
@@ -130,32 +129,20 @@ def usual_step(lines: Lines) -> float:
 
 def is_prose(lines: Lines) -> bool:
     """Whether the lines of a column are mostly full and run on from one to the next."""
-    rows = [Row.of(row) for row in rows_of(lines)]
+    rows = rows_of(lines)
     if len(rows) < MIN_ROWS:
         return False
-    edge, left = max(row.right for row in rows), min(row.left for row in rows)
-    full = sum(row.right - left > FULL * (edge - left) for row in rows) / len(rows)
-    letters = "".join(row.text for row in rows)
+    texts = [" ".join(line.text.strip() for line in row) for row in rows]
+    edges = [max(line.right for line in row) for row in rows]
+    edge, left = max(edges), min(line.left for line in lines)
+    full = sum(right - left > FULL * (edge - left) for right in edges) / len(rows)
+    letters = "".join(texts)
     cased = sum(letter.isupper() or letter.islower() for letter in letters) > len(letters) / 2
-    if median(len(row.text) for row in rows) < (MIN_LETTERS if cased else MIN_LETTERS / 2):
+    if median(map(len, texts)) < (MIN_LETTERS if cased else MIN_LETTERS / 2):
         return False
     if sum(map(str.isalpha, letters)) < 0.6 * len(letters):  # figures
         return False
     if sum(category(letter) == "Po" for letter in letters) < MARKS * len(rows):
         return False
-    runs_on = sum(row.text[:1].islower() for row in rows) / len(rows)
+    runs_on = sum(text[:1].islower() for text in texts) / len(rows)
     return full >= FULL_SHARE and runs_on >= RUNS_ON if cased else full >= FULL_SHARE_CASELESS
-
-
-class Row(NamedTuple):
-    """The text of one row of a column, and where it stands."""
-
-    text: str
-    left: float
-    right: float
-
-    @classmethod
-    def of(cls, row: Lines) -> "Row":
-        """The pieces of a row as one."""
-        text = " ".join(line.text.strip() for line in row)
-        return cls(text, min(line.left for line in row), max(line.right for line in row))

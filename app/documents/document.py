@@ -3,12 +3,14 @@
 Offsets are in characters of `Document.text`; token offsets follow from them with a tokenizer's own offsets.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+CHARS_PER_PAGE = 1_800  # a printed page
 BEGINNING = "(beginning)"  # the title of the text before the first sub-chapter of a chapter
 Format = Literal["pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "html", "csv", "text", "markdown"]
 
@@ -114,3 +116,21 @@ def make_pages(char_starts: Sequence[int], num_chars: int, labels: Sequence[str]
         Page(number=number, label=label, char_start=start, char_end=end)
         for number, (label, (start, end)) in enumerate(zip(names, bounds, strict=True), 1)
     )
+
+
+def page_starts(text: str) -> list[int]:
+    """Offsets that cut a text into pieces of about one page, none much longer, preferably between paragraphs."""
+    starts = [0]
+    while len(text) - starts[-1] > CHARS_PER_PAGE * 3 // 2:
+        starts.append(next_break(text, starts[-1] + CHARS_PER_PAGE // 2, starts[-1] + CHARS_PER_PAGE * 3 // 2))
+    return starts
+
+
+def next_break(text: str, low: int, high: int) -> int:
+    """The best place to cut within (low, high], nearest to the middle: paragraph, line, sentence, word, anywhere."""
+    middle = (low + high) // 2
+    for border in (r"\n[ \t]*\n\s*", r"\n", r"[.!?][\"'”’)]* ", r"\s"):
+        ends = [match.end() for match in re.compile(border).finditer(text, low, high)]
+        if ends:
+            return min(ends, key=lambda end: abs(end - middle))
+    return middle

@@ -35,7 +35,7 @@ class Lines:
         self._prefix = ""  # begins the next line or cell
         self._joined = False  # the next word follows the prefix directly, whatever begins in between
         self._mark = ""  # precedes the first word of a heading
-        self._in_heading = False
+        self.in_heading = False
         self._levels: list[int] = []  # of the headings so far
         self._broken = False  # the next word follows a line break
         self._tables = [[0, 0]]  # of each open table: rows so far, cells of the row so far; the first is none
@@ -45,10 +45,10 @@ class Lines:
         self.end_of_heading()
         text, starts, ends = unmark(clean("".join(self._pieces)))
         headings = [
-            Heading(title=" ".join(text[start:end].split()), level=level, char_start=start, char_end=end)
+            Heading(start, end, level, " ".join(text[start:end].split()))
             for level, start, end in zip(self._levels, starts, ends, strict=True)
         ]
-        return Marked(text, [heading for heading in headings if heading["title"]])
+        return Marked(text, [heading for heading in headings if heading.title])
 
     def border(self, num_lines: int) -> None:
         """A block begins or ends here."""
@@ -106,18 +106,18 @@ class Lines:
     def heading(self, level: int) -> None:
         """Begin a heading, and end an open one: headings do not nest."""
         self.end_of_heading()
-        self._mark, self._in_heading = BEGIN, True
+        self._mark, self.in_heading = BEGIN, True
         self._levels.append(level)
 
     def end_of_heading(self) -> None:
         """End the heading, if one is open; a heading without words is dropped."""
-        if not self._in_heading:
+        if not self.in_heading:
             return
         if self._mark:
             self._levels.pop()
         else:
             self._pieces[-1] += END
-        self._mark, self._in_heading = "", False
+        self._mark, self.in_heading = "", False
 
     def words(self, text: str) -> None:
         """Add running text: any white space becomes one space."""

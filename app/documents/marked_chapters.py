@@ -5,27 +5,21 @@ An entry of a list of contents points to a page; its title is looked for there, 
 
 from collections.abc import Iterator, Sequence
 from itertools import compress, groupby, islice, pairwise
-from typing import NamedTuple
 
-from app.documents.chapters import LEADING_NUMBER, Found, letters, make_chapters, text_headings
+from app.documents.chapters import LEADING_NUMBER, letters, make_chapters, text_headings
 from app.documents.document import Chapter
-from app.documents.messages import Opened, PageRead
+from app.documents.messages import Heading, Opened, PageRead
 
 MAX_SCANNED = 200_000_000  # letters read in the search for titles: under a second, whatever the file
 MAX_PLACES = 20  # occurrences of one title on a page that are examined
 
 
-class Pointer(NamedTuple):
-    """An entry of a list of contents, and the part of the text it points to."""
+def pointed(text: str, pointers: Sequence[Heading]) -> Iterator[Heading]:
+    """The headings of a list of contents. One that is not found on its page begins where the page begins.
 
-    title: str
-    level: int
-    char_start: int  # of the page or section
-    char_end: int
-
-
-def pointed(text: str, pointers: Sequence[Pointer]) -> Iterator[Found]:
-    """The headings of a list of contents. One that is not found on its page begins where the page begins."""
+    Args:
+        pointers: its entries, each at the whole page or section to which it points.
+    """
     budget = MAX_SCANNED
     in_order = sorted(pointers, key=lambda pointer: (pointer.char_start, pointer.char_end))
     for part, group in groupby(in_order, key=lambda pointer: (pointer.char_start, pointer.char_end)):
@@ -36,9 +30,9 @@ def pointed(text: str, pointers: Sequence[Pointer]) -> Iterator[Found]:
             budget = page.budget
             if found:
                 at = found.stop
-                yield Found(page.chars[found.start], page.chars[found.stop - 1] + 1, pointer.level, pointer.title)
+                yield Heading(page.chars[found.start], page.chars[found.stop - 1] + 1, pointer.level, pointer.title)
             elif page.letters:
-                yield Found(page.chars[0], page.chars[0], pointer.level, pointer.title)
+                yield Heading(page.chars[0], page.chars[0], pointer.level, pointer.title)
 
 
 class Letters:
@@ -95,12 +89,12 @@ def marked_chapters(
     """
     bounds = list(pairwise([*part_starts, len(text)]))
     pointers = [
-        Pointer(entry["title"], entry["level"], *bounds[entry["page"]])
+        Heading(*bounds[entry["page"]], entry["level"], entry["title"])
         for entry in opened["outline"]
         if 0 <= entry["page"] < len(bounds)
     ]
     marked = (
-        Found(start + heading["char_start"], start + heading["char_end"], heading["level"], heading["title"])
+        heading._replace(char_start=start + heading.char_start, char_end=start + heading.char_end)
         for part, start in zip(parts, part_starts, strict=True)
         for heading in part["headings"]
     )

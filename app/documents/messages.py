@@ -5,7 +5,7 @@ The process that draws a page sends one PageDrawn and "done".
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 Reason = Literal[
     "cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities", "no engine",
@@ -23,13 +23,13 @@ class OutlineEntry(TypedDict):
     page: int  # index of the page or section it points to
 
 
-class Heading(TypedDict):
-    """A heading in the text of a page."""
+class Heading(NamedTuple):
+    """A heading in a text: of a page, or of the whole document."""
 
-    title: str
-    level: int  # 1: the highest
-    char_start: int  # in this page's text
+    char_start: int
     char_end: int
+    level: int  # 1: the highest
+    title: str
 
 
 class Opened(TypedDict):

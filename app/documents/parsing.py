@@ -30,7 +30,7 @@ from app.documents.errors import (
     PasswordProtected,
     UnsupportedFormat,
 )
-from app.documents.messages import Message, Opened, PageRead, Reason
+from app.documents.messages import Heading, Message, Opened, PageRead, Reason
 from app.documents.process import ParsingProcess
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def parse(
         if message and message["kind"] == "opened":
             opened = message
         if message and message["kind"] == "page":
-            pages.append(message)
+            pages.append({**message, "headings": [Heading(*heading) for heading in message["headings"]]})
             num_chars += len(message["text"])
         if num_chars > limits.chars:
             raise DocumentTooLarge(name, f"more than {limits.chars:,} characters")

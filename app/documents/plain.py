@@ -1,19 +1,17 @@
 """Text and Markdown, and how a text that has no pages of its own is cut."""
 
-import re
 from collections.abc import Iterator
 from itertools import accumulate, takewhile
 from pathlib import Path
 
 from app.documents.chapters import make_chapters, markdown_headings, text_headings
 from app.documents.charset import decode
-from app.documents.document import Document, Extracting, make_pages, stem_of
+from app.documents.document import Document, Extracting, make_pages, page_starts, stem_of
 from app.documents.errors import DocumentTooLarge, EmptyDocument, UnsupportedFormat
 from app.documents.quality import garbled
 from app.documents.stretches import by_stretches
 
 MAX_BYTES = 64_000_000  # a hundred times 128K tokens
-CHARS_PER_PAGE = 1_800  # a printed page
 MOST_SHORT_PAGES, SHORT_PAGE = 100, 20  # more pages are no pages if their mean is fewer characters than this
 TITLE_WITHIN, MAX_TITLE = 10_000, 200  # characters
 MARKDOWN_SUFFIXES = {".md", ".markdown", ".mdown", ".mkd"}
@@ -67,24 +65,6 @@ def paginate(raw: str) -> tuple[str, list[int]]:
         parts.pop()  # a form feed ends a page, so nothing follows the last one
     lengths = [len(part) for part in parts]
     return "".join(parts), list(accumulate(lengths[:-1], initial=0))
-
-
-def page_starts(text: str) -> list[int]:
-    """Offsets that cut a text into pieces of about one page, none much longer, preferably between paragraphs."""
-    starts = [0]
-    while len(text) - starts[-1] > CHARS_PER_PAGE * 3 // 2:
-        starts.append(next_break(text, starts[-1] + CHARS_PER_PAGE // 2, starts[-1] + CHARS_PER_PAGE * 3 // 2))
-    return starts
-
-
-def next_break(text: str, low: int, high: int) -> int:
-    """The best place to cut within (low, high], nearest to the middle: paragraph, line, sentence, word, anywhere."""
-    middle = (low + high) // 2
-    for border in (r"\n[ \t]*\n\s*", r"\n", r"[.!?][\"'”’)]* ", r"\s"):
-        ends = [match.end() for match in re.compile(border).finditer(text, low, high)]
-        if ends:
-            return min(ends, key=lambda end: abs(end - middle))
-    return middle
 
 
 def markdown_title(text: str) -> str | None:

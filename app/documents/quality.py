@@ -84,7 +84,7 @@ def is_latin(letter: str) -> bool:
 
 def is_picture(page: PageRead) -> bool:
     """Whether a page shows pictures and no text that could be read."""
-    return page["has_image"] and not page.get("recognised") and num_letters(page["text"]) < FEW_LETTERS
+    return page["has_image"] and not page.get("recognised") and num_letters([page["text"]]) < FEW_LETTERS
 
 
 def hardly_any_text(num_letters: Sequence[int], has_image: Sequence[bool]) -> tuple[str, ...]:

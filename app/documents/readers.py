@@ -78,17 +78,13 @@ def _steps(kind: Kind, file: Path, name: str, ocr: "Ocr | None") -> Iterator[Ext
     """The reader of a kind at work; it alone is imported."""
     if kind == "zip":
         raise UnsupportedFormat(name, "a ZIP archive among other files", hint="Unpack it and use its files.")
-    if kind == "pdf":
-        from app.documents.pdf import extract_pdf
-
-        return extract_pdf(file, name, ocr=ocr)
     if kind == "plain":
         from app.documents.plain import extract_plain
 
         return extract_plain(file, name)
-    from app.documents.sections import extract_sections
+    from app.documents.parsed import extract_parsed
 
-    return extract_sections(kind, file, name)
+    return extract_parsed(kind, file, name, ocr=ocr)
 
 
 def with_language(step: Extracting | Document) -> Extracting | Document:

@@ -45,20 +45,14 @@ XPS = "an XPS document"
 # By a name in the archive's list, of archives that are no documents of ours; the first match wins.
 PACKED: tuple[tuple[str, re.Pattern[str]], ...] = (
     (IWORK, re.compile(r"Index/[^/]+\.iwa")),
-    ("an Android program", re.compile(r"AndroidManifest\.xml")),
-    ("a Java program", re.compile(r"META-INF/MANIFEST\.MF")),
-    ("a program for iOS", re.compile(r"Payload/[^/]+\.app/Info\.plist")),
-    ("a Python package", re.compile(r"[^/]+\.dist-info/WHEEL")),
     (XPS, re.compile(r"[^/]+\.fdseq")),
-)
-# The same, of those that are packed as Office archives are.
-PACKED_AS_OFFICE: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("a NuGet package", re.compile(r"[^/]+\.nuspec")),
-    ("a 3D model (3MF)", re.compile(r"3D/[^/]+\.model")),
-    ("a program for Windows", re.compile(r"AppxManifest\.xml|AppxMetadata/.*")),
-    ("an extension of Visual Studio", re.compile(r"extension\.vsixmanifest")),
-    ("a Power BI report", re.compile(r"DataModel|DataMashup|Report/Layout")),
-    ("a package of another program", re.compile(r"\[Content_Types\]\.xml")),
+    (
+        "a package of another program",
+        re.compile(
+            r"AndroidManifest\.xml|META-INF/MANIFEST\.MF|Payload/[^/]+\.app/Info\.plist|[^/]+\.dist-info/WHEEL"
+            r"|\[Content_Types\]\.xml"
+        ),
+    ),
 )
 # Recognised only to name the format in the error message; the first match wins.
 UNSUPPORTED: tuple[tuple[str, re.Pattern[bytes]], ...] = (
@@ -141,7 +135,6 @@ def describe(head: bytes, names: Sequence[str] = ()) -> str | None:
     """The name, with an article, of the unsupported format that begins with `head`, or whose archive lists `names`."""
     others = OFFICE_OTHERS if OFFICE_LIST in names else ()
     listed = (what for folder, what in others if any(name.startswith(folder) for name in names))
-    archives = PACKED + (PACKED_AS_OFFICE if OFFICE_LIST in names else ())
-    packed = (what for what, entry in archives if any(map(entry.fullmatch, names)))
+    packed = (what for what, entry in PACKED if any(map(entry.fullmatch, names)))
     begun = (what for what, signature in UNSUPPORTED if signature.match(head))
     return next(chain(listed, packed, begun), None)

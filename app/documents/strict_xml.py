@@ -3,6 +3,7 @@
 Knows nothing of books. The caller decides what invalid XML means.
 """
 
+from html import unescape
 from typing import NoReturn
 from xml.etree import ElementTree
 from xml.parsers import expat
@@ -16,6 +17,8 @@ RELATION = "/relationships}id"
 def parse_xml(encoded: bytes) -> ElementTree.Element:
     """An element tree with local names. Valid UTF-8 is read as such, whatever the file declares.
 
+    Undeclared entities are those of HTML, as many books have them; others stay as they are written.
+
     Raises:
         Refused: it declares entities.
         expat.ExpatError, ValueError, LookupError: malformed XML, or an unknown encoding.
@@ -26,6 +29,8 @@ def parse_xml(encoded: bytes) -> ElementTree.Element:
     parser.EndElementHandler = lambda tag: builder.end(local(tag))
     parser.CharacterDataHandler = builder.data
     parser.EntityDeclHandler = refuse_entities
+    parser.UseForeignDTD(True)  # so that one which nobody declares is no error
+    parser.SkippedEntityHandler = lambda name, _: builder.data(unescape(f"&{name};"))
     decoded = decode_utf8(encoded)
     label = declared(encoded)
     if decoded and not decoded.warning:

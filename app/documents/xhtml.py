@@ -30,6 +30,7 @@ IMAGES = frozenset(["image", "img", "picture", "svg"])
 SECTION = "<![CDATA["
 LINE_NUMBERS = frozenset(["linenos", "linenodiv", "lineno"])  # classes of Pygments: numbers beside a program's lines
 VERSE = frozenset(["line", "verse", "poetry-line", "poem-line", "verse-line"])  # classes of a block that is one line
+ANCHORS = frozenset("#¶§")  # the text of a link from a heading to itself
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 Attributes = list[tuple[str, str | None]]
 
@@ -89,7 +90,7 @@ class _Reader(HTMLParser):
         self.language = ""
         self._has_body = False
         self._as_web_page = as_web_page
-        self._in_title = False
+        self._in_title = self._in_link = False
         self._quoted = 0  # open elements whose footers belong to the text
         self._dropped = ""  # the element that is being skipped
         self._depth = 0  # open elements of that name
@@ -122,6 +123,7 @@ class _Reader(HTMLParser):
             self._border(tag, is_verse=tag in ("div", "p") and bool(classes & VERSE))
         if tag in HEADINGS:
             self.lines.heading(HEADINGS[tag])
+        self._in_link |= tag == "a"
         match tag:
             case "br":
                 self._break()
@@ -156,6 +158,7 @@ class _Reader(HTMLParser):
             self._dropped = self._dropped if self._depth else ""
             return
         self._quoted -= tag in QUOTED and self._quoted > 0
+        self._in_link &= tag != "a"
         if tag in HEADINGS:
             self.lines.end_of_heading()
         match tag:
@@ -181,7 +184,7 @@ class _Reader(HTMLParser):
         if self._pre:
             self.lines.verbatim(data.removeprefix("\n") if self._pre_begins else data)
             self._pre_begins = False
-        else:
+        elif not (self._in_link and self.lines.in_heading and data.strip() in ANCHORS):
             self.lines.words(data)
 
     def _border(self, tag: str, *, is_verse: bool) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from app.context.context_documents import Library, Span
+from app.context.context_documents import Library, Span, digest_of
 from app.context.domain_check import reach_note
 from app.context.offers import fits
 from app.context.open_book import Book
 from app.context.retrieval_map import chunk_pages
 from app.context.token_costs import Costs, Meter
 from app.context.uploads import Fit, Upload, Uploads
-from app.conversations.tree import Dialogue, digest_of
+from app.conversations.tree import Dialogue
 from app.runtime.disk_state import DiskState
 from app.runtime.events import BookOpened, Changed
 from app.runtime.prompts import with_past
@@ -108,7 +108,7 @@ def _make_way(session: Session) -> None:
     coming = [upload.document for upload in uploads.extracted if upload.document]
     if dialogue is None or session.fits or not coming:
         return
-    if digest_of(Library.of(coming).text) == dialogue.book.digest and uploads.library.books:
+    if digest_of(Library.of(coming).text).hex() == dialogue.book.digest and uploads.library.books:
         uploads.change(lambda _: Library())
         uploads.note = ITS_DOCUMENTS
 
@@ -229,7 +229,7 @@ def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "Prom
         session.trace = session.race = None
     session.baseline = None
     session.loads.clear()
-    stale, digest = session.is_stale, digest_of(book.library.text)
+    stale, digest = session.is_stale, digest_of(book.library.text).hex()
     fate = _fate(session, book, digest, stays=stays)
     if fate == "left":
         _leave(session)

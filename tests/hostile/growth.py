@@ -12,15 +12,16 @@ from contextlib import contextmanager
 from itertools import product
 from time import process_time
 
+from app.context.evidence import BookWords, evidence_in
 from app.context.page_ranges import understood
-from app.context.quotes import quotes_in
 from app.conversations.tree import title_of
-from app.documents import Document, pdf, sections
+from app.documents import Document
 from app.documents.chapters import make_chapters, markdown_headings, text_headings
 from app.documents.charset import decode
 from app.documents.document import make_pages
 from app.documents.errors import DocumentError
 from app.documents.messages import Heading, Opened, OutlineEntry, PageRead
+from app.documents.parsed import to_document
 from app.documents.plain import markdown_title, paginate
 from app.documents.quality import garbled
 from app.documents.sniff import describe, sniff
@@ -58,7 +59,7 @@ def read_markdown(text: str) -> object:
 
 def one_page(text: str) -> PageRead:
     end = min(LONGEST_TITLE, len(text))
-    heading = Heading(title=text[:end], level=1, char_start=0, char_end=end)
+    heading = Heading(0, end, 1, text[:end])
     return PageRead(kind="page", text=text, has_image=False, damaged=False, headings=[heading])
 
 
@@ -72,15 +73,15 @@ def opened(text: str, num_pages: int) -> Opened:
 
 def finish_pdf(text: str) -> object:
     pages = [one_page(page) for page in text.split("\f")]
-    return refused(lambda: pdf.to_document("a.pdf", opened(text, len(pages)), pages))
+    return refused(lambda: to_document("pdf", "a.pdf", opened(text, len(pages)), pages))
 
 
 def finish_epub(text: str) -> object:
-    return refused(lambda: sections.to_document("epub", "a.epub", opened(text, 1), [one_page(text)]))
+    return refused(lambda: to_document("epub", "a.epub", opened(text, 1), [one_page(text)]))
 
 
 def finish_word(text: str) -> object:
-    return refused(lambda: sections.to_document("docx", "a.docx", opened(text, 1), [one_page(text)]))
+    return refused(lambda: to_document("docx", "a.docx", opened(text, 1), [one_page(text)]))
 
 
 def refused(work: Callable[[], object]) -> object:
@@ -90,15 +91,15 @@ def refused(work: Callable[[], object]) -> object:
         return error
 
 
-BOOK = "It was a dark and stormy night. " * 2_000
+BOOK = BookWords("It was a dark and stormy night. " * 2_000)
 
 
-def look_up_quotes(text: str) -> object:
-    return quotes_in(text, BOOK)
+def look_up_answer(text: str) -> object:
+    return evidence_in(text, BOOK, [])
 
 
 def look_up_in_hostile_text(text: str) -> object:
-    return quotes_in('\u201cIt was a dark \u2026 and stormy night\u201d and "a a a a"', text)
+    return evidence_in('\u201cIt was a dark \u2026 and stormy night\u201d and "a a a a"', BookWords(text), [])
 
 
 def choose(text: str) -> object:
@@ -118,7 +119,7 @@ READERS: Mapping[str, Reads] = {
     "the sections of an EPUB": finish_epub,
     "the text of a Word file": finish_word,
     "Markdown in a file": standalone,
-    "quotations in a hostile answer": look_up_quotes,
+    "quotations in a hostile answer": look_up_answer,
     "quotations in a hostile book": look_up_in_hostile_text,
     "a choice of pages": choose,
     "the title of a conversation": title_of,

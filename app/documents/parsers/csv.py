@@ -8,9 +8,10 @@ from typing import BinaryIO
 
 from app.documents.archive import Refused, read_most
 from app.documents.charset import decode
+from app.documents.document import CHARS_PER_PAGE
 from app.documents.lines import clean
 from app.documents.messages import Message, whole
-from app.documents.plain import CHARS_PER_PAGE, MAX_BYTES
+from app.documents.plain import MAX_BYTES
 from app.documents.prose import CELL_BORDER
 
 SEPARATORS = (",", ";", "\t", "|")

@@ -17,7 +17,8 @@ from app.documents.messages import Message, whole
 TOKEN = re.compile(
     r"\\([a-zA-Z]{1,32})(-?\d{1,10})? ?|\\'([0-9a-fA-F]{2})|\\([^a-zA-Z])|([{}])|[\r\n]+|([^\\{}\r\n]+)|\\$", re.DOTALL
 )
-STARRED = frozenset(["footnote", "fldrslt", "shpinst", "shppict", "shptxt", "moMath", "moMathPara"])  # \* , but read
+# Behind \*, but read; the first of them is no group of its own in files of StarWriter.
+STARRED = frozenset(["cs", "footnote", "fldrslt", "shpinst", "shppict", "shptxt", "moMath", "moMathPara"])
 SKIPPED = frozenset(
     [
         "annotation", "atnauthor", "atnid", "author", "background", "bkmkend", "bkmkstart", "category",

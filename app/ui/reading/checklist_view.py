@@ -12,12 +12,11 @@ from typing import Any
 from app import formats
 from app.context.context_documents import (
     Book,
+    ChapterPath,
     Chapters,
     Choice,
     Library,
     Pages,
-    SectionPath,
-    Sections,
     Whole,
     dotted,
     has_own_numbers,
@@ -114,23 +113,23 @@ def _parts(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
     """The chapters of a document, each with its box, and those too long alone with their sub-chapters."""
     document = book.document
     numbered = not has_own_numbers(document)  # by us
-    listed: list[SectionPath] = []
+    listed: list[ChapterPath] = []
 
-    def rows(chapters: tuple[Chapter, ...], above: SectionPath, first: int) -> str:
+    def rows(chapters: tuple[Chapter, ...], above: ChapterPath, first: int) -> str:
         found = []
         for number, chapter in enumerate(chapters, first):
             if len(listed) < MOST_CHAPTERS:
                 found.append(row((*above, number), chapter))
         return f"<ul>{''.join(found)}</ul>"
 
-    def row(path: SectionPath, chapter: Chapter) -> str:
+    def row(path: ChapterPath, chapter: Chapter) -> str:
         tokens, name = meter.chapter(book, chapter), chapter.title
         if numbered and len(path) == 1 and not LEADING_NUMBER.match(name):
             name = f"{path[0]}. {name}"
         pages = render.escape(page_range(document, chapter)) if document.has_own_pages else ""
         name, told = render.escape(name), f"<i>{pages}</i><i>{tokens:,} tokens</i>"
         if tokens > free and chapter.sections:
-            opened = " open" if isinstance(choice, Sections) and _is_ticked(choice, path, len(path)) else ""
+            opened = " open" if isinstance(choice, Chapters) and _is_ticked(choice, path, len(path)) else ""
             return (
                 f'<li><details{opened}><summary><span dir="auto">{name}</span><em title="{CHOOSE_PARTS}"></em>{told}'
                 f"</summary>{rows(chapter.sections, path, chapter.first_section)}</details></li>"
@@ -148,14 +147,12 @@ def _parts(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
     return shown + (f'<p class="quiet">and {left:,} more: see the tab Library</p>' if left else "")
 
 
-def _is_ticked(choice: Choice | None, path: SectionPath, length: int | None = None) -> bool:
+def _is_ticked(choice: Choice | None, path: ChapterPath, length: int | None = None) -> bool:
     """Whether a part is chosen; `length`: or anything in it, by the beginning of its path."""
     match choice:
         case Whole():
             return True
-        case Chapters(numbers):
-            return len(path) == 1 and path[0] in numbers
-        case Sections(paths):
+        case Chapters(paths):
             return any(one[:length] == path for one in paths)
         case _:
             return False
@@ -205,10 +202,4 @@ def _shortcuts(session: Session, fit: Fit, meter: Meter) -> str:
 
 def _is_one(choice: Choice) -> bool:
     """A single chapter or sub-chapter, which the list itself has."""
-    match choice:
-        case Chapters(numbers):
-            return len(numbers) == 1
-        case Sections(paths):
-            return len(paths) == 1
-        case _:
-            return False
+    return isinstance(choice, Chapters) and len(choice.paths) == 1

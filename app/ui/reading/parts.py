@@ -4,7 +4,7 @@ from typing import Any
 
 import gradio as gr
 
-from app.context.context_documents import Book, Chapters, Sections, Whole
+from app.context.context_documents import Book, Chapters, Whole
 from app.context.domain_check import FULL_MODELS, OWN_BOOKS
 from app.context.samples import Sample, one_of_each, open_questions
 from app.runtime.events import Ready
@@ -125,9 +125,7 @@ def _read_chapters(book: Book) -> list[str]:
     match book.choice:
         case Whole():
             return [chapter.title for chapter in chapters]
-        case Chapters(numbers):
-            return [chapters[number - 1].title for number in numbers]
-        case Sections(paths):
+        case Chapters(paths):
             return [chapters[number - 1].title for number in dict.fromkeys(path[0] for path in paths)]
         case _:
             return []

@@ -4,7 +4,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from app import formats
-from app.context.evidence import Span, is_refusal
+from app.context.context_documents import Span
+from app.context.evidence import is_refusal
 from app.context.open_book import Book
 from app.context.retrieval_map import STRONG, Passage, Weights
 from app.runtime.sessions import Session

@@ -21,8 +21,8 @@ import pypdfium2
 from pypdf import PdfReader
 
 from app.documents.messages import Opened, PageRead
+from app.documents.parsed import to_document
 from app.documents.parsers.pdf import read
-from app.documents.pdf import to_document
 from app.documents.prose import clean_lines
 from app.documents.running_lines import drop_running_lines
 
@@ -64,7 +64,7 @@ def measure(file: Path) -> Row:
             if message["kind"] == "page":
                 pages.append(message)
     assert opened, f"{file} cannot be opened"
-    document = to_document(file.name, opened, pages)
+    document = to_document("pdf", file.name, opened, pages)
     seconds = process_time() - begun
     lines = [clean_lines(page["text"]) for page in pages]
     dropped = Counter(words(line for page in lines for line in page))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import launch as launcher
-from app.conversations.tree import digest_of
+from app.context.context_documents import digest_of
 from core.decoding.registry import FASTEST
 from core.engine import Engine
 from tests.app.fakes import write_book
@@ -87,7 +87,7 @@ def test_race_opens_what_ask_has_kept(run: Run, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("toy")
 def test_shelf_lists_removes_and_makes_room(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one.txt", "two.txt", "three.txt"):
-        ask(run, write_book(tmp_path, digest_of(name) * 5, name), "--saved")
+        ask(run, write_book(tmp_path, digest_of(name).hex() * 5, name), "--saved")
     listed = run("saved", "list")
     assert [book["names"] for book in listed["books"]] == [["three.txt"], ["two.txt"], ["one.txt"]]
     assert listed["size_bytes"] == sum(book["size_bytes"] for book in listed["books"])

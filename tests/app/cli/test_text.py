@@ -101,7 +101,7 @@ def test_people_get_page_marks_and_warnings_beside(
     assert text(path) == 0
     captured = capsys.readouterr()
     assert "--- page 2, " in captured.out and "On the second day" in captured.out
-    assert captured.err == "book.pdf: Damaged, so that text is missing: pages 3.\n"
+    assert captured.err == "book.pdf: Missing or damaged, so that text is lost: pages 3.\n"
     assert "Damaged" not in captured.out
 
 

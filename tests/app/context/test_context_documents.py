@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from app.context.context_documents import (
     AlreadyThere,
+    ChapterPath,
     Chapters,
     Choice,
     Library,
     Pages,
-    SectionPath,
-    Sections,
     Whole,
     label,
     spans,
@@ -44,8 +43,8 @@ def divided(draw: st.DrawFn, chapter: Chapter, depth: int = 2) -> Chapter:
     return replace(chapter, sections=tuple(divided(draw, one, depth - 1) for one in made))
 
 
-def leaves(document: Document) -> list[SectionPath]:
-    def below(path: SectionPath, chapter: Chapter) -> list[SectionPath]:
+def leaves(document: Document) -> list[ChapterPath]:
+    def below(path: ChapterPath, chapter: Chapter) -> list[ChapterPath]:
         inside = enumerate(chapter.sections, chapter.first_section)
         return [path, *(one for number, section in inside for one in below((*path, number), section))]
 
@@ -55,32 +54,15 @@ def leaves(document: Document) -> list[SectionPath]:
 @st.composite
 def choices(draw: st.DrawFn, document: Document) -> Choice:
     paths = leaves(document)
-    kinds = [
-        "whole",
-        "pages",
-        *(["chapters"] if paths else []),
-        *(["sections"] if max(map(len, paths), default=0) > 1 else []),
-    ]
-    match draw(st.sampled_from(kinds)):
+    match draw(st.sampled_from(["whole", "pages", *(["chapters"] if paths else [])])):
         case "pages":
             first = draw(st.integers(1, len(document.pages)))
             return Pages(first, draw(st.integers(first, len(document.pages))))
         case "chapters":
-            numbers = st.sets(st.integers(1, len(document.chapters)), min_size=1)
-            return Chapters(tuple(sorted(draw(numbers))))
-        case "sections":
-            deep = draw(st.sampled_from([path for path in paths if len(path) > 1]))
-            more = draw(st.lists(st.sampled_from(paths), max_size=4))
-            kept = [path for path in {*more, deep} if path == deep or not within(path, deep)]
-            return Sections(tuple(sorted(one for one in kept if not any(one[:n] in kept for n in range(1, len(one))))))
+            kept = draw(st.sets(st.sampled_from(paths), min_size=1, max_size=4))
+            return Chapters(tuple(sorted(one for one in kept if not any(one[:n] in kept for n in range(1, len(one))))))
         case _:
             return Whole()
-
-
-def within(one: SectionPath, other: SectionPath) -> bool:
-    """Whether one of two chapters lies in the other."""
-    length = min(len(one), len(other))
-    return one[:length] == other[:length]
 
 
 @st.composite
@@ -151,7 +133,8 @@ def test_the_same_text_is_refused_under_any_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "choice", [Pages(0, 1), Pages(2, 1), Pages(1, 3), Chapters(()), Chapters((2, 1)), Chapters((3,)), Chapters((0,))]
+    "choice",
+    [Pages(0, 1), Pages(2, 1), Pages(1, 3), Chapters(()), Chapters(((2,), (1,))), Chapters(((3,),)), Chapters(((0,),))],
 )
 def test_what_a_document_has_not_cannot_be_chosen(choice: Choice) -> None:
     with pytest.raises(ValueError, match="of 2"):
@@ -160,7 +143,7 @@ def test_what_a_document_has_not_cannot_be_chosen(choice: Choice) -> None:
 
 def test_choices_are_named_by_the_document_s_own_page_labels() -> None:
     document = document_of(*"abc", labels=["i", "ii", "1"], chapter_starts=[0, 1, 2])
-    names = [label(document, choice) for choice in (Whole(), Pages(1, 3), Pages(2, 2), Chapters((2,)))]
+    names = [label(document, choice) for choice in (Whole(), Pages(1, 3), Pages(2, 2), Chapters(((2,),)))]
     assert names == ["everything", "pages i–1", "page ii", "chapter 2: C2"]
-    assert label(document, Chapters((1, 2))) == "chapters 1–2"
-    assert label(document, Chapters((1, 3))) == "chapters 1, 3"
+    assert label(document, Chapters(((1,), (2,)))) == "chapters 1–2"
+    assert label(document, Chapters(((1,), (3,)))) == "chapters 1, 3"

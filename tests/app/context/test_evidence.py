@@ -16,7 +16,7 @@ PAGE = BOOK.index("\f") + 1
 
 
 def evidence(answer: str, book: str = BOOK) -> tuple[Passage, ...]:
-    return evidence_in(answer, book, BookWords(book), [book.find("\f") + 1, len(book)])
+    return evidence_in(answer, BookWords(book), [book.find("\f") + 1, len(book)])
 
 
 def found(answer: str, book: str = BOOK) -> list[str]:
@@ -96,6 +96,23 @@ def test_quotations_are_looked_up_apart_from_the_words_around_them() -> None:
     ]
     inside = evidence("It’s said he slept. “Have you seen it?” asked Nora.")
     assert [one.kind for one in inside if one.source] == ["sentence", "sentence"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "stands"),
+    [
+        ('"the carved teapot was lost".', "The carved teapot\nwas lost"),
+        ("“The carved  teapot was lost in the spring tide.”", "The carved teapot\nwas lost in the spring tide"),
+        ("«it's said he slept - never»", "it’s said he slept – never"),
+        ('"The carved … the spring tide"', "The carved teapot\nwas lost in the spring tide"),
+        ('"the carved teapot [...] in the spring"', "The carved teapot\nwas lost in the spring"),
+        ('"in the spring ... The carved teapot"', ""),  # in another order
+        ('"the carved teapot was lo"', ""),  # a word of its own, since the quotation ends there
+    ],
+)
+def test_a_quotation_is_found_whatever_its_signs(answer: str, stands: str) -> None:
+    (quotation,) = [one for one in evidence(f"They say {answer}") if one.kind == "quotation"]
+    assert (BOOK[slice(*quotation.source)] if quotation.source else "") == stands
 
 
 @pytest.mark.parametrize(

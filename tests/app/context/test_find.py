@@ -175,7 +175,7 @@ def test_what_is_not_chosen_is_found_and_said_to_be_out_of_the_context() -> None
     library = Library().add(document)
     part = library.choose(0, Pages(2, 3)).books
     assert [hit.chosen for hit in find(Words("gull"), part, 10)[0].hits] == [False, True, True, False]
-    half = library.choose(0, Chapters((2,))).books
+    half = library.choose(0, Chapters(((2,),))).books
     assert [hit.chosen for hit in find(Words("gull"), half, 10)[0].hits] == [False, False, True, True]
     across = library.choose(0, Pages(1, 1)).books
     assert [hit.chosen for hit in find(Words("gull gull"), across, 10)[0].hits] == [False, False], "half is not all"

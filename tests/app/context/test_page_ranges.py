@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.context_documents import Chapters, Choice, Pages, Sections, Whole, label
+from app.context.context_documents import Chapters, Choice, Pages, Whole, label
 from app.context.page_ranges import understood, written
 from app.documents.document import BEGINNING, Chapter, Document
 from core.errors import InvalidSetting
@@ -35,10 +35,10 @@ DIVIDED = replace(
         ("pp.3-4", Pages(3, 4)),
         ("3 to 4", Pages(3, 4)),
         ("#2-#3", Pages(2, 3)),
-        ("chapter 2", Chapters((2,))),
-        ("Chapters 1, 3-4", Chapters((1, 3, 4))),
-        ("c1,2", Chapters((1, 2))),
-        ("ch. 4 and 1", Chapters((1, 4))),
+        ("chapter 2", Chapters(((2,),))),
+        ("Chapters 1, 3-4", Chapters(((1,), (3,), (4,)))),
+        ("c1,2", Chapters(((1,), (2,)))),
+        ("ch. 4 and 1", Chapters(((1,), (4,)))),
     ],
 )
 def test_what_people_type_is_understood(typed: str, choice: Choice) -> None:
@@ -64,10 +64,10 @@ def test_what_is_no_part_is_said_with_what_there_is(typed: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "choice"),
     [
-        ("chapter 2.1", Sections(((2, 1),))),
-        ("c1,2.0-2.2", Sections(((1,), (2, 0), (2, 1), (2, 2)))),
-        ("chapters 2.1 to 2.2, 2.2", Sections(((2, 1), (2, 2)))),
-        ("chapters 2, 2.1", Chapters((2,))),
+        ("chapter 2.1", Chapters(((2, 1),))),
+        ("c1,2.0-2.2", Chapters(((1,), (2, 0), (2, 1), (2, 2)))),
+        ("chapters 2.1 to 2.2, 2.2", Chapters(((2, 1), (2, 2)))),
+        ("chapters 2, 2.1", Chapters(((2,),))),
     ],
 )
 def test_sub_chapters_are_named_by_their_path(typed: str, choice: Choice) -> None:

@@ -1,4 +1,4 @@
-"""From chunks of the retrieval cache to pages and passages; quotations; the strip that shows both."""
+"""From chunks of the retrieval cache to pages and passages, and the strip that shows both."""
 
 import re
 from array import array
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from app.context.context_documents import Library
 from app.context.open_book import Book
-from app.context.quotes import quotes_in
 from app.context.retrieval_map import MOST_LOADS, Loaded, Loads, Weights, chunk_pages, mean
 from app.conversations.tree import ROOT, BookRef, Dialogue
 from app.runtime.sessions import Session
@@ -173,23 +172,3 @@ def test_an_opened_page_marks_what_was_loaded_and_turns() -> None:
     assert "Nothing of this page" in opened_page(session, Wanted.parse("0"))
     assert "Page 3" in opened_page(session, Wanted.parse("99"))
     assert opened_page(Session("x"), Wanted.parse("1")) == ""
-
-
-# -------------------- quotations
-
-TEXT = "It began so.\n\n“The carved teapot\nwas lost in the spring tide”, he said – and it’s gone."
-
-
-@pytest.mark.parametrize(
-    ("answer", "found"),
-    [
-        ('They say "the carved teapot was lost".', "The carved teapot\nwas lost"),
-        ("“The carved  teapot was lost in the spring tide.”", "The carved teapot\nwas lost in the spring tide"),
-        ("«he said - and it's gone»", "he said – and it’s gone"),
-        ('"The carved … the spring tide"', "The carved teapot\nwas lost in the spring tide"),
-        ('"the carved teapot [...] in the spring"', "The carved teapot\nwas lost in the spring"),
-    ],
-)
-def test_a_quotation_is_found_whatever_its_signs(answer: str, found: str) -> None:
-    (quote,) = quotes_in(answer, TEXT)
-    assert quote.start is not None and TEXT[quote.start : quote.end] == found

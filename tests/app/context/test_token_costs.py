@@ -33,8 +33,8 @@ def test_parts_cost_what_their_words_cost_and_each_stretch_is_counted_once() -> 
         assert meter.library(library) == 100
         assert [meter.page(book, n) for n in (1, 5, 10)] == [10, 10, 10]
         assert [meter.chapter(book, chapter) for chapter in book.document.chapters] == [5, 30, 45, 15]
-        assert meter.library(library.choose(0, Chapters((1, 2)))) == 35
-        assert meter.library(library.choose(0, Chapters((1, 4)))) == 20 + count(LEFT_OUT)
+        assert meter.library(library.choose(0, Chapters(((1,), (2,))))) == 35
+        assert meter.library(library.choose(0, Chapters(((1,), (4,))))) == 20 + count(LEFT_OUT)
     assert "".join(counted).replace(LEFT_OUT, "") == book.document.text
 
 
@@ -49,7 +49,7 @@ def test_a_warm_meter_counts_nothing_more() -> None:
     meter = Meter(lambda text: counted.append(text) or count(text))
     meter.warm(library)
     before = len(counted)
-    for one in (library, library.move(0, 1), library.choose(0, Chapters((1, 3)))):
+    for one in (library, library.move(0, 1), library.choose(0, Chapters(((1,), (3,))))):
         assert meter.library(one) == count(one.text)
     assert len(counted) == before
 

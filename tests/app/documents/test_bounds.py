@@ -15,11 +15,11 @@ from app.documents.chapters import (
     MAX_LEVEL,
     MIN_CHAPTERS,
     PAGE_NUMBER,
-    Found,
     chapter_level,
     in_order,
     kind_of,
 )
+from app.documents.messages import Heading
 from app.documents.ocr import Ocr
 from app.runtime.extracting import extract_one
 from tests.hostile.corpus import odt
@@ -48,7 +48,10 @@ def test_a_hostile_file_is_read_in_little_time_and_stop_is_heeded(name: str, tmp
 
 
 def test_levels_are_capped() -> None:
-    assert [heading.level for heading in in_order([Found(0, 1, 999_999, "a"), Found(2, 3, 3, "b")])] == [MAX_LEVEL, 3]
+    assert [heading.level for heading in in_order([Heading(0, 1, 999_999, "a"), Heading(2, 3, 3, "b")])] == [
+        MAX_LEVEL,
+        3,
+    ]
 
 
 @pytest.mark.parametrize("pattern", [PAGE_NUMBER, LEADING_NUMBER])
@@ -70,7 +73,7 @@ def test_page_numbers_are_those_of_the_slow_pattern(title: str) -> None:
     assert PAGE_NUMBER.sub("", title) == SLOW_PAGE_NUMBER.sub("", title)
 
 
-def slow_chapter_level(headings: list[Found]) -> list[Found]:
+def slow_chapter_level(headings: list[Heading]) -> list[Heading]:
     levels = sorted({heading.level for heading in headings})
     counts = {level: sum(heading.level == level for heading in headings) for level in levels}
     named = {level: sum(h.level == level and kind_of(h.title) in CHAPTERS for h in headings) for level in levels}
@@ -83,5 +86,5 @@ def slow_chapter_level(headings: list[Found]) -> list[Found]:
 
 @given(st.lists(st.tuples(st.integers(1, MAX_LEVEL), st.sampled_from(["Chapter 1", "Part 2", "Quay"])), max_size=12))
 def test_the_level_of_chapters_is_that_of_counting_anew(found: list[tuple[int, str]]) -> None:
-    headings = [Found(2 * at, 2 * at + 1, level, title) for at, (level, title) in enumerate(found)]
+    headings = [Heading(2 * at, 2 * at + 1, level, title) for at, (level, title) in enumerate(found)]
     assert chapter_level(headings) == slow_chapter_level(headings)

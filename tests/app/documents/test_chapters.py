@@ -53,6 +53,27 @@ def test_headings_of_many_kinds_are_found(headings: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("below", "title"),
+    [
+        ("The Quay\n\nHe went.", "Chapter 2 The Quay"),
+        ("\nThe Quay\n\nHe went.", "Chapter 2 The Quay"),
+        ("\nThe Quay.\n\nHe went.", "Chapter 2"),
+        ("\nthe quay\n\nHe went.", "Chapter 2"),
+        ("\nThe Quay\nHe went.", "Chapter 2"),
+        ("\nThe Quay", "Chapter 2"),
+    ],
+)
+def test_a_title_may_stand_below_the_number(below: str, title: str) -> None:
+    assert titles(f"Chapter 1\n\n{BODY}\n\nChapter 2\n{below}")[1] == title
+
+
+def test_the_number_of_a_section_below_a_heading_makes_it_no_sentence() -> None:
+    text = "".join(f"Chapter {n}. The Quay\n{n}.1. Boats\n{BODY}\n\n" for n in (1, 2))
+    assert titles(text) == ["Chapter 1. The Quay", "Chapter 2. The Quay"]
+    assert titles(text.replace(".1. ", " more ")) == []
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "Chapter 3 of the book says that the quay was old.",
@@ -195,11 +216,11 @@ def test_headings_of_markup_are_where_they_say(blocks: list[tuple[str, str]]) ->
 
     markup = section("".join(f"<{tag}> <b>{words}</b>\n</{tag}>" for tag, words in blocks))
     read = read_markup(markup)
-    assert [(h["title"], h["level"]) for h in read.headings] == [
+    assert [(h.title, h.level) for h in read.headings] == [
         (" ".join(words.split()), int(tag[1])) for tag, words in blocks if tag != "p"
     ]
     for heading in read.headings:
-        assert read.text[heading["char_start"] : heading["char_end"]] == heading["title"]
+        assert read.text[heading.char_start : heading.char_end] == heading.title
 
 
 # -------------------- sub-chapters

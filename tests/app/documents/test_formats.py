@@ -199,6 +199,7 @@ CASES = [
     ("rtf", r"\pard \u26481 ?\u20140 ?\par", "東京"),
     ("rtf", r"\pard \uc2\u26481 \'93\'8c\uc0\u20140 x\par", "東京x"),
     ("rtf", r"\pard \u55357 ?\u56832 ?\par", "\N{GRINNING FACE}"),
+    ("rtf", r"\pard {\f1 a{\*\cs7 b}\*\cs7 c{\*\other d}}\par", "abc"),
     ("rtf", r"\pard a\~b\_c\-d\{e\}\par", "a b-cd{e}"),
     ("rtf", r"\pard Boats{\super\chftn}{\*\footnote\chftn \pard Small.\par} came.\par",
      "Boats[1] came.\n\nNotes\n\n[1] Small."),
@@ -209,6 +210,7 @@ CASES = [
     ("rtf", r"{\pard {\pntext\f0 1.\tab}one\par {\listtext\f9 \'b7\tab}\ilvl1 two\par}", "1. one\n  • two"),
     ("fb2", f"<section><p>a</p>{POEM}<empty-line/><subtitle>* * *</subtitle><p>b</p></section>",
      "a\n\nOne\ntwo\n\nthree\n\nReed\n\n* * *\n\nb"),
+    ("fb2", "<p>caf&eacute;&nbsp;&amp; bar &harbour;</p>", "café & bar &harbour;"),
     ("fb2", '<p>Boats<a type="note" l:href="#n1">*</a> came.</p>',
      "Boats[1] came.\n\nNotes\n\nNotes\n\n[1] Small.\n\nLonely."),
     ("pptx", "<t>one</a:t></a:r></a:p>" + '<a:p><a:pPr lvl="1"/><a:r><a:t>in</a:t></a:r></a:p>'
@@ -232,6 +234,7 @@ CASES = [
     ("html", '<pre><span class="linenos">1</span>a\n<span class="lineno">2</span>  b</pre>', "a\n  b"),
     ("html", "<pre><div>a</div><div>  b</div></pre><p>c</p>", "a\n  b\n\nc"),
     ("html", "caf&eacute;&nbsp;&amp; bar&mdash;&#8220;&lt;b&gt;&#x201D; &harbour;", "café & bar—“<b>” &harbour;"),
+    ("html", "<h2>C#<a href='#c'>#</a></h2><p># <a href='#p'>¶</a></p>", "C#\n\n# ¶"),
     ("html", "<p>A.<p>B.</div></p>", "A.\n\nB."),
     ("html", "<p class=x'>A.</p><p>B.", "A.\n\nB."),
     ("html", "&lt;script&gt;alert(1)&lt;/script&gt;\ufdd0\ufdd1", "<script>alert(1)</script>"),

@@ -7,7 +7,7 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject
 
-from app.documents import Extracting, extract_document, pdf, read_document
+from app.documents import Extracting, extract_document, parsed, read_document
 from app.documents.errors import (
     DamagedDocument,
     DocumentTooLarge,
@@ -16,9 +16,9 @@ from app.documents.errors import (
     ScannedDocument,
 )
 from app.documents.messages import Opened, PageRead
+from app.documents.parsed import extract_parsed, to_document
 from app.documents.parsers import pdf as parser
 from app.documents.parsing import Parser, ParserCrashed, ParsingLimits, parse
-from app.documents.pdf import extract_pdf, to_document
 from app.documents.pdfium import PdfiumError
 from tests.app.documents.conftest import MakePdf, write_lines
 
@@ -118,7 +118,7 @@ def test_one_malformed_page_is_reported_and_the_others_are_read(
     writer.pages[1][NameObject("/Contents")] = writer._add_object(garbage)
     writer.write(path)
     document = read_document(path)
-    assert document.warnings == ("Damaged, so that text is missing: pages 2.",)
+    assert document.warnings == ("Missing or damaged, so that text is lost: pages 2.",)
     assert document.page_text(document.pages[2]) == " ".join(PAGE)
 
 
@@ -143,12 +143,12 @@ def test_a_parser_that_takes_too_much_memory_is_stopped(make_pdf: MakePdf, write
     writer.pages[0][NameObject("/Contents")] = writer._add_object(bomb.flate_encode())
     writer.write(path)
     with pytest.raises(ParsingLimitReached, match=r"0\.1 GB of memory"):
-        list(extract_pdf(path, "book.pdf", ParsingLimits(memory_bytes=100_000_000)))
+        list(extract_parsed("pdf", path, "book.pdf", ParsingLimits(memory_bytes=100_000_000)))
 
 
 def test_a_parser_that_falls_silent_is_stopped(make_pdf: MakePdf) -> None:
     with pytest.raises(ParsingLimitReached, match="0 seconds for one page"):
-        list(extract_pdf(make_pdf(PAGE), "book.pdf", ParsingLimits(silence_seconds=0)))
+        list(extract_parsed("pdf", make_pdf(PAGE), "book.pdf", ParsingLimits(silence_seconds=0)))
 
 
 def test_a_parser_that_computes_too_long_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
@@ -161,12 +161,12 @@ def test_a_parser_that_computes_too_long_is_stopped(make_pdf: MakePdf, writer: P
     writer.write(path)
     assert len(PdfReader(path).pages) == 8
     with pytest.raises(ParsingLimitReached, match="1 seconds of computing"):
-        list(extract_pdf(path, "book.pdf", ParsingLimits(cpu_seconds=1)))
+        list(extract_parsed("pdf", path, "book.pdf", ParsingLimits(cpu_seconds=1)))
 
 
 def test_more_text_than_any_context_holds_is_refused_while_it_is_read(make_pdf: MakePdf) -> None:
     with pytest.raises(DocumentTooLarge, match="200 characters"):
-        list(extract_pdf(make_pdf(*[PAGE] * 9), "book.pdf", ParsingLimits(chars=200)))
+        list(extract_parsed("pdf", make_pdf(*[PAGE] * 9), "book.pdf", ParsingLimits(chars=200)))
 
 
 def test_closing_the_iterator_ends_the_process(make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
     monkeypatch.setattr(parser, "Pdfium", Broken)
     with path.open("rb") as stream:
         opened, *pages = list(parser.read(stream))
-    document = to_document("book.pdf", cast(Opened, opened), cast(list[PageRead], pages))
+    document = to_document("pdf", "book.pdf", cast(Opened, opened), cast(list[PageRead], pages))
     assert document.text.startswith(" ".join(PAGE))
     told = "PDFium could not read them and pypdf did, so that words may be run together: pages 1–2."
     assert document.warnings == (told,)
@@ -236,7 +236,7 @@ def test_where_pdfium_crashes_pypdf_reads_the_file_in_a_new_process(
             raise ParserCrashed(name, "2 GB of memory")
         return parse(reader, file, name, limits, *more)
 
-    monkeypatch.setattr(pdf, "parse", crashing)
+    monkeypatch.setattr(parsed, "parse", crashing)
     document = read_document(make_pdf(PAGE))
     assert document.text == " ".join(PAGE)
     assert "pypdf did" in document.warnings[0]

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from app.documents import read_document
 from app.documents.charset import codec_of, decode
+from app.documents.document import CHARS_PER_PAGE
 from app.documents.errors import DocumentTooLarge
-from app.documents.plain import CHARS_PER_PAGE, paginate
+from app.documents.plain import paginate
 
 TEXT = "Der Zähler läuft weiter, sagte sie: „genug“.\n"
 

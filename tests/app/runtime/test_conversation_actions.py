@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from app.context.context_documents import Library
+from app.context.context_documents import Library, digest_of
 from app.conversations.database import NAME
 from app.conversations.store import Conversations
-from app.conversations.tree import Dialogue, digest_of
+from app.conversations.tree import Dialogue
 from app.documents import read_document
 from app.runtime.context_loader import talk_tokens
 from app.runtime.conversation_actions import Conversing, file_name
@@ -286,10 +286,10 @@ def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its
     assert session.where is None and session.num_talk > 0
     ask(worker, engine, session.id, "Both?", "Second answer.")
     reference = session.dialogue.book
-    assert reference.digest == digest_of(session.book.library.text) == session.digest
+    assert reference.digest == digest_of(session.book.library.text).hex() == session.digest
     assert reference.names == ("book.txt", "other.txt") and reference.title == "book and 1 more"
     first, second = session.exchanges
-    assert first.digest == digest_of(ONE) != second.digest == session.digest
+    assert first.digest == digest_of(ONE).hex() != second.digest == session.digest
 
     worker, conversing = start()
     again = worker.sessions.enter(session.id)
