@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.documents.chapters import LEADING_NUMBER
-from app.documents.document import Chapter, Document, Page
+from app.documents.document import BEGINNING, Chapter, Document, Page
 from app.documents.stretches import num_words
 from core.errors import CoreError
 
@@ -131,6 +131,11 @@ def dotted(path: SectionPath) -> str:
     return ".".join(map(str, path))
 
 
+def in_words(path: SectionPath) -> str:
+    """A path for readers, who know no chapter 2.0: what stands before 2.1 is the beginning of 2."""
+    return f"{dotted(path[:-1])} {BEGINNING}" if path[-1] == 0 else dotted(path)
+
+
 def label(document: Document, choice: Choice) -> str:
     """A choice in words: "pages 3–5", "chapter 2: The Quay"; pages by the document's own labels."""
     match choice:
@@ -144,9 +149,11 @@ def label(document: Document, choice: Choice) -> str:
         case Chapters(numbers):
             return f"chapters {ranges(numbers)}"
         case Sections((path,)):
-            return titled(document, path, section(document, path).title)
+            within = path[:-1] if path[-1] == 0 else path
+            told = titled(document, within, section(document, within).title)
+            return told if within == path else f"{told} {BEGINNING}"
         case Sections(paths):
-            return f"chapters {path_ranges(paths)}"
+            return f"chapters {path_ranges(paths, in_words)}"
 
 
 def titled(document: Document, path: SectionPath, title: str) -> str:
@@ -163,13 +170,13 @@ def has_own_numbers(document: Document) -> bool:
     )
 
 
-def path_ranges(paths: Sequence[SectionPath], between: str = "–") -> str:
-    """Paths as people write them: 1–2, 3.1–3.4, 5."""
+def path_ranges(paths: Sequence[SectionPath], named: Callable[[SectionPath], str] = dotted, between: str = "–") -> str:
+    """Runs of paths: 1–2, 3.1–3.4, 5."""
     found: list[list[SectionPath]] = []
     for path in paths:
         follows = found and (*found[-1][-1][:-1], found[-1][-1][-1] + 1) == path
         found[-1:] = [[found[-1][0], path]] if follows else [*found[-1:], [path]]
-    return ", ".join(dotted(run[0]) + (f"{between}{dotted(run[-1])}" if len(run) > 1 else "") for run in found)
+    return ", ".join(named(run[0]) + (f"{between}{named(run[-1])}" if len(run) > 1 else "") for run in found)
 
 
 def ranges(numbers: Sequence[int]) -> str:

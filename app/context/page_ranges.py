@@ -38,7 +38,7 @@ def written(choice: Choice) -> str:
         case Chapters(numbers):
             return f"c{','.join(map(str, numbers))}"
         case Sections(paths):
-            return f"c{path_ranges(paths, '-').replace(' ', '')}"
+            return f"c{path_ranges(paths, between='-').replace(' ', '')}"
 
 
 def understood(document: Document, text: str) -> Choice:

@@ -20,6 +20,7 @@ MAX_DEPTH = 4  # of sub-chapters
 SHORT_START = 300  # letters and signs before the first sub-chapter, such as a motto, that are no part of their own
 LONGEST_HEADING = 300  # characters; anything longer is text that was only marked as a heading
 MAX_TITLE = 120  # characters of a displayed title
+FIRST_WORDS = 40  # characters that follow a title without a letter, which alone names nothing
 MAX_LINE = 100  # characters; a longer line is a paragraph
 TITLE_LINE = 60  # characters of a title line below a line with the number
 CONTENTS_RUN = 4  # so many headings in a row are a list of contents; fewer are one in several lines
@@ -96,7 +97,7 @@ def divided(
         sections = sub_chapters(text, page_starts, heading, stop, lower, depth) if lower and depth else ()
         chapters.append(
             Chapter(
-                title=shorten(heading.title),
+                title=named(text, heading, stop),
                 first_page=bisect_right(page_starts, start),
                 char_start=start,
                 char_end=stop,
@@ -205,6 +206,16 @@ def letters(text: str) -> str:
 def has_letters(text: str) -> bool:
     """Whether the text has any letter or digit."""
     return any(map(str.isalnum, text))
+
+
+def named(text: str, heading: Found, end: int) -> str:
+    """The title of a chapter up to `end`; one without a letter, such as "2.0", with the words that follow it."""
+    title = shorten(heading.title)
+    if any(map(str.isalpha, title)):
+        return title
+    follows = " ".join(text[heading.char_end : min(heading.char_end + 4 * FIRST_WORDS, end)].split())
+    words = follows if len(follows) <= FIRST_WORDS else follows[:FIRST_WORDS].rpartition(" ")[0] + "…"
+    return f"{title}{JOINT}{words}" if has_letters(words) else title
 
 
 def shorten(title: str) -> str:

@@ -18,7 +18,7 @@ from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
 from app.ui.site import Site
-from app.ui.system.facts import PARTS, Kept, Snapshot, Usage, weight_facts
+from app.ui.system.facts import PARTS, Kept, Snapshot, Usage, guesses, weight_facts
 from app.ui.system.tab import PARTS as TAB_PARTS
 from app.ui.system.tab import data_folder, kept_in, report, system
 from core.config import EngineConfig, GenerationConfig
@@ -252,6 +252,23 @@ def test_what_is_kept_is_counted_and_other_folders_are_not(tmp_path: Path, monke
     (tmp_path / "uploads" / "deep" / "a.txt").write_text("x" * 3000)
     assert kept_in(tmp_path) == [Kept("uploads", 1, 3000)]
     assert kept_in(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize(
+    ("has_draft", "planned", "words"),
+    [
+        (True, "triforce", "guesses for level 1"),
+        (True, "lookup", "not used: what followed the same words earlier is the guess"),
+        (False, "lookup", "what followed the same words earlier is the guess"),
+        (False, "retrieval", "the retrieval cache guesses"),
+        (False, "autoregressive", "plain decoding makes no guesses"),
+    ],
+)
+def test_the_draft_is_told_by_the_method_that_is_used(
+    engine: FakeEngine, has_draft: bool, planned: str, words: str
+) -> None:
+    assert guesses(cast(Any, SimpleNamespace(has_draft=has_draft, usual_method=planned))) == words
+    assert "of weights guesses for level 1" in text_of(system(shot(Ready(engine.info, MACHINE, 9))))
 
 
 def test_what_keys_and_values_are_kept_in_has_its_own_reason(ready: Ready, engine: FakeEngine) -> None:
