@@ -4,7 +4,7 @@
 
 (() => {
   const root = document.documentElement;
-  const { all, find, recall, remember } = window.triforcePage;
+  const { all, find, on, recall, remember } = window.triforcePage;
   const seen = (element) => element && element.offsetParent !== null;
   const whenThere = (run) => (document.body ? run() : addEventListener("DOMContentLoaded", run));
 
@@ -124,10 +124,8 @@
 
   // -------------------- clicks
 
-  document.addEventListener("click", (event) => {
-    const colour = event.target.closest?.(".colours button");
-    if (colour) choose(colour.dataset.colours);
-    if (!event.target.closest?.("a.skip")) return;
+  on("click", ".colours button", (button) => choose(button.dataset.colours));
+  on("click", "a.skip", (_, event) => {
     event.preventDefault();
     const question = find("#question textarea");
     const panel = all("[role=tabpanel]").find(seen);

@@ -28,8 +28,7 @@ from core.errors import CoreError
 from core.generation.events import PrefillProgress
 from tests.app.conversations.test_tree import BOOK, a_dialogue, said
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, document_of, finished, round_done
-
-EVIL = "<img src=x onerror=alert(1)>"
+from tests.app.ui.pages import EVIL
 
 
 def a_document(title: str = "A book", name: str = "book.pdf", warnings: tuple[str, ...] = ()) -> Document:

@@ -32,9 +32,8 @@ from core.decoding.origin import Origin
 from core.decoding.stats import LevelStats
 from core.generation.events import RoundDone, TokenRecord
 from tests.app.fakes import FakeEngine, finished, lane_stats, opened, write_book
-from tests.app.ui.pages import PageOf
+from tests.app.ui.pages import EVIL, PageOf, text_of
 
-EVIL = '<img src=x onerror="alert(1)">'
 PAIR = [GenerationConfig(method="autoregressive"), GenerationConfig(method="triforce")]
 
 
@@ -50,10 +49,6 @@ def a_trace(text: str = "It was a dark and stormy night indeed", method: str = "
 
 def ended(trace: Trace) -> Trace:
     return trace.apply(replace(finished(trace.text, trace.method), stats=trace.stats))
-
-
-def text_of(html: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
 
 
 def svg_of(html: str) -> ElementTree.Element:

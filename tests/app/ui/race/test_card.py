@@ -17,7 +17,8 @@ from app.ui.race.card import card_html, passages
 from app.ui.race.report import Setting, report_html
 from app.ui.saving import race_file
 from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
-from tests.app.ui.race.test_race import EVIL, PAIR, config, raced, run
+from tests.app.ui.pages import EVIL
+from tests.app.ui.race.test_race import PAIR, config, raced, run
 
 SENTENCE = "It was a dark and stormy night."
 

@@ -27,9 +27,7 @@ from core.decoding.stats import DecodeStats
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import LaneEvent, PrefillProgress, RoundDone
 from tests.app.fakes import FakeEngine, opened, write_book
-from tests.app.ui.pages import PageOf, until
-
-EVIL = '<img src=x onerror="alert(1)">'
+from tests.app.ui.pages import EVIL, PageOf, until
 
 
 def config(method: str, **changed: Any) -> GenerationConfig:

@@ -17,7 +17,8 @@ from app.ui.race.report import Setting, report_html, report_json
 from app.ui.saving import race_file
 from core.config import GenerationConfig, SamplingParams
 from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
-from tests.app.ui.race.test_race import EVIL, config, raced, run
+from tests.app.ui.pages import EVIL
+from tests.app.ui.race.test_race import config, raced, run
 
 METHODS = ("autoregressive", "triforce", "h2o")
 

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from datetime import datetime
-from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,11 +29,11 @@ from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan
 from core.planning.sizes import DRAFTING_WEIGHTS
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, lane_stats, opened, write_book
+from tests.app.ui.pages import EVIL, text_of
 from tests.app.ui.race.test_race import raced
 
 GPU_MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, (Gpu("small", 2 << 30, 2 << 30),))
 
-EVIL = '<img src=x onerror="alert(1)">'
 SECRET = "Zanzibar"
 HOME = Path("/home/alice")
 
@@ -58,10 +57,6 @@ def shot(state: Any, **changed: Any) -> Snapshot:
 @pytest.fixture
 def ready(engine: FakeEngine) -> Ready:
     return Ready(cast(Any, engine.info), MACHINE, engine.context)
-
-
-def text_of(html: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
 
 
 def drawn(worker: EngineWorker, session_id: str = "") -> dict[str, Any]:
