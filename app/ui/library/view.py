@@ -15,7 +15,7 @@ from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.page_viewer import NO_PAGE, tool
 from app.ui.library.saved import saved_books
-from app.ui.pane import build_drop, pane, tab_heading
+from app.ui.pane import build_drop, pane, static, tab_heading
 from app.ui.reading.book_view import extent, offer_button, problems, progress, recognition, undo, warnings
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.shown import shown_of
@@ -202,7 +202,7 @@ def build_tab() -> None:
     with gr.Tab("Library", id="library", elem_id="library-tab"), gr.Row(elem_id="library"):
         tab_heading("Library")
         with gr.Column(elem_id="library-column", min_width=300, scale=1):
-            gr.HTML(FIELD, elem_id="find", apply_default_css=False)
+            static(FIELD, "find")
             pane("found", "found")
             build_drop("library-drop", "Add to the library", 72)
             pane("incoming", "library-incoming")

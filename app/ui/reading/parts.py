@@ -12,7 +12,7 @@ from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.header import below, limits_note, masthead, notice
 from app.ui.models.speeds import reading_time
-from app.ui.pane import build_drop, build_fold, pane, tab_heading
+from app.ui.pane import build_drop, build_fold, pane, static, tab_heading
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import chat, exchanges, live, live_texts, writing_of
 from app.ui.reading.checklist_view import checklist, total
@@ -94,8 +94,7 @@ def note(site: Site) -> str:
 
 def conversations(site: Site, session: Session) -> str:
     """The list of conversations, as the search filters it."""
-    found = site.worker.conversations.listing(session.search)
-    return conversation_list(found, session, search=session.search)
+    return conversation_list(site.worker.conversations.listing(session.search), session)
 
 
 def problem(session: Session) -> str:
@@ -216,7 +215,7 @@ def build_read_tab() -> dict[str, Any]:
             pane("chat", "chat", attributes=LOG)
             pane("suggestions", "suggestions")
             pane("editing", "editing")
-            gr.HTML(QUESTION, elem_id="ask", apply_default_css=False)
+            static(QUESTION, "ask")
             pane("note", "note")
         pane("leaf", "where-page")
     return fields

@@ -18,7 +18,7 @@ from app.ui import render
 from app.ui.charts import Bar, Segment, bars
 from app.ui.models import view as models_view
 from app.ui.models.rows import model_rows
-from app.ui.pane import pane, tab_heading
+from app.ui.pane import MOUNTED, pane, static, tab_heading
 from app.ui.shown import shown_of
 from app.ui.site import Part, Site, standing
 from app.ui.state import Is
@@ -311,9 +311,4 @@ def build_tab() -> None:
         pane("models-doing", "models-doing")
         pane("bring", "bring")
         pane("models", "models")
-        gr.HTML(
-            REPORT,
-            elem_id="system-copy",
-            js_on_load="window.triforcePage.mounted(element);",
-            apply_default_css=False,
-        )
+        static(REPORT, "system-copy", MOUNTED)

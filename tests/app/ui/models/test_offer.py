@@ -15,23 +15,16 @@ from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.models.offer import ModelOffer, best
 from app.ui.models.rows import Fit, ModelRow
-from app.ui.models.speeds import Speeds
 from app.ui.reading.book_view import book_card
 from core.config import GenerationConfig
 from core.planning.hardware import Gpu, Machine
 from tests.app.fakes import FakeEngine, write_book
-from tests.app.ui.models.test_tab import ended, fetching, source, text_of
+from tests.app.ui.models.test_tab import ROW, ended, fetching, fits, source, text_of
 from tests.app.ui.pages import EVIL, PageOf, until
 from tests.core.models.hub.toy_hub import ToyHub
 
 PLAIN = GenerationConfig(method="plain")
 LIMITS = "Bundled demonstration model: answers are reliable for books like the samples"
-ROW = ModelRow(name="m", description="d", family="Llama", context=4096, is_here=False, size_bytes=10**9)
-
-
-def fits(triforce: float, *, context: int = 131_072, reading: float = 60.0) -> Fit:
-    speeds = Speeds(plain=triforce / 2, triforce=triforce, because="seen", reading_seconds=reading, pages=100)
-    return Fit(context=context, speeds=speeds)
 
 
 @pytest.fixture

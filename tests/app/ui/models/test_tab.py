@@ -38,6 +38,13 @@ from tests.core.models.hub.toy_index import ToyIndex
 from tests.thinkers import save_thinker
 
 ROW = ModelRow(name="m", description="d", family="Llama", context=4096, is_here=False, size_bytes=10**9)
+
+
+def fits(triforce: float, *, context: int = 131_072, reading: float = 60.0) -> Fit:
+    speeds = Speeds(plain=triforce / 2, triforce=triforce, because="seen", reading_seconds=reading, pages=100)
+    return Fit(context=context, speeds=speeds)
+
+
 GPU = Machine("test processor", 8, 64 << 30, 48 << 30, (Gpu("large", 24 << 30, 23 << 30),))
 
 
@@ -119,20 +126,16 @@ def test_what_fits_is_told_with_the_speed_to_expect(engine: FakeEngine, monkeypa
 
 
 def test_what_can_be_used_comes_first_and_the_rest_is_folded_with_its_reason() -> None:
-    def speeds(triforce: float, reading: float = 60.0) -> Fit:
-        spent = Speeds(plain=triforce / 2, triforce=triforce, because="seen", reading_seconds=reading, pages=100)
-        return Fit(context=4096, speeds=spent)
-
     no = replace(ROW, name="no", to_come_bytes=10**9, fit=Fit(weights_refused="It needs 24 GiB."))
     rows = [
         replace(ROW, name="used", in_use=True),
         replace(ROW, name="brought", is_brought=True, fit=Fit(weights_refused="No.")),
-        replace(ROW, name="here", is_here=True, fit=speeds(1.0, 9000.0)),
-        replace(ROW, name="suited", size_bytes=1, is_suited=True, fit=speeds(9.0)),
-        replace(ROW, name="large", size_bytes=9, fit=speeds(9.0)),
-        replace(ROW, name="small", size_bytes=1, fit=speeds(90.0)),
-        replace(ROW, name="slow", fit=speeds(1.0, 900.0)),
-        replace(ROW, name="slower", fit=speeds(1.0, 9000.0)),
+        replace(ROW, name="here", is_here=True, fit=fits(1.0, reading=9000.0)),
+        replace(ROW, name="suited", size_bytes=1, is_suited=True, fit=fits(9.0)),
+        replace(ROW, name="large", size_bytes=9, fit=fits(9.0)),
+        replace(ROW, name="small", size_bytes=1, fit=fits(90.0)),
+        replace(ROW, name="slow", fit=fits(1.0, reading=900.0)),
+        replace(ROW, name="slower", fit=fits(1.0, reading=9000.0)),
         no,
     ]
     assert sorted(reversed(rows), key=lambda row: row.use) == rows

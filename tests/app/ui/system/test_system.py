@@ -30,7 +30,7 @@ from core.planning.plan import make_plan
 from core.planning.sizes import DRAFTING_WEIGHTS
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, lane_stats, opened, write_book
 from tests.app.ui.pages import EVIL, text_of
-from tests.app.ui.race.test_race import raced
+from tests.app.ui.race.conftest import PAIR, raced
 
 GPU_MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, (Gpu("small", 2 << 30, 2 << 30),))
 
@@ -179,7 +179,7 @@ def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
     list(worker.answer(session_id, f"Why {SECRET}?", GenerationConfig(method="triforce")))
     for text in (f"{SECRET} was dark.", f"{SECRET} was light."):
         engine.enqueue(text)
-    race = raced(worker, session_id, [GenerationConfig(method="autoregressive"), GenerationConfig(method="triforce")])
+    race = raced(worker, session_id, PAIR)
     race.question = f"Why {SECRET}?"
     shown = drawn(worker, session_id)
     view, told = shown["system"], shown["report"]
