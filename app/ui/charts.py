@@ -128,7 +128,5 @@ def _table(head: str, rows: Sequence[tuple[str, str]]) -> str:
     body = "".join(
         f'<tr><th scope="row">{render.escape(name)}</th><td>{render.escape(value)}</td></tr>' for name, value in rows
     )
-    return (
-        f'<details class="numbers" data-keep><summary>Numbers</summary><table><thead><tr>{columns}'
-        f"</tr></thead><tbody>{body}</tbody></table></details>"
-    )
+    table = f"<table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table>"
+    return render.fold("Numbers", table, tone="numbers")

@@ -162,7 +162,7 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
     if not row.is_here:
         facts.insert(1, f"about {formats.disk_size(row.to_come_bytes)} to download")
     facts += [fit.speeds.in_words, fit.speeds.reason]
-    listed = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts if fact)
+    listed = render.fold("Facts", render.items(filter(None, facts), "model-facts"))
     told, wanted = f"<b>{name}</b> suits this machine best", [row]
     if small is not None and not _is_whole(row) and (small.is_here or not constants.HF_HUB_OFFLINE):
         told = f"<b>{render.escape(small.name)}</b> answers soonest, often wrongly; {told}"
@@ -172,8 +172,7 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
     buttons = "".join(_button(one, strong=one is wanted[0]) for one in wanted)
     return (
         f'<div class="offered" data-offer="{render.escape(row.name)}"><p>{render.escape(why)} {told}.</p>'
-        f'<details data-keep><summary>Facts</summary><ul class="model-facts">{listed}</ul></details>'
-        f'<div class="acts">{buttons}{OTHERS}{NOT_NOW}</div></div>'
+        f'{listed}<div class="acts">{buttons}{OTHERS}{NOT_NOW}</div></div>'
     )
 
 

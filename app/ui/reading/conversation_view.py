@@ -40,11 +40,8 @@ def conversation_list(listing: Listing, session: Session, when: datetime | None 
     head = f'<div class="convs-head">{new}{render.button("Incognito", "incognito", title=title, also=pressed)}</div>'
     if incognito:
         state, head = " incognito", f'{head}<p class="list-note">{INCOGNITO}</p>'
-    return (
-        f'<details class="fold-part" data-keep open><summary>Conversations</summary>{SEARCH}'
-        f'<section class="convs{state}" aria-label="Conversations">{head}{notices}'
-        f"<ul>{rows}</ul>{more}</section></details>"
-    )
+    listed = f'<section class="convs{state}" aria-label="Conversations">{head}{notices}<ul>{rows}</ul>{more}</section>'
+    return render.fold("Conversations", SEARCH + listed, tone="fold-part", opened=True)
 
 
 def _row(one: Summary, current: str, time: datetime, search: str) -> str:

@@ -28,7 +28,7 @@ from app.ui.state import GROWN
 from core.decoding.registry import FASTEST
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, worker_of, write_book
 from tests.app.ui.pages import MARK, PageOf, act_id, applied, until
-from tests.app.ui.race.test_race import PAIR, raced
+from tests.app.ui.race.conftest import PAIR, raced
 
 pytestmark = GRADIO_WARNINGS
 
