@@ -11,7 +11,8 @@ from app.runtime.events import Ready
 from app.runtime.race_job import first_lanes
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.acts import Act, Values, follow
+from app.ui.acts import Act, Values
+from app.ui.following import follow
 from app.ui.pane import MOUNTED, pane, static, tab_heading
 from app.ui.race.stage import opening
 from app.ui.race.view import AT_FIRST, RaceView

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from app.runtime.conversation_actions import Conversing
 from app.runtime.events import WorkerEvent
 from app.runtime.sessions import Session
-from app.ui.acts import Act, Values, follow
+from app.ui.acts import Act, Values
+from app.ui.following import follow
 from app.ui.library.page_viewer import Wanted, newest
 from app.ui.reading import evidence_chips
 from app.ui.reading.chat_view import writing_of

@@ -13,7 +13,8 @@ from app.runtime.downloads import Downloads
 from app.runtime.events import Changed, Pause
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.acts import MOST_DETAIL, MOST_REMEMBERED, ActRequest, Acts, follow
+from app.ui.acts import MOST_DETAIL, MOST_REMEMBERED, ActRequest, Acts
+from app.ui.following import follow
 from app.ui.page import ACTS
 from app.ui.site import Site
 from core.errors import CoreError
