@@ -187,8 +187,6 @@
 
   // -------------------- keys
 
-  const shown = (element) => element && element.offsetParent !== null;
-
   function help() {
     const drawnHelp = find("template.keys");
     if (!find("#keys-help") && drawnHelp) document.body.append(drawnHelp.content.cloneNode(true)); // it outlives its line
@@ -200,21 +198,21 @@
   on("click", "[data-keys]", help);
 
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || document.documentElement.classList.contains("presenting")) return;
-    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+    if (event.defaultPrevented || page.presenting()) return;
+    const typing = page.typing(event);
     const command = event.ctrlKey || event.metaKey;
     if (event.key === "Escape") {
       const menu = find("#conversations li details[open]");
       if (find("dialog[open]")) return;
       if (menu) menu.open = false;
-      else if (shown(find("#question .stop"))) act("stop");
-      else if (shown(find("#where-page [data-act=close]"))) act("close");
+      else if (page.seen(find("#question .stop"))) act("stop");
+      else if (page.seen(find("#where-page [data-act=close]"))) act("close");
       else return;
     } else if (event.altKey && !command && event.code === "KeyN") {
       act("new:");
       focus();
-    } else if (shown(box()) && command && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") focus();
-    else if (shown(box()) && !typing && !command && !event.altKey && event.key === "/") focus();
+    } else if (page.seen(box()) && command && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") focus();
+    else if (page.seen(box()) && !typing && !command && !event.altKey && event.key === "/") focus();
     else if (!typing && !command && !event.altKey && event.key === "?") help();
     else return;
     event.preventDefault();

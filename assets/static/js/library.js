@@ -33,7 +33,7 @@
 
   function open() {
     goTo("Library");
-    if (field()?.offsetParent) choose(); // what is typed at once is not lost
+    if (page.seen(field())) choose(); // what is typed at once is not lost
     else requestAnimationFrame(choose);
   }
 
@@ -43,13 +43,12 @@
   }
 
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || document.documentElement.classList.contains("presenting") || event.altKey) return;
+    if (event.defaultPrevented || page.presenting() || event.altKey) return;
     const command = event.ctrlKey || event.metaKey;
-    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
     const hit = event.target.closest?.("#found .hit");
     const inField = event.target === field();
     if (command && event.shiftKey && event.key.toLowerCase() === "f") open();
-    else if (field()?.offsetParent && !typing && !command && event.key === "/") open();
+    else if (page.seen(field()) && !page.typing(event) && !command && event.key === "/") open();
     else if (event.key === "Escape" && hit) field().focus();
     else if (event.key === "Escape" && inField && field().value) {
       field().value = "";

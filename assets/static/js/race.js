@@ -23,15 +23,7 @@
   let frame = 0;
   let stop = () => {};
 
-  const at = (points, time) => {
-    let low = 0;
-    for (let high = points.length - 1; low < high; ) {
-      const middle = (low + high + 1) >> 1;
-      if (points[middle][0] <= time) low = middle;
-      else high = middle - 1;
-    }
-    return points[low];
-  };
+  const at = (points, time) => points.findLast((point) => point[0] <= time) ?? points[0];
   const timeOf = (points, tokens) => (points.find((point) => point[2] >= tokens) ?? points.at(-1))[0];
 
   const laneOf = (node, points) => ({

@@ -13,6 +13,10 @@
   const find = (selector, from = document) => from.querySelector(selector);
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
 
+  const seen = (element) => element && element.offsetParent !== null;
+  const presenting = () => root.classList.contains("presenting"); // it has keys of its own
+  const typing = ({ target }) => target.closest?.("input, textarea, select, [contenteditable]");
+
   // What happens to, or in, an element of a kind, however often the element is drawn anew: `run(element, event)`.
   function on(kind, selector, run, capture = false) {
     const found = (event) => event.target.closest?.(selector);
@@ -306,13 +310,16 @@
     opened,
     opening,
     preparing,
+    presenting,
     recall,
     remember,
     reword,
     save,
+    seen,
     send,
     session,
     state,
+    typing,
     watch: (watcher) => watchers.add(watcher),
   };
 
