@@ -153,7 +153,8 @@ def models(site: Site) -> str:
 def _models_key(site: Site, session: Session) -> object:
     state, now = site.worker.state, site.downloads.now
     loads = state.model if isinstance(state, Loading) else Is(state)
-    return (loads, now and (now.name, now.ended), len(session.acts))
+    brought = site.source.folders.names() if site.source and site.source.folders else ()
+    return (loads, now and (now.name, now.ended), tuple(brought), len(session.acts))
 
 
 def bring(site: Site) -> str:

@@ -380,6 +380,9 @@ def test_a_model_is_brought_by_its_path_and_taken_off_the_list(
     page = a_page(worker, replace(source(), folders=ModelFolders()))
     assert "<form" in system_tab.bring(page.site) and system_tab.bring(Site(worker, source=source())) == ""
     assert not page.does(f"bring:{tmp_path / 'nowhere'}") and page.problem and page.doing == ""
+    before = system_tab._models_key(page.site, page.session)
+    page.site.source.folders.bring(str(folder))  # type: ignore[union-attr]
+    assert system_tab._models_key(page.site, page.session) != before, "by whomever: the list is drawn again"
     page.does(f"bring:{folder}")
     assert "mine is on the list below" in text_of(page.doing) and f'data-act="model-use:{folder}"' in page.listing
     page.does(f"model-forget:{folder}")
