@@ -145,19 +145,20 @@ def label(document: Document, choice: Choice) -> str:
             names = [document.pages[number - 1].label for number in (first, last)]
             return f"page {names[0]}" if first == last else f"pages {names[0]}–{names[1]}"
         case Chapters((number,)):
-            return titled(document, (number,), document.chapters[number - 1].title)
+            return titled(document, (number,))
         case Chapters(numbers):
             return f"chapters {ranges(numbers)}"
         case Sections((path,)):
-            within = path[:-1] if path[-1] == 0 else path
-            told = titled(document, within, section(document, within).title)
-            return told if within == path else f"{told} {BEGINNING}"
+            return titled(document, path)
         case Sections(paths):
             return f"chapters {path_ranges(paths, in_words)}"
 
 
-def titled(document: Document, path: SectionPath, title: str) -> str:
+def titled(document: Document, path: SectionPath) -> str:
     """A chapter by number and title; beside the book's own numbers ours would confuse."""
+    if path[-1] == 0:
+        return f"{titled(document, path[:-1])} {BEGINNING}"
+    title = section(document, path).title
     if LEADING_NUMBER.match(title):
         return f"chapter {title}" if title[0].isdigit() else title
     return title if has_own_numbers(document) else f"chapter {dotted(path)}: {title}"
