@@ -2,14 +2,14 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.documents.chapters import LEADING_NUMBER
-from app.documents.document import Chapter, Document, Page
+from app.documents.document import BEGINNING, Chapter, Document, Page
 from app.documents.stretches import num_words
 from core.errors import CoreError
 
@@ -121,6 +121,11 @@ def dotted(path: ChapterPath) -> str:
     return ".".join(map(str, path))
 
 
+def in_words(path: ChapterPath) -> str:
+    """A path for readers, who know no chapter 2.0: what stands before 2.1 is the beginning of 2."""
+    return f"{dotted(path[:-1])} {BEGINNING}" if path[-1] == 0 else dotted(path)
+
+
 def label(document: Document, choice: Choice) -> str:
     """A choice in words: "pages 3–5", "chapter 2: The Quay"; pages by the document's own labels."""
     match choice:
@@ -130,13 +135,16 @@ def label(document: Document, choice: Choice) -> str:
             names = [document.pages[number - 1].label for number in (first, last)]
             return f"page {names[0]}" if first == last else f"pages {names[0]}–{names[1]}"
         case Chapters((path,)):
-            return titled(document, path, chapter_at(document, path).title)
+            return titled(document, path)
         case Chapters(paths):
-            return f"chapters {path_ranges(paths)}"
+            return f"chapters {path_ranges(paths, in_words)}"
 
 
-def titled(document: Document, path: ChapterPath, title: str) -> str:
+def titled(document: Document, path: ChapterPath) -> str:
     """A chapter by number and title; beside the book's own numbers ours would confuse."""
+    if path[-1] == 0:
+        return f"{titled(document, path[:-1])} {BEGINNING}"
+    title = chapter_at(document, path).title
     if LEADING_NUMBER.match(title):
         return f"chapter {title}" if title[0].isdigit() else title
     return title if has_own_numbers(document) else f"chapter {dotted(path)}: {title}"
@@ -149,13 +157,13 @@ def has_own_numbers(document: Document) -> bool:
     )
 
 
-def path_ranges(paths: Sequence[ChapterPath], between: str = "–") -> str:
-    """Paths as people write them: 1–2, 3.1–3.4, 5."""
+def path_ranges(paths: Sequence[ChapterPath], named: Callable[[ChapterPath], str] = dotted, between: str = "–") -> str:
+    """Runs of paths: 1–2, 3.1–3.4, 5."""
     found: list[list[ChapterPath]] = []
     for path in paths:
         follows = found and (*found[-1][-1][:-1], found[-1][-1][-1] + 1) == path
         found[-1:] = [[found[-1][0], path]] if follows else [*found[-1:], [path]]
-    return ", ".join(dotted(run[0]) + (f"{between}{dotted(run[-1])}" if len(run) > 1 else "") for run in found)
+    return ", ".join(named(run[0]) + (f"{between}{named(run[-1])}" if len(run) > 1 else "") for run in found)
 
 
 # -------------------- the library

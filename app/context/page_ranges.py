@@ -27,7 +27,7 @@ def written(choice: Choice) -> str:
         case Pages(first, last):
             return f"#{first}-#{last}"
         case Chapters(paths):
-            return f"c{path_ranges(paths, '-').replace(' ', '')}"
+            return f"c{path_ranges(paths, between='-').replace(' ', '')}"
 
 
 def understood(document: Document, text: str) -> Choice:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from app.context.context_documents import Book as LibraryBook
-from app.context.context_documents import Chapters, label, path_ranges
+from app.context.context_documents import Chapters, label, in_words, path_ranges
 from app.context.open_book import Book
 from app.context.page_ranges import written
 from app.conversations.exchange import Exchange
@@ -180,7 +180,7 @@ class Dialogue:
 def _part(book: LibraryBook) -> str:
     """The chosen parts of a document in our own words, because a chapter's title would be text of the book."""
     if isinstance(book.choice, Chapters):
-        return f"chapter{'s' if len(book.choice.paths) > 1 else ''} {path_ranges(book.choice.paths)}"
+        return f"chapter{'s' if len(book.choice.paths) > 1 else ''} {path_ranges(book.choice.paths, in_words)}"
     return label(book.document, book.choice)
 
 

@@ -25,7 +25,7 @@ class ModelFolders:
         """The models that are still there, usable or not. Raises nothing."""
         from core.models.hub.local import look_at_path
 
-        for name in self._now():
+        for name in self.names():
             try:
                 if not Path(name).exists():
                     continue
@@ -46,15 +46,15 @@ class ModelFolders:
         self._keep(lambda names: [one for one in names if one != name])
 
     def _keep(self, change: Callable[[list[str]], list[str]]) -> None:
-        self._kept = change(self._now())[:MOST]
+        self._kept = change(self.names())[:MOST]
         if self._file is not None:
             try:
                 replace_file(self._file, json.dumps(self._kept).encode())
             except OSError:  # then the list lasts until the program ends
                 self._file = None
 
-    def _now(self) -> list[str]:
-        """The list as the file has it: another program may have changed it."""
+    def names(self) -> list[str]:
+        """The paths as the file has them: another program may have changed it."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._kept = _read(self._file)

@@ -160,12 +160,6 @@ class Session:
         return dialogue.id if dialogue else ""
 
     @property
-    def head(self) -> str:
-        """The end of the shown branch; "" before the first question."""
-        dialogue = self.dialogue
-        return dialogue.head if dialogue else ""
-
-    @property
     def lacks_book(self) -> bool:
         """No book is open that the conversation could be about."""
         return self.book is None or not self.fits

@@ -74,11 +74,11 @@ class EngineWorker:
         """The thread is alive; after `close`: it does something that cannot be cancelled."""
         return self._thread.is_alive()
 
-    def close(self, timeout_seconds: float = MOST_END_SECONDS) -> None:
+    def close(self) -> None:
         """Cancel everything and let the thread end; what loading does beside weights is not waited for."""
         loading = self._jobs.close()
         if self._thread.is_alive():
-            self._thread.join(min(timeout_seconds, SHORT_END_SECONDS) if loading else timeout_seconds)
+            self._thread.join(SHORT_END_SECONDS if loading else MOST_END_SECONDS)
         self.conversations.close()
         self.sessions.files.close()
 
@@ -266,10 +266,6 @@ class EngineWorker:
         """Stop the session's answer and wait until it is recorded."""
         self.stop_answer(session_id)
         self._jobs.settle(session_id, "answer", MOST_WAIT_SECONDS)
-
-    def has_answer(self, session_id: str) -> bool:
-        """An answer of the session runs or waits for its turn."""
-        return bool(self._jobs.of(session_id, "answer"))
 
     def abandon(self, session_id: str) -> None:
         """Nobody looks at the page any more: end its reading, its answer and its race."""

@@ -18,8 +18,9 @@ from app.runtime.conversation_actions import Parcel
 from app.runtime.events import Ready
 from app.runtime.sessions import Session
 from app.server.openai.errors import RequestError
-from app.ui.acts import ActRequest, Acts, follow
+from app.ui.acts import ActRequest, Acts
 from app.ui.assets import SERVED
+from app.ui.following import follow
 from app.ui.page import ACTS, PARTS
 from app.ui.saving import saved
 from app.ui.shown import shown_of

@@ -4,15 +4,13 @@ Every act has an id and is done once, so that a page may send it again after a l
 """
 
 import logging
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from app.conversations.exchange import ID
 from app.runtime.error_text import EngineFault
-from app.runtime.events import Pause, WorkerEvent
 from app.runtime.sessions import Session
 from app.ui.shown import shown_of
 from app.ui.site import Site
@@ -78,40 +76,3 @@ class Acts:
         finally:
             session.changed()
         return session.acts[request.id]
-
-
-def follow(
-    session: Session,
-    events: Iterable[WorkerEvent],
-    apply: Callable[[WorkerEvent], object] = lambda _: None,
-    failed: Callable[[CoreError], object] | None = None,
-    ended: Callable[[], None] = lambda: None,
-) -> None:
-    """Go through a stream of events in a thread of its own, and let the page show what they change.
-
-    Args:
-        failed: told of an error; without it the library shows it.
-    """
-
-    def run() -> None:
-        try:
-            for event in events:
-                if not isinstance(event, Pause):
-                    apply(event)
-                    session.changed()
-        except CoreError as error:
-            told(error)
-        except Exception as error:  # a thread that died in silence would look like work that goes on
-            log.exception("a stream of events failed")
-            told(EngineFault(error))
-        finally:
-            ended()
-            session.changed()
-
-    def told(error: CoreError) -> None:
-        if failed is not None:
-            failed(error)
-        else:
-            session.uploads.error = error
-
-    threading.Thread(target=run, name="follow", daemon=True).start()

@@ -45,7 +45,7 @@ class Bar(NamedTuple):
     segments: tuple[Segment, ...]
 
 
-def columns(title: str, about: str, across: str, data: Sequence[Column], *, tone: str, table: bool = True) -> str:
+def columns(title: str, about: str, across: str, data: Sequence[Column], *, tone: str) -> str:
     """Columns side by side; where a column has a part, the total is an outline."""
     most = max((column.whole for column in data), default=0) or 1
     floor, slot = HEIGHT - BOTTOM, (WIDTH - LEFT - RIGHT) / max(1, len(data))
@@ -76,7 +76,7 @@ def columns(title: str, about: str, across: str, data: Sequence[Column], *, tone
         marks.append(f"<g>{''.join(shapes)}</g>")
     rows = [(column.label, column.said) for column in data]
     box = f'viewBox="0 0 {WIDTH} {HEIGHT}"'
-    return _figure(title, about, box, marks, _table(across, rows) if table else "")
+    return _figure(title, about, box, marks, _table(across, rows))
 
 
 def bars(title: str, about: str, data: Sequence[Bar], *, table: bool = True) -> str:
@@ -124,10 +124,9 @@ def _legend(entries: Iterable[tuple[str, str]]) -> str:
 
 
 def _table(head: str, rows: Sequence[tuple[str, str]]) -> str:
+    columns = f'<th scope="col">{render.escape(head)}</th><th scope="col">Value</th>'
     body = "".join(
         f'<tr><th scope="row">{render.escape(name)}</th><td>{render.escape(value)}</td></tr>' for name, value in rows
     )
-    return (
-        f'<details class="numbers"><summary>Numbers</summary><table><thead><tr><th scope="col">{render.escape(head)}'
-        f'</th><th scope="col">Value</th></tr></thead><tbody>{body}</tbody></table></details>'
-    )
+    table = f"<table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table>"
+    return render.fold("Numbers", table, tone="numbers")

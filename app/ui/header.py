@@ -65,7 +65,7 @@ def notice(state: ModelState) -> str:
     unused = state.machine.unused_gpu
     if unused is None or state.info.elsewhere or state.info.plan.device.because != unused.because:  # the CPU was chosen
         return ""
-    return render.advice(unused.because, unused.hint)
+    return render.box(unused.because, f"<span>{render.escape(unused.hint)}</span>", tone="calm", role="status")
 
 
 def limits_note(limits: str) -> str:

@@ -14,7 +14,7 @@ from app.ui.library import acts as library_acts
 from app.ui.library import saved
 from app.ui.library import view as library
 from app.ui.models import acts as models_acts
-from app.ui.pane import pane
+from app.ui.pane import pane, static
 from app.ui.race import tab as race
 from app.ui.reading import acts as reading_acts
 from app.ui.reading import parts as reading
@@ -53,6 +53,6 @@ def build_page(site: Site) -> gr.Blocks:
                 inside.build_tab()
             system.build_tab()
         pane("problem", "told")
-        gr.HTML(SILENCE, apply_default_css=False)
+        static(SILENCE)
         wire_settings(fields, page)
     return page

@@ -7,6 +7,11 @@ from app.ui import render
 MOUNTED = "window.triforcePage.mounted(element);"
 
 
+def static(html: str, elem_id: str = "", loaded: str | None = None, classes: str = "") -> None:
+    """HTML that does not change; `loaded`: what the script does once it is there."""
+    gr.HTML(html, elem_id=elem_id or None, elem_classes=classes, js_on_load=loaded, apply_default_css=False)
+
+
 def pane(part: str, elem_id: str = "", first: str = "", *, attributes: str = "") -> None:
     """The place of one part.
 
@@ -15,23 +20,18 @@ def pane(part: str, elem_id: str = "", first: str = "", *, attributes: str = "")
         first: HTML until the state has come.
         attributes: of the element that holds it.
     """
-    gr.HTML(
-        f'<div data-part="{part}" {attributes}>{first}</div>',
-        elem_id=elem_id or None,
-        js_on_load=MOUNTED,
-        apply_default_css=False,
-    )
+    static(f'<div data-part="{part}" {attributes}>{first}</div>', elem_id, MOUNTED)
 
 
 def build_fold(name: str, label: str) -> None:
     """A button that opens and closes a part of the page, in the browser alone (assets/static/js/folds.js)."""
     button = render.button(label, tone="fold", also=f'data-fold="{name}" aria-controls="{name}"')
-    gr.HTML(button, elem_id=f"{name}-fold", js_on_load="window.triforceFolds.ready(element);", apply_default_css=False)
+    static(button, f"{name}-fold", "window.triforceFolds.ready(element);")
 
 
 def tab_heading(name: str) -> None:
     """A heading that screen readers hear, so that no level is missing between the page's and those of cards."""
-    gr.HTML(f"<h2>{name}</h2>", elem_classes="unseen", apply_default_css=False)
+    static(f"<h2>{name}</h2>", classes="unseen")
 
 
 def build_drop(name: str, label: str, height: int) -> gr.File:

@@ -32,18 +32,48 @@ def bar(share: float, label: str, *, tone: str = "accent") -> str:
     return f'<div class="bar {tone}" {said}><span style="width:{filled:.2f}%"></span></div>'
 
 
-def problem(error: CoreError, *, closes: str = "") -> str:
-    """An error and its action, as a box that screen readers read at once; `closes`: the act of its closing button."""
-    what, hint = problem_and_hint(error)
+def box(problem: str, below: str, *, tone: str = "", role: str = "alert", closes: str = "", title: str = "") -> str:
+    """What went wrong or could go better, as a box that screen readers read at once.
+
+    Args:
+        below: what to do about it, as HTML.
+        tone: "calm" for one without alarm.
+        closes: the act of its closing button.
+        title: explains the problem.
+    """
+    explained = f' title="{escape(title)}"' if title else ""
     close = dismiss(closes) if closes else ""
-    return f'<div class="problem" role="alert"><strong>{escape(what)}</strong><span>{escape(hint)}</span>{close}</div>'
+    kind = f"problem {tone}".strip()
+    return f'<div class="{kind}" role="{role}"><strong{explained}>{escape(problem)}</strong>{below}{close}</div>'
 
 
-def advice(problem: str, hint: str) -> str:
-    """A possible improvement, as a box without alarm."""
+def problem(error: CoreError, *, closes: str = "") -> str:
+    """An error and its action."""
+    what, hint = problem_and_hint(error)
+    return box(what, f"<span>{escape(hint)}</span>", closes=closes)
+
+
+def file(title: str, policy: str, style: str, body: str, kind: str = "") -> str:
+    """A whole HTML file, which needs no other. `body`: as HTML; `kind`: its class."""
     return (
-        f'<div class="problem calm" role="status"><strong>{escape(problem)}</strong><span>{escape(hint)}</span></div>'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
+        f'content="{policy}"><meta name="viewport" content="width=device-width, initial-scale=1"><meta '
+        f'name="color-scheme" content="light dark"><title>{escape(title)}</title><style>{style}</style></head>'
+        f'<body class="{kind}">{body}</body></html>\n'
     )
+
+
+def fold(summary: str, body: str, *, tone: str = "", opened: bool = False, also: str = "") -> str:
+    """A part that opens; it stays as the reader has it. `summary`, `body`: as HTML; `also`: further attributes."""
+    kind = f' class="{tone}"' if tone else ""
+    state = " open" if opened else ""
+    return f"<details{kind}{also} data-keep{state}><summary>{summary}</summary>{body}</details>"
+
+
+def items(texts: Iterable[str], tone: str, also: str = "") -> str:
+    """A list of lines; "" without any."""
+    rows = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    return f'<ul class="{tone}"{also}>{rows}</ul>' if rows else ""
 
 
 def button(label: str, act: str = "", *, tone: str = "", title: str = "", name: str = "", also: str = "") -> str:

@@ -79,7 +79,8 @@ def answer_card(session: Session, node: Node) -> str:
     cited = passages(finished.text, session.book) if session.book and session.fits else []
     names = ", ".join(dialogue.book.names) if dialogue else ""
     points = trace_points(trace) if trace else [[0, 0, 0], [0, len(finished.text), finished.stats.new_tokens]]
-    kept = '<p class="good">' + EXACT + "</p>" if exactness(exchange) == "exact" and is_greedy(exchange) else ""
+    greedy = exchange.sampling is not None and exchange.sampling.greedy  # plain decoding would write these very words
+    kept = f'<p class="good">{EXACT}</p>' if exactness(exchange) == "exact" and greedy else ""
     told = " · ".join(filter(None, (exchange.model, exchange.weights, exactness(exchange), drawn(exchange))))
     side = side_html("fast", json.dumps(points), methods(exchange), finished.stats, finished.text)
     return sheet(
@@ -95,8 +96,3 @@ def recorded(trace: Trace | None, exchange: Exchange) -> Trace | None:
     if trace is None or trace.finished is None or trace.question != exchange.question:
         return None
     return trace if trace.finished.token_ids == exchange.finished.token_ids and not exchange.finished.thought else None
-
-
-def is_greedy(exchange: Exchange) -> bool:
-    """Nothing was drawn, so that plain decoding would write these very words."""
-    return exchange.sampling is not None and exchange.sampling.greedy

@@ -27,7 +27,7 @@ class Shown:
     found: str = ""  # the hits of Find, as HTML
     race: "RaceView | None" = None  # a race that waits, runs or failed
     inside: str = ""  # what the tab Inside shows; "": the newest
-    told: dict[str, str] = field(default_factory=dict)  # of a tab: what came of the last act there, as HTML
+    brought: str = ""  # the name of a model that was added to the list
     caught_up: object = None  # the model for which its book was read again
 
     def put(self, text: str) -> None:

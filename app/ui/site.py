@@ -57,6 +57,11 @@ def standing(site: Site, session: Session) -> object:
     )
 
 
+def standing_and(more: Callable[[Site, Session], object]) -> Callable[[Site, Session], object]:
+    """The key of a part that something else changes, too."""
+    return lambda site, session: (standing(site, session), more(site, session))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """One part of a page.

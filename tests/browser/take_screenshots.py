@@ -161,7 +161,7 @@ def take_page(browser: Browser, address: str, scheme: str) -> Path:
     page = reads(browser, address, "desktop", scheme)
     answers(page, QUOTING)
     page.locator("#chat .quote.found").last.click()
-    page.wait_for_selector("#where-page .sheet i.quoted")
+    page.wait_for_selector("#where-page .image i.quoted")
     away(page)
     page.wait_for_timeout(1500)
     file = FOLDER / f"page-{scheme}.png"

@@ -51,15 +51,11 @@ SOURCES = {
 LOSSY = Source("lossy", "Drawn without the whole book")
 
 
-def inside(trace: Trace, others: Sequence[Trace] = (), *, tables: bool = True) -> str:
-    """Everything about one answer; `others` are answers of other methods, to compare times.
-
-    Args:
-        tables: the charts' numbers; left out while the answer grows, because redrawing would close them again.
-    """
+def inside(trace: Trace, others: Sequence[Trace] = ()) -> str:
+    """Everything about one answer; `others` are answers of other methods, to compare times."""
     return (
         f'<section class="inside" aria-label="Inside the speculation">{_head(trace)}{tiles(trace)}'
-        f'<div class="charts">{charts(trace, others, table=tables)}</div>{provenance(trace)}</section>'
+        f'<div class="charts">{charts(trace, others)}</div>{provenance(trace)}</section>'
     )
 
 
@@ -110,22 +106,22 @@ def tiles(trace: Trace) -> str:
 # -------------------- charts
 
 
-def charts(trace: Trace, others: Sequence[Trace] = (), *, table: bool = True) -> str:
+def charts(trace: Trace, others: Sequence[Trace] = ()) -> str:
     """The charts for this answer."""
     stats = trace.stats
-    drawn = [rounds_chart(stats.level2, table=table)] if stats.level2 and stats.level2.rounds else []
+    drawn = [rounds_chart(stats.level2)] if stats.level2 and stats.level2.rounds else []
     for name, level, tone in (("1", stats.level1, "draft"), ("2", stats.level2, "retrieval")):
         if level and level.tested_at:
-            drawn.append(positions_chart(name, level, tone, table=table))
+            drawn.append(positions_chart(name, level, tone))
     beside = [trace, *others]
     if any(one.stats.seconds_by_part and one.stats.new_tokens for one in beside):
-        drawn.append(time_chart(beside, table=table))
+        drawn.append(time_chart(beside))
     if stats.kv_bytes_read_plain:
-        drawn.append(bytes_chart(trace, table=table))
+        drawn.append(bytes_chart(trace))
     return "".join(drawn)
 
 
-def rounds_chart(level: LevelStats, *, table: bool = True) -> str:
+def rounds_chart(level: LevelStats) -> str:
     """A chart of tokens per pass over the full cache."""
     rounds = level.committed_per_round
     longest = max(rounds, default=0)
@@ -137,10 +133,10 @@ def rounds_chart(level: LevelStats, *, table: bool = True) -> str:
     commonest = [tokens for tokens in rounds if rounds[tokens] == max(rounds.values())]
     if len(commonest) == 1:
         about += f"; most often {formats.plural(commonest[0], 'token')} at once"
-    return columns("Tokens per full pass", about, "tokens committed by one pass", data, tone="full", table=table)
+    return columns("Tokens per full pass", about, "tokens committed by one pass", data, tone="full")
 
 
-def positions_chart(name: str, level: LevelStats, tone: str, *, table: bool = True) -> str:
+def positions_chart(name: str, level: LevelStats, tone: str) -> str:
     """A chart of guesses by position: outlined are the tested ones, filled the accepted ones."""
     data = [
         Column(
@@ -154,10 +150,10 @@ def positions_chart(name: str, level: LevelStats, tone: str, *, table: bool = Tr
         if tested
     ]
     about = "outlined: tested; filled: accepted. What follows a rejection is not tested"
-    return columns(f"Level {name}, by place in the guess", about, "place in the guess", data, tone=tone, table=table)
+    return columns(f"Level {name}, by place in the guess", about, "place in the guess", data, tone=tone)
 
 
-def time_chart(traces: Sequence[Trace], *, table: bool = True) -> str:
+def time_chart(traces: Sequence[Trace]) -> str:
     """A chart of a token's milliseconds by part, for each method."""
     data, order = [], list(PHASES)
     for trace in traces:
@@ -173,10 +169,10 @@ def time_chart(traces: Sequence[Trace], *, table: bool = True) -> str:
             if ms > 0
         )
         data.append(Bar(method_label(trace.method), f"{formats.figure(stats.ms_per_token)} ms a token", segments))
-    return bars("Time, by part", "milliseconds a token, reading the prompt left out", data, table=table)
+    return bars("Time, by part", "milliseconds a token, reading the prompt left out", data)
 
 
-def bytes_chart(trace: Trace, *, table: bool = True) -> str:
+def bytes_chart(trace: Trace) -> str:
     """A chart of keys and values read for a token, compared with plain decoding of the same text."""
     stats = trace.stats
     ours, plain = (size / max(1, stats.new_tokens) for size in (stats.kv_bytes_read, stats.kv_bytes_read_plain))
@@ -192,7 +188,7 @@ def bytes_chart(trace: Trace, *, table: bool = True) -> str:
         about = (
             f"{formats.figure(plain / ours)} times less than plain decoding" if plain > ours else "no less than plain"
         )
-    return bars("Keys and values read", about, data, table=table)
+    return bars("Keys and values read", about, data)
 
 
 # -------------------- provenance
@@ -277,7 +273,7 @@ def view(session: Session) -> str:
     if trace is None:
         return EMPTY
     others = [one for key, one in found.items() if key != ANSWER and one.method != trace.method]
-    return inside(trace, others, tables=trace.finished is not None)
+    return inside(trace, others)
 
 
 def picker(session: Session) -> str:

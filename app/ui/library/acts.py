@@ -14,7 +14,8 @@ from app.runtime.events import WorkerEvent
 from app.runtime.reopening import forget_texts, keep_texts
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Removed, Session
-from app.ui.acts import Act, UnknownAct, Values, follow
+from app.ui.acts import Act, UnknownAct, Values
+from app.ui.following import follow
 from app.ui.library.page_viewer import Wanted, newest, preview
 from app.ui.library.view import MOST_HITS, found
 from app.ui.reading.checklist_view import chosen

@@ -134,7 +134,7 @@ def section(
                 kind, note = "leaf both unplaced", NOT_PLACED
             label = f"Page {render.escape(page.label)} of {render.escape(document.title)}"
             body = (
-                f'<div class="paper" tabindex="0"><div class="sheet" data-shown="{shown}" data-asked="{width}" '
+                f'<div class="paper" tabindex="0"><div class="image" data-shown="{shown}" data-asked="{width}" '
                 f'style="aspect-ratio:{image.width}/{image.height}"><img alt="{label}" draggable="false" '
                 f'src="data:{image.media};base64,{image.image}">{boxes}</div></div>{body}'
             )

@@ -9,9 +9,8 @@ from app import formats
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.acts import Act, Values
-from app.ui.shown import shown_of
 from app.ui.site import Site
-from core.errors import CoreError, InvalidSetting
+from core.errors import InvalidSetting
 
 if TYPE_CHECKING:  # importing it loads torch
     from core.kv_store.folder import SavedBook, SavingMode
@@ -22,7 +21,7 @@ ABOUT = "A saved book opens in seconds after a restart. Its text is then on this
 NOTHING_KEPT = "No saved books yet. A book that took long to read can be saved; it then opens in seconds."
 
 
-def saved_books(site: Site, session: Session) -> str:
+def saved_books(site: Site, _session: Session) -> str:
     """The folded section. It is drawn from the folder every time: other programs use it too."""
     folder, body = site.worker.saved_books.folder, '<p class="quiet">This start keeps no books.</p>'
     if folder is not None:
@@ -39,7 +38,6 @@ def saved_books(site: Site, session: Session) -> str:
             '<small class="info">The books unused for longest go first.</small><input type="number" min="0" step="any" '
             f'value="{settings.cap_bytes / GIB:g}" data-act-change="saved-room" data-keep></label>'
         )
-        body += shown_of(session).told.get("saved", "")
         body += saved_list(folder.books(), settings.cap_bytes, folder.notices)
     return (
         f'<details id="kept" class="fold-part" data-keep><summary role="button">Saved books</summary>{body}</details>'
@@ -71,26 +69,20 @@ def remove(site: Site, _session: Session, book_id: str, _values: Values) -> None
                 folder.remove(book)
 
 
-def choose(site: Site, session: Session, keeping: str, values: Values) -> None:
-    """Set whether books are saved, or their size limit in GiB."""
-    folder, told = site.worker.saved_books.folder, shown_of(session).told
-    told.pop("saved", None)
-    if folder is None:
-        return
+def choose(site: Site, _session: Session, keeping: str, _values: Values) -> None:
+    """Set whether books are saved. Raises InvalidSetting."""
+    if (folder := site.worker.saved_books.folder) is not None:
+        folder.choose(replace(folder.settings, keeping=cast("SavingMode", keeping)))  # which checks it
+
+
+def choose_room(site: Site, _session: Session, _detail: str, values: Values) -> None:
+    """Set the size limit, in GiB. Raises InvalidSetting."""
     try:
-        if keeping:
-            folder.choose(replace(folder.settings, keeping=cast("SavingMode", keeping)))  # which checks it
-        else:
-            folder.choose(replace(folder.settings, cap_bytes=int(float(str(values["value"])) * GIB)))
-    except CoreError as error:
-        told["saved"] = render.problem(error)
-    except (ValueError, OverflowError):
-        hint = "Give it in GiB, for example 40."
-        told["saved"] = render.problem(InvalidSetting("The size limit is no number.", hint=hint))
+        room = int(float(str(values["value"])) * GIB)
+    except (ValueError, OverflowError) as error:
+        raise InvalidSetting("The size limit is no number.", hint="Give it in GiB, for example 40.") from error
+    if (folder := site.worker.saved_books.folder) is not None:
+        folder.choose(replace(folder.settings, cap_bytes=room))
 
 
-ACTS: dict[str, Act] = {
-    "unkeep": remove,
-    "keeping": choose,
-    "saved-room": lambda site, session, _, values: choose(site, session, "", values),
-}
+ACTS: dict[str, Act] = {"unkeep": remove, "keeping": choose, "saved-room": choose_room}

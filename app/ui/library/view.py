@@ -15,7 +15,7 @@ from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.page_viewer import NO_PAGE, tool
 from app.ui.library.saved import saved_books
-from app.ui.pane import build_drop, pane, tab_heading
+from app.ui.pane import build_drop, pane, static, tab_heading
 from app.ui.reading.book_view import extent, offer_button, problems, progress, recognition, undo, warnings
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.shown import shown_of
@@ -119,15 +119,15 @@ def _choices(session: Session, index: int, book: Book) -> str:
     more = f'<p class="quiet">{more}</p>' if more else ""
     example = f"{document.pages[0].label}-{document.pages[-1].label}"
     example += ", or chapters 1, 3" if len(document.chapters) > 2 else ""
-    fits, opened = ("long", " open") if uploads.too_long else ("fits", "")
-    return (
-        f'<details class="choices" id="choices-{book.key}-{fits}" data-keep{opened}>'
-        f"<summary>Read {render.escape(label(document, book.choice))}: choose pages or chapters</summary>"
-        f'<div class="offers">{buttons}</div>{more}'
-        f'<form data-choose="{book.key}"><label>Pages or chapters '
+    fits = "long" if uploads.too_long else "fits"
+    body = (
+        f'<div class="offers">{buttons}</div>{more}<form data-choose="{book.key}"><label>Pages or chapters '
         f'<input type="text" maxlength="200" placeholder="{render.escape(example)}" autocomplete="off"></label>'
-        '<button type="submit">Read these</button></form></details>'
+        '<button type="submit">Read these</button></form>'
     )
+    told = f"Read {render.escape(label(document, book.choice))}: choose pages or chapters"
+    also = f' id="choices-{book.key}-{fits}"'
+    return render.fold(told, body, tone="choices", opened=uploads.too_long, also=also)
 
 
 STEP, MOST_HITS = 100, 1000  # hits shown at first and for each "more"; more of them are better narrowed down
@@ -202,7 +202,7 @@ def build_tab() -> None:
     with gr.Tab("Library", id="library", elem_id="library-tab"), gr.Row(elem_id="library"):
         tab_heading("Library")
         with gr.Column(elem_id="library-column", min_width=300, scale=1):
-            gr.HTML(FIELD, elem_id="find", apply_default_css=False)
+            static(FIELD, "find")
             pane("found", "found")
             build_drop("library-drop", "Add to the library", 72)
             pane("incoming", "library-incoming")

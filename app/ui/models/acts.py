@@ -1,16 +1,10 @@
-"""The acts on models: on the list of the tab System, and on the card that offers one."""
-
-from collections.abc import Callable
+"""The acts on models: on the list of the tab System, and on the card that offers one. All raise CoreError."""
 
 from app.runtime.sessions import Session
 from app.ui.acts import Act, UnknownAct, Values
-from app.ui.models import view
 from app.ui.models.rows import ModelSource
 from app.ui.shown import shown_of
 from app.ui.site import Site
-from core.errors import CoreError
-
-TOLD = "models"  # of `Shown.told`
 
 
 def _source(site: Site) -> ModelSource:
@@ -22,18 +16,16 @@ def _source(site: Site) -> ModelSource:
 def get(site: Site, session: Session, name: str, _values: Values) -> None:
     """Download a model."""
     _source(site)
-    _told(session, lambda: site.downloads.start(name))
+    shown_of(session).brought = ""
+    site.downloads.start(name)
 
 
 def use(site: Site, session: Session, name: str, _values: Values) -> None:
     """Load a model in place of the present one."""
     _source(site)
-
-    def change() -> None:
-        site.offer.use(name)
-        site.downloads.dismiss()
-
-    _told(session, change)
+    shown_of(session).brought = ""
+    site.offer.use(name)
+    site.downloads.dismiss()
 
 
 def bring(site: Site, session: Session, typed: str, _values: Values) -> None:
@@ -41,12 +33,7 @@ def bring(site: Site, session: Session, typed: str, _values: Values) -> None:
     folders = _source(site).folders
     if folders is None:
         raise UnknownAct
-
-    def add() -> None:
-        shown = folders.bring(typed).shown
-        shown_of(session).told[TOLD] = view.told(f"{shown} is on the list below: Use loads it.")
-
-    _told(session, add)
+    shown_of(session).brought = folders.bring(typed).shown
 
 
 def forget(site: Site, session: Session, name: str, _values: Values) -> None:
@@ -58,18 +45,9 @@ def forget(site: Site, session: Session, name: str, _values: Values) -> None:
 
 def dismiss(site: Site, session: Session, _detail: str, _values: Values) -> None:
     """The reader has seen how the last act ended."""
-    shown_of(session).told.pop(TOLD, None)
+    shown_of(session).brought = ""
     site.downloads.dismiss()
     site.offer.dismiss()
-
-
-def _told(session: Session, change: Callable[[], object]) -> None:
-    told = shown_of(session).told
-    told.pop(TOLD, None)
-    try:
-        change()
-    except CoreError as error:
-        told[TOLD] = view.refused(error)
 
 
 ACTS: dict[str, Act] = {

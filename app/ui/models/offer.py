@@ -8,27 +8,24 @@ model that suits this machine best. Both fetch a model and change to it; open bo
 Nothing is asked of the network before that.
 """
 
-import logging
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from huggingface_hub import constants
 
 from app import formats
 from app.context.domain_check import FULL_MODELS
-from app.runtime.downloads import Downloads
-from app.runtime.error_text import EngineFault
+from app.runtime.downloads import Downloads, Fetch
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui import render
+from app.ui.following import follow
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
 from app.ui.shown import shown_of
-from core.errors import CoreError, UnknownModel
+from core.errors import UnknownModel
 from core.models.hub.catalog import entries
-
-log = logging.getLogger(__name__)
 
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
 SMALL = "; it is small and often wrong"
@@ -82,21 +79,15 @@ class ModelOffer:
         """Download a model, and change to it when it is here. Raises CoreError."""
         self._downloads.start(name)
         self.wanted = name
-        threading.Thread(target=self._use_later, args=(session, name), name="offer", daemon=True).start()
+        follow(session, self._on_its_way(name), failed=partial(setattr, shown_of(session), "problem"))
 
-    def _use_later(self, session: Session, name: str) -> None:
+    def _on_its_way(self, name: str) -> Iterator[Fetch]:
+        """The states of its download, after which it is changed to. Raises CoreError."""
         for fetch in self._downloads.watch():
-            session.changed()
+            yield fetch
             if fetch.name != name or (fetch.ended and fetch.stage != "done"):
                 return
-        try:
-            self.use(name)
-        except CoreError as error:
-            shown_of(session).problem = error
-        except Exception as error:  # a thread that died in silence would look like a model that is on its way
-            log.exception("the offered model could not be used")
-            shown_of(session).problem = EngineFault(error)
-        session.changed()
+        self.use(name)
 
     def use(self, name: str) -> None:
         """Change to a model that is here. Raises CoreError."""
@@ -162,7 +153,7 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
     if not row.is_here:
         facts.insert(1, f"about {formats.disk_size(row.to_come_bytes)} to download")
     facts += [fit.speeds.in_words, fit.speeds.reason]
-    listed = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts if fact)
+    listed = render.fold("Facts", render.items(filter(None, facts), "model-facts"))
     told, wanted = f"<b>{name}</b> suits this machine best", [row]
     if small is not None and not _is_whole(row) and (small.is_here or not constants.HF_HUB_OFFLINE):
         told = f"<b>{render.escape(small.name)}</b> answers soonest, often wrongly; {told}"
@@ -172,8 +163,7 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
     buttons = "".join(_button(one, strong=one is wanted[0]) for one in wanted)
     return (
         f'<div class="offered" data-offer="{render.escape(row.name)}"><p>{render.escape(why)} {told}.</p>'
-        f'<details data-keep><summary>Facts</summary><ul class="model-facts">{listed}</ul></details>'
-        f'<div class="acts">{buttons}{OTHERS}{NOT_NOW}</div></div>'
+        f'{listed}<div class="acts">{buttons}{OTHERS}{NOT_NOW}</div></div>'
     )
 
 

@@ -35,14 +35,12 @@ def models(rows: Sequence[ModelRow], *, fetching: str = "", loading: bool = Fals
         for part in ([row for row in rows if row not in others], others)
     )
     summary = f"{formats.plural(len(others), 'more model')} that this machine cannot use, and why"
-    folded = f'<summary>{summary}</summary><ul class="model-list">{hidden}</ul>'
-    more = f'<details class="unusable" data-keep>{folded}</details>' if others else ""
+    more = render.fold(summary, f'<ul class="model-list">{hidden}</ul>', tone="unusable") if others else ""
     return section(ABOUT, f'<ul class="model-list">{shown}</ul>{more}')
 
 
 def _row(row: ModelRow, fetching: str, loading: bool) -> str:
     mark = '<em class="in-use">in use</em>' if row.in_use else ""
-    facts = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts_of(row))
     title = render.escape(row.title or row.name)
     fits, tone = (row.refused, "no") if row.refused else fit_line(row.fit)
     reason = row.speeds.reason if row.speeds else ""
@@ -50,7 +48,7 @@ def _row(row: ModelRow, fetching: str, loading: bool) -> str:
     return (
         f'<li class="model{" used" if row.in_use else ""}"><div class="about"><h4>{title}{mark}</h4>'
         f"<p>{render.escape(row.description)}</p>"
-        f'<ul class="model-facts">{facts}</ul>{fit}</div>'
+        f"{render.items(facts_of(row), 'model-facts')}{fit}</div>"
         f'<div class="acts">{_buttons(row, fetching, loading)}</div></li>'
     )
 

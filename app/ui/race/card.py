@@ -129,14 +129,8 @@ def card_html(race: Race, book: Book | None) -> str:
 
 def sheet(question: str, about: str, body: str) -> str:
     """The file around a card's HTML. `question`, `about`: as plain text."""
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{render.escape(question)}</title><style>{STYLE}</style></head><body><main>"
-        f'<header><p class="soft">{render.escape(about)}</p><h1>{render.escape(question)}</h1></header>'
-        f"{body}</main><script>{SCRIPT}</script></body></html>\n"
-    )
+    head = f'<header><p class="soft">{render.escape(about)}</p><h1>{render.escape(question)}</h1></header>'
+    return render.file(question, POLICY, STYLE, f"<main>{head}{body}</main><script>{SCRIPT}</script>")
 
 
 def _equality(race: Race, best: Trace | None) -> str:

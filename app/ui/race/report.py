@@ -108,19 +108,16 @@ def report_html(race: Race, setting: Setting, styles: Sequence[Path]) -> str:
         styles: the page's style sheets; they are copied into it.
     """
     sheets = "".join(file.read_text(encoding="utf-8") for file in styles)
-    title = render.escape(f"Race: {race.question}")
+    question, style = race.question, _plain_css(sheets) + LAYOUT
     race = replace(race, lanes=tuple(map(_shortened, race.lanes)))
     lanes = "".join(_part(race, lane) for lane in race.lanes)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" '
-        f'content="light dark"><title>{title}</title><style>{_plain_css(sheets)}{LAYOUT}</style></head>'
-        f'<body class="gradio-container"><main class="html-container report"><h1>{render.escape(race.question)}</h1>'
+    body = (
+        f'<main class="html-container report"><h1>{render.escape(question)}</h1>'
         f'<p class="quiet">A race about “{render.escape(race.book)}”, {race.begun:%Y-%m-%d %H:%M}, TriForce Reader</p>'
         f"{_facts(race, setting)}<section class='race' aria-label='Race'>{board(race, running=False)}</section>"
-        f"{lanes}</main></body></html>\n"
+        f"{lanes}</main>"
     )
+    return render.file(f"Race: {question}", POLICY, style, body, "gradio-container")
 
 
 def _shortened(lane: Trace) -> Trace:

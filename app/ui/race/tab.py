@@ -11,8 +11,9 @@ from app.runtime.events import Ready
 from app.runtime.race_job import first_lanes
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.acts import Act, Values, follow
-from app.ui.pane import pane, tab_heading
+from app.ui.acts import Act, Values
+from app.ui.following import follow
+from app.ui.pane import MOUNTED, pane, static, tab_heading
 from app.ui.race.stage import opening
 from app.ui.race.view import AT_FIRST, RaceView
 from app.ui.reading.settings import SettingsForm
@@ -34,7 +35,7 @@ SETUP = """<form id="race-setup" data-race novalidate><div id="race-ask">
 <div id="race-prompts"></div>
 <div id="race-options">
 <fieldset class="choice" id="race-lanes"><legend>Lanes</legend><div class="options"></div></fieldset>
-<fieldset class="choice" id="race-length"><legend>Until</legend><div class="options">{lengths}</div></fieldset>
+{until}
 <label class="choice" id="race-limit"><span>Most tokens</span>
 <input type="number" name="limit" min="1" value="{limit}"></label>
 <label class="choice" id="race-temperature"><span>Temperature</span>
@@ -162,20 +163,12 @@ PARTS = (
 
 def build_tab() -> None:
     """The tab's places."""
-    lengths = "".join(
-        f'<label><input type="radio" name="seconds" value="{value}"{"" if value else " checked"}>'
-        f"<span>{label}</span></label>"
-        for label, value in LENGTHS
-    )
+    lengths = [(label, f'name="seconds" value="{value}"') for label, value in LENGTHS]
+    until = render.radios("<legend>Until</legend>", lengths, also=' id="race-length"', value=lengths[0][1])
     with gr.Tab("Race", id="race", elem_id="race-tab"), gr.Column(elem_id="race"):
         tab_heading("Race")
         pane("race-opening", "race-opening", opening(None))
-        gr.HTML(
-            SETUP.format(lengths=lengths, limit=DEFAULTS.max_new_tokens),
-            elem_id="race-form",
-            js_on_load="window.triforcePage.mounted(element);",
-            apply_default_css=False,
-        )
+        static(SETUP.format(until=until, limit=DEFAULTS.max_new_tokens), "race-form", MOUNTED)
         pane("race", "race-board", RaceView().html())
         pane("race-save", "race-save")
-        gr.HTML(KEYS, elem_id="race-keys", apply_default_css=False)
+        static(KEYS, "race-keys")

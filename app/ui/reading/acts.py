@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
+from app.runtime.conversation_actions import Conversing
 from app.runtime.events import WorkerEvent
 from app.runtime.sessions import Session
-from app.ui.acts import Act, Values, follow
+from app.ui.acts import Act, Values
+from app.ui.following import follow
 from app.ui.library.page_viewer import Wanted, newest
 from app.ui.reading import evidence_chips
 from app.ui.reading.chat_view import writing_of
@@ -102,11 +104,11 @@ def _write(session: Session, writing: Writing, events: Iterator[WorkerEvent]) ->
 # -------------------- conversations
 
 
-def _conversing(change: Callable[[Site, str, str], object]) -> Act:
-    """An act on the shown conversation, or one that shows another."""
+def _conversing(change: Callable[..., object], *, named: bool = True) -> Act:
+    """An act on the shown conversation, or one that shows another; `named`: on what its detail names."""
 
     def act(site: Site, session: Session, detail: str, _values: Values) -> None:
-        change(site, session.id, detail)
+        change(site.conversing, session.id, *([detail] if named else []))
         shown_of(session).close("read")
 
     return act
@@ -140,14 +142,14 @@ ACTS: dict[str, Act] = {
     "again": again,
     "continue": go_on,
     "stop": lambda site, session, *_: site.worker.stop_answer(session.id),
-    "open-conversation": _conversing(lambda site, session_id, one: site.conversing.open(session_id, one)),
-    "delete-conversation": _conversing(lambda site, session_id, one: site.conversing.delete(session_id, one)),
-    "undelete": _conversing(lambda site, session_id, _: site.conversing.undelete(session_id)),
-    "new": _conversing(lambda site, session_id, _: site.conversing.new(session_id)),
-    "incognito": _conversing(lambda site, session_id, _: site.conversing.incognito(session_id)),
-    "switch": _conversing(lambda site, session_id, one: site.conversing.switch(session_id, one)),
-    "branch": _conversing(lambda site, session_id, one: site.conversing.branch(session_id, one)),
-    "delete": _conversing(lambda site, session_id, one: site.conversing.remove(session_id, one)),
+    "open-conversation": _conversing(Conversing.open),
+    "delete-conversation": _conversing(Conversing.delete),
+    "undelete": _conversing(Conversing.undelete, named=False),
+    "new": _conversing(Conversing.new, named=False),
+    "incognito": _conversing(Conversing.incognito, named=False),
+    "switch": _conversing(Conversing.switch),
+    "branch": _conversing(Conversing.branch),
+    "delete": _conversing(Conversing.remove),
     "edit": lambda site, session, node_id, _: shown_of(session).put(site.conversing.edit(session.id, node_id)),
     "stop-editing": stop_editing,
     "rename": lambda site, session, one, values: site.conversing.rename(session.id, one, str(values["text"])),

@@ -86,8 +86,7 @@ def problems(session: Session) -> list[str]:
 
 def warnings(warned: "list[str] | tuple[str, ...]", name: str) -> str:
     """What is odd about documents, as a list with a name; "" without any."""
-    items = "".join(f"<li>{render.escape(warning)}</li>" for warning in warned)
-    return f'<ul class="warnings" aria-label="{render.escape(name)}">{items}</ul>' if items else ""
+    return render.items(warned, "warnings", f' aria-label="{render.escape(name)}"')
 
 
 def _titles(session: Session) -> str:
@@ -138,11 +137,10 @@ def _too_long(session: Session) -> str:
     meanwhile = f"Until then questions go to {render.escape(opened.title)}." if opened else ""
     most = max(0, int(room(fit) / page_tokens(fit, library)))
     pages = formats.plural(num_pages(library), "page")
-    return (
-        f'<div class="problem too-long" role="alert"><strong title="{render.escape(why)}">Too long to read at once: '
-        f"{pages}, and about {most:,} of them fit.</strong><span>Nothing is cut by itself. {meanwhile}</span>"
-        f"{render.link('Choose what is read', also='data-choosing')}</div>"
-    )
+    told = f"Too long to read at once: {pages}, and about {most:,} of them fit."
+    choose = render.link("Choose what is read", also="data-choosing")
+    below = f"<span>Nothing is cut by itself. {meanwhile}</span>{choose}"
+    return render.box(told, below, tone="too-long", title=why)
 
 
 def undo(session: Session) -> str:
@@ -213,10 +211,8 @@ def failure(upload: Upload) -> str:
     problem, hint = problem_and_hint(error)
     if upload.file is not None and isinstance(error, ScannedDocument):
         offer = _recognition(error.num_pictures, error.num_pages, str(upload.number), "")
-    return (
-        f'<div class="problem{" calm" if offer else ""}" role="alert"><strong>{render.escape(problem)}</strong>'
-        f"{offer or f'<span>{render.escape(hint)}</span>'}{render.dismiss(f'dismiss:{upload.number}')}</div>"
-    )
+    below = offer or f"<span>{render.escape(hint)}</span>"
+    return render.box(problem, below, tone="calm" if offer else "", closes=f"dismiss:{upload.number}")
 
 
 def recognition(session: Session, book: LibraryBook, *, named: bool = False) -> str:

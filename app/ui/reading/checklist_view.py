@@ -26,7 +26,7 @@ from app.context.page_ranges import understood
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
 from app.documents.chapters import LEADING_NUMBER
-from app.documents.document import Chapter, Document, Page
+from app.documents.document import Chapter, Document
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
@@ -158,14 +158,9 @@ def _is_ticked(choice: Choice | None, path: ChapterPath, length: int | None = No
             return False
 
 
-def last_page(document: Document, chapter: Chapter) -> Page:
-    """The page on which a chapter ends."""
-    return document.page_at(chapter.char_end - 1)
-
-
 def page_range(document: Document, chapter: Chapter) -> str:
     """The pages of a chapter by their labels: "p. 12–16"."""
-    first, last = document.pages[chapter.first_page - 1].label, last_page(document, chapter).label
+    first, last = document.pages[chapter.first_page - 1].label, document.page_at(chapter.char_end - 1).label
     return f"p. {first}" if first == last else f"p. {first}–{last}"
 
 

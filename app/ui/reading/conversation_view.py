@@ -20,27 +20,19 @@ SEARCH = (
 )
 
 
-def conversation_list(
-    listing: Listing, session: Session | None, *, search: str = "", when: datetime | None = None
-) -> str:
-    """The list, with the conversation of `session` marked."""
-    time = when or datetime.now(UTC)
-    current = session.dialogue.id if session and session.dialogue else ""
-    deleted = session.deleted if session else None
-    incognito = session is not None and session.incognito
-    rows = "".join(_row(one, current, time, search) for one in listing.summaries[:MOST_SHOWN])
+def conversation_list(listing: Listing, session: Session, when: datetime | None = None) -> str:
+    """The list, as the session's search filters it, with its conversation marked."""
+    time, search, deleted, incognito = when or datetime.now(UTC), session.search, session.deleted, session.incognito
+    rows = "".join(_row(one, session.dialogue_id, time, search) for one in listing.summaries[:MOST_SHOWN])
     if not rows:
-        rows = (
-            f'<li class="none">{"Nothing found." if search.strip() else "Your conversations will be listed here."}</li>'
-        )
+        none = "Nothing found." if search.strip() else "Your conversations will be listed here."
+        rows = f'<li class="none">{none}</li>'
     left = len(listing.summaries) - MOST_SHOWN
     more = f'<p class="quiet">{formats.plural(left, "older one")}: search to find it.</p>' if left > 0 else ""
     notices = "".join(f'<p class="list-note" role="status">{render.escape(line)}</p>' for line in listing.notices)
     if deleted is not None:
-        undo = render.link("Undo", "undelete")
-        notices += (
-            f'<p class="list-note" role="status">Deleted {render.escape(deleted.title or "Untitled")}. {undo}</p>'
-        )
+        told = f"Deleted {render.escape(deleted.title or 'Untitled')}. {render.link('Undo', 'undelete')}"
+        notices += f'<p class="list-note" role="status">{told}</p>'
     state = ""
     new = render.button("New", "new", title="Begin a new conversation (Alt+N)")
     title = "Leave the incognito conversation for good" if incognito else "Talk without anything being written to disk"
@@ -48,14 +40,11 @@ def conversation_list(
     head = f'<div class="convs-head">{new}{render.button("Incognito", "incognito", title=title, also=pressed)}</div>'
     if incognito:
         state, head = " incognito", f'{head}<p class="list-note">{INCOGNITO}</p>'
-    return (
-        f'<details class="fold-part" data-keep open><summary>Conversations</summary>{SEARCH}'
-        f'<section class="convs{state}" aria-label="Conversations">{head}{notices}'
-        f"<ul>{rows}</ul>{more}</section></details>"
-    )
+    listed = f'<section class="convs{state}" aria-label="Conversations">{head}{notices}<ul>{rows}</ul>{more}</section>'
+    return render.fold("Conversations", SEARCH + listed, tone="fold-part", opened=True)
 
 
-def _row(one: Summary, current: str, time: datetime, search: str = "") -> str:
+def _row(one: Summary, current: str, time: datetime, search: str) -> str:
     title, found = one.title or "Untitled", one.excerpt(search)
     before, marked, after = map(render.escape, found or ("", "", ""))
     hit = f"<q>{before}<mark>{marked}</mark>{after}</q>" if found else ""
@@ -99,9 +88,9 @@ def ago(changed: str, time: datetime) -> str:
         return "some time ago"
 
 
-def book_notice(session: Session | None) -> str:
+def book_notice(session: Session) -> str:
     """Names the book of the shown conversation if another one, or none, is open, and opens it where it can be found."""
-    if session is None or session.dialogue is None or session.fits:
+    if session.dialogue is None or session.fits:
         return ""
     book, there = session.dialogue.book, {one.document.name for one in session.uploads.library.books}
     gone = missing(book, session.kept)
@@ -122,9 +111,9 @@ def book_notice(session: Session | None) -> str:
     )
 
 
-def editing_notice(session: Session | None) -> str:
+def editing_notice(session: Session) -> str:
     """Says that the question in the box will replace an earlier one."""
-    if session is None or session.editing is None or session.dialogue is None:
+    if session.editing is None or session.dialogue is None:
         return ""
     path = [node.id for node in session.dialogue.path]
     number = f" {path.index(session.editing) + 1}" if session.editing in path else ""

@@ -12,7 +12,7 @@ from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.header import below, limits_note, masthead, notice
 from app.ui.models.speeds import reading_time
-from app.ui.pane import build_drop, build_fold, pane, tab_heading
+from app.ui.pane import build_drop, build_fold, pane, static, tab_heading
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import chat, exchanges, live, live_texts, writing_of
 from app.ui.reading.checklist_view import checklist, total
@@ -21,7 +21,7 @@ from app.ui.reading.live_strip import LiveStrip, waits_for
 from app.ui.reading.settings import build_settings, choices
 from app.ui.retrieval_map.view import where
 from app.ui.shown import shown_of
-from app.ui.site import Part, Site, standing
+from app.ui.site import Part, Site, standing, standing_and
 from app.ui.state import Is
 from core.generation.events import PrefillProgress
 
@@ -94,8 +94,7 @@ def note(site: Site) -> str:
 
 def conversations(site: Site, session: Session) -> str:
     """The list of conversations, as the search filters it."""
-    found = site.worker.conversations.listing(session.search)
-    return conversation_list(found, session, search=session.search)
+    return conversation_list(site.worker.conversations.listing(session.search), session)
 
 
 def problem(session: Session) -> str:
@@ -139,18 +138,9 @@ def waiting(session: Session) -> dict[str, Any] | None:
     return waits_for(progress) if progress is not None else None
 
 
-def _offer_key(site: Site, session: Session) -> object:
-    return (standing(site, session), site.downloads.now, site.offer.wanted)
-
-
-def _ticked_key(site: Site, session: Session) -> object:
-    return (standing(site, session), shown_of(session).ticked)
-
-
-def _where_key(site: Site, session: Session) -> object:
-    return (standing(site, session), Is(session.where), Is(session.baseline))
-
-
+OFFER = standing_and(lambda site, _: (site.downloads.now, site.offer.wanted))
+TICKED = standing_and(lambda _, session: shown_of(session).ticked)
+WHERE = standing_and(lambda _, session: (Is(session.where), Is(session.baseline)))
 QUESTION = """<form id="question" data-question>
 <textarea rows="1" placeholder="Ask about the book" aria-label="Question" dir="auto"></textarea>
 <button type="submit" class="send" aria-label="Send the question" title="Send (Enter)"><svg viewBox="0 0 24 24"
@@ -174,10 +164,10 @@ PARTS = (
     Part("samples", samples, standing),
     Part("conversations", conversations, rest=0.5),
     Part("strip", lambda _, session: strip(session), rest=0.1),
-    Part("where", lambda site, session: "" if site.elsewhere else where(session), _where_key, rest=0.5),
-    Part("offer", lambda site, session: site.offer.html(session), _offer_key, rest=0.3, aside=True),
+    Part("where", lambda site, session: "" if site.elsewhere else where(session), WHERE, rest=0.5),
+    Part("offer", lambda site, session: site.offer.html(session), OFFER, rest=0.3, aside=True),
     Part("choosing", lambda _, session: checklist(session), standing),
-    Part("ticked", lambda _, session: total(session), _ticked_key),
+    Part("ticked", lambda _, session: total(session), TICKED),
     Part("about", lambda _, session: book_notice(session)),
     Part("chat", lambda _, session: chat(session)),
     Part("exchange:", lambda _, session: exchanges(session), standing),
@@ -214,7 +204,7 @@ def build_read_tab() -> dict[str, Any]:
             pane("chat", "chat", attributes=LOG)
             pane("suggestions", "suggestions")
             pane("editing", "editing")
-            gr.HTML(QUESTION, elem_id="ask", apply_default_css=False)
+            static(QUESTION, "ask")
             pane("note", "note")
         pane("leaf", "where-page")
     return fields

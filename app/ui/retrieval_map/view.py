@@ -79,7 +79,7 @@ def _bars(book: Book, weights: Sequence[float]) -> str:
     per_bar = -(-len(weights) // MOST_BARS)
     bars = "".join(_bar(book, weights, first, per_bar) for first in range(0, len(weights), per_bar))
     several = len(book.library.books) > 1
-    first, last = (named(book, index, short=not several) for index in (0, len(weights) - 1))
+    first, last = (render.escape(page_words(book, index, short=not several)) for index in (0, len(weights) - 1))
     ends = f'<p class="ends" aria-hidden="true"><span>{first}</span><span>{last}</span></p>'
     return f'<div class="pages" role="group" aria-label="Pages, by what was loaded of them">{bars}</div>{ends}'
 
@@ -105,7 +105,7 @@ def _bar(book: Book, weights: Sequence[float], first: int, per_bar: int) -> str:
 def _top(book: Book, weights: Sequence[float]) -> str:
     ranked = sorted(range(len(weights)), key=lambda index: -weights[index])[:MOST_TOP]
     first, *more = (
-        render.button(named(book, index, short=True), f"page:{index}", tone="chip")
+        render.button(render.escape(page_words(book, index)), f"page:{index}", tone="chip")
         for index in ranked
         if weights[index] >= TOP_SHARE or index == ranked[0]
     )
@@ -113,13 +113,8 @@ def _top(book: Book, weights: Sequence[float]) -> str:
     return f'<p class="top">{words}{"".join(more)}</p>'
 
 
-def named(book: Book, index: int, *, short: bool) -> str:
-    """A page of the library by its own label, as HTML; with its document's title if there are several."""
-    return render.escape(page_words(book, index, short=short))
-
-
 def page_words(book: Book, index: int, *, short: bool = True) -> str:
-    """As `named`, but plain text."""
+    """A page of the library by its own label; with its document's title if there are several."""
     placed = book.library.pages[index]
     document = book.library.books[placed.book].document
     label, alone = document.pages[placed.number - 1].label, len(book.library.books) == 1

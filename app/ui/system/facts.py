@@ -117,12 +117,11 @@ def model_facts(ready: Ready) -> list[Fact]:
             Fact("Runs", "on a server", info.elsewhere),
             Fact("Context", f"{ready.context:,} tokens", "as --context or the server says"),
         ]
-    guesses = "guesses for level 1" if info.has_draft else "the retrieval cache guesses instead"
     draft = formats.amount(info.draft_weight_bytes) + " of weights" if info.has_draft else "none"
     because, self_draft = plan.composition and plan.composition.because, info.self_draft_weight_bytes
     return [
         Fact("Model", info.model, info.description),
-        Fact("Draft", draft, f"{guesses}; {info.draft_because}" if info.draft_because else guesses),
+        Fact("Draft", draft, "; ".join(filter(None, (guesses(info), info.draft_because)))),
         *weight_facts(info),
         *([Fact("Decodes by", METHODS[info.usual_method].label, because)] if because else []),
         *([Fact("Self-draft weights", formats.amount(info.self_draft_weight_bytes), SELF_DRAFT)] if self_draft else []),
@@ -136,6 +135,19 @@ def model_facts(ready: Ready) -> list[Fact]:
         Fact("Largest", f"{plan.most_context:,} tokens", "that the memory found at the start could hold"),
         Fact("A token takes", formats.amount(info.kv_bytes_per_token), "keys and values in all layers"),
     ]
+
+
+def guesses(info: "EngineInfo") -> str:
+    """Who guesses, by the method that is used if none is chosen."""
+    method = METHODS[info.usual_method]
+    if method.needs_draft:
+        return "guesses for level 1"
+    told = "the retrieval cache guesses"
+    if method.lookup_at_least:
+        told = "what followed the same words earlier is the guess"
+    elif not method.speculative:
+        told = "plain decoding makes no guesses"
+    return f"not used: {told}" if info.has_draft else told
 
 
 def _name(dtype: object) -> str:

@@ -16,10 +16,9 @@ from app.runtime.sessions import Session
 from app.runtime.versions import versions
 from app.ui import render
 from app.ui.charts import Bar, Segment, bars
-from app.ui.models import acts as models_acts
 from app.ui.models import view as models_view
 from app.ui.models.rows import model_rows
-from app.ui.pane import pane, tab_heading
+from app.ui.pane import MOUNTED, pane, static, tab_heading
 from app.ui.shown import shown_of
 from app.ui.site import Part, Site, standing
 from app.ui.state import Is
@@ -128,8 +127,8 @@ def usage_of(state: ModelState) -> Usage | None:
 def doing(site: Site, session: Session) -> str:
     """What goes on with models, or how the last act on them ended."""
     state, now = site.worker.state, site.downloads.now
-    if told := shown_of(session).told.get(models_acts.TOLD):
-        return told
+    if brought := shown_of(session).brought:
+        return models_view.told(f"{brought} is on the list below: Use loads it.")
     if isinstance(state, Loading):
         return models_view.loading(state)
     if now is not None:
@@ -154,7 +153,8 @@ def models(site: Site) -> str:
 def _models_key(site: Site, session: Session) -> object:
     state, now = site.worker.state, site.downloads.now
     loads = state.model if isinstance(state, Loading) else Is(state)
-    return (loads, now and (now.name, now.ended), shown_of(session).told.get(models_acts.TOLD), len(session.acts))
+    brought = site.source.folders.names() if site.source and site.source.folders else ()
+    return (loads, now and (now.name, now.ended), tuple(brought), len(session.acts))
 
 
 def bring(site: Site) -> str:
@@ -312,9 +312,4 @@ def build_tab() -> None:
         pane("models-doing", "models-doing")
         pane("bring", "bring")
         pane("models", "models")
-        gr.HTML(
-            REPORT,
-            elem_id="system-copy",
-            js_on_load="window.triforcePage.mounted(element);",
-            apply_default_css=False,
-        )
+        static(REPORT, "system-copy", MOUNTED)

@@ -4,8 +4,7 @@
 
 (() => {
   const root = document.documentElement;
-  const { all, find, recall, remember } = window.triforcePage;
-  const seen = (element) => element && element.offsetParent !== null;
+  const { all, find, on, presenting, recall, remember, seen } = window.triforcePage;
   const whenThere = (run) => (document.body ? run() : addEventListener("DOMContentLoaded", run));
 
   // -------------------- light, dark, or as the system is: remembered by this browser
@@ -81,13 +80,11 @@
   // -------------------- presenter mode covers the page: the keyboard stays inside of it
 
   function cover() {
-    const presenting = root.classList.contains("presenting");
-    for (const element of all("[data-covered]")) {
-      if (presenting) break;
+    for (const element of presenting() ? [] : all("[data-covered]")) {
       element.inert = false;
       element.removeAttribute("data-covered");
     }
-    if (!presenting) return;
+    if (!presenting()) return;
     for (let inside = find("#race-tab"); inside && inside !== document.body; inside = inside.parentElement) {
       for (const beside of inside.parentElement.children) {
         if (beside === inside || beside === announcer || beside.inert || beside.matches("script, style")) continue;
@@ -124,10 +121,8 @@
 
   // -------------------- clicks
 
-  document.addEventListener("click", (event) => {
-    const colour = event.target.closest?.(".colours button");
-    if (colour) choose(colour.dataset.colours);
-    if (!event.target.closest?.("a.skip")) return;
+  on("click", ".colours button", (button) => choose(button.dataset.colours));
+  on("click", "a.skip", (_, event) => {
     event.preventDefault();
     const question = find("#question textarea");
     const panel = all("[role=tabpanel]").find(seen);

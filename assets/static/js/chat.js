@@ -3,7 +3,7 @@
 
 (() => {
   const page = window.triforcePage;
-  const { act, drawers, find, state } = page;
+  const { act, drawers, find, on, state } = page;
   const log = () => find('#chat [data-part="chat"]');
   const escaped = (text) => Object.assign(document.createElement("i"), { textContent: text }).innerHTML;
 
@@ -62,7 +62,7 @@
 
   // A chip whose page opens beside the chat stays in view, though the lines are shorter now.
   let cited = null;
-  document.addEventListener("click", (event) => (cited = event.target.closest?.("#chat .quote.found") ?? cited));
+  on("click", "#chat .quote.found", (chip) => (cited = chip));
   page.watch((names) => {
     if (!cited || !names.includes("leaf")) return;
     const chip = cited;
@@ -70,22 +70,11 @@
     requestAnimationFrame(() => chip.isConnected && chip.scrollIntoView({ block: "nearest" }));
   });
 
-  // -------------------- copying an answer, or the report of the system
+  // -------------------- copying an answer
 
-  async function copy(text, button) {
-    let said = "Copied";
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch {
-      said = "Not allowed here";
-    }
-    page.reword(button, said);
-  }
-
-  document.addEventListener("click", (event) => {
-    const button = event.target.closest?.("[data-copy]");
-    const text = button && state.get(`exchange:${button.dataset.copy}`)?.text;
-    if (text) copy(window.triforceMarkdown.bare(text), button);
+  on("click", "[data-copy]", (button) => {
+    const text = state.get(`exchange:${button.dataset.copy}`)?.text;
+    if (text) page.copy(window.triforceMarkdown.bare(text)).then((done) => page.reword(button, done ? "Copied" : "Not allowed here"));
   });
 
   // -------------------- the question box: empty as soon as its question is sent, full again if it is refused
@@ -135,12 +124,9 @@
     if (!taken && own && !box().value) write(question);
   }
 
-  document.addEventListener("submit", (event) => event.target.matches("[data-question]") && ask(box().value));
-  document.addEventListener("input", (event) => event.target === box() && fit());
-  document.addEventListener("click", (event) => {
-    const proposed = event.target.closest?.("[data-ask]");
-    if (proposed) ask(proposed.textContent);
-  });
+  on("submit", "[data-question]", () => ask(box().value));
+  on("input", "#question textarea", fit);
+  on("click", "[data-ask]", (proposed) => ask(proposed.textContent));
 
   for (const verb of ["again", "continue"]) page.preparing.set(verb, (name) => [name, { settings: window.triforceSettings.now() }]);
 
@@ -164,18 +150,15 @@
 
   // -------------------- the list of conversations
 
-  page.preparing.set("search", (name) => [name, {}]);
-  document.addEventListener("input", (event) => event.target.matches("#conv-search") && act(`search:${event.target.value}`));
-
+  on("input", "#conv-search", (field) => act(`search:${field.value}`));
+  on("click", "[data-rename]", (button) => rename(button.closest("li"), button.dataset.rename));
+  on("click", "#conversations .menu :is([data-save], [data-act]:not([data-armed]))", (entry) => entry.closest("details").removeAttribute("open"));
   document.addEventListener("click", (event) => {
-    for (const menu of document.querySelectorAll("#conversations li details[open]")) if (!menu.contains(event.target)) menu.open = false;
-    const button = event.target.closest?.("[data-rename]");
-    if (button) rename(button.closest("li"), button.dataset.rename);
-    event.target.closest?.("#conversations .menu [data-save], #conversations .menu [data-act]:not([data-armed])")?.closest("details").removeAttribute("open");
+    for (const menu of page.all("#conversations li details[open]")) if (!menu.contains(event.target)) menu.open = false;
   });
 
   // A menu at the lower edge comes into view.
-  document.addEventListener("toggle", ({ target }) => target.open && target.matches?.("#conversations li details") && target.closest("li").scrollIntoView({ block: "nearest" }), true);
+  on("toggle", "#conversations li details[open]", (menu) => menu.closest("li").scrollIntoView({ block: "nearest" }), true);
 
   function rename(row, id) {
     const button = find(".open", row);
@@ -204,8 +187,6 @@
 
   // -------------------- keys
 
-  const shown = (element) => element && element.offsetParent !== null;
-
   function help() {
     const drawnHelp = find("template.keys");
     if (!find("#keys-help") && drawnHelp) document.body.append(drawnHelp.content.cloneNode(true)); // it outlives its line
@@ -214,24 +195,24 @@
     else dialog?.showModal();
   }
 
-  document.addEventListener("click", (event) => event.target.closest?.("[data-keys]") && help());
+  on("click", "[data-keys]", help);
 
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || document.documentElement.classList.contains("presenting")) return;
-    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+    if (event.defaultPrevented || page.presenting()) return;
+    const typing = page.typing(event);
     const command = event.ctrlKey || event.metaKey;
     if (event.key === "Escape") {
       const menu = find("#conversations li details[open]");
       if (find("dialog[open]")) return;
       if (menu) menu.open = false;
-      else if (shown(find("#question .stop"))) act("stop");
-      else if (shown(find("#where-page [data-act=close]"))) act("close");
+      else if (page.seen(find("#question .stop"))) act("stop");
+      else if (page.seen(find("#where-page [data-act=close]"))) act("close");
       else return;
     } else if (event.altKey && !command && event.code === "KeyN") {
       act("new:");
       focus();
-    } else if (shown(box()) && command && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") focus();
-    else if (shown(box()) && !typing && !command && !event.altKey && event.key === "/") focus();
+    } else if (page.seen(box()) && command && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") focus();
+    else if (page.seen(box()) && !typing && !command && !event.altKey && event.key === "/") focus();
     else if (!typing && !command && !event.altKey && event.key === "?") help();
     else return;
     event.preventDefault();

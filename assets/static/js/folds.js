@@ -3,7 +3,7 @@
 
 (() => {
   const root = document.documentElement;
-  const { all, find, recall, remember } = window.triforcePage;
+  const { all, find, on, recall, remember } = window.triforcePage;
   const KEPT = "triforce-folds-1";
   const kept = () => recall(KEPT) ?? {};
   const keep = (changes) => remember(KEPT, { ...kept(), ...changes });
@@ -23,12 +23,9 @@
     unfold(fold, fold === LASTING && kept()[fold] === true);
   }
 
-  document.addEventListener("click", (event) => {
-    const { fold } = event.target.closest?.("[data-fold]")?.dataset ?? {};
-    if (fold) unfold(fold, !root.classList.contains(`${fold}-open`));
-    const declined = event.target.closest?.('#model-offer [data-act="decline"]')?.closest("[data-offer]");
-    if (!declined) return;
-    keep({ declined: (declinedOffers = [...declinedOffers, declined.dataset.offer]) });
+  on("click", "[data-fold]", ({ dataset: { fold } }) => unfold(fold, !root.classList.contains(`${fold}-open`)));
+  on("click", '#model-offer [data-act="decline"]', (button) => {
+    keep({ declined: (declinedOffers = [...declinedOffers, button.closest("[data-offer]").dataset.offer]) });
     follow();
   });
 

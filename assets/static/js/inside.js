@@ -2,6 +2,8 @@
 "use strict";
 
 (() => {
+  const page = window.triforcePage;
+
   // -------------------- who wrote a token: one note for all of them, kept inside the window
 
   const note = document.createElement("div");
@@ -24,14 +26,10 @@
   }
 
   const tokenOf = (event) => event.target.closest?.(".written [data-tip]") ?? null;
-  document.addEventListener("mouseover", (event) => explain(tokenOf(event)));
-  document.addEventListener("focusin", (event) => explain(tokenOf(event)));
-  document.addEventListener("focusout", () => explain(null));
-  document.addEventListener("scroll", () => explain(null), true);
-  document.addEventListener("click", (event) => tokenOf(event)?.focus());
-  document.addEventListener("keydown", (event) => {
-    const text = event.target.closest?.(".written");
-    if (!text) return;
+  for (const kind of ["mouseover", "focusin"]) document.addEventListener(kind, (event) => explain(tokenOf(event)));
+  for (const kind of ["focusout", "scroll"]) document.addEventListener(kind, () => explain(null), true);
+  page.on("click", ".written [data-tip]", (token) => token.focus());
+  page.on("keydown", ".written", (text, event) => {
     if (event.key === "Escape") return explain(null);
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!step) return;
@@ -46,18 +44,14 @@
 
   // -------------------- the report of the system
 
-  const page = window.triforcePage;
-  const box = () => document.querySelector("#system-report");
+  const box = () => page.find("#system-report");
   page.drawers.set("report", (text = "") => box() && box().value !== text && (box().value = text));
 
-  document.addEventListener("click", async (event) => {
-    if (!event.target.closest?.("[data-copy-report]")) return;
-    try {
-      await navigator.clipboard.writeText(box().value);
-    } catch {
-      box().select(); // not allowed, or the page came over plain HTTP from another machine
+  page.on("click", "[data-copy-report]", async () => {
+    if (!(await page.copy(box().value))) {
+      box().select();
       document.execCommand("copy");
     }
-    document.querySelector("#system-copied").textContent = "Copied.";
+    page.find("#system-copied").textContent = "Copied.";
   });
 })();

@@ -3,23 +3,16 @@
 
 (() => {
   const page = window.triforcePage;
-  const { all, find } = page;
-
-  document.addEventListener("click", (event) => {
-    const link = event.target.closest?.("[data-tab]");
-    if (link) goTo(link.dataset.tab);
-  });
+  const { all, find, on } = page;
 
   const goTo = (name) => all('#tabs [role="tab"]').find((tab) => tab.textContent.trim() === name)?.click();
+  on("click", "[data-tab]", (link) => goTo(link.dataset.tab));
 
-  document.addEventListener("submit", (event) => {
-    const form = event.target;
-    if (form.matches(".find")) search(form);
-    else if (form.matches(".checklist")) page.act(`parts:_:${ticked(form)}`);
-    else if (form.dataset.choose) {
-      const typed = find("input", form).value.trim();
-      if (typed) page.act(`choose:${form.dataset.choose}:${typed}`);
-    }
+  on("submit", "form.find", (form) => search(form));
+  on("submit", "form.checklist", (form) => page.act(`parts:_:${ticked(form)}`));
+  on("submit", "[data-choose]", (form) => {
+    const typed = find("input", form).value.trim();
+    if (typed) page.act(`choose:${form.dataset.choose}:${typed}`);
   });
 
   // -------------------- Find: Enter, the button, another choice, an emptied field, more hits
@@ -32,24 +25,15 @@
     page.act(`find:${number}:${options}:${field().value}`);
   }
 
-  document.addEventListener("change", (event) => {
-    const form = event.target.closest?.("form.find");
-    if (form && event.target.type === "checkbox" && field().value.trim()) search(form);
-  });
-  document.addEventListener("input", (event) => {
-    if (event.target === field() && !field().value) search(field().form);
-  });
-  document.addEventListener("click", (event) => {
-    const more = event.target.closest?.("[data-find-more]");
-    const hit = event.target.closest?.("#found .hit");
-    if (more) search(field().form, more.dataset.findMore);
-    if (event.target.closest?.("[data-find-open]")) open();
-    if (hit) for (const other of hits()) other.toggleAttribute("aria-current", other === hit);
-  });
+  on("change", "form.find [type=checkbox]", (box) => field().value.trim() && search(box.form));
+  on("input", "#find input[type=search]", () => field().value || search(field().form));
+  on("click", "[data-find-more]", (more) => search(field().form, more.dataset.findMore));
+  on("click", "[data-find-open]", () => open());
+  on("click", "#found .hit", (hit) => hits().forEach((other) => other.toggleAttribute("aria-current", other === hit)));
 
   function open() {
     goTo("Library");
-    if (field()?.offsetParent) choose(); // what is typed at once is not lost
+    if (page.seen(field())) choose(); // what is typed at once is not lost
     else requestAnimationFrame(choose);
   }
 
@@ -59,13 +43,12 @@
   }
 
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || document.documentElement.classList.contains("presenting") || event.altKey) return;
+    if (event.defaultPrevented || page.presenting() || event.altKey) return;
     const command = event.ctrlKey || event.metaKey;
-    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
     const hit = event.target.closest?.("#found .hit");
     const inField = event.target === field();
     if (command && event.shiftKey && event.key.toLowerCase() === "f") open();
-    else if (field()?.offsetParent && !typing && !command && event.key === "/") open();
+    else if (page.seen(field()) && !page.typing(event) && !command && event.key === "/") open();
     else if (event.key === "Escape" && hit) field().focus();
     else if (event.key === "Escape" && inField && field().value) {
       field().value = "";
@@ -159,9 +142,7 @@
   }
   page.drawers.set("ticked", tell);
 
-  function changed(event) {
-    const form = event.target.closest?.("form.checklist");
-    if (!form) return;
+  on("input", "form.checklist", (form, event) => {
     const book = event.target.closest("[data-book]");
     if (event.target.name === "book") {
       const possible = boxes(book).filter((box) => !box.disabled);
@@ -169,16 +150,12 @@
       for (const box of possible) box.checked = tick;
     }
     show(form);
-  }
-
-  document.addEventListener("input", changed);
+  });
 
   page.watch((names) => {
     const form = names.includes("choosing") && find("form.checklist");
     if (form) show(form); // nothing moves the focus
   });
 
-  document.addEventListener("click", (event) => {
-    if (event.target.closest?.("[data-choosing]")) find("#choosing-title")?.focus();
-  });
+  on("click", "[data-choosing]", () => find("#choosing-title")?.focus());
 })();

@@ -15,7 +15,7 @@
   const placeOf = (element) => element.closest("[data-part]");
 
   function pixels(element) {
-    const sheet = [element?.querySelector(".paper > .sheet"), ...document.querySelectorAll(".paper > .sheet")].find(visible);
+    const sheet = [element?.querySelector(".paper > .image"), ...document.querySelectorAll(".paper > .image")].find(visible);
     const beside = innerWidth > 1100 ? Math.max(380, Math.min(640, 0.36 * innerWidth)) - 36 : innerWidth - 52; // as in library.css
     return Math.min(MOST_PIXELS, Math.round((sheet?.offsetWidth || ZOOMS[zoom] * beside) * devicePixelRatio));
   }
@@ -34,7 +34,7 @@
     view(place);
     const paper = place.querySelector(".paper");
     if (!paper) return;
-    const sheet = paper.querySelector(".sheet");
+    const sheet = paper.querySelector(".image");
     const mark = sheet.querySelector("i");
     if (place.held?.shown === sheet.dataset.shown) paper.scrollTo(place.held.x * paper.scrollWidth, place.held.y * paper.scrollHeight);
     else if (mark) paper.scrollTo(mark.offsetLeft - paper.clientWidth / 3, mark.offsetTop - paper.clientHeight / 3);
@@ -44,7 +44,7 @@
 
   function hold(place) {
     const paper = place.querySelector(".paper");
-    const shown = paper?.querySelector(".sheet").dataset.shown;
+    const shown = paper?.querySelector(".image").dataset.shown;
     place.held = paper && { shown, x: paper.scrollLeft / paper.scrollWidth, y: paper.scrollTop / paper.scrollHeight };
   }
 
@@ -77,34 +77,30 @@
     settle(place);
   }
 
-  document.addEventListener("click", (event) => {
-    const button = event.target.closest?.("[data-zoom], [data-side]");
-    if (!button) return;
-    if (button.dataset.zoom) return zoomed(placeOf(button), Number(button.dataset.zoom));
+  page.on("click", "[data-zoom]", (button) => zoomed(placeOf(button), Number(button.dataset.zoom)));
+  page.on("click", "[data-side]", (button) => {
     asText = !asText;
     settle(placeOf(button));
   });
-
-  document.addEventListener("change", (event) => {
-    const { preview: key, mark } = event.target.dataset;
-    if (key) page.send(`preview:${key}:${Math.max(1, Math.trunc(Number(event.target.value)) || 1)}${mark}`, event.target);
+  page.on("change", "[data-preview]", (field) => {
+    const number = Math.max(1, Math.trunc(Number(field.value)) || 1);
+    page.send(`preview:${field.dataset.preview}:${number}${field.dataset.mark}`, field);
   });
 
-  document.addEventListener("keydown", (event) => {
-    const place = event.target.closest?.(".paper") && placeOf(event.target);
-    if (place && !event.ctrlKey && !event.metaKey && !event.altKey) {
-      const turned = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      const step = { "+": 1, "=": 1, "-": -1 }[event.key];
-      if (step) zoomed(place, step);
-      else if (turned && ZOOMS[zoom] <= 1) place.querySelector(`[data-turn="${turned}"]`)?.click();
-      else return;
-      event.preventDefault();
-    }
-    const bar = event.target.closest?.(".bar-page");
-    const along = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!along || !bar) return;
-    const bars = [...bar.parentElement.children];
-    bars[bars.indexOf(bar) + along]?.focus();
+  const ALONG = { ArrowLeft: -1, ArrowRight: 1 };
+  page.on("keydown", ".paper", (paper, event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const step = { "+": 1, "=": 1, "-": -1 }[event.key];
+    const turned = ALONG[event.key];
+    if (step) zoomed(placeOf(paper), step);
+    else if (turned && ZOOMS[zoom] <= 1) page.find(`[data-turn="${turned}"]`, placeOf(paper))?.click();
+    else return;
+    event.preventDefault();
+  });
+  page.on("keydown", ".bar-page", (bar, event) => {
+    const next = { "-1": bar.previousElementSibling, 1: bar.nextElementSibling }[ALONG[event.key]];
+    if (!(event.key in ALONG)) return;
+    next?.focus();
     event.preventDefault();
   });
 })();

@@ -5,8 +5,7 @@
 (() => {
   const root = document.documentElement;
   const FINISH = 5000; // milliseconds that a finished race stays before the slow motion
-  const { all, find } = window.triforcePage;
-  const presenting = () => root.classList.contains("presenting");
+  const { all, find, on, presenting } = window.triforcePage;
   const running = () => Boolean(find("#race-board .race.running"));
   const told = () => find("#race-board .scene.closing");
 
@@ -123,5 +122,5 @@
     true,
   );
 
-  document.addEventListener("click", (event) => event.target.closest?.("[data-present]") && present());
+  on("click", "[data-present]", () => present());
 })();

@@ -3,7 +3,7 @@
 
 (() => {
   const page = window.triforcePage;
-  const { all, drawers, find, state } = page;
+  const { all, drawers, find, on, state } = page;
 
   // -------------------- number formats, as in app/formats.py
 
@@ -23,15 +23,7 @@
   let frame = 0;
   let stop = () => {};
 
-  const at = (points, time) => {
-    let low = 0;
-    for (let high = points.length - 1; low < high; ) {
-      const middle = (low + high + 1) >> 1;
-      if (points[middle][0] <= time) low = middle;
-      else high = middle - 1;
-    }
-    return points[low];
-  };
+  const at = (points, time) => points.findLast((point) => point[0] <= time) ?? points[0];
   const timeOf = (points, tokens) => (points.find((point) => point[2] >= tokens) ?? points.at(-1))[0];
 
   const laneOf = (node, points) => ({
@@ -112,10 +104,7 @@
     step();
   }
 
-  document.addEventListener("click", (event) => {
-    const button = event.target.closest?.(".replay button");
-    if (button) replay(button.closest(".race"), Number(button.dataset.speed));
-  });
+  on("click", ".replay button", (button) => replay(button.closest(".race"), Number(button.dataset.speed)));
 
   // -------------------- live: every lane's clock runs after the newest round that is known, without jumps
 
@@ -194,16 +183,12 @@
     return page.act("race", values);
   }
 
-  document.addEventListener("input", (event) => {
-    if (!event.target.closest?.("#race-setup")) return;
+  on("input", "#race-setup", (_, event) => {
     if (event.target.name === "lane") chosen = true;
     expect();
   });
-  document.addEventListener("submit", (event) => event.target.matches("[data-race]") && start());
-  document.addEventListener("click", (event) => {
-    const prompt = event.target.closest?.("#race-prompts button");
-    if (prompt) question().value = prompt.textContent;
-  });
+  on("submit", "[data-race]", () => start());
+  on("click", "#race-prompts button", (prompt) => (question().value = prompt.textContent));
 
   window.triforceRace = { replay, endReplay: () => stop(), start };
 })();

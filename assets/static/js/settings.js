@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { all, find, recall, remember, watch } = window.triforcePage;
+  const { all, find, on, recall, remember, watch } = window.triforcePage;
   const KEPT = "triforce-settings-2";
   const { names, first, presets, custom } = JSON.parse(document.getElementById("settings-first").textContent);
 
@@ -47,10 +47,7 @@
   }
 
   watch((changed) => changed.some((name) => name.startsWith("setting:")) && mark());
-  document.addEventListener("change", (event) => {
-    const { setting } = event.target.closest?.("[data-setting]")?.dataset ?? {};
-    if (setting) put({ [setting]: event.target.value });
-  });
+  on("change", "[data-setting]", (place, event) => put({ [place.dataset.setting]: event.target.value }));
 
   window.triforceSettings = {
     keep,

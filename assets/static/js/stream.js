@@ -13,6 +13,16 @@
   const find = (selector, from = document) => from.querySelector(selector);
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
 
+  const seen = (element) => element && element.offsetParent !== null;
+  const presenting = () => root.classList.contains("presenting"); // it has keys of its own
+  const typing = ({ target }) => target.closest?.("input, textarea, select, [contenteditable]");
+
+  // What happens to, or in, an element of a kind, however often the element is drawn anew: `run(element, event)`.
+  function on(kind, selector, run, capture = false) {
+    const found = (event) => event.target.closest?.(selector);
+    document.addEventListener(kind, (event) => found(event) && run(found(event), event), capture);
+  }
+
   // What this browser remembers: any value, or a text as an earlier version kept it; null: nothing.
   function recall(key) {
     try {
@@ -171,6 +181,9 @@
     return false;
   }
 
+  // Whether a text could be copied: not where it is not allowed, as on a page that came over plain HTTP.
+  const copy = (text) => Promise.resolve(navigator.clipboard?.writeText(text) ?? Promise.reject()).then(() => true, () => false);
+
   // Other words on a button, until the reader does something else.
   const reworded = new Map(); // by button: its label and title before
   function reword(button, label, title = button.title) {
@@ -212,32 +225,25 @@
     pressed = button && { button, act: button.dataset.act };
   });
 
-  document.addEventListener("click", (event) => {
-    const button = event.target.closest?.("[data-act], [data-save]");
-    if (!button || button.disabled) return;
+  on("click", "[data-act], [data-save]", (button, event) => {
+    if (button.disabled) return;
     if ("armed" in button.dataset && (event.detail > 1 || !armed(button))) return; // a double click is no second thought
     if (button.dataset.save) return save(button.dataset.save);
     send(event.detail && pressed?.button === button ? pressed.act : button.dataset.act, button);
   });
 
-  document.addEventListener("change", (event) => {
-    const { actChange } = event.target.dataset;
-    if (actChange) act(actChange, { value: event.target.value });
-  });
-
-  document.addEventListener("submit", (event) => {
-    const form = event.target;
-    event.preventDefault();
-    if (!form.dataset.submit) return;
-    const field = form.querySelector("input");
+  on("change", "[data-act-change]", (field) => act(field.dataset.actChange, { value: field.value }));
+  on("submit", "form:not([method=dialog])", (_, event) => event.preventDefault());
+  on("submit", "[data-submit]", (form) => {
+    const field = find("input", form);
     act(`${form.dataset.submit}:${field.value.trim()}`).then((done) => done && (field.value = ""));
   });
 
   // Enter sends what stands in a box; Shift and Enter begin a line.
-  document.addEventListener("keydown", (event) => {
-    if (!event.target.matches?.("form textarea") || event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  on("keydown", "form textarea", (box, event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
-    event.target.form.requestSubmit();
+    box.form.requestSubmit();
   });
 
   function save(what) {
@@ -281,9 +287,7 @@
 
   const mayNotify = () => root.classList.toggle("may-ask", globalThis.Notification?.permission === "default");
   mayNotify();
-  document.addEventListener("click", (event) => {
-    if (event.target.closest?.("[data-notify]")) Notification.requestPermission().then(mayNotify);
-  });
+  on("click", "[data-notify]", () => Notification.requestPermission().then(mayNotify));
 
   function notice() {
     if (!document.hidden || globalThis.Notification?.permission !== "granted") return;
@@ -297,20 +301,25 @@
   window.triforcePage = {
     act,
     all,
+    copy,
     drawers,
     find,
     mounted,
     morph,
+    on,
     opened,
     opening,
     preparing,
+    presenting,
     recall,
     remember,
     reword,
     save,
+    seen,
     send,
     session,
     state,
+    typing,
     watch: (watcher) => watchers.add(watcher),
   };
 

@@ -83,9 +83,9 @@ def test_sub_chapters_that_are_not_there_are_refused(typed: str) -> None:
 def test_a_part_is_called_by_its_own_number_where_its_title_has_one() -> None:
     named = [label(DIVIDED, understood(DIVIDED, typed)) for typed in ("c2.0", "c2.1", "c2.0-2.1", "c2.2", "c3")]
     assert named == [
-        "chapter 2.0: (beginning)",
+        "chapter 2: C2 (beginning)",
         "chapter 2.1 Sails",
-        "chapters 2.0–2.1",
+        "chapters 2 (beginning)–2.1",
         "Section 2: Ropes",
         "chapter 3: C3",
     ]

@@ -11,6 +11,7 @@ import torch
 from app.conversations import tree as dialogue_module
 from app.conversations.store import Conversations
 from app.runtime.conversation_actions import Conversing
+from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.reading.conversation_view import conversation_list
 from core.config import GenerationConfig
@@ -123,7 +124,7 @@ def test_a_clock_that_jumps_loses_and_hides_nothing(
     store = Conversations(folder)
     assert [one.title for one in store.listing().summaries] == ["After?", "Before?"], "the newest change is first"
     for when in (datetime.now(UTC), datetime.now(UTC) + timedelta(days=365 * years)):
-        shown = conversation_list(store.listing(), None, when=when)
+        shown = conversation_list(store.listing(), Session("x"), when)
         assert "Before?" in shown and "After?" in shown
     again = keeping.sessions.enter("")
     Conversing(keeping).arrive(again)

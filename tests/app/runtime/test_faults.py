@@ -60,7 +60,7 @@ def test_one_page_cannot_fill_the_queue(worker: EngineWorker, engine: FakeEngine
     engine.enqueue("One two.")
     engine.writing.clear()
     first = in_thread(worker.answer(one, "First?", PLAIN))
-    wait_for(lambda: worker.has_answer(one))
+    wait_for(lambda: worker._jobs.of(one, "answer"))
     waiting = [worker.answer(one, f"Number {number}?", PLAIN) for number in range(1, MOST_WAITING)]
     for stream in waiting:
         next(stream)

@@ -98,7 +98,7 @@ def test_stop_withdraws_a_question_that_waits_for_a_text(
     early = Early(worker, session, write_book(tmp_path), "Never mind")
     getattr(worker, stop)(session.id)
     early.asking.join(SECONDS)
-    assert not early.asking.is_alive() and not worker.has_answer(session.id)
+    assert not early.asking.is_alive() and not worker._jobs.of(session.id, "answer")
     extraction.set()
     assert early.end() == WAITS
     assert session.exchanges == () and (session.book is None) == (stop == "stop_reading")

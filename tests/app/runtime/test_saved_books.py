@@ -19,6 +19,7 @@ from app.ui.library.saved import saved_list
 from app.ui.reading.book_view import book_card as card
 from core.config import GenerationConfig
 from core.engine import Engine
+from core.errors import InvalidSetting
 from core.generation.events import Finished, PrefillProgress
 from core.kv_store.folder import BookFolderSettings
 from core.kv_store.folder import SavingMode as Mode
@@ -190,9 +191,11 @@ def test_the_list_shows_sizes_removes_and_settles_the_room(tmp_path: Path) -> No
     assert "one.txt" in drawn and f"unkeep:{book.id}" in drawn and 'keeping:ask" checked' in drawn
     assert 'keeping:always" checked' in after("keeping", "always", value="on")
     assert 'value="7.5"' in after("saved-room", value="7.5") and saved_books.folder.settings.cap_bytes == 15 << 29
-    for wrong in (after("keeping", "sometimes"), after("saved-room", value=" "), after("saved-room", value="-1")):
-        assert 'role="alert"' in wrong and 'keeping:always" checked' in wrong and 'value="7.5"' in wrong
-    assert 'role="alert"' not in after("keeping", "never", value="on"), "the next act clears it"
+    for verb, detail, value in (("keeping", "sometimes", "on"), ("saved-room", "", " "), ("saved-room", "", "-1")):
+        with pytest.raises(InvalidSetting):
+            after(verb, detail, value=value)
+    drawn = saved.saved_books(site, session)
+    assert 'keeping:always" checked' in drawn and 'value="7.5"' in drawn, "what was refused changed nothing"
     assert "one.txt" in after("unkeep", "../../etc") and "one.txt" not in after("unkeep", book.id)
     assert saved_books.folder.books() == []
     site.worker.saved_books = SavedBooks()

@@ -28,7 +28,7 @@ from app.ui.state import GROWN
 from core.decoding.registry import FASTEST
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, worker_of, write_book
 from tests.app.ui.pages import MARK, PageOf, act_id, applied, until
-from tests.app.ui.race.test_race import PAIR, raced
+from tests.app.ui.race.conftest import PAIR, raced
 
 pytestmark = GRADIO_WARNINGS
 
@@ -356,14 +356,14 @@ def test_the_answer_of_a_page_that_has_gone_stops_and_is_kept(
         await first.sees(lambda shown: "two" in shown.get("live.text", ""))
         await first.goes()
         await asyncio.sleep(0.6)
-        assert page.worker.has_answer(page.session.id), "another page still shows it"
+        assert page.worker._jobs.of(page.session.id, "answer"), "another page still shows it"
         await second.goes()
         third = await Visitor(routes, page.session.id).comes()  # a reload
         await third.takes()
         await asyncio.sleep(0.6)
-        assert page.worker.has_answer(page.session.id) and third.shown["live.text"] == "One two "
+        assert page.worker._jobs.of(page.session.id, "answer") and third.shown["live.text"] == "One two "
         await third.goes()
-        await settled(lambda: not page.worker.has_answer(page.session.id))
+        await settled(lambda: not page.worker._jobs.of(page.session.id, "answer"))
         assert page.session.exchanges[0].finished.text == "One two " and not page.session.abandoned
         await third.comes()
         await third.takes()

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 
 from app.markdown import PLACE
@@ -18,6 +19,7 @@ from core.decoding.registry import FASTEST
 from tests.app.fakes import SECONDS
 
 IDS = itertools.count()
+EVIL = '<img src=x onerror="alert(1)">'
 MARK = re.compile(f"{PLACE}[0-9]+{PLACE}")  # where the page inserts something
 
 
@@ -32,6 +34,11 @@ def applied(before: Parts, change: Parts) -> dict[str, Any]:
         else:
             after[name] = value
     return after
+
+
+def text_of(html: str) -> str:
+    """What a reader sees of it."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
 
 
 def act_id() -> str:

@@ -13,16 +13,16 @@ from app.runtime.downloads import Downloads
 from app.runtime.events import Changed, Pause
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.acts import MOST_DETAIL, MOST_REMEMBERED, ActRequest, Acts, follow
+from app.ui.acts import MOST_DETAIL, MOST_REMEMBERED, ActRequest, Acts
+from app.ui.following import follow
 from app.ui.page import ACTS
 from app.ui.site import Site
 from core.errors import CoreError
 from core.models.hub import catalog, shapes
 from tests.app.fakes import SECONDS, FakeEngine, opened, worker_of, write_book
 from tests.app.ui.models.test_tab import source
-from tests.app.ui.pages import PageOf, act_id, until
+from tests.app.ui.pages import EVIL, PageOf, act_id, until
 
-EVIL = '<img src=x onerror="alert(1)">'
 VERBS = sorted(verb for table in ACTS for verb in table)
 DETAILS = (
     "", ":", "::::", "0", "-1", "x", EVIL, "../../etc/passwd", "\0", "9" * 5000, "٣", "1e9", "nan", "inf", "None",

@@ -66,19 +66,6 @@ def test_a_part_rests_between_two_drawings_and_then_shows_the_newest(clock: Cloc
     assert drawer.state()["a"] == "second" and drawn == ["first", "second"]
 
 
-def test_a_key_that_changes_while_a_part_rests_is_not_forgotten(clock: Clock) -> None:
-    now = ["first"]
-    drawn, draw = counted(lambda: now[0])
-    drawer = Drawer(ANY, Session("x"), "read", (Part("a", draw, lambda *_: now[0], rest=0.5),))
-    assert drawer.state()["a"] == "first"
-    now[0] = "second"
-    assert drawer.state()["a"] == "first"
-    clock.now += 0.5
-    assert drawer.state()["a"] == "second"
-    clock.now += 9
-    assert drawer.state()["a"] == "second" and drawn == ["first", "second"]
-
-
 def test_a_part_that_rests_is_late_as_long_as_it_has_not_shown_the_last_change(clock: Clock) -> None:
     told, session = ["one"], Session("x")
     drawer = Drawer(ANY, session, "read", (Part("one", lambda *_: told[-1], lambda *_: told[-1], rest=0.5),))

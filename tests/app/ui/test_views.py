@@ -26,10 +26,10 @@ from app.ui.reading.live_strip import LiveStrip, Writing, until, waits_for
 from app.ui.shown import shown_of
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
+from core.planning.hardware import Gpu
 from tests.app.conversations.test_tree import BOOK, a_dialogue, said
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, document_of, finished, round_done
-
-EVIL = "<img src=x onerror=alert(1)>"
+from tests.app.ui.pages import EVIL
 
 
 def a_document(title: str = "A book", name: str = "book.pdf", warnings: tuple[str, ...] = ()) -> Document:
@@ -169,19 +169,17 @@ def test_the_strip_follows_an_answer() -> None:
     assert "TriForce" in html and "exact" in html and "resting" in html
 
 
-def test_the_strip_tells_that_the_book_is_read_again() -> None:
-    strip = LiveStrip("triforce").apply([AnswerBegun(8123, 8124), progress(1024, reused=3, total=8150)])
-    assert "Reading the book again" in strip.html() and ">8,120<" in strip.html()
-
-
-def test_a_first_reading_is_no_reading_again() -> None:
-    html = LiveStrip("triforce").apply([AnswerBegun(8123, 2048), progress(4096, reused=2048, total=8150)]).html()
-    assert "Reading the book ·" in html and ">0<" in html
-
-
-def test_plain_decoding_has_no_acceptance() -> None:
-    html = LiveStrip("autoregressive").html()
-    assert "not used by plain decoding" in html and "Plain decoding" in html
+@pytest.mark.parametrize(
+    ("method", "events", "told"),
+    [
+        ("triforce", [AnswerBegun(8123, 8124), progress(1024, reused=3)], ["Reading the book again", ">8,120<"]),
+        ("triforce", [AnswerBegun(8123, 2048), progress(4096, reused=2048)], ["Reading the book ·", ">0<"]),
+        ("autoregressive", [], ["not used by plain decoding", "Plain decoding"]),
+    ],
+)
+def test_the_strip_tells_what_is_read_and_what_is_not_used(method: str, events: list[Any], told: list[str]) -> None:
+    html = LiveStrip(method).apply(events).html()
+    assert all(one in html for one in told), html
 
 
 # -------------------- the conversation
@@ -239,25 +237,14 @@ def test_an_empty_answer_and_one_of_white_space_alone_are_named() -> None:
 
 def test_the_header_tells_model_exactness_machine() -> None:
     engine = FakeEngine()
-    ready = Ready(cast(Any, engine.info), MACHINE, engine.context)
+    ready, info = Ready(engine.info, MACHINE, engine.context), engine.info
     html = masthead(ready)
     assert "fake" in html and "exact · float32" in html and "CPU · 2 cores" in html and "4,096 tokens" in html
     assert "Loading the model" in masthead(Loading()) and notice(Loading()) == ""
-
-
-def test_the_header_names_the_blocks_of_a_files_weights() -> None:
-    info = FakeEngine().info
     info.weights, info.quantised = "Q4_K, Q6_K", True
-    assert "exact · Q4_K, Q6_K weights, float32" in masthead(Ready(cast(Any, info), MACHINE, 4096))
-
-
-def test_the_header_names_the_gpu() -> None:
-    info = FakeEngine().info
+    assert "exact · Q4_K, Q6_K weights, float32" in masthead(ready), "the blocks of a file"
     info.plan.device = SimpleNamespace(value="cuda", because="found")
-    machine = SimpleNamespace(
-        gpus=(SimpleNamespace(name="Big GPU", total_bytes=24 << 30),), ram_bytes=64 << 30, cpu="x", num_cores=8
-    )
-    assert "Big GPU" in masthead(Ready(info, cast(Any, machine), 4096))
+    assert "Big GPU" in masthead(replace(ready, machine=replace(MACHINE, gpus=(Gpu("Big GPU", 24 << 30, 23 << 30),))))
 
 
 def test_a_gpu_that_does_not_compute_is_told_unless_the_processor_was_asked_for() -> None:

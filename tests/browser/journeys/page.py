@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.fakes import GRADIO_WARNINGS, SECONDS
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect
@@ -195,6 +195,12 @@ class Page:
         expect(self.figures).to_contain_text("Answer complete")
         expect(self.button("Regenerate", self.conversation)).to_have_count(shown)
         expect(self.button("Send the question")).to_be_visible()
+
+    def hears(self, engine: FakeEngine, question: str, answer: str, shown: int = 1) -> None:
+        """Ask, and get this answer; with it the conversation shows so many."""
+        engine.enqueue(answer)
+        self.asks(question)
+        self.answers(answer, shown)
 
     def fits_its_width(self) -> None:
         """Nothing lies beside the screen."""

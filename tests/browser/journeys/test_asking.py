@@ -21,9 +21,7 @@ def two_answers(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
     """Two questions are answered."""
     page.reads(write_book(tmp_path))
     for number, (question, answer) in enumerate((("How was it?", "It was dark."), ("And then?", "It rained.")), 1):
-        engine.enqueue(answer)
-        page.asks(question)
-        page.answers(answer, shown=number)
+        page.hears(engine, question, answer, shown=number)
 
 
 def test_the_page_greets_and_says_that_it_needs_a_book(page: Page) -> None:
@@ -98,9 +96,7 @@ def test_a_question_is_changed_and_the_old_branch_stays(page: Page, engine: Fake
     expect(page.question).to_have_value("")
     page.button("Edit").first.click()
     expect(page.question).to_have_value("How was it?")
-    engine.enqueue("It was quiet.")
-    page.asks("How was it before?")
-    page.answers("It was quiet.")
+    page.hears(engine, "How was it before?", "It was quiet.")
     expect(page.conversation).not_to_contain_text("And then?")
     page.tab.get_by_role("button", name="Earlier version").click()
     expect(page.conversation).to_contain_text("It rained.")
@@ -111,9 +107,7 @@ def test_another_answer_stands_beside_the_first_and_is_deleted_at_the_second_pre
     page: Page, engine: FakeEngine, tmp_path: Path
 ) -> None:
     page.reads(write_book(tmp_path))
-    engine.enqueue("Five.")
-    page.asks("And then?")
-    page.answers("Five.")
+    page.hears(engine, "And then?", "Five.")
     engine.enqueue("Six.")
     page.presses("Regenerate")
     page.answers("Six.")
@@ -138,9 +132,7 @@ def test_a_branch_goes_on_from_an_earlier_answer_and_back(page: Page, engine: Fa
     expect(page.conversation).to_contain_text("And then?")
     page.presses("Branch")
     expect(page.conversation).not_to_contain_text("And then?")
-    engine.enqueue("It was cold.")
-    page.asks("And else?")
-    page.answers("It was cold.", shown=2)
+    page.hears(engine, "And else?", "It was cold.", shown=2)
     expect(page.conversation).to_contain_text("It was dark.")
     page.tab.get_by_role("button", name="Earlier version").click()
     expect(page.conversation).to_contain_text("It rained.")

@@ -12,12 +12,6 @@ from tests.browser.journeys.page import JOURNEY, Page, expect
 pytestmark = JOURNEY
 
 
-def asks(page: Page, engine: FakeEngine, question: str, answer: str, shown: int = 1) -> None:
-    engine.enqueue(answer)
-    page.asks(question)
-    page.answers(answer, shown=shown)
-
-
 def menu(page: Page, title: str, entry: str) -> None:
     """An entry of the menu of a listed conversation."""
     page.conversations.get_by_label(f"More about {title}", exact=True).click()
@@ -29,10 +23,10 @@ def test_conversations_are_named_found_exported_deleted_and_deletion_is_undone(
 ) -> None:
     listed = page.conversations.get_by_role("listitem")
     page.reads(write_book(tmp_path))
-    asks(page, engine, "Where is the <b>teapot</b>?", "On the quay.")
+    page.hears(engine, "Where is the <b>teapot</b>?", "On the quay.")
     page.presses("New")
     expect(page.conversation).not_to_contain_text("On the quay.")
-    asks(page, engine, "Who sang?", "The choir.")
+    page.hears(engine, "Who sang?", "The choir.")
     expect(listed).to_have_count(2)
     menu(page, "Where is the <b>teapot</b>?", "Rename")
     title = page.conversations.get_by_role("textbox", name="Title")
@@ -61,7 +55,7 @@ def test_conversations_are_named_found_exported_deleted_and_deletion_is_undone(
 
 def test_an_answer_is_saved_as_one_small_page(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
     page.reads(write_book(tmp_path))
-    asks(page, engine, "How was it?", "It was a dark and stormy night.")
+    page.hears(engine, "How was it?", "It was a dark and stormy night.")
     with page.tab.expect_download() as saved:
         page.presses("Proof")
     assert saved.value.suggested_filename == "triforce-proof-How-was-it.html"
@@ -71,7 +65,7 @@ def test_an_answer_is_saved_as_one_small_page(page: Page, engine: FakeEngine, tm
 
 def test_a_removed_book_comes_back_with_its_conversation(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
     page.reads(write_book(tmp_path))
-    asks(page, engine, "Dark?", "Quite dark.")
+    page.hears(engine, "Dark?", "Quite dark.")
     page.tab.get_by_role("button", name="Start over").click()
     expect(page.says("Removed book.")).to_be_visible()
     expect(page.conversation).not_to_contain_text("Quite dark.")
@@ -90,18 +84,18 @@ def test_incognito_writes_nothing_and_two_tabs_keep_their_own(
     first.presses("Incognito")
     expect(first.button("Incognito")).to_have_attribute("aria-pressed", "true")
     expect(first.conversations).to_contain_text("nothing of this conversation is written to disk")
-    asks(first, engine, "A secret?", "Yes, one.")
+    first.hears(engine, "A secret?", "Yes, one.")
     assert worker.conversations.flush(SECONDS) and text_of(kept) == set()
     assert not any(b"secret" in file.read_bytes() for file in kept.iterdir())
     first.reloads()
     expect(first.conversation).to_contain_text("Yes, one.")
     expect(first.button("Incognito")).to_have_attribute("aria-pressed", "true")
-    asks(second, engine, "Open?", "Quite open.")
+    second.hears(engine, "Open?", "Quite open.")
     first.presses("Incognito")
     expect(first.conversation).not_to_contain_text("Yes, one.")
     expect(first.conversations).to_contain_text("Open?")
     expect(first.conversations).not_to_contain_text("A secret?")
-    asks(first, engine, "Mine?", "Yours.")
+    first.hears(engine, "Mine?", "Yours.")
     expect(second.conversation).not_to_contain_text("Yours.")
     assert worker.conversations.flush(SECONDS) and {"Open?", "Mine?"} <= text_of(kept)
     assert not any(b"secret" in file.read_bytes() for file in kept.iterdir())
@@ -155,16 +149,16 @@ def test_settings_are_used_and_kept_by_this_browser(page: Page, engine: FakeEngi
     page.place("radio", "Balanced").check()
     page.tab.get_by_role("button", name="Advanced").click()
     expect(page.tab.get_by_role("spinbutton", name="Temperature")).to_have_value("0.6")
-    asks(page, engine, "How was it?", "Drawn.")
+    page.hears(engine, "How was it?", "Drawn.")
     assert config()[:2] == (0.6, 0.9)
     page.tab.get_by_role("textbox", name="Seed").fill("11")
     page.types("Tab")
-    asks(page, engine, "And now?", "Repeatable.", shown=2)
+    page.hears(engine, "And now?", "Repeatable.", shown=2)
     assert config() == (0.6, 0.9, 11)
     page.reloads()
     page.tab.get_by_role("button", name="Settings").click()
     expect(page.place("radio", "Balanced")).to_be_checked()  # filled in after the question box
-    asks(page, engine, "Still?", "Still so.", shown=3)
+    page.hears(engine, "Still?", "Still so.", shown=3)
     assert config() == (0.6, 0.9, 11)
 
 
@@ -192,7 +186,7 @@ def test_a_report_of_the_system_is_copied_without_a_word_of_the_reader(
 ) -> None:
     page, secret = visit(permissions=["clipboard-read", "clipboard-write"]), "Zanzibar"
     page.reads(write_book(tmp_path, f"{secret} was dark. " * 9, f"{secret}.txt"))
-    asks(page, engine, f"Why {secret}?", f"{secret} night.")
+    page.hears(engine, f"Why {secret}?", f"{secret} night.")
     page.goes_to("System")
     expect(page.place("region", "Model and memory")).to_contain_text("target weights")
     expect(page.place("region", "Exactness and speculation")).to_contain_text("Last race")

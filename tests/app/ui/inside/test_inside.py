@@ -31,11 +31,9 @@ from core.config import GenerationConfig
 from core.decoding.origin import Origin
 from core.decoding.stats import LevelStats
 from core.generation.events import RoundDone, TokenRecord
-from tests.app.fakes import FakeEngine, finished, lane_stats, opened, write_book
-from tests.app.ui.pages import PageOf
-
-EVIL = '<img src=x onerror="alert(1)">'
-PAIR = [GenerationConfig(method="autoregressive"), GenerationConfig(method="triforce")]
+from tests.app.fakes import FakeEngine, finished, lane_stats, write_book
+from tests.app.ui.pages import EVIL, PageOf, text_of
+from tests.app.ui.race.conftest import PAIR
 
 
 def a_trace(text: str = "It was a dark and stormy night indeed", method: str = "triforce") -> Trace:
@@ -50,10 +48,6 @@ def a_trace(text: str = "It was a dark and stormy night indeed", method: str = "
 
 def ended(trace: Trace) -> Trace:
     return trace.apply(replace(finished(trace.text, trace.method), stats=trace.stats))
-
-
-def text_of(html: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
 
 
 def svg_of(html: str) -> ElementTree.Element:
@@ -159,11 +153,6 @@ def test_nothing_of_an_answer_is_html() -> None:
 
 
 # -------------------- the tab
-
-
-@pytest.fixture
-def session_id(worker: EngineWorker, tmp_path: Path) -> str:
-    return opened(worker, write_book(tmp_path))
 
 
 def test_the_tab_shows_the_newest_answer_or_race(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:

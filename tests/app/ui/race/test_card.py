@@ -17,26 +17,28 @@ from app.ui.race.card import card_html, passages
 from app.ui.race.report import Setting, report_html
 from app.ui.saving import race_file
 from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
-from tests.app.ui.race.test_race import EVIL, PAIR, config, raced, run
+from tests.app.ui.pages import EVIL
+from tests.app.ui.race.conftest import PAIR, RaceOf, config, run
 
 SENTENCE = "It was a dark and stormy night."
 
 
 @pytest.fixture
-def session(worker: EngineWorker, tmp_path: Path) -> Session:
-    return worker.sessions.get(opened(worker, write_book(tmp_path, f"{SENTENCE} The sea was calm. " * 8)))
+def session_id(worker: EngineWorker, tmp_path: Path) -> str:
+    return opened(worker, write_book(tmp_path, f"{SENTENCE} The sea was calm. " * 8))
+
+
+@pytest.fixture
+def session(worker: EngineWorker, session_id: str) -> Session:
+    return worker.sessions.get(session_id)
 
 
 def words_of(html: str) -> str:
     return unescape(re.sub(r"<[^>]*>", " ", re.sub(r"<(style|script)>.*?</\1>", "", html, flags=re.DOTALL)))
 
 
-def test_a_card_has_question_clocks_passages_and_equality(
-    worker: EngineWorker, engine: FakeEngine, session: Session
-) -> None:
-    for _ in PAIR:
-        engine.enqueue(f"{SENTENCE} Nobody wrote this other sentence.")
-    html = card_html(raced(worker, session.id, PAIR), session.book)
+def test_a_card_has_question_clocks_passages_and_equality(session: Session, race_of: RaceOf) -> None:
+    html = card_html(race_of(f"{SENTENCE} Nobody wrote this other sentence."), session.book)
     told = words_of(html)
     for fact in ("How was it?", "0.96 s", "0.24 s", "same words", "Identical, token for token: 12 tokens", "page 1"):
         assert fact in told, fact
@@ -54,22 +56,15 @@ def test_passages_of_one_page_are_one(session: Session) -> None:
     assert list(passages("Not one word of this is there.", session.book)) == []
 
 
-def test_a_card_of_words_that_differ_does_not_call_them_identical(
-    worker: EngineWorker, engine: FakeEngine, session: Session
-) -> None:
-    engine.enqueue("It was dark.")
-    engine.enqueue("It was light.")
-    told = words_of(card_html(raced(worker, session.id, PAIR), session.book))
+def test_a_card_of_words_that_differ_does_not_call_them_identical(session: Session, race_of: RaceOf) -> None:
+    told = words_of(card_html(race_of("It was dark.", "It was light."), session.book))
     assert "dentical" not in told and "part at token 3, which is a bug" in told
 
 
 def test_junk_of_a_lossy_lane_is_shortened_on_card_and_report(
-    worker: EngineWorker, engine: FakeEngine, session: Session
+    engine: FakeEngine, session: Session, race_of: RaceOf
 ) -> None:
-    for _ in range(2):
-        engine.enqueue("fine " * 200)
-    engine.enqueue("junk " * 240)
-    race = raced(worker, session.id, [*PAIR, config("h2o")])
+    race = race_of("fine " * 200, "fine " * 200, "junk " * 240, configs=[*PAIR, config("h2o")])
     card = card_html(race, session.book)
     assert 10 < card.count("junk") < 40 and "more characters" in words_of(card) and "not exact" in words_of(card)
     assert card.count("fine") == 2 * 200
@@ -77,10 +72,8 @@ def test_junk_of_a_lossy_lane_is_shortened_on_card_and_report(
     assert report.count("junk") < 320 and report.count("fine ") >= 2 * 2 * 200, "240 twice it was"
 
 
-def test_a_long_race_is_a_small_card(worker: EngineWorker, engine: FakeEngine, session: Session) -> None:
-    for _ in PAIR:
-        engine.enqueue("<&> " * 8000)
-    race = raced(worker, session.id, [config(one.method, max_new_tokens=8000) for one in PAIR])
+def test_a_long_race_is_a_small_card(session: Session, race_of: RaceOf) -> None:
+    race = race_of("<&> " * 8000, configs=[config(one.method, max_new_tokens=8000) for one in PAIR])
     assert len(card_html(race, session.book).encode()) < 300_000
 
 
@@ -98,10 +91,8 @@ def test_a_hostile_card_runs_its_own_script_alone(worker: EngineWorker, engine: 
     assert "<img" not in html and not re.search(r"https?:|url\(|@import", html)
 
 
-def test_the_file_of_a_card(worker: EngineWorker, engine: FakeEngine, session: Session) -> None:
-    for _ in PAIR:
-        engine.enqueue(SENTENCE)
-    race = raced(worker, session.id, PAIR)
+def test_the_file_of_a_card(engine: FakeEngine, session: Session, race_of: RaceOf) -> None:
+    race = race_of(SENTENCE)
     state = Ready(cast(Any, engine.info), MACHINE, engine.context)
     told = race_file(session, state, "card")
     assert re.fullmatch(r"triforce-proof-[\d-]+\.html", told.name) and "blockquote>" in told.text

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.context.samples import Sample
-from app.runtime.events import Changed, Pause, RaceBegun, Waiting, WorkerEvent
+from app.runtime.events import Changed, Pause, RaceBegun, Waiting
 from app.runtime.race_job import first_lanes
 from app.runtime.trace import Judgement, Point, Race, Trace, lead
 from app.runtime.worker import EngineWorker
@@ -21,53 +21,14 @@ from app.ui.race.stage import opening, scenes, typical_round
 from app.ui.race.tab import PARTS, lane_choices, race_configs
 from app.ui.race.view import RaceView, replay_points, verdict_line
 from app.ui.site import Drawer
-from core.config import GenerationConfig, SamplingParams
+from core.config import SamplingParams
 from core.decoding.registry import LOSSY_METHODS, METHODS
 from core.decoding.stats import DecodeStats
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import LaneEvent, PrefillProgress, RoundDone
 from tests.app.fakes import FakeEngine, opened, write_book
-from tests.app.ui.pages import PageOf, until
-
-EVIL = '<img src=x onerror="alert(1)">'
-
-
-def config(method: str, **changed: Any) -> GenerationConfig:
-    return GenerationConfig(method=method, **changed)
-
-
-PAIR = [config("autoregressive"), config("triforce")]
-
-
-def run(stream: Iterator[WorkerEvent]) -> list[WorkerEvent]:
-    return [event for event in stream if not isinstance(event, Pause)]
-
-
-def raced(worker: EngineWorker, session_id: str, configs: list[GenerationConfig], **more: Any) -> Race:
-    events = run(worker.race(session_id, "How was it?", configs, **more))
-    assert isinstance(events[0], RaceBegun) and isinstance(events[-1], Changed)
-    return events[0].race
-
-
-@pytest.fixture
-def session_id(worker: EngineWorker, tmp_path: Path) -> str:
-    return opened(worker, write_book(tmp_path))
-
-
-RaceOf = Callable[..., Race]
-
-
-@pytest.fixture
-def race_of(worker: EngineWorker, engine: FakeEngine, session_id: str) -> RaceOf:
-    """A race whose lanes write these texts, or all the same one."""
-
-    def race(*texts: str, configs: list[GenerationConfig] = PAIR, **more: Any) -> Race:
-        for text in texts if len(texts) > 1 else texts * len(configs):
-            engine.enqueue(text)
-        return raced(worker, session_id, configs, **more)
-
-    return race
-
+from tests.app.ui.pages import EVIL, PageOf, until
+from tests.app.ui.race.conftest import PAIR, RaceOf, config, raced, run
 
 FORM = {"question": "How was it?", "lanes": ["autoregressive", "triforce"], "seconds": 0, "limit": 64, "temperature": 0}
 
@@ -255,10 +216,8 @@ def test_the_board_follows_a_race(worker: EngineWorker, engine: FakeEngine, sess
     assert view.finished and "data-replay" in shown[-1] and "Replay" in shown[-1]
 
 
-def test_lossy_lanes_are_marked_and_say_where_they_part(engine: FakeEngine, race_of: RaceOf) -> None:
-    engine.enqueue("It was dark.")
-    engine.enqueue("It is.")
-    race = race_of(configs=[config("autoregressive"), config("streamingllm")])
+def test_lossy_lanes_are_marked_and_say_where_they_part(race_of: RaceOf) -> None:
+    race = race_of("It was dark.", "It is.", configs=[config("autoregressive"), config("streamingllm")])
     html = text_of(RaceView(race).html())
     assert "StreamingLLMnot exact" in html and "differs from plain decoding’s from token 2" in html
 
@@ -438,15 +397,13 @@ def test_what_the_form_offers_follows_model_and_book(
     assert first() == ["autoregressive", "lookup"]
 
 
-def test_the_replay_is_every_lane_s_clock_and_text_length(engine: FakeEngine, race_of: RaceOf) -> None:
+def test_the_replay_is_every_lane_s_clock_and_text_length(race_of: RaceOf) -> None:
     race = race_of("It was.")
     assert json.loads(replay_points(race)) == [
         [[0, 0, 0], [80, 3, 1], [160, 8, 2], [160, 8, 2]],
         [[0, 0, 0], [20, 3, 1], [40, 8, 2], [40, 8, 2]],
     ]
-    for _ in PAIR:
-        engine.enqueue("word " * 3000)
-    race = race_of(configs=[config(c.method, max_new_tokens=3000) for c in PAIR])
+    race = race_of("word " * 3000, configs=[config(c.method, max_new_tokens=3000) for c in PAIR])
     lanes = json.loads(replay_points(race))
     assert all(len(points) <= 602 and points[-1][2] == 3000 for points in lanes)
 

@@ -15,19 +15,20 @@ from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
 from app.ui.race.report import Setting, report_html, report_json
 from app.ui.saving import race_file
-from core.config import GenerationConfig, SamplingParams
+from core.config import SamplingParams
 from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
-from tests.app.ui.race.test_race import EVIL, config, raced, run
+from tests.app.ui.pages import EVIL
+from tests.app.ui.race.conftest import PAIR, RaceOf, config, run
 
 METHODS = ("autoregressive", "triforce", "h2o")
 
 
+TEXTS = ("It was dark.", "It was dark.", "It was light.")
+
+
 @pytest.fixture
-def race(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> Race:
-    session_id = opened(worker, write_book(tmp_path))
-    for text in ("It was dark.", "It was dark.", "It was light."):
-        engine.enqueue(text)
-    return raced(worker, session_id, [config(method) for method in METHODS])
+def race(race_of: RaceOf) -> Race:
+    return race_of(*TEXTS, configs=[config(method) for method in METHODS])
 
 
 @pytest.fixture
@@ -48,21 +49,15 @@ def test_the_json_is_that_of_the_command_line_and_more(race: Race, setting: Sett
     assert report["settings"] == {"max_new_tokens": 256, "seconds": None, "temperature": 0, "top_p": 1, "seed": 0}
 
 
-def test_the_worst_verdict_is_the_race_s(
-    worker: EngineWorker, engine: FakeEngine, setting: Setting, tmp_path: Path
-) -> None:
-    session_id = opened(worker, write_book(tmp_path))
-    for text in ("It was dark.", "It was dark.", "It was light."):
-        engine.enqueue(text)
-    race = raced(worker, session_id, [config(method) for method in ("autoregressive", "triforce", "draft")])
+def test_the_worst_verdict_is_the_race_s(setting: Setting, race_of: RaceOf) -> None:
+    race = race_of(*TEXTS, configs=[*PAIR, config("draft")])
     equality = report_json(race, setting)["equality"]
     assert equality == {"verdict": "mismatch", "first_divergence": {"index": 2, "logit_gap": 1.25}}
 
 
-def test_sampled_texts_are_not_comparable(worker: EngineWorker, setting: Setting, tmp_path: Path) -> None:
-    session_id = opened(worker, write_book(tmp_path))
+def test_sampled_texts_are_not_comparable(setting: Setting, race_of: RaceOf) -> None:
     lively = SamplingParams(temperature=0.7)
-    race = raced(worker, session_id, [GenerationConfig(method=m, sampling=lively) for m in METHODS[:2]], seconds=0.2)
+    race = race_of(configs=[config(method, sampling=lively) for method in METHODS[:2]], seconds=0.2)
     report = report_json(race, setting)
     assert report["equality"]["verdict"] == "not_comparable" and report["settings"]["seconds"] == 0.2
     assert "temperature 0.7" in report_html(race, setting, CSS) and "not comparable" in report_html(race, setting, CSS)

@@ -138,14 +138,14 @@ def test_the_list_marks_what_is_shown_and_escapes_titles() -> None:
     dialogue = a_dialogue("One?")
     session = Session("x", dialogue=dialogue)
     listing = Listing((a_summary(name=dialogue.id), a_summary(EVIL, EVIL)), (EVIL,))
-    html = conversation_list(listing, session, when=NOW)
+    html = conversation_list(listing, session, NOW)
     assert html.count('class="current"') == 1 and "<img" not in html and html.count("&lt;img") >= 3
     assert "just now · book.txt" in html
 
 
 def test_a_long_list_is_cut_and_says_so() -> None:
     listing = Listing(tuple(a_summary(name=f"{number:032x}") for number in range(MOST_SHOWN + 5)), ())
-    html = conversation_list(listing, None)
+    html = conversation_list(listing, Session("x"))
     assert html.count("<li") == MOST_SHOWN and "5 older ones" in html
 
 
@@ -166,7 +166,7 @@ def test_times_are_said_as_one_says_them(before: timedelta, text: str) -> None:
 
 def test_the_notice_names_the_book_and_opens_it_where_it_can_be_found() -> None:
     dialogue = a_dialogue("One?")
-    assert book_notice(Session("x")) == "" and book_notice(None) == ""
+    assert book_notice(Session("x")) == ""
     away = Session("x", dialogue=replace(dialogue, book=replace(BOOK, title=EVIL)))
     assert "(book.txt)" in book_notice(away) and "<img" not in book_notice(away)
     assert "book.txt was not kept: drop it to go on" in book_notice(away) and "reopen" not in book_notice(away)

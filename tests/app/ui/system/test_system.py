@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from datetime import datetime
-from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +17,7 @@ from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
 from app.ui.site import Site
-from app.ui.system.facts import PARTS, Kept, Snapshot, Usage, weight_facts
+from app.ui.system.facts import PARTS, Kept, Snapshot, Usage, guesses, weight_facts
 from app.ui.system.tab import PARTS as TAB_PARTS
 from app.ui.system.tab import data_folder, kept_in, report, system
 from core.config import EngineConfig, GenerationConfig
@@ -30,11 +29,11 @@ from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan
 from core.planning.sizes import DRAFTING_WEIGHTS
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, lane_stats, opened, write_book
-from tests.app.ui.race.test_race import raced
+from tests.app.ui.pages import EVIL, text_of
+from tests.app.ui.race.conftest import PAIR, raced
 
 GPU_MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, (Gpu("small", 2 << 30, 2 << 30),))
 
-EVIL = '<img src=x onerror="alert(1)">'
 SECRET = "Zanzibar"
 HOME = Path("/home/alice")
 
@@ -58,10 +57,6 @@ def shot(state: Any, **changed: Any) -> Snapshot:
 @pytest.fixture
 def ready(engine: FakeEngine) -> Ready:
     return Ready(cast(Any, engine.info), MACHINE, engine.context)
-
-
-def text_of(html: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
 
 
 def drawn(worker: EngineWorker, session_id: str = "") -> dict[str, Any]:
@@ -184,7 +179,7 @@ def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
     list(worker.answer(session_id, f"Why {SECRET}?", GenerationConfig(method="triforce")))
     for text in (f"{SECRET} was dark.", f"{SECRET} was light."):
         engine.enqueue(text)
-    race = raced(worker, session_id, [GenerationConfig(method="autoregressive"), GenerationConfig(method="triforce")])
+    race = raced(worker, session_id, PAIR)
     race.question = f"Why {SECRET}?"
     shown = drawn(worker, session_id)
     view, told = shown["system"], shown["report"]
@@ -252,6 +247,23 @@ def test_what_is_kept_is_counted_and_other_folders_are_not(tmp_path: Path, monke
     (tmp_path / "uploads" / "deep" / "a.txt").write_text("x" * 3000)
     assert kept_in(tmp_path) == [Kept("uploads", 1, 3000)]
     assert kept_in(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize(
+    ("has_draft", "planned", "words"),
+    [
+        (True, "triforce", "guesses for level 1"),
+        (True, "lookup", "not used: what followed the same words earlier is the guess"),
+        (False, "lookup", "what followed the same words earlier is the guess"),
+        (False, "retrieval", "the retrieval cache guesses"),
+        (False, "autoregressive", "plain decoding makes no guesses"),
+    ],
+)
+def test_the_draft_is_told_by_the_method_that_is_used(
+    engine: FakeEngine, has_draft: bool, planned: str, words: str
+) -> None:
+    assert guesses(cast(Any, SimpleNamespace(has_draft=has_draft, usual_method=planned))) == words
+    assert "of weights guesses for level 1" in text_of(system(shot(Ready(engine.info, MACHINE, 9))))
 
 
 def test_what_keys_and_values_are_kept_in_has_its_own_reason(ready: Ready, engine: FakeEngine) -> None:
