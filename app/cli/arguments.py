@@ -90,7 +90,8 @@ def build_parser(command: Command, commands: Mapping[str, Command], *, everythin
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(command=command.name or None, remote=None, device="auto", offline=False)
+    parser.set_defaults(module=command.module, command=command.name or None)
+    parser.set_defaults(remote=None, device="auto", offline=False)  # where a command has no such option
     for row in command.rows:
         row.add(parser, "" if everything else command.name or "app")
     return parser

@@ -126,7 +126,7 @@ class Command:
     """A command: `run` of the module of `app.cli` with its name, or of another. The app has no name."""
 
     def __init__(self, name: str, text: str, *rows: Option | Group | OneOf, module: str = "") -> None:
-        self.name, self.text, self.rows, self.module = name, text, rows, module
+        self.name, self.text, self.rows, self.module = name, text, rows, module or f"app.cli.{name}"
         values = [row.value for row in rows if isinstance(row, Option) and row.is_positional]
         self.usage = " ".join(("launch.py", name or "[COMMAND]", "[OPTION...]", *values))
 
@@ -184,6 +184,7 @@ APP = Command(
         Option("--auth USER:PASSWORD", "`ps` shows it; better: $TRIFORCE_AUTH"),
         ALLOW_HOST,
     ),
+    module="app.server.serve_page",
 )
 SERVER = Group(
     "options of the server",
@@ -295,5 +296,5 @@ COMMANDS = (
         Option("action list|show|get|remove", nargs="?", choices=("list", "show", "get", "remove"), default="list"),
         Option("name NAME", "a name of the list, or a hub id such as Qwen/Qwen3-8B", nargs="?"),
     ),
-    Command("repair", "install the torch that suits this machine's GPU", NO_VENV),
+    Command("repair", "install the torch that suits this machine's GPU", NO_VENV, module="app.cli.environment"),
 )

@@ -49,6 +49,7 @@ from core.planning.plan import Plan
 from core.planning.sizes import kv_bytes_per_token
 
 GIB = float(1 << 30)
+CHOSEN = ("device", "bits", "self_draft_bits", "placement", "cpu_attention", "context")  # of a plan, with reasons
 APPLE_GPU = "none with CUDA: Apple's shares the memory of the processor and is not used"
 NO_COMPILER = (
     f"Kernels    none, as there is no C++ compiler: 4-bit files are widened to 32 bits and slow. Run: {INSTALL}"
@@ -245,15 +246,10 @@ def report(findings: Findings) -> dict[str, Any]:
             "files_here": subject.has_files,
         },
         "plan": {
-            "device": asdict(plan.device),
+            **{name: asdict(getattr(plan, name)) for name in CHOSEN},
             "dtype": {"value": plan.precision, "because": plan.dtype.because},
-            "bits": asdict(plan.bits),
-            "self_draft_bits": asdict(plan.self_draft_bits),
-            "placement": asdict(plan.placement),
             "resident_layers": plan.resident_layers,
-            "cpu_attention": asdict(plan.cpu_attention),
             "budget": asdict(plan.budget) if plan.budget else None,
-            "context": asdict(plan.context),
             "most_context": plan.most_context,
             "most_context_resident": plan.most_on_device,
             "memory": memory,

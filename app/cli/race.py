@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from app.cli.answering import NotWritten, race_lines
 from app.cli.ask import answer
 from app.cli.interrupts import INTERRUPTED, stoppable
 from app.cli.parts import library_of, naming_parts
@@ -20,7 +21,6 @@ from app.cli.reading import (
     read_documents,
     usual_method,
 )
-from app.cli.report import NotWritten, race_lines
 from app.cli.saved_books import Opening, open_text
 from app.cli.scoreboard import Scoreboard
 from app.context.context_documents import Library, label
