@@ -1,7 +1,11 @@
 """Answers on the terminal: as they are written, alone or several in their turns, and their figures as lines."""
 
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from app.cli.reading import ProgressLine
@@ -12,8 +16,13 @@ from core.errors import NotPossibleHere
 from core.generation.events import Event, Finished, PrefillProgress
 
 if TYPE_CHECKING:
+    from core.config import GenerationConfig
     from core.engine_api import TextEngine
     from core.generation.decode_loop import Question
+    from core.generation.session import Conversation
+
+
+INTERRUPTED = 130  # the exit code
 
 
 class Shown:
@@ -51,6 +60,28 @@ def no_answer(finished: Finished) -> str:
     if finished.in_thought:
         return "The thought was not finished: raise --max-new-tokens, or use --thinking off where the model has it.\n"
     return "" if finished.text.strip() else "The answer is white space alone.\n"
+
+
+def answer(
+    engine: "TextEngine",
+    conversation: "Conversation",
+    question: str,
+    config: "GenerationConfig",
+    *,
+    shown: bool,
+    stop: threading.Event | None = None,
+) -> Finished:
+    """The answer to a further question; if it is to be shown, streamed to stdout, and its thought to stderr.
+
+    Args:
+        stop: ends it when it is set.
+    """
+    prompt = conversation.ask(question).prompt_ids(engine.text, config.thinking)
+    view = Shown(shown=shown)
+    for event in engine.generate(prompt, config, stop):
+        view.show(event)
+    assert isinstance(event, Finished)
+    return event
 
 
 def answer_in_order(
@@ -94,6 +125,34 @@ def _events(engine: "TextEngine", questions: "Sequence[Question]") -> "Iterator[
     remote = engine.info.elsewhere
     events = one_by_one(engine.generate, questions) if remote else local(engine).answer_together(questions)
     return in_order(events, len(questions))
+
+
+# -------------------- Ctrl+C
+
+
+@contextmanager
+def stoppable() -> Iterator[threading.Event]:
+    """An event that the first Ctrl+C sets; the second raises KeyboardInterrupt.
+
+    Where Ctrl+C is ignored (a job of `nohup`), or in another thread than the main one, nothing changes.
+    """
+    stop = threading.Event()
+
+    def take(_signal: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or before is None or before is signal.SIG_IGN:
+        yield stop
+        return
+    signal.signal(signal.SIGINT, take)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # -------------------- figures

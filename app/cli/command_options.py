@@ -56,12 +56,15 @@ def name_list(text: str) -> tuple[str, ...]:
     return names
 
 
-def float_list(text: str) -> tuple[float, ...]:
+def acceptances(text: str) -> tuple[float, float]:
     """`0.3,0.92`."""
     try:
-        return tuple(map(float, text.split(",")))
+        first, second = map(float, text.split(","))
+        if 0 <= first < 1 and 0 <= second < 1:
+            return first, second
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a list of numbers: use for example 0.3,0.92") from None
+        pass
+    raise ArgumentTypeError(f"{text!r} is not usable: give both levels between 0 and 1, for example 0.3,0.92")
 
 
 class Option:
@@ -286,7 +289,7 @@ COMMANDS = (
             Option("--host-memory GIB", "of the machine itself", type=float),
         ),
         Option("--budget N", "tokens in the retrieval cache", RARE, type=int),
-        Option("--acceptance A1,A2", "of both levels (default: measured, else published)", RARE, type=float_list),
+        Option("--acceptance A1,A2", "of both levels (default: measured, else published)", RARE, type=acceptances),
     ),
     Command(
         "models",

@@ -95,8 +95,9 @@ def is_met(requirement: "Requirement") -> bool:
         return False
     for needed in map(Requirement, found.requires or ()):
         marker, needed.marker = needed.marker, None
-        is_added = marker and any(marker.evaluate({"extra": extra}) for extra in requirement.extras)
-        if is_added and not marker.evaluate() and not is_met(needed):
+        if marker is None or marker.evaluate():
+            continue  # pip sees to it, with or without an extra
+        if any(marker.evaluate({"extra": extra}) for extra in requirement.extras) and not is_met(needed):
             return False
     return True
 

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from app.cli.answering import NotWritten, race_lines
-from app.cli.ask import answer
-from app.cli.interrupts import INTERRUPTED, stoppable
+from app.cli.answering import INTERRUPTED, NotWritten, answer, race_lines, stoppable
 from app.cli.parts import library_of, naming_parts
 from app.cli.reading import (
     check_folder,

@@ -62,6 +62,8 @@ doctor --context 5 ask | unrecognized arguments: ask. See
 bench --contexts 4096,, | not a list
 bench --contexts 4k | not a list
 doctor --device tpu | invalid choice
+doctor --acceptance 0.9 | --acceptance: '0.9' is not usable
+doctor --acceptance 0.3,1.5 | --acceptance: '0.3,1.5' is not usable
 text | FILE...
 text a.pdf --pages 0-3 | no range
 text a.pdf --pages 4-3 | no range
