@@ -27,15 +27,14 @@ if sys.version_info < (3, 11):
 from collections.abc import Sequence
 
 from app.cli.arguments import parse_arguments
-from app.cli.environment import Situation, prepare_environment, repair
+from app.cli.environment import prepare_environment
 from app.cli.terminal import error_document, filter_terminals
 from assets.tools.commands import TOOLS
+from core.errors import CoreError
 from core.planning import nvidia
 
 COMPUTING = (None, "ask", "chat", "race", "serve", "bench", "doctor")  # commands that a GPU makes faster
 PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
-MODULES: "dict[str | None, str]" = {None: "app.server.serve_page"}  # else app.cli.<command>
-MODULES |= {tool.name: tool.module for tool in TOOLS}  # which the product itself never imports
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,11 +47,12 @@ def main(argv: Sequence[str]) -> int:
         code = hand_over(args)
         sys.stdout.flush()
         return code
-    except Situation as situation:
-        print("error:", " ".join(str(situation).split()), file=sys.stderr)
-        if getattr(args, "json", False) and not getattr(situation.__cause__, "has_results", False):
-            print(error_document(situation.problem, situation.hint, code=situation.code), flush=True)
-        return situation.code
+    except CoreError as error:
+        code = 2 if error.wrong_usage else 1
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
+        if getattr(args, "json", False) and not getattr(error, "has_results", False):
+            print(error_document(error.problem, error.hint, code=code), flush=True)
+        return code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as in `| head`
@@ -81,16 +81,8 @@ def tell_unused_gpu(args: argparse.Namespace) -> None:
 
 
 def hand_over(args: argparse.Namespace) -> int:
-    """Run the command (`run` of its module) or the app, imported only now."""
-    if args.command == "repair":
-        return repair()
-    from core.errors import CoreError
-
-    module = importlib.import_module(MODULES.get(args.command, f"app.cli.{args.command}"))
-    try:
-        code: int = module.run(args)
-    except CoreError as error:
-        raise Situation(error.problem, hint=error.hint, code=2 if error.wrong_usage else 1) from error
+    """Run the command or the app: `run` of its module, imported only now."""
+    code: int = importlib.import_module(args.module).run(args)
     return code
 
 

@@ -175,7 +175,7 @@ def test_the_long_tests_get_their_arguments(run: Run, checkout: Path) -> None:
 
 def test_no_venv_names_what_the_environment_lacks(run: Run, checkout: Path) -> None:
     (checkout / "requirements.txt").write_text("pytest>=9\nno-such-package==1\n")
-    assert "lacks no-such-package==1" in the_line(run("--no-venv", "doctor"))
+    assert "lacks no-such-package==1" in the_line(run("doctor", "--no-venv"))
     assert not (checkout / ".venv").exists()
 
 

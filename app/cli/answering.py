@@ -1,17 +1,28 @@
-"""Answers on the terminal: one as it is written, or several that are written together, each in its turn."""
+"""Answers on the terminal: as they are written, alone or several in their turns, and their figures as lines."""
 
+import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from app.cli.reading import ProgressLine
-from app.cli.report import summary_line
+from core.decoding.registry import LOSSY_METHODS
+from core.decoding.stats import LevelStats
 from core.engine_api import local
+from core.errors import NotPossibleHere
 from core.generation.events import Event, Finished, PrefillProgress
 
 if TYPE_CHECKING:
+    from core.config import GenerationConfig
     from core.engine_api import TextEngine
     from core.generation.decode_loop import Question
+    from core.generation.session import Conversation
+
+
+INTERRUPTED = 130  # the exit code
 
 
 class Shown:
@@ -49,6 +60,28 @@ def no_answer(finished: Finished) -> str:
     if finished.in_thought:
         return "The thought was not finished: raise --max-new-tokens, or use --thinking off where the model has it.\n"
     return "" if finished.text.strip() else "The answer is white space alone.\n"
+
+
+def answer(
+    engine: "TextEngine",
+    conversation: "Conversation",
+    question: str,
+    config: "GenerationConfig",
+    *,
+    shown: bool,
+    stop: threading.Event | None = None,
+) -> Finished:
+    """The answer to a further question; if it is to be shown, streamed to stdout, and its thought to stderr.
+
+    Args:
+        stop: ends it when it is set.
+    """
+    prompt = conversation.ask(question).prompt_ids(engine.text, config.thinking)
+    view = Shown(shown=shown)
+    for event in engine.generate(prompt, config, stop):
+        view.show(event)
+    assert isinstance(event, Finished)
+    return event
 
 
 def answer_in_order(
@@ -92,3 +125,75 @@ def _events(engine: "TextEngine", questions: "Sequence[Question]") -> "Iterator[
     remote = engine.info.elsewhere
     events = one_by_one(engine.generate, questions) if remote else local(engine).answer_together(questions)
     return in_order(events, len(questions))
+
+
+# -------------------- Ctrl+C
+
+
+@contextmanager
+def stoppable() -> Iterator[threading.Event]:
+    """An event that the first Ctrl+C sets; the second raises KeyboardInterrupt.
+
+    Where Ctrl+C is ignored (a job of `nohup`), or in another thread than the main one, nothing changes.
+    """
+    stop = threading.Event()
+
+    def take(_signal: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or before is None or before is signal.SIG_IGN:
+        yield stop
+        return
+    signal.signal(signal.SIGINT, take)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# -------------------- figures
+
+
+class NotWritten(NotPossibleHere):
+    """A file beside the results cannot be written; stdout has the results, and with --json no second document."""
+
+    has_results = True
+
+
+def summary_line(finished: Finished) -> str:
+    """One answer's figures for people."""
+    stats = finished.stats
+    thought = f", {stats.thought_tokens} of them thought" if stats.thought_tokens else ""
+    parts = [f"{stats.new_tokens} tokens{thought}", f"{stats.tokens_per_second or 0:.1f} tokens/s"]
+    if stats.level2 is not None:
+        level1 = f"{percent(stats.level1)} / " if stats.level1 else ""
+        parts.append(f"acceptance {level1}{percent(stats.level2)}")
+        parts.append(f"{stats.tokens_per_full_pass or 0:.1f} tokens per full pass")
+    if stats.link_bytes_per_second is not None:
+        share = f" ({100 * stats.link_share:.0f}% of a plain copy)" if stats.link_share is not None else ""
+        parts.append(f"link {stats.link_bytes_per_second / 1e9:.2f} GB/s{share}")
+    parts.append(f"read {finished.prompt_tokens - finished.reused_tokens:,} tokens in {finished.prefill_seconds:.1f} s")
+    parts.append(f"{finished.method}, not exact" if finished.method in LOSSY_METHODS else finished.method)
+    return " · ".join(parts)
+
+
+def race_lines(methods: Mapping[str, Finished], speedup: float | None, verdict: str) -> list[str]:
+    """A race for people: one line a method, then the result."""
+    lines = [
+        f"{name:<16}{f.stats.ms_per_token or 0:8.1f} ms/token {f.stats.tokens_per_second or 0:8.1f} tokens/s"
+        + (f"   acceptance {percent(f.stats.level1)} / {percent(f.stats.level2)}" if f.stats.level2 else "")
+        + ("" if f.exact else "   not exact")
+        for name, f in methods.items()
+    ]
+    if speedup is not None:
+        lines.append(f"Speedup {speedup:.2f}x, texts: {verdict.replace('_', ' ')}")
+    return lines
+
+
+def percent(level: LevelStats | None) -> str:
+    """Accepted / tested as a percentage, for people."""
+    return f"{100 * level.acceptance:.0f}%" if level and level.acceptance is not None else "-"

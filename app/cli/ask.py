@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.answering import Shown, answer_in_order
-from app.cli.interrupts import INTERRUPTED, stoppable
+from app.cli.answering import INTERRUPTED, answer_in_order, stoppable
 from app.cli.parts import naming_parts, opened
 from app.cli.piped import name_of
 from app.cli.reading import print_json
@@ -80,28 +79,6 @@ def answer_all(
     if args.json:
         prompts = prompts[: len(answers)] if args.token_ids else []
         print_json(document(engine, questions, answers, opening, prompts, many=args.questions is not None))
-
-
-def answer(
-    engine: "TextEngine",
-    conversation: "Conversation",
-    question: str,
-    config: GenerationConfig,
-    *,
-    shown: bool,
-    stop: threading.Event | None = None,
-) -> Finished:
-    """The answer to a further question; if it is to be shown, streamed to stdout, and its thought to stderr.
-
-    Args:
-        stop: ends it when it is set.
-    """
-    prompt = conversation.ask(question).prompt_ids(engine.text, config.thinking)
-    view = Shown(shown=shown)
-    for event in engine.generate(prompt, config, stop):
-        view.show(event)
-    assert isinstance(event, Finished)
-    return event
 
 
 def document(

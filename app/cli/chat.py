@@ -9,12 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.cli.answering import no_answer
-from app.cli.ask import answer
-from app.cli.interrupts import stoppable
+from app.cli.answering import answer, no_answer, race_lines, stoppable, summary_line
 from app.cli.parts import naming_parts, opened
 from app.cli.piped import STDIN
-from app.cli.report import race_lines, summary_line
 from app.context.context_documents import Library
 from app.context.evidence import evidence_in
 from app.conversations.exchange import Exchange

@@ -1,6 +1,7 @@
 """The options of each command, one a row, and what their values may be. Standard library only, as `arguments.py`."""
 
 import argparse
+import platform
 import sys
 from argparse import ArgumentTypeError
 from pathlib import Path
@@ -55,12 +56,15 @@ def name_list(text: str) -> tuple[str, ...]:
     return names
 
 
-def float_list(text: str) -> tuple[float, ...]:
+def acceptances(text: str) -> tuple[float, float]:
     """`0.3,0.92`."""
     try:
-        return tuple(map(float, text.split(",")))
+        first, second = map(float, text.split(","))
+        if 0 <= first < 1 and 0 <= second < 1:
+            return first, second
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a list of numbers: use for example 0.3,0.92") from None
+        pass
+    raise ArgumentTypeError(f"{text!r} is not usable: give both levels between 0 and 1, for example 0.3,0.92")
 
 
 class Option:
@@ -78,13 +82,11 @@ class Option:
         self._names, self.is_positional = flags or words[:1], not flags
         self.value = " ".join(words[len(self._names) :])
         self._told, self._shown, self._more = told, shown, more | ({"metavar": self.value} if self.value else {})
-        self.name: str = more.get("dest", self._names[-1].lstrip("-").replace("-", "_"))
-        self.default = more.get("default")
 
-    def add(self, place: argparse._ActionsContainer, command: str) -> argparse.Action:
+    def add(self, place: argparse._ActionsContainer, command: str) -> None:
         """Add it to a parser or a group of one. `command` "": --help lists it."""
         is_shown = not command or self._shown is None or command in self._shown.split()
-        return place.add_argument(*self._names, help=self._told if is_shown else argparse.SUPPRESS, **self._more)
+        place.add_argument(*self._names, help=self._told if is_shown else argparse.SUPPRESS, **self._more)
 
 
 def flag(name: str, told: str, shown: str | None = None) -> Option:
@@ -95,53 +97,50 @@ def flag(name: str, told: str, shown: str | None = None) -> Option:
 
 
 class Group:
-    """Options under a title, which may stand before and after a command: who has parsed them adds the defaults."""
+    """Options under a title."""
 
     def __init__(self, title: str, *options: Option) -> None:
-        self.title, self.options = title, options
-        self.defaults = {option.name: option.default for option in options}
+        self._title, self._options = title, options
+
+    def add(self, place: argparse._ActionsContainer, command: str) -> None:
+        """As `Option.add`."""
+        group = place.add_argument_group(self._title)
+        for option in self._options:
+            option.add(group, command)
 
 
 class OneOf:
     """Options of which a command line has one at most, or exactly one."""
 
     def __init__(self, *options: Option, required: bool = False) -> None:
-        self.options, self.required = options, required
+        self._options, self._required = options, required
+
+    def add(self, place: argparse._ActionsContainer, command: str) -> None:
+        """As `Option.add`."""
+        group = place.add_mutually_exclusive_group(required=self._required)
+        for option in self._options:
+            option.add(group, command)
 
 
-Row = Option | Group | OneOf
-Rows = tuple[Row, ...]
+Rows = tuple[Option | Group | OneOf, ...]
 
 
 class Command:
-    """A command: `run` of the module of `app.cli` with its name, or of another. `is_bare`: without common options."""
+    """A command: `run` of the module of `app.cli` with its name, or of another. The app has no name."""
 
-    def __init__(self, name: str, text: str, *rows: Row, module: str = "", is_bare: bool = False) -> None:
-        self.name, self.text, self.rows, self.module, self.is_bare = name, text, rows, module, is_bare
+    def __init__(self, name: str, text: str, *rows: Option | Group | OneOf, module: str = "") -> None:
+        self.name, self.text, self.rows, self.module = name, text, rows, module or f"app.cli.{name}"
         values = [row.value for row in rows if isinstance(row, Option) and row.is_positional]
-        self.usage = " ".join(("launch.py", name, "[OPTION...]", *values))
-
-
-def add(parser: argparse.ArgumentParser, command: str, rows: Rows) -> None:
-    """Add options to the parser of a command. `command` "": --help lists rare ones, too."""
-    for row in rows:
-        match row:
-            case Option():
-                row.add(parser, command)
-            case Group():
-                group = parser.add_argument_group(row.title)
-                for option in row.options:
-                    option.add(group, command).default = argparse.SUPPRESS
-            case OneOf():
-                several = parser.add_mutually_exclusive_group(required=row.required)
-                for option in row.options:
-                    option.add(several, command)
+        self.usage = " ".join(("launch.py", name or "[COMMAND]", "[OPTION...]", *values))
 
 
 ATTENTION = ("auto", "torch", "compiled", "flash-attn")
+HERE = f"TriForce Reader 0.1, Python {platform.python_version()}"
+JSON = Option("--json", "print one JSON document as the last line of stdout", action="store_true")
 VENV = flag("--no-venv", "use the current environment", RARE)
 COMMON = Group(
     "common options",
+    Option("--help-all", "list all options, rare ones too", action="help"),
     Option("--model NAME|PATH", "a known name, a folder or a hub id (default: bundled)"),
     Option("--draft NAME|PATH", "a draft model, or none (default: one with the same tokens)", RARE, default="auto"),
     Option("--bits", "of its weights (default: as computed)", "doctor serve", type=int, choices=(16, 8, 4)),
@@ -173,14 +172,22 @@ REMOTE = Group(
     Option("--remote-key KEY", "what it wants (default: $TRIFORCE_REMOTE_KEY)", RARE),
 )
 ALLOW_HOST = Option("--allow-host NAME", "another name of this machine that it answers to", RARE, action="append")
-APP = Group(
-    "options of the app",
-    Option("--host", "where to listen (default: 127.0.0.1; else with --auth)", default="127.0.0.1"),
-    Option("--port", "(default: 7860)", type=port_number, default=7860),
-    flag("--no-browser", "do not open the browser"),
-    flag("--share", "make a public link (needs --auth)"),
-    Option("--auth USER:PASSWORD", "`ps` shows it; better: $TRIFORCE_AUTH"),
-    ALLOW_HOST,
+APP = Command(
+    "",
+    "chat with whole books on your own machine, exactly and fast. No command: the app",
+    Option("--version", "show which version this is", action="version", version=HERE),
+    COMMON,
+    REMOTE,
+    Group(
+        "options of the app",
+        Option("--host", "where to listen (default: 127.0.0.1; else with --auth)", default="127.0.0.1"),
+        Option("--port", "(default: 7860)", type=port_number, default=7860),
+        flag("--no-browser", "do not open the browser"),
+        flag("--share", "make a public link (needs --auth)"),
+        Option("--auth USER:PASSWORD", "`ps` shows it; better: $TRIFORCE_AUTH"),
+        ALLOW_HOST,
+    ),
+    module="app.server.serve_page",
 )
 SERVER = Group(
     "options of the server",
@@ -203,6 +210,7 @@ FILES: Rows = (
     flag("--ocr", "recognise text on pages that are pictures, keep it"),
 )
 ANSWERING: Rows = (
+    COMMON,
     *FILES,
     OneOf(CHAPTERS, PAGES),
     SAVED,
@@ -217,7 +225,14 @@ NO_VENV = Group("common options", VENV)
 
 COMMANDS = (
     Command(
-        "ask", "one answer, streamed", OneOf(ASKED, QUESTIONS, required=True), METHOD, TOKEN_IDS, REMOTE, *ANSWERING
+        "ask",
+        "one answer, streamed",
+        OneOf(ASKED, QUESTIONS, required=True),
+        METHOD,
+        TOKEN_IDS,
+        JSON,
+        REMOTE,
+        *ANSWERING,
     ),
     Command("chat", "questions and answers about files, in the terminal", METHOD, REMOTE, *ANSWERING),
     Command(
@@ -228,11 +243,14 @@ COMMANDS = (
         flag("--sequential", "one method after the other instead of in turns", RARE),
         Option("--report F.html", "keep the race as one page, and F.json beside it", type=Path),
         TOKEN_IDS,
+        JSON,
         *ANSWERING,
     ),
     Command(
         "serve",
         "an OpenAI-compatible server for other programs",
+        JSON,
+        COMMON,
         SERVER,
         Option("--api-key KEY", "what clients must send (default: $TRIFORCE_API_KEY)"),
         Option("--allow-origin URL", "let web pages from there use it (default: none)", RARE, action="append"),
@@ -243,6 +261,8 @@ COMMANDS = (
     Command(
         "text",
         "what the model gets of each file",
+        JSON,
+        COMMON,
         *FILES,
         PAGES,
         Option("--find WORDS", "where these words are, whatever their case"),
@@ -252,12 +272,16 @@ COMMANDS = (
     Command(
         "saved",
         "books saved on disk, which need not be read again",
+        JSON,
+        COMMON,
         Option("action list|remove|clear|cap", nargs="?", choices=("list", "remove", "clear", "cap"), default="list"),
         Option("name NAME|GIB", "remove NAME; cap GIB: room for all of them", nargs="?"),
     ),
     Command(
         "doctor",
         "what fits on this machine, or on another, and why",
+        JSON,
+        COMMON,
         Group(
             "a machine that you do not have yet (default: this one)",
             Option("--assume NxGPU", "cpu, 1x4090, 2x5090, 1xa100-40, 1xh100, ..."),
@@ -265,13 +289,15 @@ COMMANDS = (
             Option("--host-memory GIB", "of the machine itself", type=float),
         ),
         Option("--budget N", "tokens in the retrieval cache", RARE, type=int),
-        Option("--acceptance A1,A2", "of both levels (default: measured, else published)", RARE, type=float_list),
+        Option("--acceptance A1,A2", "of both levels (default: measured, else published)", RARE, type=acceptances),
     ),
     Command(
         "models",
         "known models: list, show, get, remove",
+        JSON,
+        COMMON,
         Option("action list|show|get|remove", nargs="?", choices=("list", "show", "get", "remove"), default="list"),
         Option("name NAME", "a name of the list, or a hub id such as Qwen/Qwen3-8B", nargs="?"),
     ),
-    Command("repair", "install the torch that suits this machine's GPU", NO_VENV, is_bare=True),
+    Command("repair", "install the torch that suits this machine's GPU", NO_VENV, module="app.cli.environment"),
 )

@@ -18,7 +18,7 @@ from app.runtime.options import engine_config
 from app.runtime.versions import versions
 from core.config import EngineConfig
 from core.decoding.registry import METHODS
-from core.errors import CoreError, InvalidSetting, NotEnoughMemory
+from core.errors import CoreError, NotEnoughMemory
 from core.models.hub.catalog import find, is_here
 from core.models.hub.draft_selection import AUTO, NONE, pair
 from core.models.hub.shapes import find_shape
@@ -49,22 +49,23 @@ from core.planning.plan import Plan
 from core.planning.sizes import kv_bytes_per_token
 
 GIB = float(1 << 30)
+CHOSEN = ("device", "bits", "self_draft_bits", "placement", "cpu_attention", "context")  # of a plan, with reasons
 APPLE_GPU = "none with CUDA: Apple's shares the memory of the processor and is not used"
 NO_COMPILER = (
     f"Kernels    none, as there is no C++ compiler: 4-bit files are widened to 32 bits and slow. Run: {INSTALL}"
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Subject:
     """The model to plan for."""
 
     name: str
     description: str
     target: ModelSize
-    draft: ModelSize | None
-    acceptance: Acceptance
-    has_files: bool  # False: only sizes are known
+    draft: ModelSize | None = None
+    acceptance: Acceptance = PUBLISHED
+    has_files: bool = False  # False: only sizes are known
 
     def planned(self, config: EngineConfig, rig: Rig, bits: int | None) -> Plan:
         """Its plan on a machine, with weights of so many bits; None: as usual. Raises what `compose` raises."""
@@ -99,7 +100,10 @@ def run(args: argparse.Namespace) -> int:
         CoreError: the model or the machine is unknown, or it does not fit (with alternatives).
     """
     config = replace(engine_config(args), num_gpus=1, gpu_memory_gib=None)  # the machine has its GPUs and their memory
-    subject = find_subject(config.model, args.acceptance, config.draft_model)
+    subject = find_subject(config.model, config.draft_model)
+    if args.acceptance is not None:
+        first, second = args.acceptance
+        subject = replace(subject, acceptance=Acceptance(first, second, "as given"))
     rig = make_rig(
         this_machine(),
         assume=args.assume,
@@ -166,42 +170,23 @@ def narrower(subject: Subject, plan: Plan, config: EngineConfig) -> str:
 # -------------------- the model
 
 
-def find_subject(name: str, acceptance: Sequence[float] | None = None, draft: str = "auto") -> Subject:
+def find_subject(name: str, draft: str = AUTO) -> Subject:
     """The model by its name, its folder, or its config.json, with its draft.
 
     Raises:
-        UnknownModel, DamagedAssets, UnsupportedModel; InvalidSetting: an invalid acceptance.
+        UnknownModel, DamagedAssets, UnsupportedModel.
     """
-    given, has_files, usual = None, False, PUBLISHED
-    if acceptance is not None:
-        if len(acceptance) != 2 or not all(0 <= value < 1 for value in acceptance):
-            raise InvalidSetting(
-                "--acceptance is not usable.", hint="Give both levels between 0 and 1, for example 0.3,0.92."
-            )
-        given = Acceptance(acceptance[0], acceptance[1], "as given")
     file, shape = Path(name).expanduser(), find_shape(name)
-    small: ModelSize | None = None
     if file.is_file() and file.suffix == ".json":
-        name, description = file.name, "a configuration, without weights"
-        target = size_of(read_config(file), name)
-    elif shape is not None and not (file / "config.json").is_file() and not is_here(name):
-        name, description, target = shape.name, shape.description, shape.size()
+        return Subject(file.name, "a configuration, without weights", size_of(read_config(file), file.name))
+    if shape is not None and not (file / "config.json").is_file() and not is_here(name):
         drafting = find_shape(draft) if draft not in (AUTO, NONE) else shape.draft if draft == AUTO else None
-        small = drafting.size() if drafting else None
-    else:
-        entry = find(name)
-        has_files = bool(weight_files(entry.target))
-        entry = pair(name, draft) if has_files else entry
-        name, description, target = entry.name, entry.description, size_in(entry.target, entry.overrides)
-        small, usual = size_in(entry.draft) if entry.draft else None, usual_acceptance(entry.acceptance)
-    return Subject(
-        name=name,
-        description=description,
-        target=target,
-        draft=small,
-        acceptance=given or usual,
-        has_files=has_files,
-    )
+        return Subject(shape.name, shape.description, shape.size(), drafting.size() if drafting else None)
+    entry = find(name)
+    has_files = bool(weight_files(entry.target))
+    entry = pair(name, draft) if has_files else entry
+    target, small = size_in(entry.target, entry.overrides), size_in(entry.draft) if entry.draft else None
+    return Subject(entry.name, entry.description, target, small, usual_acceptance(entry.acceptance), has_files)
 
 
 def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig: Rig) -> EngineConfig:
@@ -245,15 +230,10 @@ def report(findings: Findings) -> dict[str, Any]:
             "files_here": subject.has_files,
         },
         "plan": {
-            "device": asdict(plan.device),
+            **{name: asdict(getattr(plan, name)) for name in CHOSEN},
             "dtype": {"value": plan.precision, "because": plan.dtype.because},
-            "bits": asdict(plan.bits),
-            "self_draft_bits": asdict(plan.self_draft_bits),
-            "placement": asdict(plan.placement),
             "resident_layers": plan.resident_layers,
-            "cpu_attention": asdict(plan.cpu_attention),
             "budget": asdict(plan.budget) if plan.budget else None,
-            "context": asdict(plan.context),
             "most_context": plan.most_context,
             "most_context_resident": plan.most_on_device,
             "memory": memory,

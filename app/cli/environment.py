@@ -4,6 +4,7 @@
 of requirements.txt. Imports what needs the standard library alone: nothing else may be installed yet.
 """
 
+import argparse
 import contextlib
 import hashlib
 import os
@@ -15,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from core.errors import NotPossibleHere
 from core.ops.compilers import system_compiler
 from core.planning import nvidia
 
@@ -37,35 +39,24 @@ INSTALLING = "installing"
 TORCH_WHEELS, TORCH_WHEELS_VARIABLE = "https://download.pytorch.org/whl", "TRIFORCE_TORCH_INDEX"
 
 
-class Situation(Exception):
-    """A problem that only the user can solve, with one action. CoreError's twin for before core can be imported.
-
-    `code` is the command's exit code.
-    """
-
-    def __init__(self, problem: str, *, hint: str, code: int = 1) -> None:
-        super().__init__(f"{problem} {hint}")
-        self.problem, self.hint, self.code = problem, hint, code
-
-
 def prepare_environment(argv: Sequence[str], *, use_venv: bool, device: str = "auto") -> None:
     """Return in an environment that meets requirements.txt, or prepare `.venv` and start again inside it.
 
     Args:
         device: "cpu" if no GPU is wanted; then none is searched for.
     Raises:
-        Situation: there is no suitable environment and it cannot be made; the text says what to do.
+        NotPossibleHere: there is no suitable environment and it cannot be made; the text says what to do.
     """
     inside = VENV.exists() and VENV.samefile(sys.prefix)
     if inside and venv_ready():
         return
     if inside and stamp() == INSTALLING:
-        raise Situation("This .venv is half installed.", hint="Deactivate it and start again: that repairs it.")
+        raise NotPossibleHere("This .venv is half installed.", hint="Deactivate it and start again: that repairs it.")
     missing = unmet_requirement(REQUIREMENTS)
     if missing is None:
         return
     if not use_venv:
-        raise Situation(
+        raise NotPossibleHere(
             f"This environment lacks {missing}.",
             hint="Install requirements.txt into it, or start without --no-venv.",
         )
@@ -91,7 +82,9 @@ def required(file: Path) -> list[str]:
 
 
 def is_met(requirement: "Requirement") -> bool:
-    """Whether the running environment has a suitable distribution, and what its extras require."""
+    """Whether the running environment has a suitable distribution, and what its extras add to its requirements."""
+    from packaging.requirements import Requirement
+
     if requirement.marker and not requirement.marker.evaluate():
         return True
     try:
@@ -100,18 +93,13 @@ def is_met(requirement: "Requirement") -> bool:
         return False
     if not found.version or not requirement.specifier.contains(found.version, prereleases=True):
         return False
-    return all(is_met(added) for added in added_by_extras(found, requirement.extras))
-
-
-def added_by_extras(found: metadata.Distribution, extras: set[str]) -> "Iterator[Requirement]":
-    """The requirements of a distribution that only the chosen extras add."""
-    from packaging.requirements import Requirement
-
-    for line in found.requires or ():
-        requirement = Requirement(line)
-        marker, requirement.marker = requirement.marker, None
-        if marker and not marker.evaluate() and any(marker.evaluate({"extra": extra}) for extra in extras):
-            yield requirement
+    for needed in map(Requirement, found.requires or ()):
+        marker, needed.marker = needed.marker, None
+        if marker is None or marker.evaluate():
+            continue  # pip sees to it, with or without an extra
+        if any(marker.evaluate({"extra": extra}) for extra in requirement.extras) and not is_met(needed):
+            return False
+    return True
 
 
 def digest() -> str:
@@ -142,7 +130,7 @@ def set_up_venv(device: str) -> None:
                 print("Setting up TriForce Reader in .venv. This happens once.", file=sys.stderr)
                 fill_venv(device)
     except OSError as error:
-        raise Situation(
+        raise NotPossibleHere(
             f"The environment in {VENV} cannot be made: {error}.",
             hint="Make room and see that you may write there, then start again.",
         ) from error
@@ -160,7 +148,7 @@ def fill_venv(device: str) -> None:
         pip_install(VENV_PYTHON, *BY_HASH, LOCK)
         pip_install(VENV_PYTHON, "-r", REQUIREMENTS)  # finds all there, but what a build of PyTorch's own needs besides
         install_compiler(VENV_PYTHON)
-    except Situation:
+    except NotPossibleHere:
         put_stamp(None)  # pip failed by itself and left `.venv` consistent
         raise
     put_stamp(digest())
@@ -172,8 +160,8 @@ def install_compiler(python: Path) -> None:
         return
     try:
         pip_install(python, *BY_HASH, COMPILER_LOCK)
-    except Situation as situation:
-        print(f"note: there is no C++ compiler, so answers take longer. {situation.problem}", file=sys.stderr)
+    except NotPossibleHere as error:
+        print(f"note: there is no C++ compiler, so answers take longer. {error.problem}", file=sys.stderr)
 
 
 def venv_works() -> bool:
@@ -190,13 +178,13 @@ def make_venv() -> None:
     command: list[str | Path] = [sys.executable, "-m", "venv", "--clear", VENV]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if "ensurepip" in done.stdout:
-        raise Situation(
+        raise NotPossibleHere(
             "This Python comes without ensurepip and cannot fill a new environment.",
             hint="Install it (Debian and Ubuntu: apt install python3-venv) and start again.",
         )
     if done.returncode:
         problem = f"The environment in {VENV} cannot be made: {last_line(done.stdout)}"
-        raise Situation(problem, hint="Remove .venv and start again.")
+        raise NotPossibleHere(problem, hint="Remove .venv and start again.")
 
 
 def pip_install(python: Path, *what: "str | Path") -> None:
@@ -208,25 +196,25 @@ def pip_install(python: Path, *what: "str | Path") -> None:
         raise explain_pip(done.stderr)
 
 
-def explain_pip(complaints: str) -> Situation:
-    """The Situation for the errors that pip printed on stderr."""
+def explain_pip(complaints: str) -> NotPossibleHere:
+    """The NotPossibleHere for the errors that pip printed on stderr."""
     if any(sign in complaints for sign in ("connection broken", "Network is unreachable", "ProxyError")):
-        return Situation(
+        return NotPossibleHere(
             "The package index cannot be reached, and what is missing comes from there.",
             hint="Connect to the network and start again.",
         )
     if "DO NOT MATCH THE HASHES" in complaints:
-        return Situation(
+        return NotPossibleHere(
             "A package is not the one that the lock files name by its hash.",
             hint="See which index pip uses (pip config list): it, or something on the way, changes packages.",
         )
     if "No space left on device" in complaints:
-        return Situation("The disk is full.", hint="Free 3 GB (10 GB for a GPU) and start again.")
+        return NotPossibleHere("The disk is full.", hint="Free 3 GB (10 GB for a GPU) and start again.")
     errors = [line for line in complaints.splitlines() if line.startswith("ERROR:")]
     reason = last_line("\n".join(errors) or complaints).removeprefix("ERROR:").strip()
     other_python = f"Try another Python from 3.11 up (this is {sys.version_info[0]}.{sys.version_info[1]})."
     by_hand = "Install requirements.txt by hand and start with --no-venv."
-    return Situation(
+    return NotPossibleHere(
         f"pip could not install the requirements: {reason.rstrip('.')}.",
         hint=other_python if "No matching distribution" in reason else by_hand,
     )
@@ -276,13 +264,12 @@ class TorchWish(NamedTuple):
     build: str | None  # a folder of the wheel index, for example "cpu"; None: the build in the user's own index
     because: str
     hint: str = ""  # how the user can get a better build
-    lean: bool = False  # whether libraries for GPUs, which the public index's torch needs on Linux, have no use
 
 
 def choose_torch(device: str) -> TorchWish:
     """The build for this machine's GPUs, according to their driver."""
     if device == "cpu":
-        return TorchWish(None, "from your package index, as --device cpu was given", lean=nvidia.SYSTEM == "linux")
+        return TorchWish(None, "from your package index, as --device cpu was given")
     if not torch_wheels():
         return TorchWish(None, f"from your package index, as {TORCH_WHEELS_VARIABLE} is empty")
     answer = nvidia.ask_driver()
@@ -290,7 +277,7 @@ def choose_torch(device: str) -> TorchWish:
         because = f"the CPU build for now, as nvidia-smi is there and {answer.failure}"
         return TorchWish("cpu", because, f"When the GPU works, run: {nvidia.REPAIR}")
     if not answer.gpus:
-        return TorchWish(None, "from your package index, as no NVIDIA GPU was found", lean=nvidia.SYSTEM == "linux")
+        return TorchWish(None, "from your package index, as no NVIDIA GPU was found")
     found, suited = f"as {answer.gpus[0].name} was found", nvidia.choose_build(answer.gpus)
     if suited.build is None:
         return TorchWish("cpu", f"the CPU build for now, {found}, but {suited.because}", suited.hint)
@@ -304,22 +291,23 @@ def install_torch(python: Path, device: str) -> None:
     It comes from the user's package index, if every build suits this machine. What it requires is not installed.
 
     Raises:
-        Situation: pip could not install it.
+        NotPossibleHere: pip could not install it.
     """
     if (version := torch_version()) is None:
         return
     wish = choose_torch(device)
     print(f"torch: {wish.because}. {wish.hint}".strip(), file=sys.stderr)
+    lean = nvidia.SYSTEM == "linux" and (device == "cpu" or torch_wheels())  # libraries for GPUs have no use
     if wish.build is not None:
         install_build(python, version, wish.build)
-    elif not (wish.lean and installed_lean(python, version)):
+    elif not (lean and installed_lean(python, version)):
         pip_install(python, *BY_HASH, TORCH_LOCK)
 
 
 def installed_lean(python: Path, version: str) -> bool:
     """Install torch without libraries for GPUs where pip's index or folders have it, whether they do."""
     locked = TORCH_LOCK.read_text(encoding="utf-8").replace(f"torch=={version} ", f"torch=={version}+cpu ")
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Situation):
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(NotPossibleHere):
         (lock := Path(folder) / TORCH_LOCK.name).write_text(locked, encoding="utf-8")
         pip_install(python, *BY_HASH, lock)
         return True
@@ -330,17 +318,17 @@ def install_build(python: Path, version: str, build: str) -> None:
     """Install one build of torch from its wheels, without its requirements; that for the CPU by its hash.
 
     Raises:
-        Situation: pip could not install it.
+        NotPossibleHere: pip could not install it.
     """
     place = torch_wheels().rstrip("/")
     what = (*BY_HASH, TORCH_LOCK) if build == "cpu" else ("--no-deps", f"torch=={version}+{build}")
     try:
         pip_install(python, "--index-url", f"{place}/{build}", *what)
-    except Situation as situation:
-        raise Situation(
-            f"torch {version}+{build} was not to be had from {place}. {situation.problem}",
+    except NotPossibleHere as error:
+        raise NotPossibleHere(
+            f"torch {version}+{build} was not to be had from {place}. {error.problem}",
             hint=f"Name a mirror of it in {TORCH_WHEELS_VARIABLE}, or start with --device cpu.",
-        ) from situation
+        ) from error
 
 
 def torch_version() -> str | None:
@@ -353,15 +341,15 @@ def torch_wheels() -> str:
     return os.environ.get(TORCH_WHEELS_VARIABLE, TORCH_WHEELS)
 
 
-def repair() -> int:
-    """Install the build of torch that suits this machine's GPU in this environment. Returns 0.
+def run(_: argparse.Namespace) -> int:
+    """`repair`: install the build of torch that suits this machine's GPU in this environment. Returns 0.
 
     Raises:
-        Situation: no build suits the present driver, or pip could not install it.
+        NotPossibleHere: no build suits the present driver, or pip could not install it.
     """
     version, installed, answer = torch_version(), nvidia.installed_torch(), nvidia.ask_driver()
     if version is None or installed is None:
-        raise Situation("torch is not pinned or not installed.", hint="Restore requirements.txt and try again.")
+        raise NotPossibleHere("torch is not pinned or not installed.", hint="Restore requirements.txt and try again.")
     unused = nvidia.compare(answer, installed)
     if unused is None:
         found = f"torch {installed.version} suits {answer.gpus[0].name}" if answer.gpus else "no NVIDIA GPU was found"
@@ -369,9 +357,9 @@ def repair() -> int:
         return 0
     build = nvidia.choose_build(answer.gpus).build if answer.gpus else None
     if build is None:
-        raise Situation(unused.because, hint=unused.hint)
+        raise NotPossibleHere(unused.because, hint=unused.hint)
     if not torch_wheels():
-        raise Situation(f"{TORCH_WHEELS_VARIABLE} is empty.", hint="Unset it and try again.")
+        raise NotPossibleHere(f"{TORCH_WHEELS_VARIABLE} is empty.", hint="Unset it and try again.")
     print(f"{unused.because} Installing torch {version}+{build.name} in {sys.prefix}.", file=sys.stderr)
     with one_at_a_time():
         replace_build(version, build.name)
@@ -383,7 +371,7 @@ def replace_build(version: str, build: str) -> None:
     """Replace the build of torch in the running environment, with its requirements.
 
     Raises:
-        Situation: pip failed; `.venv` is then unchanged, or the next start completes it.
+        NotPossibleHere: pip failed; `.venv` is then unchanged, or the next start completes it.
     """
     put = put_stamp if VENV.exists() and VENV.samefile(sys.prefix) else lambda _: None
     before = left = stamp()
@@ -392,7 +380,7 @@ def replace_build(version: str, build: str) -> None:
         install_build(Path(sys.executable), version, build)
         left = None  # what it requires may be missing
         pip_install(Path(sys.executable), "-r", REQUIREMENTS)
-    except Situation:
+    except NotPossibleHere:
         put(left)
         raise
     put(before)

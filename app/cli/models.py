@@ -36,6 +36,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: no such model; the hub, the network or the disk.
     """
+    if (args.name is None) != (args.action == "list"):
+        what = "takes no name" if args.name else "needs the NAME of a model"
+        raise InvalidSetting(f"models {args.action} {what}.", hint="See: python launch.py models --help")
     if args.action == "list":
         list_models(ModelFolders(data_place(args.data_dir) / NAME), as_json=args.json)
     else:

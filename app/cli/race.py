@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from app.cli.ask import answer
-from app.cli.interrupts import INTERRUPTED, stoppable
+from app.cli.answering import INTERRUPTED, NotWritten, answer, race_lines, stoppable
 from app.cli.parts import library_of, naming_parts
 from app.cli.reading import (
     check_folder,
@@ -20,7 +19,6 @@ from app.cli.reading import (
     read_documents,
     usual_method,
 )
-from app.cli.report import NotWritten, race_lines
 from app.cli.saved_books import Opening, open_text
 from app.cli.scoreboard import Scoreboard
 from app.context.context_documents import Library, label

@@ -14,6 +14,7 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
+from app.private_files import make_private
 from core.errors import CoreError, NotPossibleHere
 
 FOLDER = "uploads"  # in the data folder
@@ -25,13 +26,16 @@ IN_USE = ".in-use"  # beside it: locked by every program that uses the data fold
 
 @contextmanager
 def in_use(data: Path) -> Iterator[None]:
-    """Mark a data folder as used. Deletes uploads left by earlier programs if no other program uses the folder now.
+    """Mark a data folder as used, and make its folder of uploads; no other user may open that.
+
+    Uploads left by earlier programs are deleted if no other program uses the folder now.
 
     The mark is an empty SQLite database: every program holds a shared lock of it, the one that sweeps an exclusive one.
 
     Raises:
-        NotPossibleHere: another program holds the mark, and for longer than a start does.
+        NotPossibleHere: another program holds the mark, and for longer than a start does; or there can be no uploads.
     """
+    make_private(data / FOLDER)
     mark = data / IN_USE
     with suppress(OSError):
         mark.touch(mode=0o600)

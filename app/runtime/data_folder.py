@@ -4,7 +4,6 @@ import os
 import sys
 from pathlib import Path
 
-from app.context import upload_files
 from app.private_files import make_private
 from core.errors import NotPossibleHere
 
@@ -21,13 +20,11 @@ def data_dir(chosen: Path | str | None) -> Path:
     """
     try:
         folder = data_place(chosen)
-        dropped = folder / upload_files.FOLDER
-        for one in (folder, dropped):
-            make_private(one)
+        make_private(folder)
     except (RuntimeError, ValueError) as error:  # no home; a NUL in the name
         told = f"The data folder {chosen or '~/.triforce-reader'} cannot be made"
         raise NotPossibleHere(f"{told} ({error}).", hint=ANOTHER) from error
-    if not (os.access(dropped, os.W_OK) and os.access(folder, os.W_OK)):
+    if not os.access(folder, os.W_OK):
         raise NotPossibleHere(f"The data folder {folder} cannot be written to.", hint=ANOTHER)
     if os.name == "posix" and folder.stat().st_mode & 0o077:
         print(OPEN.format(folder), file=sys.stderr)

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Install missing test tools and run the requested checks. Returns their exit code.
 
     Raises:
-        Situation: pip could not install the tools.
+        NotPossibleHere: pip could not install the tools.
     """
     if unmet_requirement(DEV_REQUIREMENTS):
         pip_install(Path(sys.executable), "-r", DEV_REQUIREMENTS)

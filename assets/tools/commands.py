@@ -5,6 +5,8 @@ from pathlib import Path
 
 from app.cli.command_options import (
     ANSWERING,
+    COMMON,
+    JSON,
     METHODS,
     NO_VENV,
     QUESTIONS,
@@ -48,6 +50,8 @@ TOOLS = (
     Command(
         "bench",
         "measure methods at several context lengths",
+        JSON,
+        COMMON,
         Option("--contexts N,N", "prompt lengths in tokens", type=int_list),
         Option("--methods A,B", type=name_list),
         Option("--suite", "page: what it costs beside the engine (default: speed)", choices=SUITES, default="speed"),
@@ -72,6 +76,8 @@ TOOLS = (
     Command(
         "book",
         "write a new generated book, and questions about it",
+        JSON,
+        COMMON,
         Option("--tokens T", "length, in the model's tokens", type=book_length, required=True),
         Option("-o --output FILE", f"the new book ({ENDINGS}); questions beside it", type=book_file, required=True),
         flag("--force", "replace files that exist"),
@@ -82,6 +88,7 @@ TOOLS = (
         "race a sample's questions, keep the counts beside it",
         OneOf(QUESTIONS, required=True),
         METHODS,
+        JSON,
         *ANSWERING,
         module="assets.tools.races",
     ),
@@ -91,7 +98,6 @@ TOOLS = (
         NO_VENV,
         flag("--long", "instead, the long programs of tests/long.py, or the one that is named"),
         module="assets.tools.check",
-        is_bare=True,
     ),
     Command(
         "check",
@@ -99,6 +105,5 @@ TOOLS = (
         NO_VENV,
         flag("--no-tests", "all but what 'test' runs"),
         module="assets.tools.check",
-        is_bare=True,
     ),
 )

@@ -1,6 +1,5 @@
 """The command line of launch.py: what it takes, what it refuses."""
 
-import argparse
 import json
 import re
 from functools import partial
@@ -10,9 +9,10 @@ import pytest
 
 from app.cli import arguments
 from app.cli.arguments import build_parser
-from app.cli.command_options import COMMANDS
+from app.cli.command_options import APP, COMMANDS
 from assets.tools.commands import TOOLS
 
+MOST_LINES = 45  # of a screen
 parse_arguments = partial(arguments.parse_arguments, tools=TOOLS)
 
 
@@ -22,10 +22,15 @@ def test_without_a_command_it_is_the_app() -> None:
     assert (args.share, args.auth, args.remote) == (False, None, None)
 
 
-def test_common_options_hold_before_and_after_a_command() -> None:
-    for argv in (["--seed", "7", "ask", "a.pdf", "-q", "Who?"], ["ask", "a.pdf", "-q", "Who?", "--seed", "7"]):
+def test_common_options_hold_for_the_app_and_for_commands() -> None:
+    for argv in (["--seed", "7"], ["ask", "--seed", "7", "a.pdf", "-q", "Who?"], ["bench", "--seed", "7"]):
         args = parse_arguments(argv)
-        assert (args.seed, args.device, args.model, args.context) == (7, "auto", None, None)
+        assert (args.seed, args.device, args.model, args.context, args.remote) == (7, "auto", None, None, None)
+
+
+def test_a_command_without_common_options_has_what_launch_asks_of_all() -> None:
+    args = parse_arguments(["repair", "--no-venv"])
+    assert (args.command, args.venv, args.device, args.offline, args.remote) == ("repair", False, "auto", False, None)
 
 
 def test_ask_takes_files_and_a_question_in_any_order() -> None:
@@ -39,8 +44,6 @@ WRONG = """
 sing | there is no command 'sing'
 rase | there is no command 'rase'; did you mean race? See
 book.pdf | there is no command 'book.pdf'; files belong behind 'ask' or 'chat'. See
-models get | models get needs the NAME
-models list qwen3-8b | takes no name
 models eat qwen3-8b | invalid choice
 ask | FILE...
 ask a.pdf | --question
@@ -49,19 +52,26 @@ ask a.pdf -q Who? --port 80 | --port 80
 ask a.pdf -q Who? --se 7 | --se 7
 ask a.pdf -q Who? --max-tokens=5 | --max-tokens=5; did you mean --max-new-tokens? See
 ask a.pdf -q \udcff | not UTF-8
---port 80 doctor | --port belongs to the app, not to 'doctor'
---remote http://x doctor | --remote belongs to the app, 'ask' and 'chat', not to 'doctor'
+--port 80 doctor | the command 'doctor' stands before its options
+--temperature 0 ask a.pdf -q x | the command 'ask' stands before its options
+doctor --remote http://x | --remote http://x
+doctor --context 5 ask | unrecognized arguments: ask. See
 --port 0 | from 1 to 65535
 --port http | from 1 to 65535
 --no-browsers | did you mean --no-browser? See
 bench --contexts 4096,, | not a list
 bench --contexts 4k | not a list
 doctor --device tpu | invalid choice
+doctor --acceptance 0.9 | --acceptance: '0.9' is not usable
+doctor --acceptance 0.3,1.5 | --acceptance: '0.3,1.5' is not usable
 text | FILE...
 text a.pdf --pages 0-3 | no range
 text a.pdf --pages 4-3 | no range
 text a.pdf --pages two | no range
 """
+
+
+NAMES = {command.name: command for command in (*COMMANDS, *TOOLS)}
 
 
 @pytest.mark.parametrize("line", WRONG.strip().splitlines())
@@ -73,42 +83,46 @@ def test_wrong_usage_is_one_line_that_names_it_and_exits_with_2(line: str, capsy
     told = capsys.readouterr().err
     assert caught.value.code == 2 and words in told
     assert told.startswith("error: ") and told.count("\n") == 1
-    command = next((f" {word}" for word in argv if word in ("ask", "bench", "models", "text", "doctor")), "")
+    command = f" {argv[0]}" if argv[0] in NAMES else ""
     assert told.endswith(f"See: python launch.py{command} --help\n")
 
 
-def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    """All long options of a parser and of its commands."""
-    found = set[str]()
-    for action in parser._actions:
-        found |= {name for name in action.option_strings if name.startswith("--")}
-        if isinstance(action, argparse._SubParsersAction):
-            found |= set[str]().union(*map(options_of, action.choices.values()))
-    return found
+def options_of(name: str) -> set[str]:
+    """All long options of a command."""
+    parser = build_parser(NAMES.get(name, APP), NAMES, everything=True)
+    return {option for option in parser.options() if option.startswith("--")}
 
 
 def test_race_has_the_options_of_ask() -> None:
-    commands = build_parser(TOOLS, everything=True).commands
-    asked, raced = (set(commands[name].options()) for name in ("ask", "race"))
+    asked, raced, chatted = map(options_of, ("ask", "race", "chat"))
     assert asked - raced == {"--questions", "--method", "--remote", "--remote-key"}
     assert raced - asked == {"--methods", "--sequential", "--report"}
-    assert asked - set(commands["chat"].options()) == {"-q", "--question", "--questions", "--token-ids", "--json"}
+    assert asked - chatted == {"--question", "--questions", "--token-ids", "--json"}
 
 
 def test_every_option_is_documented() -> None:
     pages = (Path(__file__).parents[3] / "assets" / "docs").glob("*.md")
     written = set(re.findall(r"--[a-z][a-z-]*", "".join(page.read_text(encoding="utf-8") for page in pages)))
-    assert options_of(build_parser(TOOLS, everything=True)) - written == set()
+    assert set[str]().union(*map(options_of, ("", *NAMES))) - written == set()
 
 
-@pytest.mark.parametrize("command", [[], *([row.name] for row in (*COMMANDS, *TOOLS) if not row.is_bare)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        *([name] for name, row in NAMES.items() if any(option.startswith("--help-all") for option in options_of(name))),
+    ],
+)
 def test_help_is_short_and_help_all_has_the_rest(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for asked in ("--help", "--help-all"):
         with pytest.raises(SystemExit) as caught:
             parse_arguments([*command, asked])
         assert caught.value.code == 0
-        told.append(set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out)))
+        shown = capsys.readouterr().out
+        told.append(set(re.findall(r"--[a-z][a-z-]*", shown)))
+        assert bool(command) or all(f"  {name} " in shown and row.text in shown for name, row in NAMES.items())
+        assert asked == "--help-all" or shown.count("\n") <= MOST_LINES
     short, everything = told
     assert {"--no-graphs", "--kv-bits", "--draft"} <= everything - short
     assert short < everything and {"--model", "--context", "--help-all"} <= short

@@ -65,7 +65,7 @@ def test_a_mistake_within_keeps_the_chat(talk: Callable[..., Any]) -> None:
 
 @pytest.mark.usefixtures("listens")
 def test_ctrl_c_stops_an_answer_and_keeps_the_chat(talk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.cli.ask.Shown", interrupting())
+    monkeypatch.setattr("app.cli.answering.Shown", interrupting())
     out, errors = talk(b"Who kept the light?\nWhere?\n", "--method", "autoregressive")
     assert "Stopped.\n" in errors and errors.count(" tokens/s") == 2 and "> Where?" in out
 

@@ -113,8 +113,6 @@ TYPED = """
 --gpu nowhere.json | describes no GPU
 --assume cpu --gpus 2 | --assume names the GPUs
 --gpu-memory -1 | --gpu-memory -1
---acceptance 0.9 | --acceptance
---acceptance 0.3,1.5 | --acceptance
 --budget 100 | budget of 100
 --cpu-attention-share 0.95 | --cpu-attention-share 0.95
 --model nope.json | no model 'nope.json'

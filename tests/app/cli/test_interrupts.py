@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import launch as launcher
-from app.cli import answering, ask, race
-from app.cli.interrupts import stoppable
+from app.cli import answering, race
+from app.cli.answering import stoppable
 from core.generation.events import Event, LaneEvent, RoundDone
 from tests.app.fakes import write_book
 
@@ -81,7 +81,7 @@ def test_a_race_that_is_stopped_has_its_figures_and_no_verdict(
                     signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(race, "Scoreboard", Interrupting)
-    monkeypatch.setattr(ask, "Shown", interrupting())
+    monkeypatch.setattr(answering, "Shown", interrupting())
     command = ["race", str(book), "-q", "Who kept the light?", "--max-new-tokens", "400", "--context", "1024"]
     assert launcher.main([*command, "--no-saved", "--json", "--no-venv", *options]) == 130
     told = json.loads(capsys.readouterr().out)

@@ -80,6 +80,12 @@ def test_names_that_cannot_be_fetched(hub: ToyHub) -> None:
             models.run(arguments(action, "no-such-model"))
 
 
+@pytest.mark.parametrize(("words", "problem"), [("get", "needs the NAME"), ("list qwen3-8b", "takes no name")])
+def test_a_name_belongs_to_all_but_the_list(words: str, problem: str) -> None:
+    with pytest.raises(InvalidSetting, match=problem):
+        models.run(arguments(*words.split()))
+
+
 def test_offline_is_said_in_one_line(tmp_path: Path) -> None:
     """Through launch.py, where --offline must be set before anything is imported."""
     import subprocess

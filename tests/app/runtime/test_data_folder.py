@@ -82,6 +82,7 @@ def test_a_held_mark_is_told_and_ends_the_start(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("used", [True, False])
 def test_uploads_left_behind_are_swept_unless_another_program_uses_the_folder(tmp_path: Path, used: bool) -> None:
     left = data_dir(tmp_path) / upload_files.FOLDER / "left"
+    left.parent.mkdir()
     left.touch()
     program = (
         "import sys\nfrom pathlib import Path\nfrom app.context.upload_files import in_use\n"

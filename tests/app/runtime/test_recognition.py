@@ -55,7 +55,7 @@ def drop(worker: EngineWorker, session: Session, tmp_path: Path) -> Callable[[Pa
 
     def drop_it(file: Path) -> Claim:
         stored = data_dir(tmp_path) / FOLDER / "digest" / file.name
-        stored.parent.mkdir(exist_ok=True)
+        stored.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, stored)
         copy = claim(stored)
         list(once_extracted(worker.open_books(session.id, [copy.own]), lambda: forget([copy], session.files.holds)))

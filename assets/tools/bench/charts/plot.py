@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from app import formats
-from app.cli.report import NotWritten
+from app.cli.answering import NotWritten
 from assets.tools.bench.charts import bars
 from assets.tools.bench.charts.bars import Bar, Chart, Group, Style
 from core.decoding.registry import METHODS
