@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import shutil
+import sys
 import tempfile
 
 import pytest
@@ -21,6 +22,10 @@ else:
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="triforce-tests-hub-")
 os.environ.pop("HF_HUB_CACHE", None)
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
+
+# Every worker and every program that a test starts would compile the app anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: each of several processes has a core of its own
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +42,10 @@ def imports_of(source: str) -> set[str]:
     return {name for name in found if name in MODULES}
 
 
-GRAPH = {name: imports_of(file.read_text(encoding="utf-8")) - {name} for name, file in MODULES.items()}
+@cache
+def graph() -> dict[str, set[str]]:
+    """Which modules each module imports."""
+    return {name: imports_of(file.read_text(encoding="utf-8")) - {name} for name, file in MODULES.items()}
 
 
 def layer_of(name: str) -> tuple[str, str]:
@@ -59,29 +63,29 @@ def points_up(name: str, other: str) -> bool:
     return LAYERS[package].index(layer) > LAYERS[package].index(its_layer)
 
 
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
     """Modules that import each other in a circle: the strongly connected parts of more than one."""
     reached: dict[str, set[str]] = {}
-    for start in graph:
+    for start in arrows:
         seen, ahead = set[str](), [start]
         while ahead:
-            for other in graph[ahead.pop()] - seen:
+            for other in arrows[ahead.pop()] - seen:
                 seen.add(other)
                 ahead.append(other)
         reached[start] = seen
-    parts = {tuple(sorted(b for b in reached[a] if a in reached[b])) for a in graph if a in reached[a]}
+    parts = {tuple(sorted(b for b in reached[a] if a in reached[b])) for a in arrows if a in reached[a]}
     return [list(part) for part in sorted(parts)]
 
 
 def test_imports_point_down() -> None:
     for package, layer in map(layer_of, MODULES):
         assert not layer or layer in LAYERS[package], f"{package}/{layer} has no place among the layers: give it one"
-    wrong = [f"{name} may not import {other}" for name in MODULES for other in GRAPH[name] if points_up(name, other)]
+    wrong = [f"{name} may not import {other}" for name in MODULES for other in graph()[name] if points_up(name, other)]
     assert not wrong, wrong
 
 
 def test_no_circle_has_more_than_one_folder() -> None:
-    assert [part for part in circles(GRAPH) if len({name.rpartition(".")[0] for name in part}) > 1] == []
+    assert [part for part in circles(graph()) if len({name.rpartition(".")[0] for name in part}) > 1] == []
 
 
 def test_an_import_that_points_up_would_be_seen() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from app.context.context_documents import Book as LibraryBook
-from app.context.context_documents import Chapters, label, in_words, path_ranges
+from app.context.context_documents import Chapters, in_words, label, path_ranges
 from app.context.open_book import Book
 from app.context.page_ranges import written
 from app.conversations.exchange import Exchange

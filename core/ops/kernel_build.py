@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from filelock import FileLock
+
 from core.ops.compilers import INSTALL, find_compiler
 
 SOURCE = Path(__file__).with_name("small_rows.cpp")
@@ -50,7 +52,9 @@ def compiled(folder: Path) -> Path:
     library = folder / f"small_rows-{hashlib.sha256(b'|'.join(about)).hexdigest()[:16]}{SUFFIX}"
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # another process may do the same
+        with FileLock(library.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=folder) as scratch:
+            if library.exists():  # another process has compiled it meanwhile
+                return library
             built = Path(scratch) / library.name
             caches = {f"ZIG_{kind}_CACHE_DIR": scratch for kind in ("GLOBAL", "LOCAL")}
             subprocess.run(

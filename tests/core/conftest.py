@@ -19,6 +19,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def short_calibration() -> Iterator[None]:
+    """How fast a link is matters to no text, and every engine with layers in host memory measures it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("core.planning.measured.LINK_BYTES", 1 << 20)
+        yield
+
+
 @pytest.fixture(scope="session")
 def kernel() -> SmallRows:
     """The compiled kernel; without a compiler its tests are skipped by name."""

@@ -22,13 +22,18 @@ from tests.core.toys import FIXED, answer, random_prompt, tiny_engine
 PROMPT = random_prompt(300)  # more than the retrieval cache holds, and near enough for mixed verdicts
 
 
+@pytest.fixture(scope="module")
+def plain() -> Finished:
+    return answer(tiny_engine(), PROMPT, "autoregressive")
+
+
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_greedy_text_equals_plain_decoding_token_by_token(kv_heads: int) -> None:
     for length, methods in ((300, ("triforce", "triforce-lookup", "retrieval", "lookup")), (90, ("draft",))):
         engine, prompt = tiny_engine(kv_heads=kv_heads, noise=0.05), random_prompt(length)  # a draft sees 128 tokens
-        plain = answer(engine, prompt, "autoregressive", 60)
+        plain = answer(engine, prompt, "autoregressive", 40)
         for method in methods:
-            fast = answer(engine, prompt, method, 60)
+            fast = answer(engine, prompt, method, 40)
             assert fast.token_ids == plain.token_ids and fast.exact, method
             level2 = fast.stats.level2
             assert level2 and 0.05 < (level2.acceptance or 0) < 1, (
@@ -37,12 +42,11 @@ def test_greedy_text_equals_plain_decoding_token_by_token(kv_heads: int) -> None
             assert fast.stats.full_passes < plain.stats.full_passes
 
 
-def test_round_shapes_do_not_change_greedy_text() -> None:
+def test_round_shapes_do_not_change_greedy_text(plain: Finished) -> None:
     engine = tiny_engine()
-    plain = answer(engine, PROMPT, "autoregressive").token_ids
     for gamma1, gamma2 in ((1, 1), (3, 5), (2, 12)):
         shape = SpeculationConfig(gamma1=gamma1, gamma2=gamma2, adaptive=False)
-        assert answer(engine, PROMPT, speculation=shape).token_ids == plain
+        assert answer(engine, PROMPT, speculation=shape).token_ids == plain.token_ids
 
 
 def test_another_budget_holds_what_an_engine_loaded_with_it_would_and_writes_the_same_text() -> None:
@@ -115,15 +119,10 @@ def test_an_answer_after_reuse_equals_one_after_reading_everything() -> None:
     assert again.token_ids == answer(fresh, [*prompt, *question]).token_ids
 
 
-@pytest.fixture(scope="module")
-def plain() -> Finished:
-    return answer(tiny_engine(), PROMPT, "autoregressive")
-
-
 @pytest.mark.parametrize("method", EXACT_METHODS)
 def test_max_new_tokens_is_exact(method: str) -> None:
     engine = tiny_engine()
-    for limit in (1, 2, 7, 33):
+    for limit in (1, 2, 13):
         finished = answer(engine, PROMPT, method, limit)
         assert len(finished.token_ids) == finished.stats.new_tokens == limit
         assert finished.stop_reason == "max_new_tokens"
@@ -132,7 +131,7 @@ def test_max_new_tokens_is_exact(method: str) -> None:
 @pytest.mark.parametrize("method", EXACT_METHODS)
 def test_the_answer_ends_at_the_end_token_wherever_it_falls(method: str, plain: Finished) -> None:
     written = plain.token_ids
-    for index in (0, 1, 5, 11):
+    for index in (0, 5, 11):
         ending = written[index]
         engine = tiny_engine(eos_ids=frozenset({ending}))
         finished = answer(engine, PROMPT, method)
@@ -164,9 +163,8 @@ def test_streamed_text_is_the_final_text_and_tokens_carry_their_origin() -> None
     assert level2 is not None and accepted <= level2.accepted < accepted + 24  # the last round may be cut
 
 
-def test_closing_the_generator_midway_leaves_a_conversation_that_goes_on() -> None:
-    engine, prompt = tiny_engine(), PROMPT
-    expected = answer(tiny_engine(), prompt).token_ids
+def test_closing_the_generator_midway_leaves_a_conversation_that_goes_on(plain: Finished) -> None:
+    engine, prompt, expected = tiny_engine(), PROMPT, plain.token_ids
     stream = engine.generate(prompt, GenerationConfig(max_new_tokens=32))
     written: list[int] = []
     for event in stream:
@@ -245,17 +243,17 @@ def test_after_an_answer_that_was_cut_in_a_round_no_cache_holds_what_was_not_com
 
 
 @pytest.mark.parametrize("method", LOSSY_METHODS)
-def test_lossy_methods_say_that_they_are_not_exact(method: str) -> None:
+def test_lossy_methods_say_that_they_are_not_exact(method: str, plain: Finished) -> None:
     engine = tiny_engine(budget=96)
     finished = answer(engine, PROMPT, method)
     assert not finished.exact and finished.stats.new_tokens == 32
-    assert finished.token_ids != answer(engine, PROMPT, "autoregressive").token_ids
+    assert finished.token_ids != plain.token_ids
 
 
 def test_a_lossy_answer_does_not_spoil_the_next_exact_one() -> None:
     engine = tiny_engine(budget=96)
     before = answer(engine, PROMPT).token_ids
-    answer(engine, PROMPT, "streamingllm", 150)
+    answer(engine, PROMPT, "streamingllm", 100)
     assert answer(engine, PROMPT).token_ids == before
 
 
@@ -286,9 +284,9 @@ def test_a_token_far_below_the_best_is_a_mismatch_though_the_best_two_nearly_tie
 
 
 def test_a_second_answer_chooses_the_chunks_of_the_first_and_a_seed_gives_its_text_again() -> None:
-    """As it was, an answer of more than 120 tokens had overwritten the queries that choose chunks for the next one."""
+    """Though an answer of more than 120 tokens overwrites the queries that chose its chunks."""
     engine, prompt = tiny_engine(budget=128), random_prompt(400)
-    written: Any = {"method": "retrieval", "tokens": 150, "sampling": SamplingParams(temperature=0.8), "seed": 5}
+    written: Any = {"method": "retrieval", "tokens": 125, "sampling": SamplingParams(temperature=0.8), "seed": 5}
     texts, held = [], []
     for number in range(2):
         first, *_ = engine.read(prompt)

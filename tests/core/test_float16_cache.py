@@ -10,57 +10,41 @@ import torch
 from core import TriForce
 from core.caches.full import FullCache, Offload
 from core.caches.tokens import Context
-from core.config import EngineConfig, GenerationConfig, SpeculationConfig
+from core.config import EngineConfig
 from core.decoding.registry import EXACT_METHODS
-from core.engine import Engine
 from core.errors import InvalidSetting, UnsupportedModel
-from core.generation.events import Finished
 from core.kv_store.folder import BookFolder
 from core.models.cached_model import CachedModel
 from core.models.hub.catalog import find
 from core.models.loader import ModelDims, load_tokenizer
 from core.models.weights import prepared
 from core.ops.backend import STOCK, Backend
-from core.ops.kernel import small_rows
-from core.ops.kernel_build import NoKernel
-from core.ops.native import SmallRows
 from core.ops.scaled_rows import widened
 from core.planning.choices import choose_kv
 from core.planning.hardware import Machine
 from tests.core.kv_store.test_engine_store import BOOK, fetch, keep
 from tests.core.kv_store.test_engine_store import answer as answer_of_a_book
-from tests.core.toys import last_event, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
+from tests.core.toys import answer, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 
 CPU, HALF = torch.device("cpu"), torch.float16
 HERE = Machine("cpu", 2, 32 << 30, 26 << 30, (), compiles=True)
-FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
-
-
-def kernel_or_skip() -> SmallRows:
-    try:
-        return small_rows()
-    except NoKernel as reason:
-        pytest.skip(f"no kernel here: {reason}")
 
 
 @pytest.fixture(params=["torch", "compiled"])
 def backend(request: pytest.FixtureRequest) -> Backend:
     if request.param == "torch":
         return STOCK
-    kernel = kernel_or_skip()
+    kernel = request.getfixturevalue("kernel")
     return Backend("compiled", kernel, "test", kernel=kernel)
 
 
-def answer(engine: Engine, prompt: list[int], method: str) -> Finished:
-    return last_event(engine.generate(prompt, GenerationConfig(max_new_tokens=60, speculation=FIXED, method=method)))
-
-
-@pytest.mark.parametrize("method", [m for m in EXACT_METHODS if m != "autoregressive"])
-def test_greedy_text_equals_plain_decoding_with_the_same_cache(method: str, backend: Backend) -> None:
+def test_greedy_text_equals_plain_decoding_with_the_same_cache(backend: Backend) -> None:
     engine, prompt = tiny_engine(noise=0.05, kv_bits=16, backend=backend), random_prompt(700)
-    plain, fast = answer(engine, prompt, "autoregressive"), answer(engine, prompt, method)
-    assert fast.token_ids == plain.token_ids and fast.exact
-    assert fast.stats.full_passes < plain.stats.full_passes
+    plain = answer(engine, prompt, "autoregressive")
+    for method in EXACT_METHODS:
+        fast = answer(engine, prompt, method)
+        assert fast.token_ids == plain.token_ids and fast.exact, method
+        assert method == "autoregressive" or fast.stats.full_passes < plain.stats.full_passes, method
     assert engine.full_cache.rows(0, 0, 8)[0].dtype == HALF
     assert "float16 cache" in engine.info.exact_for and engine.plan.precision == "float32, float16 cache"
 
@@ -127,9 +111,9 @@ def test_layers_in_host_memory_hold_the_same_rows(backend: Backend) -> None:
     prompt = random_prompt(900)
     resident = tiny_engine(kv_bits=16, backend=backend)
     offloaded = tiny_engine(kv_bits=16, backend=backend, offload=Offload(num_resident=1, block_rows=128))
-    texts = [answer(engine, prompt, "triforce").token_ids for engine in (resident, offloaded)]
+    texts = [answer(engine, prompt, tokens=16).token_ids for engine in (resident, offloaded)]
     assert texts[0] == texts[1]
-    assert answer(offloaded, prompt, "autoregressive").token_ids == texts[0]
+    assert answer(offloaded, prompt, "autoregressive", 16).token_ids == texts[0]
 
 
 def test_a_book_is_kept_and_opened_in_float16_and_never_taken_for_one_in_float32(tmp_path: Path) -> None:
@@ -204,8 +188,8 @@ def with_keys_of(size: float, context: int, kv_bits: int | None = None) -> TriFo
     return TriForce.from_modules(model, tokenizer, context=context, kv_bits=kv_bits, device="cpu", attention="compiled")
 
 
+@pytest.mark.usefixtures("kernel")
 def test_keys_that_float16_does_not_hold_are_kept_in_32_bits_and_nothing_is_refused() -> None:
-    kernel_or_skip()
     context = 8192
     usual, large = with_keys_of(3.0, context), with_keys_of(1e5, context)
     kept = usual.engine.plan.kv

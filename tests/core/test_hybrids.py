@@ -19,7 +19,7 @@ from tests.core import toys
 from tests.core.models.tiny_families import family_engine, family_target, tiny_family, transformers_text
 from tests.core.toys import FIXED, random_prompt
 
-LENGTH, WRITTEN = 200, 16
+LENGTH, WRITTEN = 200, 8
 
 answer = partial(toys.answer, tokens=WRITTEN)
 written = partial(transformers_text, num_tokens=WRITTEN)

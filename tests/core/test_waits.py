@@ -49,8 +49,16 @@ def over(ledger: Ledger, budget: dict[str, int]) -> dict[str, int]:
     return {kind: most for kind, most in ledger.most.items() if most > budget[kind]}
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "sampling"),
+    [
+        ("resident", SamplingParams()),
+        ("resident", SAMPLED),
+        ("offloaded", SAMPLED),
+        ("shared with the host", SamplingParams()),
+    ],
+    ids=["resident, greedy", "resident, sampled", "offloaded, sampled", "shared with the host, greedy"],
+)
 def test_no_piece_of_work_waits_more_often_than_it_may(way: str, sampling: SamplingParams) -> None:
     ledger = counted(way, sampling, 4)
     assert set(ledger.most) == set(BUDGETS[way]), "each kind of work was seen"

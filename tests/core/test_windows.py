@@ -19,7 +19,7 @@ from tests.core import toys
 from tests.core.models.tiny_families import family_engine, tiny_family, transformers_text
 from tests.core.toys import FIXED, last_event, random_prompt
 
-LENGTH, WRITTEN = 300, 12
+LENGTH, WRITTEN = 300, 8
 
 answer = partial(toys.answer, tokens=WRITTEN)
 written = partial(transformers_text, num_tokens=WRITTEN)

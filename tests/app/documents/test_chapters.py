@@ -144,13 +144,6 @@ def test_markdown_headings_of_both_kinds_and_nothing_in_code() -> None:
 # -------------------- in files
 
 
-def test_a_title_without_a_letter_goes_on_with_the_words_behind_it() -> None:
-    text = f"# 2.0\n\n{BODY}\n\n# 3.0 Sails\n\n{BODY}\n\n# XII\n\nShort.\n\n# 4\n\n# End\n\nSo.\n"
-    found = [chapter.title for chapter in make_chapters(text, (0,), markdown_headings(text))]
-    assert found == ["2.0 · The pilot counted the boats that came…", "3.0 Sails", "XII", "4 · End"]
-    assert all(chapter.title for chapter in make_chapters("# 1\n\n# 2\n\n- -", (0,), markdown_headings("# 1\n\n# 2\n")))
-
-
 def test_bookmarks_of_a_pdf_are_chapters(make_pdf: MakePdf, writer: PdfWriter) -> None:
     prose = [BODY[:58], BODY[58:]]
     path = make_pdf(["A title"], ["1. The Quay", *prose], prose, [*prose, "", "2. The Tide", *prose])

@@ -207,8 +207,7 @@ def counted(
     return full.votes._by_layer[1]
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9])
-@pytest.mark.parametrize("new", [1, 26, 40])
+@pytest.mark.parametrize(("share", "new"), [(0.5, 1), (0.9, 26), (0.5, 40)])
 @pytest.mark.parametrize("case", [(4, 4, None), (6, 2, None), (4, 1, 2.0)], ids=str)
 @pytest.mark.parametrize(("kept", "wanted"), [(torch.float32, True), (torch.float16, True), (torch.float32, False)])
 def test_what_the_host_attends_to_counts_as_if_it_had_been_brought(
@@ -236,7 +235,7 @@ def answer(policy: str, backend: Backend) -> tuple[int, ...]:
         engine.full_cache, engine.config.retrieval
     )
     engine._levels.retrieval.set_policy(engine._levels._chooser)
-    last = toys.answer(engine, random_prompt(700), "retrieval", 40)
+    last = toys.answer(engine, random_prompt(700), "retrieval", 16)
     assert engine.full_cache.votes.wanted == (policy == "verification")
     return last.token_ids
 

@@ -48,11 +48,11 @@ def test_every_method_ends_a_loop_at_the_same_token_and_nobody_else_does(monkeyp
         method: str, temperature: float = 0.0, *, end_loops: bool = True, so_far: Sequence[int] = ()
     ) -> Finished:
         sampling = SamplingParams(temperature=temperature)
-        return answer(engine, prompt, method, 160, sampling=sampling, end_loops=end_loops, written=so_far)
+        return answer(engine, prompt, method, 100, sampling=sampling, end_loops=end_loops, written=so_far)
 
     whole = written("autoregressive", end_loops=False)
     assert whole.stop_reason == "max_new_tokens"
-    first = next(n for n in range(1, 160) if in_loop(whole.token_ids[:n]))
+    first = next(n for n in range(1, 100) if in_loop(whole.token_ids[:n]))
     for method in ("autoregressive", "triforce", "lookup"):
         ended = written(method)
         assert ended.stop_reason == "repeating" and ended.token_ids == whole.token_ids[:first]

@@ -48,7 +48,7 @@ def fetch(engine: Engine, folder: BookFolder, prompt: list[int]) -> int:
 
 def answer(engine: Engine, method: str = "triforce", temperature: float = 0.0, book: list[int] = BOOK) -> Finished:
     sampling = SamplingParams(temperature=temperature)
-    return toys.answer(engine, [*book, *QUESTION], method, 16, sampling=sampling, seed=5)
+    return toys.answer(engine, [*book, *QUESTION], method, 10, sampling=sampling, seed=5)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_what_was_asked_meanwhile_does_not_change_what_is_kept(folder: BookFolde
     assert not store.holds(book), "another book was read: this one cannot be written any more"
 
 
-@pytest.mark.parametrize("changed_at", [899, 700, 300])
+@pytest.mark.parametrize("changed_at", [899, 300])
 def test_a_changed_tail_costs_only_the_tail_and_answers_are_those_of_a_fresh_reading(
     changed_at: int, folder: BookFolder
 ) -> None:
@@ -152,7 +152,7 @@ def test_nothing_is_fetched_where_it_would_not_help(folder: BookFolder) -> None:
     assert fetch(tiny_engine(context=512), folder, [*BOOK[:400], *QUESTION]) == 256, "a shorter text has room"
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.97])
+@pytest.mark.parametrize("share", [0.1, 0.97])
 def test_a_flipped_bit_is_noticed_and_the_rest_is_read_again(share: float, folder: BookFolder) -> None:
     kept = keep(tiny_engine(), folder)
     path = folder.path / f"{kept.id}{SUFFIX}"

@@ -31,15 +31,16 @@ def ask(
 ) -> Finished:
     if slots is not None:
         list(slots.bring(prompt))
-    return answer(engine, prompt, method, 12, sampling=SamplingParams(temperature=temperature), seed=5)
+    return answer(engine, prompt, method, 8, sampling=SamplingParams(temperature=temperature), seed=5)
 
 
 def read_tokens(finished: Finished) -> int:
     return finished.prompt_tokens - 1 - finished.reused_tokens
 
 
-@pytest.mark.parametrize("method", ["autoregressive", "triforce", "triforce-lookup", "h2o"])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("method", "temperature"), [("autoregressive", 0.0), ("triforce", 1.0), ("triforce-lookup", 0.0), ("h2o", 1.0)]
+)
 def test_a_request_between_two_questions_changes_nothing(method: str, temperature: float) -> None:
     engine, alone = tiny_engine(kv_heads=2), tiny_engine(kv_heads=2)
     slots = slots_of(engine)
@@ -57,7 +58,7 @@ def test_a_request_between_two_questions_changes_nothing(method: str, temperatur
 def test_two_texts_take_turns_and_each_is_read_once() -> None:
     engine = tiny_engine()
     slots = slots_of(engine)
-    for number, question in enumerate(QUESTIONS):
+    for number, question in enumerate(QUESTIONS[:3]):
         for book in (A, B):
             finished = ask(engine, [*book, *question], slots)
             assert finished.token_ids == ask(tiny_engine(), [*book, *question]).token_ids

@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,19 @@ def test_another_processor_or_compiler_has_a_library_of_its_own(
         made.append(kernel_build.compiled(tmp_path / "cache"))
         assert made[-1].read_text() == "made\n"
     assert len(set(made)) == 3 and made[0] == made[3]
-    assert len(list((tmp_path / "cache").iterdir())) == 3, "nothing else is left"
+    assert len([file for file in (tmp_path / "cache").iterdir() if file.suffix != ".lock"]) == 3, "nothing else is left"
+
+
+def test_two_that_need_the_kernel_at_once_compile_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in, log = tmp_path / "compiler", tmp_path / "log"
+    stand_in.write_text(
+        f'#!/bin/bash\n[ "$1" = --version ] || {{ echo begun >> {log}; sleep 0.5; echo made > "${{@: -1}}"; }}\n'
+    )
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(kernel_build, "find_compiler", lambda: Compiler((str(stand_in),), ("-O3",)))
+    with ThreadPoolExecutor() as both:
+        libraries = set(both.map(kernel_build.compiled, [tmp_path / "cache"] * 2))
+    assert [library.read_text() for library in libraries] == ["made\n"] and log.read_text() == "begun\n"
 
 
 @pytest.mark.parametrize(("system", "expected"), [("darwin", b"Apple M3"), ("win32", b"AMD64 Intel64 Family 6")])

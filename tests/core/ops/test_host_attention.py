@@ -66,7 +66,7 @@ def test_blocks_where_they_lie_equal_one_long_row_of_keys(
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("dtype", KEPT_AS)
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "size"), [(4, 4, 128, 64), (8, 2, 72, 96), (16, 1, 16, 512)])
-@pytest.mark.parametrize("blocks", [1, 8, 19])
+@pytest.mark.parametrize("blocks", [1, 19])
 def test_the_kernel_attends_to_blocks_as_float64_does(
     kernel: SmallRows, dtype: torch.dtype, heads: int, kv_heads: int, dim: int, size: int, blocks: int,
     softcap: float | None,
@@ -90,7 +90,7 @@ def test_a_row_comes_out_to_the_last_bit_whatever_rows_and_threads_there_are(
         pytest.skip("this processor does not multiply integers")
     q, blocks = made(heads, kv_heads, 30, dtype, dim=64, blocks=11)
     alone = [by_kernel(kernel, q[:, :, row : row + 1], blocks, softcap, threads=1) for row in range(30)]
-    for count, threads in ((30, 1), (30, 3), (25, 2), (9, 16)):
+    for count, threads in ((30, 3), (25, 1), (9, 16)):
         found = by_kernel(kernel, q[:, :, :count], blocks, softcap, threads)
         for row in range(count):
             assert torch.equal(found.out[:, :, row], alone[row].out[:, :, 0])
@@ -129,7 +129,7 @@ def test_the_kernel_counts_what_rows_attend_to_beside_the_same_bits(
     """Blocks that fill what is counted together, and not; rows in one group and in several."""
     if dtype == torch.int16 and not kernel.scales(dim):
         pytest.skip("heads of other sizes are no integers")
-    for rows, kept in product((1, 9, 64), (torch.float32, torch.bfloat16)):
+    for rows, kept in ((1, torch.float32), (9, torch.bfloat16), (64, torch.float32)):
         q, blocks = made(heads, kv_heads, rows, dtype, dim=dim, blocks=9, size=size)
         plain, expected = by_kernel(kernel, q, blocks, softcap), masses_reference(q, blocks, chunk, softcap)
         first = room(q, blocks, chunk, kept)

@@ -203,21 +203,15 @@ def rows_that_differ(
 
 
 # heads, KV heads, dimensions of a head
-HEADS = [(1, 1, 64), (2, 2, 128), (3, 3, 64), (6, 3, 72), (4, 4, 64), (5, 5, 8), (8, 8, 64), (8, 2, 128), (4, 1, 256)]
+HEADS = [(2, 2, 128), (3, 3, 64), (6, 3, 72), (5, 5, 8), (8, 2, 128), (4, 1, 256)]
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), HEADS)
 def test_a_row_comes_out_bit_for_bit_whatever_rows_keys_and_threads_there_are(
     kernel: SmallRows, threads: Callable[[int], None], kept: torch.dtype, heads: int, kv_heads: int, dim: int
 ) -> None:
-    """What keeps verification of many rows equal to plain decoding of one.
-
-    Shares of the keys once were equal parts of all keys of a pass where KV heads did not divide by the threads: with 3
-    of them and 2 threads, 19 of 195 rows of passes that began at 1,015 to 9,000 tokens differed from the same rows
-    decoded alone.
-    """
-    for cached in (0, 55, 500, 1015, 1020, 1080, 2040, 3060):
-        new = (13, 2, 7, 9)[cached % 4]
+    """What keeps verification of many rows equal to plain decoding of one."""
+    for cached, new in ((0, 13), (55, 9), (1015, 9), (1022, 7), (3060, 13)):
         assert rows_that_differ(kernel, (heads, kv_heads, cached, new, dim), threads, 4, kept) == 0, cached
 
 
