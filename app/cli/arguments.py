@@ -49,6 +49,8 @@ def parsed(argv: Sequence[str], commands: Mapping[str, Command]) -> argparse.Nam
     args, rest = parser.parse_known_args(argv if command is APP else argv[1:])
     if command.name == "test":
         args.pytest_args = rest
+    elif rest and rest[0] in commands and command is APP:  # options of the app have been understood before it
+        return parsed([rest[0], *(word for at, word in enumerate(argv) if at != argv.index(rest[0]))], commands)
     elif rest:
         parser.error(not_understood(rest, parser, commands if command is APP else ()))
     for name, value in vars(args).items():

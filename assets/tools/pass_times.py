@@ -44,9 +44,10 @@ BUDGET, ACCEPTED = 1024, (0.85, 0.9, 0.95)  # keys of a guess's pass; how likely
 
 def timed(short: ShortPass, held: int, rows: int, kept: torch.dtype) -> Callable[[], float]:
     """A pass of `rows` tokens behind `held`, kept in a type, that says how many seconds it took."""
-    (layers, _, heads, dim, *_), kernel = short.shape, short.kernel
-    k, v = ([rounded(torch.full((1, heads, held + rows, dim), 0.01), kept) for _ in range(layers)] for _ in "kv")
-    fixed, positions = FixedRows(k, v, held, attend=kernel), torch.arange(held, held + rows)
+    shape = short.shape._replace(narrow=kept)
+    row = rounded(torch.full((shape.head_dim,), 0.01), kept)
+    k, v = ([shape.allocate(held + rows).copy_(row) for _ in range(shape.num_layers)] for _ in "kv")
+    fixed, positions = FixedRows(k, v, held, attend=short.kernel), torch.arange(held, held + rows)
 
     def run() -> float:
         began = time.perf_counter()

@@ -330,12 +330,6 @@ struct Direct {
   void units_of(const Scaled* from, int64_t stride, int first, int end, float* to) const {
     for (int j = first; j < end; ++j) to[j] = scale_of(row(from, stride, j, num), dim);
   }
-  // Asks for rows of the next block, there or not: keys while keys are multiplied, values while values are, line after
-  // line, as hardware fetches ahead too.
-  static void ask(const Scaled* from, int64_t stride, int first, int end) {
-    const Scaled* stop = from + (BLOCK + end) * stride;
-    for (const Scaled* p = from + (BLOCK + first) * stride; p < stop; p += PAIRED) __builtin_prefetch(p, 0, 2);
-  }
   template <int R> INLINE void score_some(int first, float* scores) const {
     switch (dim) {
       case 64: return score_by<2, R>(first, scores);
@@ -348,7 +342,6 @@ struct Direct {
     alignas(64) float key_units[BLOCK];
     for (int j = 0; j < BLOCK; j += WIDE) {
       Words sums[R];
-      if (first == 0) ask(rows.k, rows.k_stride, j, j + WIDE);
       dot<N, WIDE / 2>(sums, q + first * N * WIDE, rows, j, num);
       units_of(rows.k, rows.k_stride, j, j + WIDE, key_units);
 UNROLL(3)
@@ -359,8 +352,10 @@ UNROLL(3)
   }
   template <int R, int C> INLINE void add_some(float* out, const Word* words, const float* totals, int d) const {
     Words sums[R][C] = {};
+    const Scaled* next = rows.v + BLOCK * rows.v_stride;  // there or not; keys that follow each other come by themselves
     for (int j = 0; j < (num + 1) / 2; ++j) {
-      if (d == 0) ask(rows.v, rows.v_stride, 2 * j, 2 * j + 2);
+      if (d == 0)
+        for (const Scaled* stop = next + 2 * rows.v_stride; next < stop; next += PAIRED) __builtin_prefetch(next, 0, 2);
       const Scaled* low = row(rows.v, rows.v_stride, 2 * j, num) + d;
       const Scaled* high = row(rows.v, rows.v_stride, 2 * j + 1, num) + d;
 UNROLL(4)

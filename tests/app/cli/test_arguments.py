@@ -22,9 +22,11 @@ def test_without_a_command_it_is_the_app() -> None:
     assert (args.share, args.auth, args.remote) == (False, None, None)
 
 
-def test_common_options_hold_for_the_app_and_for_commands() -> None:
-    for argv in (["--seed", "7"], ["ask", "--seed", "7", "a.pdf", "-q", "Who?"], ["bench", "--seed", "7"]):
+def test_common_options_hold_for_the_app_before_a_command_and_behind_it() -> None:
+    asked = ["ask", "a.pdf", "-q", "Who?"]
+    for argv in (["--seed", "7"], [*asked, "--seed", "7"], ["--seed", "7", *asked], ["bench", "--seed", "7"]):
         args = parse_arguments(argv)
+        assert args.command == next((word for word in argv if word in ("ask", "bench")), None)
         assert (args.seed, args.device, args.model, args.context, args.remote) == (7, "auto", None, None, None)
 
 
@@ -52,7 +54,7 @@ ask a.pdf -q Who? --port 80 | --port 80
 ask a.pdf -q Who? --se 7 | --se 7
 ask a.pdf -q Who? --max-tokens=5 | --max-tokens=5; did you mean --max-new-tokens? See
 ask a.pdf -q \udcff | not UTF-8
---port 80 doctor | the command 'doctor' stands before its options
+--temperature 0 doctor | the command 'doctor' stands before its options
 --temperature 0 ask a.pdf -q x | the command 'ask' stands before its options
 doctor --remote http://x | --remote http://x
 doctor --context 5 ask | unrecognized arguments: ask. See
