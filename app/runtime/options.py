@@ -8,7 +8,6 @@ import gc
 from functools import cache
 from typing import TYPE_CHECKING
 
-from app.runtime.lean_imports import import_transformers
 from core.config import EngineConfig, RetrievalConfig, SpeculationConfig
 from core.models.hub.catalog import recommended
 
@@ -21,7 +20,6 @@ def engine_type() -> "type[Engine]":
     """The engine, imported: seconds. Nothing of that is garbage, so none is looked for, neither meanwhile nor later."""
     gc.disable()
     try:
-        import_transformers()
         from core.engine import Engine
     finally:
         gc.enable()
