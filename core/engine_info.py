@@ -74,12 +74,6 @@ class EngineInfo:
         return default_method(has_draft=self.has_draft, planned=planned)
 
     @property
-    def idle_expert_bytes(self) -> int:
-        """Bytes of the target's weights that a pass of one token does not read."""
-        width = self.plan.dtype.value.itemsize
-        return width * (self.experts.parameters - self.experts.active) if self.experts else 0
-
-    @property
     def exact_for(self) -> str:
         """The model whose distribution exact methods reproduce."""
         kv = self.plan.kv.value

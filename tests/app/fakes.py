@@ -174,7 +174,6 @@ class FakeEngine:
             thinks="",
             elsewhere="",
             experts=None,
-            idle_expert_bytes=0,
             path="",
             target_dims=None,
             pace=ReadingPace(),
