@@ -102,7 +102,7 @@ def test_half_a_character_in_a_question_is_replaced_and_the_page_can_be_sent(tmp
     text = json.dumps(with_value(WRITTEN, ("nodes", 0, "question"), "What \ud800?"))
     (tmp_path / f"{DIALOGUE.id}.json").write_text(text, encoding="utf-8")
     store = Conversations(tmp_path)
-    orjson.dumps(conversation_list(store.listing(), None, when=WHEN))
+    orjson.dumps(conversation_list(store.listing(), Session("x"), when=WHEN))
     opened = store.open(DIALOGUE.id)
     assert opened.nodes[0].question == "What \ufffd?"
     show_all_of_it(opened)
@@ -114,7 +114,7 @@ def test_half_a_character_in_a_question_is_replaced_and_the_page_can_be_sent(tmp
 def test_a_time_that_nobody_lives_in_is_shown_as_some_time(tmp_path: Path, changed: str) -> None:
     text = json.dumps({**document(DIALOGUE), "changed": changed})
     (tmp_path / f"{DIALOGUE.id}.json").write_text(text, encoding="utf-8")
-    assert conversation_list(Conversations(tmp_path).listing(), None, when=WHEN)
+    assert conversation_list(Conversations(tmp_path).listing(), Session("x"), when=WHEN)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from app.cli.arguments import Misuse, build_parser
+from app.cli.command_options import APP
 from core.config import ATTENTIONS, EngineConfig
 from core.errors import InvalidSetting
 from core.ops.backend import choose_backend
@@ -31,5 +32,5 @@ def test_what_cannot_be_had_is_refused_with_an_action(wish: Any, why: str, monke
 
 def test_the_command_line_offers_what_there_is() -> None:
     with pytest.raises(Misuse) as wrong:
-        build_parser().parse_args(["--attention", "fast"])
+        build_parser(APP, {}).parse_args(["--attention", "fast"])
     assert all(name in str(wrong.value) for name in ATTENTIONS)
