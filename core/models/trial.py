@@ -190,7 +190,8 @@ def kv_type(
         loss = _loss(loaded, trial, dtype, backend) if trial else 0.0
         name = str(dtype).removeprefix("torch.")
         if asked or loss <= MOST_LOSS:
-            reasons.append(f"{name} costs {loss:.1g} nats a token" if trial else "the model could not be tried")
+            cost = f"{loss:.6f}" if loss >= 1e-6 else "less than 0.000001"
+            reasons.append(f"{name} costs {cost} nats a token" if trial else "the model could not be tried")
             because = f"{'asked for; ' * asked}{'; '.join(reasons)}; half the memory"
             return KeptAs(dtype, because)
         reasons.append(f"{name} would cost {loss:.1g} nats a token")
