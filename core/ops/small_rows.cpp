@@ -14,10 +14,6 @@
 // 0, so a row's result depends on its query and the keys and values that it sees alone: not on rows beside it, later
 // keys, heads or threads.
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -1415,19 +1411,6 @@ EXPORT int64_t small_rows_brain_product(const Linear* layer, const float* x, flo
 // Whether this thread's products round rows to 8 bits for stored blocks, as they do unless told otherwise.
 EXPORT void small_rows_rounds(int64_t whether) { rounds = whether != 0; }
 
-namespace {
-
-// Asks for pages of 2 MB, where the system has such: a row of 8,960 x 1,536 in Q4_K takes 0.85 of the time.
-void in_large_pages(char* memory, int64_t bytes) {
-#ifdef MADV_HUGEPAGE
-  constexpr intptr_t PAGE = 1 << 21;
-  const intptr_t from = (intptr_t(memory) + PAGE - 1) & -PAGE, to = (intptr_t(memory) + bytes) & -PAGE;
-  if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
-#endif
-}
-
-}  // namespace
-
 // A file's blocks of a kind [outs][in / numbers of a block] in cells; nothing is written where `to` is null. The bytes of all cells, 0: no such kind.
 EXPORT int64_t small_rows_store(int64_t kind, const uint8_t* blocks, int64_t in, int64_t outs, char* to,
                                     int64_t threads) {
@@ -1437,7 +1420,6 @@ EXPORT int64_t small_rows_store(int64_t kind, const uint8_t* blocks, int64_t in,
     const int64_t cells = in / stored::cell_inputs<F>(), groups = (outs + stored::LANES - 1) / stored::LANES;
     constexpr int64_t each = stored::file_bytes<F>();
     if (to != nullptr) {
-      in_large_pages(to, groups * cells * F::BYTES);
       parallel_for(threads, groups, [&](int64_t i) {
         char* own = to + i * cells * F::BYTES;
         std::memset(own, 0, cells * F::BYTES);

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from core.ops.host_memory import in_large_pages
 from core.ops.kernel_structs import LinearSizes
 from core.ops.native import KEPT_AS, SmallRows
 
@@ -89,6 +90,7 @@ class StoredWeight:
         blocks, outs = stored.blocks.contiguous(), len(stored.blocks)
         size: int = kernel.library.small_rows_store(number, None, inputs, outs, None, 1)
         self.cells = torch.empty(size, dtype=torch.uint8)
+        in_large_pages(self.cells)
         pointers = blocks.data_ptr(), self.cells.data_ptr()
         kernel.library.small_rows_store(number, pointers[0], inputs, outs, pointers[1], kernel.threads)
         self.sizes = LinearSizes(pointers[1], None, inputs, outs, number)
