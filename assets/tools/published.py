@@ -33,10 +33,12 @@ class Row:
     published: str
     context: int = 122_880
     bits: int | None = None
+    share: float | None = None  # of what waits in host memory that the processor attends to there; None: the link brings all
 
 
 ROWS = (
     Row("llama2-7b-128k", CARD, 1, "1516 / 312 (4.86x)"),
+    Row("llama2-7b-128k", CARD, 1, "1516 / 312 (4.86x)", share=0.3),
     Row("llama2-7b-128k", CARD, 2, "840 / 108 (7.78x)"),
     Row("lwm-text-chat-128k", CARD, 2, "840 / 114 (7.37x)"),
     Row("llama2-13b-128k", CARD, 2, "1794 / 226 (7.94x)"),
@@ -53,9 +55,10 @@ def line(row: Row) -> str:
     target, draft = size_of(shape.config, row.model), size_of(shape.draft.config, "draft") if shape.draft else None
     here = Machine("cpu", 16, HOST_GIB << 30, HOST_GIB << 30, ())
     rig = make_rig(here, gpu=described_gpu(row.gpu), num_gpus=row.count, host_gib=HOST_GIB)
-    config = EngineConfig(context=row.context, retrieval=RetrievalConfig(budget=4096, grows=True))
+    retrieval = RetrievalConfig(budget=4096, grows=True)
+    config = EngineConfig(context=row.context, retrieval=retrieval, cpu_attention_share=row.share)
     machine = f"{row.count} x {row.gpu.partition(',')[0]}"
-    name = row.model + (f", {row.bits} bits" if row.bits else "")
+    name = row.model + (f", {row.bits} bits" if row.bits else "") + (f", share {row.share}" if row.share else "")
     try:
         bits = Choice(row.bits, "asked for") if row.bits else None
         plan = compose(target.dims, draft.dims if draft else None, config, rig, target, bits)

@@ -13,7 +13,7 @@ Only these methods change a cache. Rows written without `commit` are scratch; th
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from core.ops.host_memory import in_large_pages
 from core.ops.kernel import scaled
 from core.ops.reach import Asked, Reach
 from core.ops.scaled_rows import SCALE
+
+if TYPE_CHECKING:
+    from core.caches.query_log import QueryLog
 
 
 class KVShape(NamedTuple):
@@ -165,7 +168,8 @@ class FixedRows(NamedTuple):
     k: list[Tensor]  # per layer [1, H_kv, capacity, width]
     v: list[Tensor]
     held: int  # rows in use; the running pass writes behind them
-    log: Callable[[int, Tensor, Tensor], None] | None = None  # takes layer, positions [T] int64 and q [1, H, T, D]
+    log: "QueryLog | None" = None  # takes the queries
+    counting: Sequence[Counting | None] = ()  # of each layer; empty: none counts
     attend: Callable[..., Tensor] | None = None  # the function that attends to them; None: `attend` of the cache
 
     @property

@@ -140,7 +140,9 @@ class FullCache:
         buffers = [store.buffers for store in self._layers if isinstance(store, ResidentLayer)]
         if len(buffers) < len(self._layers):
             return None
-        return FixedRows([k for k, _ in buffers], [v for _, v in buffers], self._length, self.queries.write_at)
+        k, v = ([own[kind] for own in buffers] for kind in (0, 1))
+        counting = [self._counting(layer) for layer in range(len(k))]
+        return FixedRows(k, v, self._length, self.queries, counting, self.backend.attend)
 
     def unseen_spans(self, total: int) -> list[range]:
         return [range(self._length, total)]
@@ -171,7 +173,9 @@ class FullCache:
     def stage_in(self, store: LayerStore, layer: int, start: int, k: Tensor, v: Tensor) -> None:
         """As `stage`, for tokens from `start` on, into the store that now has the layer's rows [0, start)."""
         k, v = self.shape.of(layer).check(k, v)
-        first, last = max(self._num_landmarks, start // self.chunk_size), (start + k.shape[2]) // self.chunk_size
+        first, last = self._num_landmarks, (start + k.shape[2]) // self.chunk_size
+        if start > self._length:  # a later piece of the same pass
+            first = max(first, start // self.chunk_size)
         if last > first and self.has_landmarks(layer):
             begun, _ = store.rows(first * self.chunk_size, start)
             self._mark(layer, first, last, torch.cat((begun, k[0]), 1) if begun.shape[1] else k[0])
@@ -194,11 +198,14 @@ class FullCache:
         """As `attend`, for tokens from `start` on, in the store that now has the layer's rows."""
         if self.shape.reach(layer) is None:
             self.queries.write(layer, start, q)
-        counting = None
-        if self.votes.wanted or not self.has_landmarks(layer):
-            # Unless they are wanted the last tokens vote, so that the pieces of a prompt do not matter
-            counting = Counting(self.chunk_size, self.votes.wanted, partial(self.votes.put, layer))
-        return store.attend(start, q, scaling, asked, counting)
+        return store.attend(start, q, scaling, asked, self._counting(layer))
+
+    def _counting(self, layer: int) -> Counting | None:
+        """How a layer counts votes; None: it has landmarks, and votes are not wanted."""
+        if not self.votes.wanted and self.has_landmarks(layer):
+            return None
+        # Unless they are wanted the last tokens vote, so that the pieces of a prompt do not matter
+        return Counting(self.chunk_size, self.votes.wanted, partial(self.votes.put, layer))
 
     def workspace(self, num_rows: int) -> ResidentLayer | None:
         """Device memory for rows [0, num_rows) of one layer; None if every layer is resident."""
@@ -255,13 +262,10 @@ class FullCache:
         return (self._ring.bytes_brought, self._ring.bytes_stored) if self._ring else (0, 0)
 
     def commit(self, num_new: int) -> None:
-        """Count the staged tokens and their landmarks."""
+        """Count the new tokens; landmarks of those that a pass wrote by itself follow where they are asked for."""
         self._length += num_new
-        first, last = self._num_landmarks, self._length // self.chunk_size
-        if last > first and not self._staged:  # a recorded pass wrote the rows itself
-            for layer in filter(self.has_landmarks, self.shape.full_layers):
-                self._mark(layer, first, last, self.rows(layer, first * self.chunk_size, last * self.chunk_size)[0])
-        self._num_landmarks, self._staged = last, False
+        if self._staged:
+            self._num_landmarks, self._staged = self._length // self.chunk_size, False
         for store in self._layers:
             store.commit(self._length)
         self.state.commit(self._length)
@@ -353,7 +357,12 @@ class FullCache:
 
     def landmarks(self, layer: int, num_chunks: int) -> Tensor:
         """Mean keys of the first complete chunks, [H_kv, num_chunks, D], of a layer that has them."""
-        assert num_chunks <= self._num_landmarks, f"{num_chunks} of {self._num_landmarks} landmarks"
+        first, last = self._num_landmarks, self._length // self.chunk_size
+        assert num_chunks <= last, f"{num_chunks} of {last} landmarks"
+        if num_chunks > first:
+            for other in filter(self.has_landmarks, self.shape.full_layers):
+                self._mark(other, first, last, self.rows(other, first * self.chunk_size, last * self.chunk_size)[0])
+            self._num_landmarks = last
         return self._landmarks[layer][:, :num_chunks]
 
     def samples_to_save(self, layer: int, length: int) -> Tensor:

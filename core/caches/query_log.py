@@ -7,6 +7,7 @@ from torch import Tensor
 
 from core.caches.base import KVShape
 from core.ops.graphs import MOST_ROWS, padded_rows
+from core.ops.native import QueryRows
 
 QUERY_LOG = 128  # newest queries kept per layer and head; must exceed a query window plus the longest guess
 QUERY_SAMPLE_STRIDE = 64  # every 64th query is kept permanently, for accumulated-attention scores (H2O)
@@ -81,6 +82,10 @@ class QueryLog:
         is_sample = positions % QUERY_SAMPLE_STRIDE == 0
         slots = torch.where(is_sample, positions // QUERY_SAMPLE_STRIDE, samples.shape[1] - 1)
         samples.index_copy_(1, slots, q[0])
+
+    def rows(self, start: int) -> QueryRows:
+        """Where the kernel writes the queries of tokens from `start` on."""
+        return QueryRows(self._ring, self._samples if self.samples else (), start, QUERY_SAMPLE_STRIDE)
 
     def saved(self, device: torch.device | None = None) -> SavedQueries:
         """A copy of the newest queries of every layer, on `device` if one is given.

@@ -115,6 +115,6 @@ class _FixedView:
         """Causal attention to the held rows; also logs the queries, if the cache has a log."""
         assert asked is None, f"only plain attention is recorded, not {asked}"
         if self._rows.log is not None:
-            self._rows.log(layer, self.positions, q)
+            self._rows.log.write_at(layer, self.positions, q)
         k, v = self._rows.k[layer], self._rows.v[layer]
         return attend_bucketed(q, k, v, scaling, self._whole, self._hidden, self._partial)

@@ -3,7 +3,7 @@
 The modules of transformers take some 40 small operations a layer. For a handful of rows their calls cost more than what
 they compute (2 cores, the bundled target, one row: 3.0 ms of Python and dispatch a pass, 0.5 so). The kernel computes
 the same: norms, products, rotary positions, SiLU. Keys, values and attention go through the cache as always, or, where
-its rows stand still and log no queries, through the same call.
+its rows stand still, through the same call.
 
 Only families whose layers were compared are known here, and each model is tried once against its own modules.
 """
@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from core.caches.base import FixedRows, KVShape, RunningPass, too_large
 from core.caches.full import FullCache
+from core.caches.votes import Counted
 from core.models.families import FIXED_ROPE
 from core.models.hf_attention import forward
 from core.models.layer_reach import reaches_of
 from core.models.layerwise import DecoderLayers
 from core.models.linear import FewRowsNorm, PackedLinear, exact_products
 from core.ops.kernel_structs import DecoderSizes, ModelSizes, ScratchPointers
-from core.ops.native import MOST_DIM, MOST_TOKENS
+from core.ops.native import MOST_DIM, MOST_TOKENS, VOTERS
 from core.ops.scaled_rows import SCALE
 
 log = logging.getLogger(__name__)
@@ -104,11 +105,14 @@ class ShortPass:
         heads = (cos, sin, q, k, v)
         if rows is not None and isinstance(keep, int) and self._in_one_call(rows):
             kept, memory = (rows.k, rows.v), (*heads, self._between[3])
-            run = self.kernel.whole_pass
-            logits = run(self._whole, self._scratch, kept, rows.held, memory, keep, self._vocab)
-            if logits is None:
+            queries, counting = rows.log.rows(rows.held) if rows.log else None, [own for own in rows.counting if own]
+            chunk, taken = counting[0].chunk_size if counting else 0, (kept, rows.held, memory, keep, self._vocab)
+            found = self.kernel.whole_pass(self._whole, self._scratch, *taken, queries, chunk)
+            if found is None:
                 raise too_large()
-            return logits
+            for own, votes in zip(counting, found[1], strict=False):  # none, where these rows cannot be counted
+                own.put(Counted(rows.held, VOTERS, votes))
+            return found[0]
         done, attended = None, None
         for number, layer in enumerate(self._layers):
             self.kernel.between(done, layer, self._scratch, attended, heads, count)
@@ -121,7 +125,7 @@ class ShortPass:
         return self.kernel.product(self.kernel.norm(x, norm.weight, norm.variance_epsilon), self._head.sizes)
 
     def _in_one_call(self, rows: FixedRows) -> bool:
-        known = rows.k[0].dtype in self.kernel.puts and rows.log is None and rows.attend is self.kernel
+        known = rows.k[0].dtype in self.kernel.puts and rows.attend is self.kernel
         shape, width = (len(rows.k), rows.k[0].shape[1]), self._dim + (SCALE if rows.k[0].dtype == torch.int16 else 0)
         return known and shape == (len(self._layers), self._counts[1]) and rows.k[0].shape[3] == width
 

@@ -47,6 +47,15 @@ class ModelSizes(ctypes.Structure):
     )
 
 
+class BesideSizes(ctypes.Structure):
+    """`Beside` of small_rows.cpp: what a pass leaves beside its rows."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("newest", "samples", "votes")),
+        *((name, ctypes.c_int64) for name in ("start", "num_newest", "num_samples", "stride")),
+    )
+
+
 class ScratchPointers(ctypes.Structure):
     """`Scratch` of small_rows.cpp."""
 

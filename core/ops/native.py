@@ -9,12 +9,13 @@ do the work. It uses torch's own threads where it can, see `openmp`.
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from core.ops.attention import Masses, Partial, attend
-from core.ops.kernel_structs import DecoderSizes, LinearSizes, ModelSizes, ScratchPointers, Sizes
+from core.ops.kernel_structs import BesideSizes, DecoderSizes, LinearSizes, ModelSizes, ScratchPointers, Sizes
 from core.ops.openmp import OpenMP, torch_openmp
 from core.ops.scaled_rows import SCALE
 from core.ops.threads import process_threads
@@ -38,6 +39,26 @@ CHUNKS, VOTERS = (8, 16, 32), 4  # keys of a chunk that gets votes; tokens whose
 # 8 uncut heads take 4 to 6% less time than in shares of 512, 0 to 3% less than in these (12 rows, 2,048 keys and more).
 KEYS_OF_A_SHARE = 1024
 KEYS_OF_MASSES = 512  # masses of so many keys are computed together
+
+
+class QueryRows(NamedTuple):
+    """Where a pass keeps its queries, by layer; token `start` is its first."""
+
+    newest: Sequence[Tensor]  # a ring, each [H, N, D]
+    samples: Sequence[Tensor]  # of every `stride`th token, each [H, S, D]; empty: none
+    start: int
+    stride: int
+
+
+def _counts(num_new: int, rows: int, chunk: int) -> bool:
+    """Whether attention of so many tokens, `rows` for a KV head, can count votes of such chunks."""
+    return num_new <= MOST_TOKENS and rows <= MOST_TOGETHER and chunk in CHUNKS
+
+
+def _room_for_votes(kv_heads: int, num_new: int, total: int, chunk: int) -> Tensor:
+    """Memory for the votes of a pass in one layer: whole shares of keys."""
+    columns = -(-total // KEYS_OF_A_SHARE) * (KEYS_OF_A_SHARE // chunk)
+    return torch.empty(kv_heads, -(-num_new // VOTERS), columns, dtype=torch.float32)
 
 
 class SmallRows:
@@ -91,7 +112,7 @@ class SmallRows:
         self._call_pass = loaded.small_rows_pass
         self._call_pass.restype = ctypes.c_int64
         self._call_blocks.argtypes = [*[pointers] * 2, number, *[pointers] * 3, number, *[pointers] * 2, number]
-        self._call_pass.argtypes = [*[pointers] * 3, number, *[pointers] * 8, number, pointers]
+        self._call_pass.argtypes = [*[pointers] * 3, number, *[pointers] * 9, number, pointers]
         loaded.small_rows_puts.restype, loaded.small_rows_puts.argtypes = ctypes.c_int64, [ctypes.c_int64]
         # Types of keys and values whose new rows `whole_pass` can write
         self.puts = frozenset(dtype for kind, dtype in enumerate(KEPT_AS) if loaded.small_rows_puts(kind))
@@ -124,7 +145,7 @@ class SmallRows:
             attend, T is more than MOST_TOKENS, or chunks have another size than 8, 16 or 32 keys.
         """
         rows = q.shape[2] * (q.shape[1] // k.shape[1])
-        if q.shape[2] > MOST_TOKENS or rows > MOST_TOGETHER or chunk not in CHUNKS or not self.takes(q, k, v):
+        if not (_counts(q.shape[2], rows, chunk) and self.takes(q, k, v)):
             return self(q, k, v, scaling), None
         return self._attended(q, k, v, scaling, chunk)
 
@@ -135,10 +156,8 @@ class SmallRows:
         rows = num_new * (heads // kv_heads)
         folded = q.reshape(kv_heads, rows, dim).contiguous()  # models pass transposed views
         out = torch.empty(kv_heads, rows, dim, dtype=torch.float32)  # whatever the default is at this moment
-        votes, columns = None, 0
-        if chunk:
-            columns = -(-total // KEYS_OF_A_SHARE) * (KEYS_OF_A_SHARE // chunk)
-            votes = torch.empty(kv_heads, -(-num_new // VOTERS), columns, dtype=torch.float32)
+        votes = _room_for_votes(kv_heads, num_new, total, chunk) if chunk else None
+        columns = votes.shape[2] if votes is not None else 0
         strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
         threads = self._threads.now()
         cuts = _cuts(kv_heads, rows, total, threads, whole=bool(chunk))
@@ -310,7 +329,9 @@ class SmallRows:
         heads: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
         keep: int,
         vocab: int,
-    ) -> Tensor | None:
+        log: QueryRows | None = None,
+        chunk: int = 0,
+    ) -> tuple[Tensor, list[Tensor]] | None:
         """`between`, writing of new rows, attention, last norm and head of a pass, in one call; to the same bits.
 
         The number of threads is that of its beginning.
@@ -320,8 +341,11 @@ class SmallRows:
             rows: keys and values by layer, [1, H_kv, S, D] of a type of `puts`, all with the same strides.
             held: rows in use; the new ones are written behind them.
             heads: cos and sin [T, D], and memory for q, k, v and what was attended to, as for `between`.
+            log: takes the queries; None: they are not kept.
+            chunk: keys of a chunk for `with_votes`; 0: nothing is counted.
         Returns:
-            Logits of the last tokens, [keep, vocab]; None: a key or value was too large for 16 bits.
+            Logits of the last tokens, [keep, vocab], and the votes of each layer, if they are counted; None: a key or
+            value was too large for 16 bits.
         """
         k, v = rows
         _, kv_heads, num_new, dim = heads[3].shape
@@ -329,10 +353,17 @@ class SmallRows:
         threads, first, folded = self._threads.now(), k[0], num_new * (num_heads // kv_heads)
         strides = (first.stride(1), first.stride(2), v[0].stride(1), v[0].stride(2))
         assert 0 < keep <= num_new and total <= first.shape[2], f"{num_new} rows behind {held} of {first.shape[2]}"
-        cuts = _cuts(kv_heads, folded, total, threads)
-        work = (KEYS_OF_A_SHARE, *cuts, threads, self._unit(first.dtype, dim, num_heads // kv_heads), 0, 0)
+        chunk = chunk if _counts(num_new, folded, chunk) else 0
+        votes = [_room_for_votes(kv_heads, num_new, total, chunk) for _ in k] if chunk else []
+        columns = votes[0].shape[2] if votes else 0
+        cuts = _cuts(kv_heads, folded, total, threads, whole=bool(chunk))
+        work = (KEYS_OF_A_SHARE, *cuts, threads, self._unit(first.dtype, dim, num_heads // kv_heads), chunk, columns)
         sizes = Sizes(dim**-0.5, kv_heads, folded, num_new, total, dim, *strides, *work)
         out = torch.empty(keep, vocab, dtype=torch.float32)
+        newest, samples = (log.newest, log.samples) if log else ((), ())
+        lists = [(ctypes.c_void_p * len(own))(*(part.data_ptr() for part in own)) for own in (newest, samples, votes)]
+        counts = (log.start, newest[0].shape[1], samples[0].shape[1] if samples else 0, log.stride) if log else (0,) * 4
+        beside = BesideSizes(*(ctypes.addressof(own) if len(own) else None for own in lists), *counts)
         pointers = [(ctypes.c_void_p * len(kind))(*(layer.data_ptr() for layer in kind)) for kind in (k, v)]
         fits = self._call_pass(
             ctypes.byref(model),
@@ -341,10 +372,11 @@ class SmallRows:
             KEPT_AS.index(first.dtype),
             *pointers,
             *(tensor.data_ptr() for tensor in heads),
+            ctypes.byref(beside),
             keep,
             out.data_ptr(),
         )
-        return out if fits else None
+        return (out, [own[..., : -(-total // chunk)] for own in votes]) if fits else None
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMSNorm (arXiv 1910.07467) of x [..., D], times weight [D]; both float32 on CPU, weight contiguous."""

@@ -1604,13 +1604,35 @@ struct Model {
   float eps;
 };
 
+// What a pass leaves by layer beside its rows. Token `start + t` is row t.
+struct Beside {
+  float* const* newest;    // queries, a ring [heads, num_newest, dim]; null: none are logged
+  float* const* samples;   // [heads, num_samples, dim], of every `stride`th token; null: none
+  float* const* votes;     // as of `small_rows_attention`; null: none are counted
+  int64_t start, num_newest, num_samples, stride;
+};
+
+namespace {
+
+// Log the queries q [heads, rows, dim] of a layer.
+void log_queries(const Beside& b, int64_t layer, const float* q, int64_t heads, int64_t rows, int64_t dim) {
+  for (int64_t h = 0; h < heads; ++h)
+    for (int64_t at = b.start; at < b.start + rows; ++at, q += dim) {
+      std::copy(q, q + dim, b.newest[layer] + (h * b.num_newest + at % b.num_newest) * dim);
+      if (b.samples != nullptr && at % b.stride == 0)
+        std::copy(q, q + dim, b.samples[layer] + (h * b.num_samples + at / b.stride) * dim);
+    }
+}
+
+}  // namespace
+
 // A whole pass: Scratch's x holds the tokens' embeddings; k and v, by layer, [kv_heads, >= total, dim] of a `kind`, get
 // the new rows behind those held. logits [keep, V] of the last tokens. q [heads, rows, dim], new_k and new_v
 // [kv_heads, rows, dim] and attended, like q, are memory for numbers in between; other arguments as those of the parts.
 // Returns 0 if a key or value was too large for its type.
 EXPORT int64_t small_rows_pass(const Model* model, const Scratch* s, const Sizes* z, int64_t kind, void* const* k,
                                 void* const* v, const float* cos, const float* sin, float* q, float* new_k,
-                                float* new_v, float* attended, int64_t keep, float* logits) {
+                                float* new_v, float* attended, const Beside* beside, int64_t keep, float* logits) {
   const int64_t rows = z->num_new, hidden = model->head->in;
   const Decoder* done = nullptr;
   bool fits = true;
@@ -1621,7 +1643,8 @@ EXPORT int64_t small_rows_pass(const Model* model, const Scratch* s, const Sizes
       fits &= put_behind(*z, new_k, static_cast<Kept>(k[n]), z->k_head, z->k_row);
       fits &= put_behind(*z, new_v, static_cast<Kept>(v[n]), z->v_head, z->v_row);
     });
-    small_rows_attention(q, k[n], v[n], attended, nullptr, z, kind);
+    if (beside->newest != nullptr) log_queries(*beside, n, q, model->layers[n]->heads, rows, z->dim);
+    small_rows_attention(q, k[n], v[n], attended, beside->votes != nullptr ? beside->votes[n] : nullptr, z, kind);
     done = model->layers[n];
   }
   small_rows_between(done, nullptr, s, attended, cos, sin, q, new_k, new_v, rows, z->threads);

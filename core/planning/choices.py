@@ -87,7 +87,7 @@ def choose_bits(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice
     return Choice(config.bits, "asked for: texts are exact for the quantised model")
 
 
-LEAST_NARROW = 8192  # tokens of context: below, keys and values are few, and 32 bits cost little
+LEAST_NARROW = 2048  # tokens of context: below, keys and values are few, and 32 bits cost little
 
 
 def choose_kv(

@@ -171,13 +171,50 @@ def test_a_pass_in_one_call_is_that_of_its_parts(
             assert rows.dtype == kept_as and torch.equal(rows[:, :, :held], others[:, :, :held])
 
 
-def test_a_full_cache_logs_its_queries_and_so_passes_in_parts(
-    kernel: SmallRows, monkeypatch: pytest.MonkeyPatch
+def same_landmarks(caches: list[FullCache]) -> bool:
+    """Whether two caches give the same landmarks of all complete chunks."""
+    one, other = ([cache.landmarks(layer, cache.length // 8) for layer in range(2)] for cache in caches)
+    return all(itertools.starmap(torch.equal, zip(one, other, strict=True)))
+
+
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("kept_as", TYPES, ids=str)
+def test_a_pass_over_the_full_cache_in_one_call_leaves_what_its_parts_leave(
+    kernel: SmallRows, kept_as: torch.dtype, counts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, tokens = compiled(kernel, tiny_config("llama")), random_prompt(20)
-    assert short_pass_of(model.module) is not None  # compared now
-    monkeypatch.setattr(kernel, "whole_pass", lambda *_: pytest.fail("the queries would not be logged"))
-    logits(model, tokens, [13, 7], Backend("compiled", kernel, "test", kernel=kernel))
+    if kept_as not in kernel.puts:
+        pytest.skip(f"this processor does not round to {kept_as}")
+    config = tiny_config("llama", layers=2, heads=6, kv_heads=2)
+    cast(Any, config).head_dim = 64  # the kernel multiplies integers of wide heads alone
+    model, backend = compiled(kernel, config), Backend("compiled", kernel, "test", kernel=kernel)
+    caches = [FullCache(model.shape._replace(narrow=kept_as), 2048, 8, backend=backend) for _ in range(2)]
+    judges = [CachedModel("full", model.module, cache, CPU) for cache in caches]
+    prompt, start = Context(random_prompt(1600)), 1500
+    for judge, cache in zip(judges, caches, strict=True):
+        judge.feed(prompt, range(start), 1)
+        cache.count_votes(counts)
+    slow = caches[1].fixed
+    monkeypatch.setattr(caches[1], "fixed", lambda: slow()._replace(attend=None))
+    calls, call = [], kernel.whole_pass
+    monkeypatch.setattr(kernel, "whole_pass", lambda *given: calls.append(given) or call(*given))
+    for size, rejected in ((1, 0), (13, 5), (32, 0), (2, 0), (7, 6), (1, 0)):  # the ring of queries begins anew
+        found, wanted = (judge.feed(prompt, range(start, start + size), size) for judge in judges)
+        start += size - rejected
+        for cache in caches:
+            cache.truncate(start)
+        assert torch.equal(found, wanted)
+        for layer in range(2):
+            left = [[*cache.rows(layer, 0, start), cache.recent_queries(layer, 100)] for cache in caches]
+            samples = [cache.samples_to_save(layer, start) for cache in caches]
+            votes = [cache.votes.newest(layer, start) for cache in caches]
+            assert all(itertools.starmap(torch.equal, zip(*left, strict=True))) and torch.equal(*samples)
+            assert torch.equal(*votes) if counts else votes == [None, None]  # type: ignore[call-arg]
+        if size == 32:  # landmarks of several passes at once
+            assert same_landmarks(caches)
+    assert len(calls) == 6, "one call for each pass, and none for its twin"
+    for judge in judges:
+        judge.feed(prompt, range(start, start + 40), 1)  # through the modules, behind passes in one call
+    assert same_landmarks(caches)
 
 
 @pytest.mark.parametrize("kept_as", [torch.float16, torch.bfloat16], ids=str)
