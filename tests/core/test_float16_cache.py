@@ -156,8 +156,8 @@ def test_a_processor_keeps_float16_where_its_kernel_widens_it_whatever_the_file_
     vnni, wide = ("AVX-512", "VNNI"), replace(target, head_dim=64)
     assert kept(wide, abilities=vnni) == torch.int16, "which the kernel multiplies fastest"
     assert kept(abilities=vnni) == kept(wide, abilities=(*vnni, "AMX")) == kept(wide, abilities=("AVX2",)) == HALF
-    assert kept(context=8191) is None and kept(replace(target, max_context=4096)) is None, "few rows cost little"
-    assert kept(context=8192) == kept(context=4096, kv_bits=16) == HALF
+    assert kept(context=2047) is None and kept(replace(target, max_context=1024)) is None, "few rows cost little"
+    assert kept(context=2048) == kept(context=1024, kv_bits=16) == HALF
     assert choose_kv(EngineConfig(), target, "cuda", HALF, HERE).value is None
 
 
