@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from app.context.open_book import Book
 from app.documents.document import Extracting
-from app.runtime.trace import Race
+from app.runtime.trace import Race, Trace
 from core.errors import CoreError
 from core.generation.events import Event, LaneEvent
 from core.models.loading import NOTHING_LOADED, LoadProgress
@@ -56,10 +56,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class AnswerBegun:
-    """This answer's turn has come."""
+    """This answer's turn has come. The engine's thread goes on recording in `trace`."""
 
-    num_book: int  # tokens of the book
-    num_read_before: int  # tokens of the opening that were already read at least once
+    trace: Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,7 @@ class EngineWorker:
         session = self.sessions.get(session_id)
         session.num_cleared += 1
         self.stop_answer(session_id)
-        session.trace = session.editing = None
+        session.trace = session.editing = session.writing = None
         with session.lock:
             session.dialogue, session.carried = None, False
 

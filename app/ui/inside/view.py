@@ -13,7 +13,6 @@ from app.ui.acts import Act, Values
 from app.ui.charts import Bar, Column, Segment, bars, columns
 from app.ui.pane import pane, tab_heading
 from app.ui.reading.live_strip import ENDINGS
-from app.ui.shown import shown_of
 from app.ui.site import Part, Site, standing
 from app.ui.state import Is
 from core.decoding.registry import PLAIN, method_label
@@ -249,7 +248,7 @@ def subjects(session: Session) -> dict[str, Trace]:
 def chosen(session: Session) -> str:
     """The reader's choice, as long as nothing newer has begun; else the newest: the answer, or the race's contender."""
     found = subjects(session)
-    made_for, _, wanted = shown_of(session).inside.partition(" ")
+    made_for, _, wanted = session.inside.partition(" ")
     if made_for != _newest(session) or wanted not in found:
         contender = session.race.contender if session.race else None
         wanted = contender.method if session.newest == "race" and contender else ANSWER
@@ -294,7 +293,7 @@ def picker(session: Session) -> str:
 
 def pick(_site: Site, session: Session, key: str, _values: Values) -> None:
     """The reader chose a subject."""
-    shown_of(session).inside = f"{_newest(session)} {key}"
+    session.inside = f"{_newest(session)} {key}"
 
 
 ACTS: dict[str, Act] = {"inside": pick}

@@ -23,7 +23,6 @@ from app.ui import render
 from app.ui.following import follow
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
-from app.ui.shown import shown_of
 from core.errors import UnknownModel
 from core.models.hub.catalog import entries
 
@@ -79,7 +78,7 @@ class ModelOffer:
         """Download a model, and change to it when it is here. Raises CoreError."""
         self._downloads.start(name)
         self.wanted = name
-        follow(session, self._on_its_way(name), failed=partial(setattr, shown_of(session), "problem"))
+        follow(session, self._on_its_way(name), failed=partial(setattr, session, "problem"))
 
     def _on_its_way(self, name: str) -> Iterator[Fetch]:
         """The states of its download, after which it is changed to. Raises CoreError."""

@@ -62,7 +62,7 @@ def test_a_question_waits_for_the_text_and_is_answered_from_the_whole_book(
     last = early.end()
     assert isinstance(last, Finished) and last.text.strip() == "The night was stormy."
     begun = next(event for event in early.events if isinstance(event, AnswerBegun))
-    assert session.book is not None and begun.num_book == session.book.num_tokens
+    assert session.book is not None and begun.trace.num_book == session.book.num_tokens
     assert sum(isinstance(event, BookOpened) for event in early.seen) == 1, "the card's own stream tells it"
     assert [one.question for one in session.exchanges] == ["How was the night?"]
 
