@@ -178,7 +178,7 @@ ACTS: dict[str, Act] = {
     "undo": undo,
     "fresh": fresh,
     "dismiss": dismiss,
-    "keep": _followed(lambda site, session, _: site.worker.save_book(session.id)),
+    "keep": lambda site, session, *_: site.worker.save_book(session.id),
     "keep-not": lambda _, session, *__: disk_state(session).decline(),
     "keep-texts": lambda _, session, *__: keep_texts(session),
     "forget-texts": lambda _, session, *__: forget_texts(session),

@@ -44,7 +44,7 @@ def again(site: Site, session: Session, node_id: str, values: Values) -> None:
     form = _form(session, values)
     config = form.config()
     events = site.worker.regenerate(session.id, config, node_id, own_seed=form.own_seed)
-    node = site.conversing.exchange(session.id, node_id)
+    node = site.conversing.exchange(session, node_id)
     trace = Trace(node.question, config.method)
     _write(session, Writing.of(session, trace, _past(session, node.parent)), events)
 
@@ -106,7 +106,7 @@ def _conversing(change: Callable[..., object], *, named: bool = True) -> Act:
     """An act on the shown conversation, or one that shows another; `named`: on what its detail names."""
 
     def act(site: Site, session: Session, detail: str, _values: Values) -> None:
-        change(site.conversing, session.id, *([detail] if named else []))
+        change(site.conversing, session, *([detail] if named else []))
         session.close("read")
 
     return act
@@ -141,9 +141,9 @@ ACTS: dict[str, Act] = {
     "switch": _conversing(Conversing.switch),
     "branch": _conversing(Conversing.branch),
     "delete": _conversing(Conversing.remove),
-    "edit": lambda site, session, node_id, _: session.put(site.conversing.edit(session.id, node_id)),
+    "edit": lambda site, session, node_id, _: session.put(site.conversing.edit(session, node_id)),
     "stop-editing": stop_editing,
-    "rename": lambda site, session, one, values: site.conversing.rename(session.id, one, str(values["text"])),
+    "rename": lambda site, session, one, values: site.conversing.rename(session, one, str(values["text"])),
     "search": lambda _, session, text, __: setattr(session, "search", text),
     "page": page,
     "close": lambda _, session, *__: session.close("read"),

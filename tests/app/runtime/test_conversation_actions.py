@@ -92,7 +92,7 @@ def test_a_branch_and_an_edit_read_no_token_of_the_book_again(start: Start, tmp_
         list(worker.answer(session.id, question, short))
     assert session.dialogue is not None and session.book is not None
     first, second = session.dialogue.path
-    conversing.branch(session.id, first.id)
+    conversing.branch(session, first.id)
     branched = first_progress(worker.answer(session.id, "Branched?", short))
     edited = first_progress(worker.answer(session.id, "One, differently?", short, parent=first.parent))
     assert branched.reused_tokens > session.book.num_opening and edited.reused_tokens >= session.book.num_opening - 1
@@ -151,7 +151,7 @@ def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(
     list(worker.arrange(session.id, lambda _: Library().add(read_document(other))))
     assert session.dialogue is None and len(worker.conversations.listing().summaries) == 1
     assert kept is not None
-    conversing.open(session.id, kept.id)
+    conversing.open(session, kept.id)
     assert not session.fits and shown(session) == ["One?", "Two?"]
     list(worker.open_book(session.id, same))
     assert session.fits and session.book is not None and session.book.names == ("renamed.txt",)
@@ -225,7 +225,7 @@ def test_an_answer_goes_into_its_conversation_when_the_page_has_left_it(
     next(event for event in stream if isinstance(event, RoundDone))
     draining = threading.Thread(target=lambda: list(stream), daemon=True)
     draining.start()
-    conversing.new(session.id)
+    conversing.new(session)
     draining.join(SECONDS)
     assert session.dialogue is None
     (summary,) = worker.conversations.listing().summaries
@@ -234,17 +234,17 @@ def test_an_answer_goes_into_its_conversation_when_the_page_has_left_it(
 
 def test_incognito_writes_nothing(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:
     worker, conversing, session = reader
-    conversing.incognito(session.id)
+    conversing.incognito(session)
     ask(worker, engine, session.id, "A secret?", "Yes.")
     ask(worker, engine, session.id, "Another?", "Yes.")
     assert session.dialogue is not None
-    conversing.rename(session.id, session.dialogue.id, "Secret title")
-    conversing.branch(session.id, session.dialogue.path[0].id)
-    conversing.remove(session.id, session.dialogue.nodes[1].id)
+    conversing.rename(session, session.dialogue.id, "Secret title")
+    conversing.branch(session, session.dialogue.path[0].id)
+    conversing.remove(session, session.dialogue.nodes[1].id)
     assert shown(session) == ["A secret?"] and session.dialogue.title == "Secret title"
     assert worker.conversations.flush(SECONDS) and not text_of(tmp_path / "conversations")
     assert worker.conversations.listing().summaries == ()
-    conversing.incognito(session.id)
+    conversing.incognito(session)
     assert session.dialogue is None and not session.incognito
     ask(worker, engine, session.id, "Open?", "Yes.")
     assert worker.conversations.flush(SECONDS) and text_of(tmp_path / "conversations") == {"Open?"}
@@ -258,7 +258,7 @@ def test_a_conversation_deleted_elsewhere_goes_on_as_a_new_one(
     ask(worker, engine, here.id, "One?", "Yes.")
     old = here.dialogue
     assert isinstance(old, Dialogue)
-    conversing.delete(worker.sessions.enter("").id, old.id)
+    conversing.delete(worker.sessions.enter(""), old.id)
     ask(worker, engine, here.id, "Two?", "Yes.")
     assert shown(here) == ["One?", "Two?"] and here.dialogue is not None and here.dialogue.id != old.id
     assert [one.id for one in worker.conversations.listing().summaries] == [here.dialogue.id]
@@ -299,7 +299,7 @@ def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its
     assert again.fits and "goes on" in again.uploads.note
     assert again.dialogue is not None
     for node in again.dialogue.path:  # the budget follows the branch that is shown
-        conversing.branch(again.id, node.id)
+        conversing.branch(again, node.id)
         turns = with_past(Conversation(), again.exchanges, cast(Engine, engine)).turns
         assert again.num_talk == talk_tokens(cast(Any, engine.text), turns) > 0
 
