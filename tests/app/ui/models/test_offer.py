@@ -89,7 +89,7 @@ def test_a_book_of_another_kind_brings_the_offer_and_nothing_is_asked(
     assert "The full model tiny suits this machine best." in told
     assert told.count(session.book.note) == 1 and session.book.note.startswith(LIMITS)
     assert "demonstration" not in book_card(session), "said once, above the chat"
-    assert "about 6.00 MB to download" in told and "tokens a second" in told and EVIL not in shown
+    assert "about 33.42 MB to download" in told and "tokens a second" in told and EVIL not in shown
     assert 'data-act="offer-get:tiny"' in shown and 'data-tab="System"' in shown
     session.declined_offer = True
     left = text_of(offer.html(session))
