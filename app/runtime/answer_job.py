@@ -10,7 +10,7 @@ from app.context.retrieval_map import Loaded
 from app.conversations.exchange import Exchange
 from app.conversations.store import Conversations
 from app.runtime.context_loader import recount
-from app.runtime.events import AnswerBegun, Changed, Pause, WorkerEvent
+from app.runtime.events import Begun, Changed, Pause, WorkerEvent
 from app.runtime.prompts import answer_ids, prompt_of
 from app.runtime.recording import Place, Recording, check_place
 from app.runtime.saved_books import SavedBooks
@@ -48,9 +48,9 @@ class AnswerJob:
         recording = self._recording(engine)
         trace = session.trace = recording.trace
         before, written = trace.before, recording.written
-        session.newest = "answer"
+        session.inside = ""
         looking = RetrievalProbe(session, recording.node.id, question, trace.method, engine)
-        yield AnswerBegun(trace)
+        yield Begun(trace)
         thinking = recording.config.thinking
         prompt = prompt_of(conversation, recording.past, question, engine, thinking)
         if before is not None and before.finished.text:

@@ -84,7 +84,7 @@ class Conversing:
 
     def rename(self, session: Session, dialogue_id: str, title: str) -> None:
         """Give a conversation another title; an empty one changes nothing. Raises ConversationGone."""
-        if session.dialogue_id == dialogue_id:
+        if session.dialogue is not None and session.dialogue.id == dialogue_id:
             self._change(session, lambda dialogue: dialogue.rename(title))
         else:
             self._store.save(self._store.open(dialogue_id).rename(title))
@@ -93,7 +93,7 @@ class Conversing:
         """Delete a conversation, from the disk too; only the page remembers it, until it deletes another or closes."""
         with suppress(ConversationGone):
             session.deleted = self._store.open(dialogue_id)
-        if session.dialogue_id == dialogue_id:
+        if session.dialogue is not None and session.dialogue.id == dialogue_id:
             self.new(session)
         self._store.delete(dialogue_id)
 

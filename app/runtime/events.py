@@ -55,17 +55,10 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerBegun:
-    """This answer's turn has come. The engine's thread goes on recording in `trace`."""
+class Begun:
+    """The turn of an answer or a race has come. The engine's thread goes on recording in `record`."""
 
-    trace: Trace
-
-
-@dataclass(frozen=True, slots=True)
-class RaceBegun:
-    """This race's turn has come. The engine's thread goes on recording in `race`."""
-
-    race: Race
+    record: Trace | Race
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +88,4 @@ class Pause:
 
 
 BookEvent = Extracting | BookOpened | BookMoving
-WorkerEvent = Pause | Changed | Waiting | BookEvent | AnswerBegun | RaceBegun | Event | LaneEvent
+WorkerEvent = Pause | Changed | Waiting | BookEvent | Begun | Event | LaneEvent

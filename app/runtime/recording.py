@@ -118,7 +118,7 @@ class Recording:
             dialogue = dialogue.show(node.id)
             self._dialogue = session.dialogue = replace(dialogue, tab=tab_of(session.id))
         self.trace = Trace(
-            f"{node.question} (continued)" if node.exchange else node.question,
+            node.question,
             config.method,
             node.exchange,
             num_book=session.book.num_tokens,

@@ -17,7 +17,7 @@ from app.context.retrieval_map import Loaded, Loads
 from app.context.uploads import Uploads
 from app.conversations.exchange import ID, Exchange
 from app.runtime.disk_state import DiskState
-from app.runtime.events import AnswerBegun, RaceBegun, Waiting, WorkerEvent
+from app.runtime.events import Begun, Waiting, WorkerEvent
 from app.runtime.trace import Race, Trace
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
@@ -44,7 +44,6 @@ class Writing:
     """An answer that waits for its turn or is written."""
 
     trace: Trace
-    question: str
     past: tuple[str, ...]  # the exchanges shown before it, by their ids
     left: str = ""  # the question, which goes back into the box if there is no answer
     editing: str | None = None  # the exchange that the question replaces
@@ -60,7 +59,6 @@ class Writing:
         """An answer that is asked for now. `trace`: shown until its turn has come, then the engine's."""
         return cls(
             trace=trace,
-            question=trace.question,
             past=tuple(past),
             left=left,
             editing=editing,
@@ -73,7 +71,7 @@ class Writing:
         match event:
             case Waiting():
                 self.waiting = event
-            case AnswerBegun(trace=trace):
+            case Begun(record=Trace() as trace):
                 self.waiting, self.begun, self.trace = None, True, trace
 
     def past_in(self, session: "Session") -> tuple[str, ...]:
@@ -107,7 +105,7 @@ class Racing:
         match event:
             case Waiting():
                 self.waiting = event
-            case RaceBegun(race=race):
+            case Begun(record=Race() as race):
                 self.race = race
 
 
@@ -134,7 +132,6 @@ class Session:
     race: Race | None = None  # the newest one, which may still run
     removed: Removed | None = None  # the newest removal from the library
     deleted: "Dialogue | None" = None  # the conversation deleted last, in memory alone
-    newest: Literal["answer", "race"] = "answer"  # which of the two began last
     uploads: Uploads = field(default_factory=Uploads)  # the library as the reader wants it
     doing: Waiting | PrefillProgress | None = None  # what the library waits for or does now
     loads: Loads = field(default_factory=Loads)  # what was loaded of the book, by exchange
@@ -142,7 +139,6 @@ class Session:
     disk: DiskState = field(default_factory=DiskState)  # of the open book, or of an earlier one
     baseline: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
     baseline_budget: int = 0  # the budget they were measured with
-    declined_offer: bool = False  # of a full model
     num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
     version: int = 0  # of what its page shows
     problem: CoreError | None = None  # why the last act was refused
@@ -154,7 +150,7 @@ class Session:
     leaf_is_of_strip: bool = False  # the page beside the conversation was opened from the strip of an answer
     ticked: str = ""  # the parts ticked of a library that is too long
     hits: str = ""  # of Find, as HTML
-    inside: str = ""  # what the tab Inside shows; "": the newest
+    inside: str = ""  # whose making is shown: a method of the race; "": the answer
     brought: str = ""  # the name of a model that was added to the list
     caught_up: object = None  # the model for which its book was read again
     acts: OrderedDict[str, bool] = field(default_factory=OrderedDict)  # the newest acts of its page, by their ids

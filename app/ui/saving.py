@@ -93,6 +93,6 @@ def answer_card(session: Session, node: Node) -> str:
 
 def recorded(trace: Trace | None, exchange: Exchange) -> Trace | None:
     """The trace if it is of this very answer, from its beginning."""
-    if trace is None or trace.finished is None or trace.question != exchange.question:
+    if trace is None or trace.finished is None or trace.before or trace.question != exchange.question:
         return None
     return trace if trace.finished.token_ids == exchange.finished.token_ids and not exchange.finished.thought else None

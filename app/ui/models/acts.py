@@ -59,5 +59,4 @@ ACTS: dict[str, Act] = {
     "bring": bring,
     "offer-get": lambda site, session, name, _: site.offer.get(session, name),
     "offer-use": lambda site, _, name, __: site.offer.use(name),
-    "decline": lambda _, session, *__: setattr(session, "declined_offer", True),
 }

@@ -28,7 +28,7 @@ from core.models.hub.catalog import entries
 
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
 SMALL = "; it is small and often wrong"
-NOT_NOW = render.link("Not now", "decline")
+NOT_NOW = render.link("Not now", also='data-decline=""')  # which this browser remembers
 OTHERS = render.link("Other models", also='data-tab="System"')
 
 NOTHING_FITS = (
@@ -60,7 +60,7 @@ class ModelOffer:
                 return _card(view.download(now))
             refused = view.download(now)  # above the offer: another model may be had
         why = _why(session, state)
-        if not why or session.declined_offer:
+        if not why:
             return _card(refused + _warning(session))
         words = sum(book.num_words for book in session.book.library.books) if session.book else 0
         rows = model_rows(state, source)

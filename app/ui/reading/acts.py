@@ -90,7 +90,7 @@ def _write(session: Session, writing: Writing, events: Iterator[WorkerEvent]) ->
             return
         session.writing = None
         path = session.dialogue.path if session.dialogue else ()
-        written = len(path) > len(writing.past_in(session)) and path[-1].question == writing.question
+        written = len(path) > len(writing.past_in(session)) and path[-1].question == writing.trace.question
         if not written:
             session.editing = writing.editing
             if writing.left:

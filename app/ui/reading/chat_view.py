@@ -61,7 +61,7 @@ def live(session: Session) -> dict[str, Any] | None:
     thinks = waits and bool(trace.thought)
     told = {"wait": bubble(writing, session) or PENDING} if waits and not thinks else {}
     title = {"thought": thought_title(trace.all_stats, thinks=thinks)} if trace.thought else {}
-    return {"question": writing.question, **title, **told}
+    return {"question": writing.trace.question, **title, **told}
 
 
 def live_texts(session: Session) -> dict[str, str]:

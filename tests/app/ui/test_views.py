@@ -13,7 +13,7 @@ from app.context.token_costs import Meter
 from app.context.uploads import Fit
 from app.documents import Document
 from app.documents.errors import EmptyDocument
-from app.runtime.events import AnswerBegun, Kind, Loading, Ready, Waiting
+from app.runtime.events import Begun, Kind, Loading, Ready, Waiting
 from app.runtime.sessions import Session, Writing
 from app.runtime.trace import Trace
 from app.ui.header import masthead, notice
@@ -277,7 +277,7 @@ def test_the_bubble_says_why_there_is_no_word_yet() -> None:
     assert "Waiting until the book is read" in html and "25% · a few seconds left" in html
     wait.apply(Waiting("another page", 1))
     assert "until" not in bubble(wait, session).replace("Waiting until", "")
-    wait.apply(AnswerBegun(trace))
+    wait.apply(Begun(trace))
     assert bubble(wait, session) == "", "its turn has come, and nothing was read for it yet"
     trace.apply(progress(2048))
     assert "Reading the book again: another page used the model · " in bubble(wait, session)
