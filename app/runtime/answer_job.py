@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from app.context.retrieval_map import Loaded
-from app.conversations.exchange import Exchange
 from app.conversations.store import Conversations
 from app.runtime.context_loader import recount
 from app.runtime.events import Begun, Changed, Pause, WorkerEvent
@@ -75,7 +74,8 @@ class AnswerJob:
     def _recording(self, engine: "TextEngine") -> Recording:
         """The record, with the settings that write this answer."""
         session = self.session
-        info, before = engine.info, recorded(self.place, session)
+        node = session.dialogue.find(self.place.goes_on) if session.dialogue else None
+        info, before = engine.info, node.exchange if node else None  # the answer that is continued
         wish = before.thinking if before is not None else self.config.thinking  # an answer goes on as it was begun
         wish = wish if wish in info.thinking else None  # another model may have taken this one's place
         method = "" if info.elsewhere else self.config.method
@@ -110,12 +110,6 @@ class _OnTheWay:
         if event.kept_tokens == end:
             self._was_read = True
             self._saved_books.read_ended(session, self._prompt[:end], self._engine)
-
-
-def recorded(place: Place, session: Session) -> Exchange | None:
-    """The answer that is to be continued, if one is."""
-    node = session.dialogue.find(place.goes_on) if session.dialogue else None
-    return node.exchange if node else None
 
 
 LOOK_SECONDS = 0.5  # between two reads of the retrieval cache

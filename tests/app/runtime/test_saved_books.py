@@ -85,7 +85,9 @@ def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_rest
     assert offer is not None and kept(worker) == []
     assert "Save what was read?" in card(session) and "KiB" in card(session)
     first = answer(worker, session.id)  # an answer in between does not matter
+    version = session.version
     saves(worker, session)
+    assert session.version > version, "its page is told, though nobody follows the job"
     assert "Saved on disk: " in card(session) and "Save what was read?" not in card(session)
     assert kept(worker) == ["book.txt"]
 

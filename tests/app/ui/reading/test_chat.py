@@ -348,6 +348,8 @@ def test_regenerate_and_continue_by_buttons(page: PageOf, engine: FakeEngine) ->
     engine.writing.set()
     page.rests()
     assert page.texts == ["Count!", "One two three | four. "] and "draft" not in page.state()
+    card = saved(page.site, page.session, f"card:{page.ids[0]}").text
+    assert "One two three" in card and "Replay" not in card, "the clock of the newest part alone"
     assert not page.does(f"continue:{page.ids[0]}", **settings_of()) and page.texts[1].startswith("One two three")
     engine.enqueue("Again.")
     assert page.does(f"again:{page.ids[0]}", **settings_of())
