@@ -28,7 +28,7 @@ from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.generation.session import Conversation
 from tests.app.conversations.on_disk import text_of
 from tests.app.fakes import SECONDS, FakeEngine, finished, opened, round_done, worker_of, write_book
-from tests.app.ui.test_views import a_session
+from tests.app.ui.test_views import a_session, progress
 from tests.core.toys import tiny_engine, with_words
 
 PLAIN = GenerationConfig(method="triforce")
@@ -201,8 +201,9 @@ def test_a_question_is_on_disk_before_its_answer(start: Start, engine: FakeEngin
 def test_an_answer_is_saved_every_few_seconds() -> None:
     time_now = 0.0
     store = Conversations()
-    session = Session("x", book=a_session().book, digest="d")
+    session = Session("x", book=a_session().book, digest="d", num_read=8124)
     recording = Recording(session, store, Place(question="Long?"), PLAIN, clock=lambda: time_now)
+    recording.apply(progress(1024, reused=3))
     states: list[str] = []
     for number in range(10):
         time_now += PARTIAL_SECONDS / 4
@@ -213,6 +214,7 @@ def test_an_answer_is_saved_every_few_seconds() -> None:
     recording.end()
     (exchange,) = session.exchanges
     assert exchange.finished.text == "word " * 10 and exchange.first_token_seconds == PARTIAL_SECONDS / 4
+    assert exchange.num_reread == 8120, "of the book's 8,123 tokens"
     assert store.open(store.listing().summaries[0].id).exchanges == session.exchanges
 
 

@@ -11,6 +11,7 @@ from app.context.offers import Offer
 from app.context.open_book import Book
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
+from app.conversations.exchange import Exchange
 from app.documents import Document
 from app.documents.errors import EmptyDocument
 from app.runtime.events import Begun, Kind, Loading, Ready, Waiting
@@ -219,6 +220,11 @@ def test_a_thought_is_told_by_its_length_and_then_by_its_time() -> None:
     assert live_texts(session) == {"text": "", "thought": "Hm, hm."}
     writing.trace.apply(replace(round_done("Yes", 1), stats=stats))
     assert (live(session) or {})["thought"] == "Thought for 2 tokens, 0.2 s"
+    longer = Trace("Now?", "triforce", Exchange("Now?", replace(finished("a"), stats=stats, thought="Hm")))
+    session.writing = Writing.of(session, longer)
+    longer.apply(replace(thought, thought=", hm."))
+    assert live_texts(session)["thought"] == "Hm, hm."
+    assert "4 tokens" in str(live(session)), "those of the part before count"
 
 
 def answered(text: str) -> dict[str, Any]:
