@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from app.context.retrieval_map import Loaded
-from app.conversations.exchange import Exchange
 from app.conversations.store import Conversations
 from app.runtime.context_loader import recount
-from app.runtime.events import AnswerBegun, Changed, Pause, WorkerEvent
+from app.runtime.events import Begun, Changed, Pause, WorkerEvent
 from app.runtime.prompts import answer_ids, prompt_of
-from app.runtime.recording import Place, Recording, check_place, streamed_text, streamed_thought
+from app.runtime.recording import Place, Recording, check_place
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
-from app.runtime.trace import Trace
 from core.config import GenerationConfig
 from core.engine_api import local
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
@@ -42,16 +40,16 @@ class AnswerJob:
             yield Pause()
         if cancel.is_set():
             return
-        book, conversation, num_read_before = session.book, session.conversation, session.num_read
+        book, conversation = session.book, session.conversation
         check_place(self.place, session)
         if book is None or conversation is None:
             raise NoBook(too_long=session.uploads.too_long)
         recording = self._recording(engine)
-        before, written, method = recording.before, recording.written, recording.config.method
-        trace = session.trace = Trace(f"{question} (continued)" if before else question, method)
-        session.newest = "answer"
-        looking = RetrievalProbe(session, recording.node.id, question, method, engine)
-        yield AnswerBegun(book.num_tokens, num_read_before)
+        trace = session.trace = recording.trace
+        before, written = trace.before, recording.written
+        session.inside = ""
+        looking = RetrievalProbe(session, recording.node.id, question, trace.method, engine)
+        yield Begun(trace)
         thinking = recording.config.thinking
         prompt = prompt_of(conversation, recording.past, question, engine, thinking)
         if before is not None and before.finished.text:
@@ -62,7 +60,6 @@ class AnswerJob:
             end = len(conversation.opening_ids(engine.text, thinking)) - 1
             reading = _OnTheWay(session, self.saved_books, prompt, end, engine)
             for event in engine.generate(prompt, recording.config, cancel, written=written, boundary=end):
-                trace.apply(only_new(event, before, len(written)))
                 if isinstance(event, PrefillProgress):
                     reading.apply(event)
                 if isinstance(event, Finished) and event.stats.new_tokens:
@@ -77,7 +74,8 @@ class AnswerJob:
     def _recording(self, engine: "TextEngine") -> Recording:
         """The record, with the settings that write this answer."""
         session = self.session
-        info, before = engine.info, recorded(self.place, session)
+        node = session.dialogue.find(self.place.goes_on) if session.dialogue else None
+        info, before = engine.info, node.exchange if node else None  # the answer that is continued
         wish = before.thinking if before is not None else self.config.thinking  # an answer goes on as it was begun
         wish = wish if wish in info.thinking else None  # another model may have taken this one's place
         method = "" if info.elsewhere else self.config.method
@@ -112,24 +110,6 @@ class _OnTheWay:
         if event.kept_tokens == end:
             self._was_read = True
             self._saved_books.read_ended(session, self._prompt[:end], self._engine)
-
-
-def only_new(event: Event, before: Exchange | None, num_before: int) -> Event:
-    """Remove the earlier text from the end event of a continued answer; all other events hold only new text anyway."""
-    if before is None or not isinstance(event, Finished):
-        return event
-    return replace(
-        event,
-        text=event.text[len(streamed_text(before)) :],
-        token_ids=event.token_ids[num_before:],
-        thought=event.thought.removeprefix(streamed_thought(before)),
-    )
-
-
-def recorded(place: Place, session: Session) -> Exchange | None:
-    """The answer that is to be continued, if one is."""
-    node = session.dialogue.find(place.goes_on) if session.dialogue else None
-    return node.exchange if node else None
 
 
 LOOK_SECONDS = 0.5  # between two reads of the retrieval cache

@@ -21,7 +21,7 @@ Kind = Literal["markdown", "json"]
 TYPES: dict[Kind, tuple[str, str]] = {"markdown": ("md", "text/markdown"), "json": ("json", "application/json")}
 
 
-Change = Callable[[Dialogue, Node], Dialogue]
+Change = Callable[[Dialogue], Dialogue]
 
 
 class Parcel(NamedTuple):
@@ -61,67 +61,54 @@ class Conversing:
             except ConversationGone:
                 return
 
-    def open(self, session_id: str, dialogue_id: str) -> None:
-        """Show a conversation. It can continue if its book is open. Raises SessionGone, ConversationGone."""
-        session = self._leave(session_id)
-        dialogue = self._store.open(dialogue_id)
+    def open(self, session: Session, dialogue_id: str) -> None:
+        """Show a conversation. It can continue if its book is open. Raises ConversationGone."""
+        self.new(session)
+        self._show(session, self._store.open(dialogue_id))
+
+    def new(self, session: Session) -> None:
+        """Begin a new conversation; an incognito page stays one."""
+        self._worker.clear(session.id)  # first, so that whoever follows the answer does not change the page afterwards
+        self._worker.end_answer(session.id)
+
+    def incognito(self, session: Session) -> None:
+        """Begin a new conversation that is not written to disk, or leave such a conversation for good."""
+        self.new(session)
+        session.incognito = not session.incognito
+
+    def _show(self, session: Session, dialogue: Dialogue) -> None:
         with session.lock:
             session.dialogue, session.incognito = dialogue, False
 
-    def new(self, session_id: str) -> None:
-        """Begin a new conversation; an incognito page stays one."""
-        self._leave(session_id)
-
-    def incognito(self, session_id: str) -> None:
-        """Begin a new conversation that is not written to disk, or leave such a conversation for good."""
-        session = self._leave(session_id)
-        session.incognito = not session.incognito
-
-    def _leave(self, session_id: str) -> Session:
-        self._worker.clear(session_id)  # first, so that whoever follows the answer does not change the page afterwards
-        self._worker.end_answer(session_id)
-        return self._worker.sessions.get(session_id)
-
     # -------------------- the whole conversation
 
-    def rename(self, session_id: str, dialogue_id: str, title: str) -> None:
-        """Give a conversation another title; an empty one changes nothing. Raises SessionGone, ConversationGone."""
-        session = self._worker.sessions.get(session_id)
-        renamed = None
-        with session.lock:
-            if session.dialogue is not None and session.dialogue.id == dialogue_id:
-                renamed = session.dialogue = session.dialogue.rename(title)
-        if renamed is None:
+    def rename(self, session: Session, dialogue_id: str, title: str) -> None:
+        """Give a conversation another title; an empty one changes nothing. Raises ConversationGone."""
+        if session.dialogue is not None and session.dialogue.id == dialogue_id:
+            self._change(session, lambda dialogue: dialogue.rename(title))
+        else:
             self._store.save(self._store.open(dialogue_id).rename(title))
-        elif not session.incognito:
-            self._store.save(renamed)
 
-    def delete(self, session_id: str, dialogue_id: str) -> None:
-        """Delete a conversation, from the disk too; only the page remembers it, until it deletes another or closes.
-
-        Raises SessionGone.
-        """
-        session = self._worker.sessions.get(session_id)
+    def delete(self, session: Session, dialogue_id: str) -> None:
+        """Delete a conversation, from the disk too; only the page remembers it, until it deletes another or closes."""
         with suppress(ConversationGone):
             session.deleted = self._store.open(dialogue_id)
         if session.dialogue is not None and session.dialogue.id == dialogue_id:
-            self._leave(session_id)
+            self.new(session)
         self._store.delete(dialogue_id)
 
-    def undelete(self, session_id: str) -> None:
-        """Bring the conversation back that the page deleted last, and show it. Raises SessionGone."""
-        session = self._leave(session_id)
+    def undelete(self, session: Session) -> None:
+        """Bring the conversation back that the page deleted last, and show it."""
+        self.new(session)
         if session.deleted is None:
             return
         # Its old name stays deleted: an answer that was being written to it must not bring it back.
         restored, session.deleted = replace(session.deleted, id=secrets.token_hex(16)), None
         self._store.save(restored)
-        with session.lock:
-            session.dialogue, session.incognito = restored, False
+        self._show(session, restored)
 
-    def export(self, session_id: str, dialogue_id: str, kind: Kind) -> Parcel:
-        """A conversation as a file to save. Raises SessionGone, ConversationGone."""
-        session = self._worker.sessions.get(session_id)
+    def export(self, session: Session, dialogue_id: str, kind: Kind) -> Parcel:
+        """A conversation as a file to save. Raises ConversationGone."""
         dialogue = session.dialogue
         if dialogue is None or dialogue.id != dialogue_id:
             dialogue = self._store.open(dialogue_id)
@@ -131,27 +118,21 @@ class Conversing:
 
     # -------------------- one exchange
 
-    def switch(self, session_id: str, node_id: str) -> None:
-        """Show the newest branch through an exchange. Raises SessionGone, ExchangeGone."""
-        self._change(session_id, node_id, lambda dialogue, node: dialogue.show(dialogue.newest_below(node.id)))
+    def switch(self, session: Session, node_id: str) -> None:
+        """Show the newest branch through an exchange. Raises ExchangeGone."""
+        self._change_at(session, node_id, lambda dialogue: dialogue.show(dialogue.newest_below(node_id)))
 
-    def branch(self, session_id: str, node_id: str) -> None:
-        """Continue from an answer: the next question follows it, and what follows it now stays. Raises as `switch`."""
-        self._change(session_id, node_id, lambda dialogue, node: dialogue.show(node.id))
+    def branch(self, session: Session, node_id: str) -> None:
+        """Continue from an answer: the next question follows it, and what follows it now stays. Raises ExchangeGone."""
+        self._change_at(session, node_id, lambda dialogue: dialogue.show(node_id))
 
-    def remove(self, session_id: str, node_id: str) -> None:
-        """Delete an exchange and what follows it. Raises as `switch`."""
-        session, _, _ = self._settled(session_id, node_id)
-        with session.lock:
-            assert session.dialogue is not None
-            left = session.dialogue.remove(node_id)
-            session.dialogue = left if left.nodes else None
-        if not session.incognito:
-            self._store.save(left)
+    def remove(self, session: Session, node_id: str) -> None:
+        """Delete an exchange and what follows it. Raises ExchangeGone."""
+        self._change_at(session, node_id, lambda dialogue: dialogue.remove(node_id))
 
-    def edit(self, session_id: str, node_id: str) -> str:
-        """Begin to change a question and return it; the next question asked replaces it. Raises as `switch`."""
-        session, _, node = self._settled(session_id, node_id)
+    def edit(self, session: Session, node_id: str) -> str:
+        """Begin to change a question and return it; the next question asked replaces it. Raises ExchangeGone."""
+        node = self._settled(session, node_id)
         session.editing = node.id
         return node.question
 
@@ -167,34 +148,31 @@ class Conversing:
         session.editing = None
         return node.parent if node else None
 
-    def exchange(self, session_id: str, node_id: str) -> Node:
-        """An exchange of the shown conversation. Raises SessionGone, ExchangeGone."""
-        return self._find(session_id, node_id)[1]
+    def exchange(self, session: Session, node_id: str) -> Node:
+        """An exchange of the shown conversation. Raises ExchangeGone."""
+        node = session.dialogue.find(node_id) if session.dialogue else None
+        if node is None:
+            raise ExchangeGone
+        return node
 
-    def _change(self, session_id: str, node_id: str, change: Change) -> None:
-        session, _, _ = self._settled(session_id, node_id)
+    def _settled(self, session: Session, node_id: str) -> Node:
+        """The same once no answer is written any more, which may have been this one."""
+        self.exchange(session, node_id)
+        self._worker.end_answer(session.id)
+        return self.exchange(session, node_id)
+
+    def _change_at(self, session: Session, node_id: str, change: Change) -> None:
+        self._settled(session, node_id)
+        session.editing = None
+        self._change(session, change)
+
+    def _change(self, session: Session, change: Change) -> None:
         with session.lock:
-            assert session.dialogue is not None
-            node = session.dialogue.find(node_id)
-            assert node is not None
-            session.dialogue = change(session.dialogue, node)
-            session.editing = None
-            changed = session.dialogue
+            assert session.dialogue is not None, "nothing is shown"
+            changed = change(session.dialogue)
+            session.dialogue = changed if changed.nodes else None
         if not session.incognito:
             self._store.save(changed)
-
-    def _settled(self, session_id: str, node_id: str) -> tuple[Session, Dialogue, Node]:
-        self._find(session_id, node_id)
-        self._worker.end_answer(session_id)
-        session = self._worker.sessions.get(session_id)
-        return session, *self._find(session_id, node_id)
-
-    def _find(self, session_id: str, node_id: str) -> tuple[Dialogue, Node]:
-        dialogue = self._worker.sessions.get(session_id).dialogue
-        node = dialogue.find(node_id) if dialogue else None
-        if dialogue is None or node is None:
-            raise ExchangeGone
-        return dialogue, node
 
 
 def file_name(title: str) -> str:

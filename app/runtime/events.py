@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from app.context.open_book import Book
 from app.documents.document import Extracting
-from app.runtime.trace import Race
+from app.runtime.trace import Race, Trace
 from core.errors import CoreError
 from core.generation.events import Event, LaneEvent
 from core.models.loading import NOTHING_LOADED, LoadProgress
@@ -55,18 +55,10 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerBegun:
-    """This answer's turn has come."""
+class Begun:
+    """The turn of an answer or a race has come. The engine's thread goes on recording in `record`."""
 
-    num_book: int  # tokens of the book
-    num_read_before: int  # tokens of the opening that were already read at least once
-
-
-@dataclass(frozen=True, slots=True)
-class RaceBegun:
-    """This race's turn has come. The engine's thread goes on recording in `race`."""
-
-    race: Race
+    record: Trace | Race
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +88,4 @@ class Pause:
 
 
 BookEvent = Extracting | BookOpened | BookMoving
-WorkerEvent = Pause | Changed | Waiting | BookEvent | AnswerBegun | RaceBegun | Event | LaneEvent
+WorkerEvent = Pause | Changed | Waiting | BookEvent | Begun | Event | LaneEvent

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from app.runtime.context_loader import recount
-from app.runtime.events import Changed, Pause, RaceBegun, WorkerEvent
+from app.runtime.events import Begun, Changed, Pause, WorkerEvent
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
 from app.runtime.trace import Judgement, Race, Trace
@@ -68,8 +68,8 @@ def run_race(
         num_book=book.num_tokens,
         num_read_before=session.num_read,
     )
-    session.race, session.newest = race, "race"
-    yield RaceBegun(race)
+    session.race, session.inside = race, race.contender.method if race.contender else ""
+    yield Begun(race)
     try:
         yield from saved_books.fetch(session, prompt, engine, cancel)
         with closing(engine.race(prompt, configs, cancel, seconds=seconds, boundary=end)) as events:

@@ -148,38 +148,25 @@ class Reading:
             yield from self._jobs.stream(session, "counting", partial(open_to_read, session))
         if session.book is not None and not session.is_read and not session.uploads.behind:
             yield from self._jobs.stream(session, "reading", partial(read_opening, session, self._saved_books))
-        yield from self._keep(session)
+        self.save_later(session)
         self._baseline_later(session)
-
-    def _keep(self, session: Session) -> Iterator[WorkerEvent]:
-        state = disk_state(session)
-        if state.wanted:
-            keep_texts(session)
-        write = partial(self._saved_books.write, session, self._jobs.others_wait)
-        try:
-            while state.wanted and disk_state(session) is state:  # not of a book that was opened meanwhile
-                yield from self._jobs.stream(session, "saving", write)
-        finally:
-            if state.wanted:  # the page was closed
-                state.decline()
 
     def after(self, session: Session, events: Iterator[WorkerEvent]) -> Iterator[WorkerEvent]:
         """Yield an answer's events; then do the remaining work on the book, if nobody waits."""
         yield from events
-        if disk_state(session).wanted:  # the answer has read it, and books are saved without asking
-            keep_texts(session)
         self.save_later(session)
         self._baseline_later(session)
 
     def save_later(self, session: Session) -> None:
-        """Queue the writing of what an answer has read, if books are saved without asking."""
+        """Queue the writing of what was read, if that was asked for, or books are saved without asking."""
         if disk_state(session).wanted:
-            self._jobs.add_once(session, "saving", partial(self._keep_quietly, session))
+            keep_texts(session)
+            self._jobs.add_once(session, "saving", partial(self._save, session))
 
-    def _keep_quietly(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+    def _save(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         yield from self._saved_books.write(session, self._jobs.others_wait, engine, cancel)
         if disk_state(session).wanted:  # its writing was interrupted
-            self._jobs.add(session, "saving", partial(self._keep_quietly, session))
+            self._jobs.add(session, "saving", partial(self._save, session))
 
     def _baseline_later(self, session: Session) -> None:
         """Queue the baseline: what the retrieval cache selects whatever the question, measured when nobody waits."""

@@ -13,15 +13,15 @@ from app.conversations.exchange import Exchange
 from app.conversations.store import Conversations
 from app.conversations.tree import ROOT, BookRef, Dialogue, Node, tab_of
 from app.runtime.sessions import OtherBook, Session
+from app.runtime.trace import REPLACEMENT, Trace
 from core.config import GenerationConfig
 from core.decoding.registry import is_exact
-from core.decoding.stats import DecodeStats, joined
+from core.decoding.stats import joined
 from core.errors import CoreError
-from core.generation.events import Event, Finished, PrefillProgress, RoundDone
+from core.generation.events import Event, Finished, RoundDone
 
 PARTIAL_SECONDS = 3.0  # between two saved states of an unfinished answer
 CUT = frozenset({"max_new_tokens", "repeating", "cancelled", "time_up"})  # endings after which an answer can continue
-REPLACEMENT = "\ufffd"  # stands for an incomplete character
 
 
 class ExchangeGone(CoreError):
@@ -73,18 +73,8 @@ def check_place(place: Place, session: Session) -> None:
         raise BegunElsewhere
 
 
-def streamed_text(exchange: Exchange) -> str:
-    """The text of a cut answer that stays when it continues, without an incomplete character at its end."""
-    return exchange.finished.text.rstrip(REPLACEMENT)
-
-
-def streamed_thought(exchange: Exchange) -> str:
-    """The thought of a cut answer as far as its continuation begins with it."""
-    return exchange.finished.thought.rstrip().rstrip(REPLACEMENT)
-
-
 class Recording:
-    """Records the events of one answer.
+    """Records the events of one answer, in its conversation and in a trace.
 
     Args:
         model, weights: what runs, for the record.
@@ -105,16 +95,9 @@ class Recording:
         self._session, self._conversations, self.config, self._clock = session, conversations, config, clock
         self._model, self._weights, self._digest = model, weights, session.digest
         self._num_cleared, self._kept = session.num_cleared, not session.incognito
-        self._known = min(session.num_read, session.book.num_tokens)  # tokens of the book that were read before
         self._began, self._saved = clock(), clock()
         self._first_token_seconds: float | None = None
-        self._num_reread = 0
         self._done = False
-        self._ids: list[int] = []
-        self._text: list[str] = []
-        self._thought: list[str] = []
-        self._stats = DecodeStats()  # of the newest round
-        self._progress: PrefillProgress | None = None
         with session.lock:
             dialogue = session.dialogue or Dialogue.begin(
                 BookRef.of(session.book, session.digest), place.question, tab_of(session.id)
@@ -131,10 +114,16 @@ class Recording:
                 parent = place.parent if place.parent is not None and known else dialogue.tip
                 dialogue, node = dialogue.ask(parent, place.question)
             self.node: Node = node
-            self.before = node.exchange
             self.written = node.exchange.finished.token_ids if node.exchange else ()  # in the present model's tokens
             dialogue = dialogue.show(node.id)
             self._dialogue = session.dialogue = replace(dialogue, tab=tab_of(session.id))
+        self.trace = Trace(
+            node.question,
+            config.method,
+            node.exchange,
+            num_book=session.book.num_tokens,
+            num_read_before=session.num_read,
+        )
         self._save()
 
     @property
@@ -145,18 +134,11 @@ class Recording:
 
     def apply(self, event: Event) -> None:
         """Record one event."""
+        self.trace.apply(event)
         match event:
-            case PrefillProgress():
-                if self._progress is None:
-                    self._num_reread = max(0, self._known - event.reused_tokens)
-                self._progress = event
             case RoundDone():
                 if self._first_token_seconds is None:
                     self._first_token_seconds = self._clock() - self._began
-                self._ids += [token.token_id for token in event.tokens]
-                self._text.append(event.text)
-                self._thought.append(event.thought)
-                self._stats = event.stats
                 if self._clock() - self._saved > PARTIAL_SECONDS:
                     self._saved = self._clock()
                     self._record(self._so_far())
@@ -170,7 +152,7 @@ class Recording:
         if self._done:
             return
         self._done = True
-        if self._stats.new_tokens:  # it was interrupted: the text so far is recorded
+        if self.trace.stats.new_tokens:  # it was interrupted: the text so far is recorded
             self._record(self._so_far())
         elif self._is_new:
             with self._session.lock:
@@ -210,16 +192,15 @@ class Recording:
             self._conversations.save(self._dialogue)
 
     def _so_far(self) -> Finished:
-        progress, before = self._progress, self.before
-        text = (streamed_text(before) if before else "") + "".join(self._text)
-        thought = (before.finished.thought if before else "") + "".join(self._thought)
+        trace = self.trace
+        progress = trace.reading
         return Finished(
-            text=text,
-            thought=thought,
-            in_thought=bool(thought and not text),
-            token_ids=(*self.written, *self._ids),
+            text=trace.answer,
+            thought=trace.thought,
+            in_thought=bool(trace.thought and not trace.answer),
+            token_ids=(*self.written, *(record.token_id for record in trace.records)),
             stop_reason="cancelled",
-            stats=self._stats,
+            stats=trace.stats,
             prompt_tokens=progress.total_tokens + 1 if progress else 0,
             reused_tokens=progress.reused_tokens if progress else 0,
             prefill_seconds=progress.elapsed_seconds if progress else 0.0,
@@ -228,9 +209,9 @@ class Recording:
         )
 
     def _exchange(self, finished: Finished) -> Exchange:
-        before = self.before
+        before, num_reread = self.trace.before, self.trace.num_reread or 0
         if before is not None:
-            old, thought = before.finished, streamed_thought(before)
+            old, thought = before.finished, before.finished.thought.rstrip().rstrip(REPLACEMENT)
             whole = finished.thought.startswith(thought)  # else another model, or a server, tells of the new part alone
             finished = replace(
                 finished,
@@ -246,7 +227,7 @@ class Recording:
             self.node.question,
             finished,
             first_token_seconds=before.first_token_seconds if before else self._first_token_seconds,
-            num_reread=self._num_reread + (before.num_reread if before else 0),
+            num_reread=num_reread + (before.num_reread if before else 0),
             methods=tuple(dict.fromkeys(methods)),
             sampling=self.config.sampling,
             seed=self.config.seed,

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from app.context.context_documents import Book
 from app.context.kept_documents import KeptDocuments, KeptTextGone
 from app.context.samples import sample_file
 from app.context.uploads import Upload
@@ -63,11 +64,8 @@ def bring(session: Session, pending: Sequence[Upload], wanted: Sequence[Source],
 
 def keep_texts(session: Session) -> None:
     """Keep the texts of the open book, so that its conversations can open it. Raises CoreError: the disk refuses."""
-    if session.incognito or session.book is None:
-        return
-    for book in session.book.library.books:
-        if sample_file(book.document.name) is None:
-            session.kept.keep(book)
+    for book in _own(session):
+        session.kept.keep(book)
 
 
 def forget_texts(session: Session) -> None:
@@ -78,7 +76,11 @@ def forget_texts(session: Session) -> None:
 
 def keeping(session: Session) -> bool | None:
     """Whether all texts of the open book are kept; None: there is nothing to keep, or no place."""
-    if session.book is None or session.incognito or session.kept.folder is None:
-        return None
-    own = [book for book in session.book.library.books if sample_file(book.document.name) is None]
-    return all(session.kept.has(book.digest) for book in own) if own else None
+    own = _own(session)
+    return all(session.kept.has(book.digest) for book in own) if own and session.kept.folder is not None else None
+
+
+def _own(session: Session) -> list[Book]:
+    """The open books whose text may be kept: no samples, and none while nothing is written."""
+    books = session.book.library.books if session.book and not session.incognito else ()
+    return [book for book in books if sample_file(book.document.name) is None]

@@ -4,7 +4,7 @@ import secrets
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +17,7 @@ from app.context.retrieval_map import Loaded, Loads
 from app.context.uploads import Uploads
 from app.conversations.exchange import ID, Exchange
 from app.runtime.disk_state import DiskState
-from app.runtime.events import Waiting
+from app.runtime.events import Begun, Waiting, WorkerEvent
 from app.runtime.trace import Race, Trace
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spe
     from app.conversations.tree import Dialogue, Node
     from core.generation.session import Conversation
 
+Side = Literal["read", "library"]  # where a page of a document is shown
 MOST_SESSIONS = 64  # beyond that the longest unused one is forgotten; a book of 128K tokens takes about 6 MB
 
 
@@ -36,6 +37,76 @@ class Removed:
     library: Library  # before it
     dialogue: "Dialogue | None"
     carried: bool
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Writing:
+    """An answer that waits for its turn or is written."""
+
+    trace: Trace
+    past: tuple[str, ...]  # the exchanges shown before it, by their ids
+    left: str = ""  # the question, which goes back into the box if there is no answer
+    editing: str | None = None  # the exchange that the question replaces
+    conversation: str  # the one shown when it was asked
+    beside: bool  # that is about another book
+    waiting: Waiting | None = None
+    begun: bool = False
+
+    @classmethod
+    def of(
+        cls, session: "Session", trace: Trace, past: Sequence[str] = (), *, left: str = "", editing: str | None = None
+    ) -> "Writing":
+        """An answer that is asked for now. `trace`: shown until its turn has come, then the engine's."""
+        return cls(
+            trace=trace,
+            past=tuple(past),
+            left=left,
+            editing=editing,
+            conversation=session.dialogue_id,
+            beside=not session.fits,
+        )
+
+    def apply(self, event: WorkerEvent) -> None:
+        """Apply one event. The engine's thread records the answer itself."""
+        match event:
+            case Waiting():
+                self.waiting = event
+            case Begun(record=Trace() as trace):
+                self.waiting, self.begun, self.trace = None, True, trace
+
+    def past_in(self, session: "Session") -> tuple[str, ...]:
+        """The exchanges before it; none where its book has begun another conversation than the one shown before."""
+        began = self.beside and session.dialogue_id != self.conversation
+        return () if began else self.past
+
+
+@dataclass(slots=True, eq=False)
+class Racing:
+    """A race that waits, runs or failed."""
+
+    race: Race | None = None  # once its turn has come; the engine's thread records the lanes
+    waits: bool = False
+    waiting: Waiting | None = None
+    error: CoreError | None = None  # it did not begin, or was interrupted
+    about: Book | None = None  # the book that was open then
+
+    @property
+    def running(self) -> bool:
+        """It waits, reads or races."""
+        return self.error is None and (self.waits if self.race is None else not self.race.ended)
+
+    @property
+    def finished(self) -> bool:
+        """The race can be replayed and reported."""
+        return not self.running and self.race is not None and any(lane.text for lane in self.race.lanes)
+
+    def apply(self, event: WorkerEvent) -> None:
+        """Apply one event."""
+        match event:
+            case Waiting():
+                self.waiting = event
+            case Begun(record=Race() as race):
+                self.race = race
 
 
 @dataclass(slots=True)
@@ -61,7 +132,6 @@ class Session:
     race: Race | None = None  # the newest one, which may still run
     removed: Removed | None = None  # the newest removal from the library
     deleted: "Dialogue | None" = None  # the conversation deleted last, in memory alone
-    newest: Literal["answer", "race"] = "answer"  # which of the two began last
     uploads: Uploads = field(default_factory=Uploads)  # the library as the reader wants it
     doing: Waiting | PrefillProgress | None = None  # what the library waits for or does now
     loads: Loads = field(default_factory=Loads)  # what was loaded of the book, by exchange
@@ -69,10 +139,20 @@ class Session:
     disk: DiskState = field(default_factory=DiskState)  # of the open book, or of an earlier one
     baseline: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
     baseline_budget: int = 0  # the budget they were measured with
-    declined_offer: bool = False  # of a full model
     num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
     version: int = 0  # of what its page shows
-    shown: object = None  # what its page shows beside this (`app.ui.shown`)
+    problem: CoreError | None = None  # why the last act was refused
+    draft: tuple[int, str] = (0, "")  # a text for the question box, and its number: each is put there once
+    writing: Writing | None = None  # the answer that waits or is written
+    racing: Racing | None = None  # a race that waits, runs or failed
+    leaves: dict[Side, str] = field(default_factory=dict)  # an opened page of a document, as HTML
+    num_opened: dict[Side, int] = field(default_factory=dict)  # pages asked for: only the newest is shown
+    leaf_is_of_strip: bool = False  # the page beside the conversation was opened from the strip of an answer
+    ticked: str = ""  # the parts ticked of a library that is too long
+    hits: str = ""  # of Find, as HTML
+    inside: str = ""  # whose making is shown: a method of the race; "": the answer
+    brought: str = ""  # the name of a model that was added to the list
+    caught_up: object = None  # the model for which its book was read again
     acts: OrderedDict[str, bool] = field(default_factory=OrderedDict)  # the newest acts of its page, by their ids
     num_streams: int = 0  # connected pages
     num_visits: int = 0  # pages that were connected, since the program began
@@ -84,6 +164,15 @@ class Session:
     def changed(self) -> None:
         """Its page has something else to show."""
         self.version += 1
+
+    def put(self, text: str) -> None:
+        """Put a text into the question box, once."""
+        self.draft = (self.draft[0] + 1, text)
+
+    def close(self, side: Side) -> None:
+        """Close an opened page; one that is still being drawn is not shown."""
+        self.num_opened[side] = self.num_opened.get(side, 0) + 1
+        self.leaves.pop(side, None)
 
     @property
     def fits(self) -> bool:

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
 
+from app.conversations.exchange import Exchange
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN, is_exact
-from core.decoding.stats import DecodeStats
+from core.decoding.stats import DecodeStats, joined
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, TokenRecord
+
+REPLACEMENT = "\ufffd"  # stands for an incomplete character
 
 
 class Point(NamedTuple):
@@ -23,24 +26,49 @@ class Point(NamedTuple):
     num_tokens: int
 
 
+@dataclass(slots=True, kw_only=True)
+class Asked:
+    """What was read before an answer, or before all lanes of a race."""
+
+    num_book: int = 0  # tokens of the book
+    num_read_before: int = 0  # tokens of the opening that were already read at least once
+    reading: PrefillProgress | None = None
+
+    @property
+    def num_reread(self) -> int | None:
+        """Tokens of the book that had to be read again; None: not known yet."""
+        if self.reading is None:
+            return None
+        return max(0, min(self.num_read_before, self.num_book) - self.reading.reused_tokens)
+
+
 @dataclass(slots=True)
-class Trace:
+class Trace(Asked):
     """One answer by one method."""
 
     question: str
     method: str
+    before: Exchange | None = None  # the answer that is continued: its words come first, its tokens are not among these
     records: list[TokenRecord] = field(default_factory=list)
     points: list[Point] = field(default_factory=lambda: [Point(0.0, 0, 0)])
-    text: str = ""  # thought and answer
+    thought: str = ""
+    answer: str = ""
     stats: DecodeStats = field(default_factory=DecodeStats)
     finished: Finished | None = None
-    _thought: str = ""
 
-    def _write(self, thought: str, text: str) -> None:
-        self._thought += thought
-        self.text += thought
-        between = "\n\n" if text and self._thought and self.text == self._thought else ""
-        self.text += between + text
+    def __post_init__(self) -> None:
+        if self.before is not None:
+            self.thought, self.answer = self.before.finished.thought, streamed_text(self.before)
+
+    @property
+    def text(self) -> str:
+        """Thought and answer."""
+        return "\n\n".join(filter(None, (self.thought, self.answer)))
+
+    @property
+    def all_stats(self) -> DecodeStats:
+        """Those of the answer before, too."""
+        return joined(self.before.finished.stats, self.stats) if self.before is not None else self.stats
 
     @property
     def exact(self) -> bool:
@@ -50,15 +78,16 @@ class Trace:
     def apply(self, event: Event) -> "Trace":
         """Record one event of the answer."""
         match event:
+            case PrefillProgress():
+                self.reading = event
             case RoundDone():
                 self.records.extend(event.tokens)
-                self._write(event.thought, event.text)
+                self.thought += event.thought
+                self.answer += event.text
                 self._settle(event.stats)
             case Finished():
-                self._thought = self.text = ""
-                self._write(event.thought, event.text)
+                self.thought, self.answer, self.finished = event.thought, event.text, event
                 self._settle(event.stats)
-                self.finished = event
         return self
 
     def _settle(self, stats: DecodeStats) -> None:
@@ -96,7 +125,7 @@ class Lead:
 
 
 @dataclass(slots=True)
-class Race:
+class Race(Asked):
     """One question, answered by several methods after one reading."""
 
     question: str
@@ -104,10 +133,7 @@ class Race:
     configs: tuple[GenerationConfig, ...]
     seconds: float | None  # a budget for every lane's clock
     book: str
-    num_book: int  # tokens
-    num_read_before: int
     begun: datetime = field(default_factory=datetime.now)
-    reading: PrefillProgress | None = None
     judgements: dict[str, Judgement] = field(default_factory=dict)  # by method
     ended: bool = False  # no further events come
 
@@ -126,13 +152,6 @@ class Race:
         """The lane measured against plain decoding: the first other exact lane, else the first other one."""
         others = [lane for lane in self.lanes if lane.method != PLAIN]
         return next((lane for lane in others if lane.exact), others[0] if others else None)
-
-    @property
-    def num_reread(self) -> int | None:
-        """Tokens of the book that had to be read again."""
-        if self.reading is None:
-            return None
-        return max(0, min(self.num_read_before, self.num_book) - self.reading.reused_tokens)
 
     def apply(self, event: LaneEvent) -> "Race":
         """Record one event."""
@@ -154,6 +173,11 @@ def lead(fast: Trace, plain: Trace) -> Lead:
         tokens=max(tokens, 0) if theirs > ours else min(tokens, 0),  # a round may end between the two moments
         seconds=theirs - ours,
     )
+
+
+def streamed_text(exchange: Exchange) -> str:
+    """The text of a cut answer that stays when it continues, without an incomplete character at its end."""
+    return exchange.finished.text.rstrip(REPLACEMENT)
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:

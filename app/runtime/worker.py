@@ -147,11 +147,11 @@ class EngineWorker:
         """Open and read what is new in the session's library. Raises SessionGone; the error of the loading."""
         yield from self.reading.catch_up(self.sessions.get(session_id))
 
-    def save_book(self, session_id: str) -> Iterator[WorkerEvent]:
-        """Write the session's book to disk, if that was offered; other jobs go first. Raises SessionGone."""
+    def save_book(self, session_id: str) -> None:
+        """Begin to write the session's book to disk, if that was offered; other jobs go first. Raises SessionGone."""
         session = self.sessions.get(session_id)
         disk_state(session).wanted = True
-        return self.reading.catch_up(session)
+        self.reading.save_later(session)
 
     def answer(
         self,
@@ -254,7 +254,7 @@ class EngineWorker:
         session = self.sessions.get(session_id)
         session.num_cleared += 1
         self.stop_answer(session_id)
-        session.trace = session.editing = None
+        session.trace = session.editing = session.writing = None
         with session.lock:
             session.dialogue, session.carried = None, False
 
@@ -356,6 +356,7 @@ class EngineWorker:
                 return  # stopped before its turn
             for event in noticed(job, self.sessions, self._engine, self.saved_books.num_in_memory):
                 job.told.put(event)
+                job.session.changed()
         except CoreError as error:
             let_go(error)  # the page stores the error, whose frames would keep the engine alive
             job.told.put(error)
@@ -365,6 +366,7 @@ class EngineWorker:
             job.told.put(EngineFault(error))
         finally:
             self._jobs.end(job, self._engine.info if self._engine else None)
+            job.session.changed()
 
 
 def _surely(step: Callable[[], None]) -> None:

@@ -23,7 +23,6 @@ from app.ui.assets import SERVED
 from app.ui.following import follow
 from app.ui.page import ACTS, PARTS
 from app.ui.saving import saved
-from app.ui.shown import shown_of
 from app.ui.site import Drawer, Site
 from app.ui.state import changes
 from core.errors import CoreError
@@ -93,16 +92,16 @@ class PageRoutes:
 
     def _catch_up(self, session: Session) -> None:
         """Read what another model has read before, and what was left when nobody looked; once for each model."""
-        state, shown = self._site.worker.state, shown_of(session)
-        stale = isinstance(state, Ready) and session.is_stale and shown.caught_up is not state.info
+        state = self._site.worker.state
+        stale = isinstance(state, Ready) and session.is_stale and session.caught_up is not state.info
         if (stale or session.abandoned) and not self._site.worker.is_busy(session):
-            shown.caught_up = state.info if isinstance(state, Ready) else None
+            session.caught_up = state.info if isinstance(state, Ready) else None
             session.abandoned = False
             follow(session, self._site.worker.read_book(session.id))
 
     async def _until_changed(self, session: Session, version: int, *, is_late: bool) -> None:
         least, waited = LOOK_SECONDS, 0.0
-        if shown_of(session).writing is not None and self._is_crowded():
+        if session.writing is not None and self._is_crowded():
             least = SPARING_SECONDS
         while waited < SIGN_OF_LIFE_SECONDS and (waited < least or (session.version == version and not is_late)):
             await asyncio.sleep(LOOK_SECONDS)
@@ -129,7 +128,7 @@ class PageRoutes:
         try:
             parcel: Parcel = await run_in_threadpool(saved, self._site, session, request.query_params.get("what", ""))
         except CoreError as error:
-            shown_of(session).problem = error
+            session.problem = error
             session.changed()
             return Response(status_code=204)
         headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(parcel.name)}"}

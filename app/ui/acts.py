@@ -12,7 +12,6 @@ from pydantic import BaseModel, Field
 from app.conversations.exchange import ID
 from app.runtime.error_text import EngineFault
 from app.runtime.sessions import Session
-from app.ui.shown import shown_of
 from app.ui.site import Site
 from core.errors import CoreError, InvalidSetting
 
@@ -59,20 +58,20 @@ class Acts:
             if len(session.acts) > MOST_REMEMBERED:
                 session.acts.popitem(last=False)
         verb, _, detail = request.act.partition(":")
-        shown, act = shown_of(session), self._table.get(verb)
+        act = self._table.get(verb)
         try:
             if act is None:
                 raise UnknownAct
-            shown.problem = None
+            session.problem = None
             act(self._site, session, detail, request.values)
         except CoreError as error:
-            shown.problem, session.acts[request.id] = error, False
+            session.problem, session.acts[request.id] = error, False
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             log.warning("an act was refused: %s (%s)", verb[:40], type(error).__name__)
-            shown.problem, session.acts[request.id] = UnknownAct(), False
+            session.problem, session.acts[request.id] = UnknownAct(), False
         except Exception as error:  # a page would send it again and again, and its reader would see nothing
             log.exception("an act failed: %s", verb[:40])
-            shown.problem, session.acts[request.id] = EngineFault(error), False
+            session.problem, session.acts[request.id] = EngineFault(error), False
         finally:
             session.changed()
         return session.acts[request.id]

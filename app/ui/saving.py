@@ -20,8 +20,8 @@ from app.ui.site import Site
 from core.errors import InvalidSetting
 
 KINDS: dict[str, Callable[[Site, Session, str], Parcel]] = {
-    "markdown": lambda site, session, one: site.conversing.export(session.id, one, "markdown"),
-    "json": lambda site, session, one: site.conversing.export(session.id, one, "json"),
+    "markdown": lambda site, session, one: site.conversing.export(session, one, "markdown"),
+    "json": lambda site, session, one: site.conversing.export(session, one, "json"),
     "card": lambda site, session, one: _card(site, session, one),
     "race": lambda site, session, kind: race_file(session, site.worker.state, kind),
 }
@@ -40,7 +40,7 @@ def saved(site: Site, session: Session, what: str) -> Parcel:
 
 
 def _card(site: Site, session: Session, node_id: str) -> Parcel:
-    node = site.conversing.exchange(session.id, node_id)
+    node = site.conversing.exchange(session, node_id)
     if node.exchange is None:
         raise InvalidSetting("This question has no answer yet.", hint="Press “Answer it”, then save its card.")
     return Parcel(f"triforce-proof-{file_name(node.question)}.html", "text/html", answer_card(session, node))
@@ -93,6 +93,6 @@ def answer_card(session: Session, node: Node) -> str:
 
 def recorded(trace: Trace | None, exchange: Exchange) -> Trace | None:
     """The trace if it is of this very answer, from its beginning."""
-    if trace is None or trace.finished is None or trace.question != exchange.question:
+    if trace is None or trace.finished is None or trace.before or trace.question != exchange.question:
         return None
     return trace if trace.finished.token_ids == exchange.finished.token_ids and not exchange.finished.thought else None

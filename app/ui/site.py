@@ -12,7 +12,6 @@ from app.runtime.conversation_actions import Conversing
 from app.runtime.downloads import Downloads
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.shown import shown_of
 from app.ui.state import Is
 
 if TYPE_CHECKING:
@@ -48,12 +47,12 @@ class Site:
 
 def standing(site: Site, session: Session) -> object:
     """The key of parts that are slow to draw: it changes with model, library, book, conversation and race."""
-    uploads, race, writing = session.uploads, session.race, shown_of(session).writing
+    uploads, race, writing = session.uploads, session.race, session.writing
     return (
         *map(Is, (site.worker.state, session.book, session.dialogue, uploads.library, uploads.fit, race)),
-        *(session.digest, session.fits, session.is_read, session.displaced, session.declined_offer),
+        *(session.digest, session.fits, session.is_read, session.displaced),
         *(uploads.behind, uploads.extracting, uploads.recognising, bool(uploads.pending), race and race.ended),
-        writing and (writing.is_shown(session), writing.past_in(session)),
+        writing and writing.past_in(session),
     )
 
 

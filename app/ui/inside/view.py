@@ -13,7 +13,6 @@ from app.ui.acts import Act, Values
 from app.ui.charts import Bar, Column, Segment, bars, columns
 from app.ui.pane import pane, tab_heading
 from app.ui.reading.live_strip import ENDINGS
-from app.ui.shown import shown_of
 from app.ui.site import Part, Site, standing
 from app.ui.state import Is
 from core.decoding.registry import PLAIN, method_label
@@ -67,7 +66,7 @@ def _head(trace: Trace) -> str:
     return (
         f'<div class="strip-head{alive}"><span class="dot"></span><span class="status">{written}</span>'
         f'<span class="badges">{badges}</span></div>'
-        f'<p class="question">{render.escape(trace.question)}</p>'
+        f'<p class="question">{render.escape(trace.question)}{" (continued)" if trace.before else ""}</p>'
     )
 
 
@@ -247,18 +246,10 @@ def subjects(session: Session) -> dict[str, Trace]:
 
 
 def chosen(session: Session) -> str:
-    """The reader's choice, as long as nothing newer has begun; else the newest: the answer, or the race's contender."""
+    """What has begun last, the answer or the race's contender, until the reader chooses another."""
     found = subjects(session)
-    made_for, _, wanted = shown_of(session).inside.partition(" ")
-    if made_for != _newest(session) or wanted not in found:
-        contender = session.race.contender if session.race else None
-        wanted = contender.method if session.newest == "race" and contender else ANSWER
+    wanted = session.inside or ANSWER
     return wanted if wanted in found else next(iter(found), "")
-
-
-def _newest(session: Session) -> str:
-    """Changes when another answer or race begins."""
-    return f"{session.newest}-{id(session.trace)}-{id(session.race)}"
 
 
 def _key(site: Site, session: Session) -> object:
@@ -294,7 +285,7 @@ def picker(session: Session) -> str:
 
 def pick(_site: Site, session: Session, key: str, _values: Values) -> None:
     """The reader chose a subject."""
-    shown_of(session).inside = f"{_newest(session)} {key}"
+    session.inside = key
 
 
 ACTS: dict[str, Act] = {"inside": pick}

@@ -19,7 +19,6 @@ from app.ui.following import follow
 from app.ui.library.page_viewer import Wanted, newest, preview
 from app.ui.library.view import MOST_HITS, found
 from app.ui.reading.checklist_view import chosen
-from app.ui.shown import shown_of
 from app.ui.site import Site
 
 Change = Callable[[Library], Library]
@@ -78,8 +77,8 @@ def arrange(verb: str) -> Act:
         session.removed = None
         if verb in ("remove", "start-over", "only"):
             session.removed = Removed(session.uploads.library, session.dialogue, session.carried)
-            shown_of(session).close("library")
-            shown_of(session).close("read")
+            session.close("library")
+            session.close("read")
         follow(session, site.worker.arrange(session.id, change))
 
     return act
@@ -160,7 +159,7 @@ def search(_site: Site, session: Session, detail: str, _values: Values) -> None:
     number, _, rest = detail.partition(":")
     options, _, text = rest.partition(":")
     words, books = Words(text, exact="exact" in options, whole="whole" in options), session.uploads.open_books
-    shown_of(session).found = found(words, books, find(words, books, min(int(number[:9]), MOST_HITS)))
+    session.hits = found(words, books, find(words, books, min(int(number[:9]), MOST_HITS)))
 
 
 def _followed(begin: Callable[[Site, Session, str], Iterator[WorkerEvent]]) -> Act:
@@ -175,11 +174,11 @@ ACTS: dict[str, Act] = {
     "stop-reading": lambda site, session, *_: site.worker.stop_reading(session.id),
     "reopen": _followed(lambda site, session, _: site.worker.reading.reopen(session)),
     **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "move", "remove", "only", "choose")},
-    "tick": lambda _, session, ticked, __: setattr(shown_of(session), "ticked", ticked),
+    "tick": lambda _, session, ticked, __: setattr(session, "ticked", ticked),
     "undo": undo,
     "fresh": fresh,
     "dismiss": dismiss,
-    "keep": _followed(lambda site, session, _: site.worker.save_book(session.id)),
+    "keep": lambda site, session, *_: site.worker.save_book(session.id),
     "keep-not": lambda _, session, *__: disk_state(session).decline(),
     "keep-texts": lambda _, session, *__: keep_texts(session),
     "forget-texts": lambda _, session, *__: forget_texts(session),

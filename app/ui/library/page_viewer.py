@@ -13,9 +13,8 @@ from app import formats
 from app.context.context_documents import PREVIEW_CHARS, Book
 from app.documents.document import Page
 from app.documents.page_image import PageImage, PageNotDrawn
-from app.runtime.sessions import Session
+from app.runtime.sessions import Session, Side
 from app.ui import render
-from app.ui.shown import Place, shown_of
 
 USUAL_WIDTH = 1_000  # pixels of an image, where the browser does not say how many it can show
 NO_PAGE = """<section class="card preview">
@@ -85,13 +84,12 @@ def preview(
     return section(session, book, page, marks, title=document.title, turning=turning, shown=shown, width=width)
 
 
-def newest(session: Session, place: Place, draw: Callable[[], str]) -> None:
+def newest(session: Session, place: Side, draw: Callable[[], str]) -> None:
     """Show what `draw` returns, unless another page was asked for meanwhile: drawings may end in another order."""
-    shown = shown_of(session)
-    shown.num_opened[place] = mine = shown.num_opened.get(place, 0) + 1
+    session.num_opened[place] = mine = session.num_opened.get(place, 0) + 1
     drawn = draw()
-    if shown.num_opened[place] == mine:
-        shown.leaves[place] = drawn
+    if session.num_opened[place] == mine:
+        session.leaves[place] = drawn
 
 
 def section(

@@ -18,7 +18,6 @@ from app.ui.library.saved import saved_books
 from app.ui.pane import build_drop, pane, static, tab_heading
 from app.ui.reading.book_view import extent, offer_button, problems, progress, recognition, undo, warnings
 from app.ui.reading.budget_view import budget, fit_of
-from app.ui.shown import shown_of
 from app.ui.site import Part, standing
 
 MOST_SHOWN = 60  # offers of one book; more can be typed
@@ -189,10 +188,10 @@ def _hit(book: Book, hit: Hit) -> str:
 
 
 PARTS = (
-    Part("found", lambda _, session: shown_of(session).found, tab="library"),
+    Part("found", lambda _, session: session.hits, tab="library"),
     Part("incoming", lambda _, session: incoming(session), tab="library"),
     Part("library", lambda _, session: listing(session), standing, tab="library"),
-    Part("preview", lambda _, session: shown_of(session).leaves.get("library", NO_PAGE), tab="library"),
+    Part("preview", lambda _, session: session.leaves.get("library", NO_PAGE), tab="library"),
     Part("saved", saved_books, tab="library", rest=1.0),
 )
 

@@ -3,7 +3,6 @@
 from app.runtime.sessions import Session
 from app.ui.acts import Act, UnknownAct, Values
 from app.ui.models.rows import ModelSource
-from app.ui.shown import shown_of
 from app.ui.site import Site
 
 
@@ -16,14 +15,14 @@ def _source(site: Site) -> ModelSource:
 def get(site: Site, session: Session, name: str, _values: Values) -> None:
     """Download a model."""
     _source(site)
-    shown_of(session).brought = ""
+    session.brought = ""
     site.downloads.start(name)
 
 
 def use(site: Site, session: Session, name: str, _values: Values) -> None:
     """Load a model in place of the present one."""
     _source(site)
-    shown_of(session).brought = ""
+    session.brought = ""
     site.offer.use(name)
     site.downloads.dismiss()
 
@@ -33,7 +32,7 @@ def bring(site: Site, session: Session, typed: str, _values: Values) -> None:
     folders = _source(site).folders
     if folders is None:
         raise UnknownAct
-    shown_of(session).brought = folders.bring(typed).shown
+    session.brought = folders.bring(typed).shown
 
 
 def forget(site: Site, session: Session, name: str, _values: Values) -> None:
@@ -45,7 +44,7 @@ def forget(site: Site, session: Session, name: str, _values: Values) -> None:
 
 def dismiss(site: Site, session: Session, _detail: str, _values: Values) -> None:
     """The reader has seen how the last act ended."""
-    shown_of(session).brought = ""
+    session.brought = ""
     site.downloads.dismiss()
     site.offer.dismiss()
 
@@ -60,5 +59,4 @@ ACTS: dict[str, Act] = {
     "bring": bring,
     "offer-get": lambda site, session, name, _: site.offer.get(session, name),
     "offer-use": lambda site, _, name, __: site.offer.use(name),
-    "decline": lambda _, session, *__: setattr(session, "declined_offer", True),
 }

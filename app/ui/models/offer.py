@@ -23,13 +23,12 @@ from app.ui import render
 from app.ui.following import follow
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
-from app.ui.shown import shown_of
 from core.errors import UnknownModel
 from core.models.hub.catalog import entries
 
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
 SMALL = "; it is small and often wrong"
-NOT_NOW = render.link("Not now", "decline")
+NOT_NOW = render.link("Not now", also='data-decline=""')  # which this browser remembers
 OTHERS = render.link("Other models", also='data-tab="System"')
 
 NOTHING_FITS = (
@@ -61,7 +60,7 @@ class ModelOffer:
                 return _card(view.download(now))
             refused = view.download(now)  # above the offer: another model may be had
         why = _why(session, state)
-        if not why or session.declined_offer:
+        if not why:
             return _card(refused + _warning(session))
         words = sum(book.num_words for book in session.book.library.books) if session.book else 0
         rows = model_rows(state, source)
@@ -79,7 +78,7 @@ class ModelOffer:
         """Download a model, and change to it when it is here. Raises CoreError."""
         self._downloads.start(name)
         self.wanted = name
-        follow(session, self._on_its_way(name), failed=partial(setattr, shown_of(session), "problem"))
+        follow(session, self._on_its_way(name), failed=partial(setattr, session, "problem"))
 
     def _on_its_way(self, name: str) -> Iterator[Fetch]:
         """The states of its download, after which it is changed to. Raises CoreError."""

@@ -6,7 +6,6 @@ Never asks the network: sizes of absent models come from the catalogue. Reads fi
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from app.runtime.events import ModelState, Ready
@@ -105,12 +104,6 @@ class ModelRow:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    dims: "ModelDims"
-    family: str
-
-
 def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
     """All targets in the order of their use: the present one, the catalogue's, others on this disk.
 
@@ -127,14 +120,14 @@ def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
 
 
 def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, used: str) -> ModelRow:
-    sizes, draft = _known_sizes(row.name), catalog.entries()[row.draft] if row.draft else None
+    dims, draft = _counted(row.name).dims, catalog.entries()[row.draft] if row.draft else None
     here, draft_here = catalog.is_here(row.name), draft is not None and catalog.is_here(draft.name)
     missing = [one for one, is_here in ((row, here), (draft, draft_here)) if one is not None and not is_here]
     return ModelRow(
         name=row.name,
         description=row.description,
-        family=sizes.family,
-        context=sizes.dims.max_context,
+        family=_family(row),
+        context=dims.max_context,
         licence=row.license,
         gated=row.gated,
         is_here=here,
@@ -144,7 +137,7 @@ def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, use
         to_come_bytes=sum(map(_disk_bytes, missing)),
         draft=draft.name if draft else "",
         draft_is_here=draft_here,
-        fit=fit_of(row.name, sizes.dims, _known_sizes(draft.name).dims if draft else None, machine, source),
+        fit=fit_of(row.name, dims, _counted(draft.name).dims if draft else None, machine, source),
         in_use=row.name == used,
         needs_hub=row.needs_hub,
         is_suited=row.gguf is not None and not machine.gpus,
@@ -153,7 +146,7 @@ def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, use
 
 def _disk_bytes(row: catalog.Known) -> int:
     """Of the weights as they are stored."""
-    return row.gguf.size_bytes if row.gguf else _known_sizes(row.name).dims.weight_bytes
+    return row.gguf.size_bytes if row.gguf else _counted(row.name).dims.weight_bytes
 
 
 def _others(machine: "Machine", source: ModelSource, state: ModelState) -> Iterator[ModelRow]:
@@ -200,42 +193,43 @@ def _running(ready: Ready) -> ModelRow:
     )
 
 
-@functools.cache
-def _known_sizes(name: str) -> _Sizes:
-    """Sizes of a catalogue model: from its files if bundled, else as published."""
-    from core.models.hub.shapes import find_shape
-    from core.models.loader import dims_of, read_config, read_dims
+def _family(row: catalog.Known) -> str:
+    from core.models.loader import read_config
 
-    row, shape = catalog.entries()[name], find_shape(name)
-    if shape is None:
-        folder = row.path()
-        assert folder is not None, f"{name} has neither files nor a shape"
-        dims, config = read_dims(folder), read_config(folder)
-    else:
-        dims, config = dims_of(shape.config, name, weight_bytes=0), shape.config
-        assert row.parameters is not None, f"{name} has a shape without a number of parameters"
-        size = row.parameters * dims.disk_dtype.itemsize
-        dims = replace(dims, weight_bytes=size, packed_bytes=row.packed_bytes)
-    return _Sizes(dims, FAMILIES.get(config.model_type, config.model_type))
+    folder = row.path()
+    kind = row.config["model_type"] if row.config else read_config(folder).model_type if folder else ""
+    return FAMILIES.get(kind, kind)
 
 
-def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "Machine", source: ModelSource) -> Fit:
-    """Plan a model as loading would; distinguishes weights that do not fit a machine from a context that does not."""
+def fit_of(
+    name: str,
+    target: "ModelDims",
+    draft: "ModelDims | None",
+    machine: "Machine",
+    source: ModelSource,
+    context: int | None = None,
+) -> Fit:
+    """Plan a model as loading would; distinguishes weights that do not fit a machine from a context that does not.
+
+    Args:
+        context: in place of the requested one, which did not fit.
+    """
     from core.planning.composition import compose
     from core.planning.devices import Rig
     from core.planning.forecast import of_another, usual_acceptance
 
-    config, again = source.config(name), partial(fit_of, name, target, draft, machine)
+    config = source.config(name) if context is None else replace(source.config(name), context=context)
     draft, known = None if config.draft_model == "none" else draft, catalog.entries().get(name)
     try:
         plan = compose(target, draft, config, Rig.of(machine, config.num_gpus), _counted(name))
-    except ContextTooSmall as error:
-        return _shorter(Fit(context=error.possible, context_refused=error.problem), again, source)
-    except NotEnoughMemory as error:
-        if error.largest_context is None:
+    except (ContextTooSmall, NotEnoughMemory) as error:
+        shorter = error.possible if isinstance(error, ContextTooSmall) else error.largest_context
+        if shorter is None:
             return Fit(weights_refused=error.problem)
-        shorter = Fit(context=error.largest_context, context_refused=error.problem)
-        return shorter if config.context == shorter.context else _shorter(shorter, again, source)
+        if shorter == config.context:
+            return Fit(context=shorter, context_refused=error.problem)
+        found = fit_of(name, target, draft, machine, source, shorter)
+        return replace(found, context_refused=found.context_refused or error.problem)
     except CoreError as error:
         return Fit(weights_refused=str(error))
     except Exception as error:  # an odd configuration on this disk must not hide all other models
@@ -244,12 +238,6 @@ def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "
     small = _counted(known.draft) if draft and known and known.draft else None
     speeds = expected_speeds(plan, small, acceptance)
     return Fit(context=plan.context.value, placement=plan.placement.value, speeds=speeds)
-
-
-def _shorter(fit: Fit, plan: Callable[[ModelSource], Fit], source: ModelSource) -> Fit:
-    """Plan again with a shorter context, which may still be too long for the machine."""
-    found = plan(replace(source, config=lambda model: replace(source.config(model), context=fit.context)))
-    return replace(found, context_refused=found.context_refused or fit.context_refused)
 
 
 @functools.cache

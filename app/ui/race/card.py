@@ -15,7 +15,7 @@ from app.context.open_book import Book
 from app.runtime.trace import Race, Trace, lead
 from app.ui import render
 from app.ui.race.result import best_lane, is_identical, result, sameness
-from app.ui.race.view import ending_line, replay_points, short_text
+from app.ui.race.view import ending_line, short_text, trace_points
 from app.ui.retrieval_map.view import page_of, page_words
 from core.decoding.registry import method_label
 from core.decoding.stats import DecodeStats
@@ -143,8 +143,14 @@ def _equality(race: Race, best: Trace | None) -> str:
 
 def _side(race: Race, lane: Trace) -> str:
     tone = "plain" if lane is race.plain else "fast"
-    points = json.dumps(json.loads(replay_points(race))[race.lanes.index(lane)])
-    return side_html(tone, points, method_label(lane.method), lane.stats, lane.text, f" · {ending_line(lane).lower()}")
+    return side_html(
+        tone,
+        json.dumps(trace_points(lane)),
+        method_label(lane.method),
+        lane.stats,
+        lane.text,
+        f" · {ending_line(lane).lower()}",
+    )
 
 
 def side_html(tone: str, points: str, label: str, stats: DecodeStats, text: str, more: str = "") -> str:

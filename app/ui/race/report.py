@@ -123,7 +123,8 @@ def report_html(race: Race, setting: Setting, styles: Sequence[Path]) -> str:
 def _shortened(lane: Trace) -> Trace:
     if lane.exact:
         return lane
-    return replace(lane, records=lane.records[:MOST_LOSSY_TOKENS], text=short_text(lane.text, MOST_LOSSY_CHARS))
+    text = short_text(lane.text, MOST_LOSSY_CHARS)
+    return replace(lane, records=lane.records[:MOST_LOSSY_TOKENS], thought="", answer=text)
 
 
 def _plain_css(sheets: str) -> str:

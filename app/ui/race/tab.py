@@ -9,15 +9,14 @@ from pydantic import BaseModel
 from app.context.samples import fastest_method, race_questions
 from app.runtime.events import Ready
 from app.runtime.race_job import first_lanes
-from app.runtime.sessions import Session
+from app.runtime.sessions import Racing, Session
 from app.ui import render
 from app.ui.acts import Act, Values
 from app.ui.following import follow
 from app.ui.pane import MOUNTED, pane, static, tab_heading
 from app.ui.race.stage import opening
-from app.ui.race.view import AT_FIRST, RaceView
+from app.ui.race.view import AT_FIRST, race
 from app.ui.reading.settings import SettingsForm
-from app.ui.shown import shown_of
 from app.ui.site import Part, Site, standing
 from app.ui.state import Is
 from core.config import GenerationConfig
@@ -75,16 +74,16 @@ def lane_choices(*, has_draft: bool = True) -> list[tuple[str, str]]:
     return [(method.short_label + ("" if method.exact else " · not exact"), method.name) for method in found]
 
 
-def view_of(session: Session) -> RaceView:
+def racing_of(session: Session) -> Racing:
     """The race that waits or runs, or that failed with the open book; else the newest."""
-    view = shown_of(session).race
-    return RaceView(session.race) if view is None or (view.failed and view.about is not session.book) else view
+    found = session.racing
+    return Racing(session.race) if found is None or (found.error and found.about is not session.book) else found
 
 
 def lanes(session: Session) -> dict[str, Any]:
     """Texts and clocks of the lanes while they race: they only grow, and the script draws them."""
     race = session.race
-    if race is None or race.ended or not view_of(session).running:
+    if race is None or race.ended or not racing_of(session).running:
         return {}
     found: dict[str, Any] = {}
     for number, lane in enumerate(race.lanes):
@@ -95,11 +94,11 @@ def lanes(session: Session) -> dict[str, Any]:
 
 def saves(session: Session) -> str:
     """The buttons that save the report of a finished race."""
-    return SAVES if view_of(session).finished else ""
+    return SAVES if racing_of(session).finished else ""
 
 
 def _board_key(site: Site, session: Session) -> object:
-    return object() if view_of(session).running else (standing(site, session), Is(shown_of(session).race))
+    return object() if racing_of(session).running else (standing(site, session), Is(session.racing))
 
 
 MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
@@ -128,34 +127,36 @@ def race_configs(
     ]
 
 
-def race(site: Site, session: Session, _detail: str, values: Values) -> None:
+def start(site: Site, session: Session, _detail: str, values: Values) -> None:
     """Run a race. One that was begun before ends."""
-    form, shown, view = RaceForm(**values), shown_of(session), RaceView(waiting=True)
-    if shown.race is not None and shown.race.running:
+    form, mine = RaceForm(**values), Racing(waits=True)
+    if session.racing is not None and session.racing.running:
         return  # pressed twice
-    shown.race = view
+
+    def failed(error: CoreError) -> None:
+        mine.error, mine.about = error, session.book
+
+    def ended() -> None:
+        mine.waits = False
+        if session.racing is mine and mine.error is None:
+            session.racing = None  # from now on the race itself is shown
+
+    session.racing = mine
     try:
         configs = race_configs(form.lanes, form.seconds, form.limit, form.temperature)
         events = site.worker.race(session.id, form.question, configs, form.seconds or None)
     except CoreError as error:
-        view.fail(error, session.book)
-        return
-
-    def ended() -> None:
-        view.end()
-        if shown.race is view and not view.failed:
-            shown.race = None  # from now on the race itself is shown
-
-    follow(session, events, lambda event: view.apply([event]), lambda error: view.fail(error, session.book), ended)
+        return failed(error)
+    follow(session, events, mine.apply, failed, ended)
 
 
-ACTS: dict[str, Act] = {"race": race, "stop-race": lambda site, session, *_: site.worker.stop_race(session.id)}
+ACTS: dict[str, Act] = {"race": start, "stop-race": lambda site, session, *_: site.worker.stop_race(session.id)}
 
 
 PARTS = (
     Part("race-setup", setup, standing, tab="race"),
     Part("race-opening", lambda _, session: opening(session.book), standing, tab="race"),
-    Part("race", lambda _, session: view_of(session).html(), _board_key, tab="race", rest=0.1),
+    Part("race", lambda _, session: race(racing_of(session)), _board_key, tab="race", rest=0.1),
     Part("lane:", lambda _, session: lanes(session), tab="race"),
     Part("race-save", lambda _, session: saves(session), tab="race"),
 )
@@ -169,6 +170,6 @@ def build_tab() -> None:
         tab_heading("Race")
         pane("race-opening", "race-opening", opening(None))
         static(SETUP.format(until=until, limit=DEFAULTS.max_new_tokens), "race-form", MOUNTED)
-        pane("race", "race-board", RaceView().html())
+        pane("race", "race-board", race(Racing()))
         pane("race-save", "race-save")
         static(KEYS, "race-keys")

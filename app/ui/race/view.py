@@ -5,17 +5,15 @@ script draws without the server.
 """
 
 import json
-from collections.abc import Sequence
 
 from app import formats
-from app.runtime.events import RaceBegun, Waiting, WorkerEvent
+from app.runtime.sessions import Racing
 from app.runtime.trace import Judgement, Lead, Race, Trace, first_difference, lead
 from app.ui import render
 from app.ui.race.result import best_lane, result, winner
 from app.ui.race.stage import scenes
 from app.ui.reading.live_strip import ENDINGS, reading_line, waiting_line
 from core.decoding.registry import COMPARED, FASTEST, PLAIN, method_label
-from core.errors import CoreError
 
 EMPTY = "Choose the lanes and start: every method answers the same question after one reading of the book."
 GAP_TITLE = (
@@ -28,96 +26,48 @@ AT_FIRST = (*COMPARED, FASTEST)  # lanes, until the model is known or the reader
 MOST_POINTS = 600  # in one lane's replay; more would not be visible
 
 
-class RaceView:
-    """The content of the board: apply events, then ask for the HTML. The engine's thread records the lanes themselves.
+def race(racing: Racing) -> str:
+    """The content of the board."""
+    race, status, share = racing.race, _status(racing), 0.0
+    if race and race.reading and racing.running and not _writes(race):
+        share = race.reading.done_tokens / max(race.reading.total_tokens, 1)
+    state = ("running" if racing.running else "resting") + ("" if race else " empty")
+    bar = render.bar(share, status if share else "", tone="thin")
+    error = render.problem(racing.error) if racing.error else ""
+    body = board(race, running=racing.running) if race else _empty_board()
+    question = f'<p class="asked">{render.escape(race.question)}</p>' if race else ""
+    replay = buttons = shown = ""
+    if race and racing.finished:
+        replay, buttons, shown = f' data-replay="{render.escape(replay_points(race))}"', REPLAY, scenes(race)
+    return (
+        f'<section class="race {state}" aria-label="Race"{replay}><div class="strip-head"><span class="dot"></span>'
+        f'<span class="status">{render.escape(status)}</span>{buttons}</div>'
+        f"{bar}{error}{question}{body}{shown}</section>"
+    )
 
-    Args:
-        race: one that runs or has ended.
-        waiting: one waits for its turn.
-    """
 
-    def __init__(self, race: Race | None = None, *, waiting: bool = False) -> None:
-        self._race = race
-        self._told = "Waiting for its turn" if waiting else EMPTY  # as long as there is no race
-        self._error: CoreError | None = None
-        self._waits = waiting
-        self.about: object = None  # the book that was open when it failed
+def _status(racing: Racing) -> str:
+    race = racing.race
+    if racing.error is not None:
+        return "No race"
+    if race is None:
+        waiting = waiting_line(racing.waiting) if racing.waiting else "Waiting for its turn"
+        return waiting if racing.waits else EMPTY
+    shared = _shared(race.num_reread)
+    if racing.running and all(lane.finished for lane in race.lanes):
+        return "Comparing the texts" + shared
+    if racing.running and _writes(race):
+        return "Racing, in fair turns" + shared
+    if racing.running:
+        return reading_line(race)
+    if not racing.finished:
+        return "Stopped before the first word"
+    stopped = any(lane.finished and lane.finished.stop_reason == "cancelled" for lane in race.lanes)
+    return ("Stopped" if stopped else "Finished") + shared
 
-    @property
-    def running(self) -> bool:
-        """It waits, reads or races."""
-        return not self.failed and (self._waits if self._race is None else not self._race.ended)
 
-    @property
-    def failed(self) -> bool:
-        """The race did not begin, or was interrupted."""
-        return self._error is not None
-
-    @property
-    def finished(self) -> bool:
-        """The race can be replayed and reported."""
-        return not self.running and self._race is not None and any(lane.text for lane in self._race.lanes)
-
-    def apply(self, events: Sequence[WorkerEvent]) -> "RaceView":
-        """Apply events."""
-        for event in events:
-            match event:
-                case Waiting():
-                    self._told = waiting_line(event)
-                case RaceBegun(race=race):
-                    self._race = race
-        return self
-
-    def fail(self, error: CoreError, about: object = None) -> "RaceView":
-        """Show an error: the race did not begin, or was interrupted. `about`: the open book."""
-        self._error, self.about = error, about
-        return self
-
-    def end(self) -> None:
-        """The stream has ended: where no race has begun, none comes."""
-        self._waits = False
-
-    def _status(self) -> str:
-        race = self._race
-        if self._error is not None:
-            return "No race"
-        if race is None:
-            return self._told
-        shared = _shared(race.num_reread)
-        if self.running and all(lane.finished for lane in race.lanes):
-            return "Comparing the texts" + shared
-        if self.running and self._writes:
-            return "Racing, in fair turns" + shared
-        if self.running:
-            known = race.num_book, race.num_read_before
-            return reading_line(race.reading, *known) if race.reading else "Reading the question"
-        if not self.finished:
-            return "Stopped before the first word"
-        stopped = any(lane.finished and lane.finished.stop_reason == "cancelled" for lane in race.lanes)
-        return ("Stopped" if stopped else "Finished") + shared
-
-    @property
-    def _writes(self) -> bool:
-        return self._race is not None and any(lane.stats.new_tokens or lane.finished for lane in self._race.lanes)
-
-    def html(self) -> str:
-        """The board."""
-        race, status, share = self._race, self._status(), 0.0
-        if race and race.reading and self.running and not self._writes:
-            share = race.reading.done_tokens / max(race.reading.total_tokens, 1)
-        state = ("running" if self.running else "resting") + ("" if race else " empty")
-        bar = render.bar(share, status if share else "", tone="thin")
-        error = render.problem(self._error) if self._error else ""
-        body = board(race, running=self.running) if race else _empty_board()
-        question = f'<p class="asked">{render.escape(race.question)}</p>' if race else ""
-        replay = buttons = shown = ""
-        if race and self.finished:
-            replay, buttons, shown = f' data-replay="{render.escape(replay_points(race))}"', REPLAY, scenes(race)
-        return (
-            f'<section class="race {state}" aria-label="Race"{replay}><div class="strip-head"><span class="dot"></span>'
-            f'<span class="status">{render.escape(status)}</span>{buttons}</div>'
-            f"{bar}{error}{question}{body}{shown}</section>"
-        )
+def _writes(race: Race) -> bool:
+    return any(lane.stats.new_tokens or lane.finished for lane in race.lanes)
 
 
 REPLAY = (

@@ -4,16 +4,13 @@ from collections.abc import Callable, Iterator
 
 from app.runtime.conversation_actions import Conversing
 from app.runtime.events import WorkerEvent
-from app.runtime.sessions import Session
+from app.runtime.sessions import Session, Writing
+from app.runtime.trace import Trace
 from app.ui.acts import Act, Values
 from app.ui.following import follow
 from app.ui.library.page_viewer import Wanted, newest
-from app.ui.reading import evidence_chips
-from app.ui.reading.chat_view import writing_of
-from app.ui.reading.live_strip import Writing
 from app.ui.reading.settings import SettingsForm
 from app.ui.retrieval_map.view import opened_page
-from app.ui.shown import shown_of
 from app.ui.site import Site
 from core.errors import CoreError, InvalidSetting
 
@@ -38,7 +35,8 @@ def ask(site: Site, session: Session, _detail: str, values: Values) -> None:
         session.editing = editing
         raise
     past = _past(session, parent)
-    _write(session, Writing(session, config.method, question.strip(), past, left=question, editing=editing), events)
+    trace = Trace(question.strip(), config.method)
+    _write(session, Writing.of(session, trace, past, left=question, editing=editing), events)
 
 
 def again(site: Site, session: Session, node_id: str, values: Values) -> None:
@@ -46,8 +44,9 @@ def again(site: Site, session: Session, node_id: str, values: Values) -> None:
     form = _form(session, values)
     config = form.config()
     events = site.worker.regenerate(session.id, config, node_id, own_seed=form.own_seed)
-    node = site.conversing.exchange(session.id, node_id)
-    _write(session, Writing(session, config.method, node.question, _past(session, node.parent)), events)
+    node = site.conversing.exchange(session, node_id)
+    trace = Trace(node.question, config.method)
+    _write(session, Writing.of(session, trace, _past(session, node.parent)), events)
 
 
 def go_on(site: Site, session: Session, _node_id: str, values: Values) -> None:
@@ -57,15 +56,15 @@ def go_on(site: Site, session: Session, _node_id: str, values: Values) -> None:
     events = site.worker.go_on(session.id, config, own_seed=form.own_seed)
     assert session.dialogue is not None, "an answer to nothing"
     node = session.dialogue.path[-1]
-    past = _past(session, node.parent)
-    _write(session, Writing(session, config.method, node.question, past, before=node.exchange), events)
+    trace = Trace(node.question, config.method, node.exchange)
+    _write(session, Writing.of(session, trace, _past(session, node.parent)), events)
 
 
 def _form(session: Session, values: Values) -> SettingsForm:
     """The settings of the answer that is asked for. Raises AnswerRuns, InvalidSetting."""
     form = SettingsForm(**values["settings"])
     form.config()
-    if writing_of(session) is not None:
+    if session.writing is not None:
         raise AnswerRuns
     return form
 
@@ -78,25 +77,24 @@ def _past(session: Session, parent: str | None) -> list[str]:
 
 
 def _write(session: Session, writing: Writing, events: Iterator[WorkerEvent]) -> None:
-    shown = shown_of(session)
-    shown.writing = writing
-    if shown.leaf_is_of_strip:  # the page shows what was loaded for the answer before
-        shown.close("read")
+    session.writing = writing
+    if session.leaf_is_of_strip:  # the page shows what was loaded for the answer before
+        session.close("read")
 
     def failed(error: CoreError) -> None:
-        if writing.is_shown(session):
-            shown.problem = error
+        if session.writing is writing:
+            session.problem = error
 
     def ended() -> None:
-        if shown.writing is not writing:
+        if session.writing is not writing:
             return
-        shown.writing = None
+        session.writing = None
         path = session.dialogue.path if session.dialogue else ()
-        broke_off = len(path) > len(writing.past_in(session)) and path[-1].question == writing.question
-        if writing.is_shown(session) and not writing.answered and not broke_off:
+        written = len(path) > len(writing.past_in(session)) and path[-1].question == writing.trace.question
+        if not written:
             session.editing = writing.editing
             if writing.left:
-                shown.put(writing.left)
+                session.put(writing.left)
 
     follow(session, events, writing.apply, failed, ended)
 
@@ -108,8 +106,8 @@ def _conversing(change: Callable[..., object], *, named: bool = True) -> Act:
     """An act on the shown conversation, or one that shows another; `named`: on what its detail names."""
 
     def act(site: Site, session: Session, detail: str, _values: Values) -> None:
-        change(site.conversing, session.id, *([detail] if named else []))
-        shown_of(session).close("read")
+        change(site.conversing, session, *([detail] if named else []))
+        session.close("read")
 
     return act
 
@@ -117,24 +115,17 @@ def _conversing(change: Callable[..., object], *, named: bool = True) -> Act:
 def stop_editing(site: Site, session: Session, _detail: str, _values: Values) -> None:
     """The next question is a new one."""
     session.editing = None
-    shown_of(session).put("")
+    session.put("")
 
 
 # -------------------- pages of the book
 
 
 def page(site: Site, session: Session, detail: str, _values: Values) -> None:
-    """Show a page that was loaded for the answer: `INDEX[:START-END[:WIDTH]]`."""
-    wanted, shown = Wanted.parse(detail), shown_of(session)
-    shown.leaf_is_of_strip = wanted.mark is None
+    """Show a page that was loaded for the answer, or that a chip names: `INDEX[:START-END[:WIDTH]]`."""
+    wanted = Wanted.parse(detail)
+    session.leaf_is_of_strip = wanted.mark is None
     newest(session, "read", lambda: opened_page(session, wanted))
-
-
-def quote(site: Site, session: Session, detail: str, _values: Values) -> None:
-    """Show the page with the words that a chip stands for: `NODE.NUMBER[:WIDTH]`."""
-    name, _, width = detail.partition(":")
-    shown_of(session).leaf_is_of_strip = False
-    newest(session, "read", lambda: evidence_chips.opened(session, name, width))
 
 
 ACTS: dict[str, Act] = {
@@ -150,12 +141,11 @@ ACTS: dict[str, Act] = {
     "switch": _conversing(Conversing.switch),
     "branch": _conversing(Conversing.branch),
     "delete": _conversing(Conversing.remove),
-    "edit": lambda site, session, node_id, _: shown_of(session).put(site.conversing.edit(session.id, node_id)),
+    "edit": lambda site, session, node_id, _: session.put(site.conversing.edit(session, node_id)),
     "stop-editing": stop_editing,
-    "rename": lambda site, session, one, values: site.conversing.rename(session.id, one, str(values["text"])),
+    "rename": lambda site, session, one, values: site.conversing.rename(session, one, str(values["text"])),
     "search": lambda _, session, text, __: setattr(session, "search", text),
     "page": page,
-    "quote": quote,
-    "close": lambda _, session, *__: shown_of(session).close("read"),
+    "close": lambda _, session, *__: session.close("read"),
     "close-problem": lambda *_: None,  # the problem of the act before is gone with any other
 }

@@ -11,8 +11,7 @@ from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.reading.answer_footer import answer_footer, question_footer
 from app.ui.reading.evidence_chips import chips, own_key
-from app.ui.reading.live_strip import Writing
-from app.ui.shown import shown_of
+from app.ui.reading.live_strip import bubble
 from core.decoding.stats import DecodeStats
 from core.generation.events import Finished, StopReason
 
@@ -29,16 +28,10 @@ NO_CONTINUE = "(Still thinking at the limit of new tokens. Regenerate it with mo
 ENDED_THINKING = "(The model ended its answer inside its thought.)"
 
 
-def writing_of(session: Session) -> Writing | None:
-    """The answer in progress, if the page shows its conversation."""
-    writing = shown_of(session).writing
-    return writing if writing is not None and writing.is_shown(session) else None
-
-
 def chat(session: Session) -> dict[str, Any]:
     """Which exchanges are shown, in order, and what an empty chat says."""
     order = [node.id for node in _shown(session)]
-    empty = not order and writing_of(session) is None
+    empty = not order and session.writing is None
     return {"order": order, **({"welcome": welcome(session)} if empty else {})}
 
 
@@ -60,20 +53,21 @@ def exchanges(session: Session) -> dict[str, Any]:
 
 def live(session: Session) -> dict[str, Any] | None:
     """The answer in progress, without its texts, which grow by themselves."""
-    writing = writing_of(session)
+    writing = session.writing
     if writing is None:
         return None
-    waits = not writing.text.strip()
-    thinks = waits and bool(writing.thought)
-    told = {"wait": writing.strip.bubble(session) or PENDING} if waits and not thinks else {}
-    title = {"thought": thought_title(writing.stats, thinks=thinks)} if writing.thought else {}
-    return {"question": writing.question, **title, **told}
+    trace = writing.trace
+    waits = not trace.answer.strip()
+    thinks = waits and bool(trace.thought)
+    told = {"wait": bubble(writing, session) or PENDING} if waits and not thinks else {}
+    title = {"thought": thought_title(trace.all_stats, thinks=thinks)} if trace.thought else {}
+    return {"question": writing.trace.question, **title, **told}
 
 
 def live_texts(session: Session) -> dict[str, str]:
     """The texts of the answer in progress."""
-    writing = writing_of(session)
-    return {} if writing is None else {"text": writing.text, "thought": writing.thought}
+    writing = session.writing
+    return {} if writing is None else {"text": writing.trace.answer, "thought": writing.trace.thought}
 
 
 def thought_title(stats: DecodeStats, *, thinks: bool) -> str:
@@ -83,7 +77,7 @@ def thought_title(stats: DecodeStats, *, thinks: bool) -> str:
 
 
 def _shown(session: Session) -> tuple[Node, ...]:
-    dialogue, writing = session.dialogue, writing_of(session)
+    dialogue, writing = session.dialogue, session.writing
     if dialogue is None:
         return ()
     if writing is None:

@@ -32,7 +32,6 @@ from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.reading.book_view import extent, offer_button
 from app.ui.reading.budget_view import num_pages, page_tokens
-from app.ui.shown import shown_of
 from core.errors import ContextTooSmall, InvalidSetting
 
 MOST_CHAPTERS = 400  # of one book, and sub-chapters, that are listed
@@ -66,7 +65,7 @@ def checklist(session: Session) -> str:
 
 def total(session: Session) -> dict[str, Any] | None:
     """What is ticked, in pages and as a share of the room; and the tokens by which it is judged."""
-    uploads, ticked = session.uploads, shown_of(session).ticked
+    uploads, ticked = session.uploads, session.ticked
     fit, meter, library = uploads.fit, uploads.meter, uploads.library
     if not uploads.too_long or fit is None or meter is None:
         return None

@@ -1,18 +1,16 @@
 """What an answer does while nothing but its figures tells it: the strip of figures, and the line in its bubble."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from app import formats
 from app.context.open_book import Book
-from app.conversations.exchange import Exchange
-from app.runtime.events import AnswerBegun, Waiting, WorkerEvent
-from app.runtime.recording import streamed_text
-from app.runtime.sessions import Session
+from app.runtime.events import Waiting
+from app.runtime.sessions import Session, Writing
+from app.runtime.trace import Asked, Trace
 from app.ui import render
 from core.decoding.registry import METHODS, PLAIN, REMOTE, is_exact, method_label
-from core.decoding.stats import DecodeStats, LevelStats, joined
-from core.generation.events import Finished, PrefillProgress, RoundDone, StopReason
+from core.decoding.stats import DecodeStats, LevelStats
+from core.generation.events import Finished, PrefillProgress, StopReason
 
 ENDINGS: dict[StopReason, str] = {
     "end_of_text": "Complete",
@@ -48,149 +46,127 @@ LEAST_SECONDS = 2.0  # shorter waits are not counted down
 BACK = '<p class="quiet">Stop puts the question back into its box, to be changed.</p>'
 
 
-class LiveStrip:
-    """One answer: apply its events, then ask for the HTML. Without a method: of no answer."""
+# -------------------- the strip
 
-    def __init__(self, method: str = "") -> None:
-        self.method, self.stats = method, DecodeStats()
-        self.progress: PrefillProgress | None = None
-        self._waiting: Waiting | None = None
-        self._begun: AnswerBegun | None = None
-        self._finished: Finished | None = None
 
-    def apply(self, events: Sequence[WorkerEvent]) -> "LiveStrip":
-        """Apply events."""
-        for event in events:
-            match event:
-                case Waiting():
-                    self._waiting = event
-                case AnswerBegun():
-                    self._waiting, self._begun = None, event
-                case PrefillProgress():
-                    self.progress = event
-                case RoundDone(stats=stats):
-                    self.stats = stats
-                case Finished():
-                    self._finished, self.method, self.stats = event, event.method, event.stats
-        return self
+def strip(trace: Trace | None = None, told: str = ASK, num_reread: int | None = None) -> str:
+    """The strip of an answer, or of none.
 
-    # -------------------- the strip
+    Args:
+        told: why it is not written yet; "": its turn has come.
+        num_reread: tokens of the book that were read again for a past answer.
+    """
+    trace, share = trace or Trace("", ""), None
+    method, stats, finished, reading = trace.method, trace.stats, trace.finished, trace.reading
+    name = method_label(method)
+    badges = render.chip(name, tone="method") if name else ""
+    if is_exact(method):
+        badges += render.exactness(True)
+    if reading and not stats.new_tokens and not finished:
+        share = reading.done_tokens / max(reading.total_tokens, 1)
+    status = told or _status(trace)
+    bar = render.bar(share or 0, status if share else "", tone="thin")
+    state = "running" if method and not finished else "resting"
+    state += "" if method else " empty"
+    tiles = "".join(_tiles(trace, trace.num_reread if num_reread is None else num_reread))
+    return (
+        f'<section class="strip {state}" aria-label="Live figures">'
+        f'<div class="strip-head"><span class="dot"></span>'
+        f'<span class="status">{render.escape(status)}{_amount(finished)}</span>{_brief(method, stats)}'
+        f'<span class="badges">{badges}</span></div>{bar}<div class="tiles">{tiles}</div></section>'
+    )
 
-    def html(self, num_book: int = 0, num_reread: int | None = None) -> str:
-        """The strip; of a past answer, `num_book` tokens were open and `num_reread` of them read again for it."""
-        name, share = method_label(self.method), None
-        badges = render.chip(name, tone="method") if name else ""
-        if is_exact(self.method):
-            badges += render.exactness(True)
-        if self.progress is not None and not self.stats.new_tokens and self._finished is None:
-            share = self.progress.done_tokens / max(self.progress.total_tokens, 1)
-        if self._begun is not None:
-            num_book = self._begun.num_book
-            num_reread = self._reread if self.progress else None
-        status = self._status()
-        bar = render.bar(share or 0, status if share else "", tone="thin")
-        state = "running" if self.method and self._finished is None else "resting"
-        state += "" if self.method else " empty"
-        tiles = "".join(self._tiles(num_book, num_reread))
-        return (
-            f'<section class="strip {state}" aria-label="Live figures">'
-            f'<div class="strip-head"><span class="dot"></span>'
-            f'<span class="status">{render.escape(status)}{self._amount()}</span>{self._brief()}'
-            f'<span class="badges">{badges}</span></div>{bar}<div class="tiles">{tiles}</div></section>'
-        )
 
-    @property
-    def _reread(self) -> int:
-        assert self._begun is not None and self.progress is not None, "read again before anything is read"
-        return max(0, min(self._begun.num_read_before, self._begun.num_book) - self.progress.reused_tokens)
+def _status(trace: Trace) -> str:
+    """How far an answer is."""
+    stats = trace.stats
+    if trace.finished is not None:
+        ending = ENDINGS[trace.finished.stop_reason].replace("Complete", "Answer complete")
+        return ending + (" while it was thinking" if trace.finished.in_thought else "")
+    if stats.new_tokens:
+        what = "Writing" if stats.answer_tokens or not stats.thought_tokens else "Thinking"
+        return f"{what} · {formats.plural(stats.new_tokens, 'token')}"
+    return reading_line(trace)
 
-    def _status(self) -> str:
-        if self._finished is not None:
-            ending = ENDINGS[self._finished.stop_reason].replace("Complete", "Answer complete")
-            return ending + (" while it was thinking" if self._finished.in_thought else "")
-        if self.stats.new_tokens:
-            what = "Writing" if self.stats.answer_tokens or not self.stats.thought_tokens else "Thinking"
-            return f"{what} · {formats.plural(self.stats.new_tokens, 'token')}"
-        if self._begun is not None and self.progress is not None:
-            return reading_line(self.progress, self._begun.num_book, self._begun.num_read_before)
-        if self._begun is not None:
-            return "Reading the question"
-        if self._waiting is not None:
-            return waiting_line(self._waiting)
-        return "Waiting for its turn" if self.method else ASK
 
-    def _amount(self) -> str:
-        """How much was written; a folded strip has no room for it, and the answer says it too."""
-        if self._finished is None or not self.stats.new_tokens:
-            return ""
-        told = f" · {formats.plural(self.stats.new_tokens, 'token')} in {formats.duration(self.stats.decode_seconds)}"
-        if self.stats.thought_tokens and self._finished.text:
-            told += f", {formats.count(self.stats.thought_tokens)} of them thought"
-        return f'<span class="amount">{told}</span>'
+def _amount(finished: Finished | None) -> str:
+    """How much was written; a folded strip has no room for it, and the answer says it too."""
+    if finished is None or not finished.stats.new_tokens:
+        return ""
+    stats = finished.stats
+    told = f" · {formats.plural(stats.new_tokens, 'token')} in {formats.duration(stats.decode_seconds)}"
+    if stats.thought_tokens and finished.text:
+        told += f", {formats.count(stats.thought_tokens)} of them thought"
+    return f'<span class="amount">{told}</span>'
 
-    @property
-    def _guesser(self) -> str:
-        """Who guesses at level 1."""
-        method = METHODS.get(self.method)
-        if method is None or not method.lookup_at_least:
-            return "draft"
-        return "draft and lookups" if method.needs_draft else "lookups"
 
-    def _brief(self) -> str:
-        """Speed and acceptance in a few words, for the folded strip."""
-        stats, told = self.stats, ""
-        if stats.tokens_per_second is not None:
-            told = f'<span title="{SPEED}"><b>{formats.figure(stats.tokens_per_second)}</b> tokens/s</span>'
-        levels = {self._guesser: _acceptance(stats.level1), "retrieval": _acceptance(stats.level2)}
-        shares = {level: f"<b>{formats.percent(share)}</b>" for level, share in levels.items() if share is not None}
-        if shares:
-            one_level = len(shares) == 1
-            accepted = ", ".join(share if one_level else f"{level} {share}" for level, share in shares.items())
-            told += f'<span class="accepted" title="{ACCEPTED}">guesses right: {accepted}</span>'
-        return f'<span class="brief">{told}</span>'
+def _guesser(name: str) -> str:
+    """Who guesses at level 1."""
+    method = METHODS.get(name)
+    if method is None or not method.lookup_at_least:
+        return "draft"
+    return "draft and lookups" if method.needs_draft else "lookups"
 
-    def _tiles(self, num_book: int, num_reread: int | None) -> list[str]:
-        stats, ms = self.stats, "of decoding alone"
-        level1, level2 = _acceptance(stats.level1), _acceptance(stats.level2)
-        unused = "not used by plain decoding" if self.method == PLAIN else ""
-        if stats.ms_per_token is not None:
-            ms = f"{formats.figure(stats.ms_per_token)} ms per token"
-        unit = "tokens/s" if stats.tokens_per_second is not None else ""
-        speed = render.tile("speed", "Speed", formats.figure(stats.tokens_per_second), ms, unit=unit, title=SPEED)
-        if self.method == REMOTE:
-            return [speed]
-        draft, whole = unused or f"{self._guesser} → retrieval", unused or "guesses → book"
-        passes = formats.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
-        reread = formats.NONE_YET if num_reread is None else formats.count(num_reread)
-        book = f"of {num_book:,} book tokens" if num_book else "book tokens"
-        return [
-            speed,
-            render.tile("level1", "Accepted, level 1", formats.percent(level1), draft, share=level1, title=LEVEL1),
-            render.tile("level2", "Accepted, level 2", formats.percent(level2), whole, share=level2, title=LEVEL2),
-            render.tile("passes", "Tokens per full pass", passes, "plain decoding: 1", title=PASSES),
-            render.tile("reread", "Re-read", reread, book, title=REREAD),
-        ]
 
-    # -------------------- the bubble
+def _brief(method: str, stats: DecodeStats) -> str:
+    """Speed and acceptance in a few words, for the folded strip."""
+    told = ""
+    if stats.tokens_per_second is not None:
+        told = f'<span title="{SPEED}"><b>{formats.figure(stats.tokens_per_second)}</b> tokens/s</span>'
+    levels = {_guesser(method): _acceptance(stats.level1), "retrieval": _acceptance(stats.level2)}
+    shares = {level: f"<b>{formats.percent(share)}</b>" for level, share in levels.items() if share is not None}
+    if shares:
+        one_level = len(shares) == 1
+        accepted = ", ".join(share if one_level else f"{level} {share}" for level, share in shares.items())
+        told += f'<span class="accepted" title="{ACCEPTED}">guesses right: {accepted}</span>'
+    return f'<span class="brief">{told}</span>'
 
-    def bubble(self, session: Session) -> str:
-        """Why an answer has no word yet, in one line; "" before anything is known."""
-        if self._waiting is not None:
-            doing, what = session.doing, waiting_line(self._waiting)
-            if self._waiting.reason == "own job" and isinstance(doing, PrefillProgress):
-                return _line(what, page_reached(session.book, doing.done_tokens), until(doing)) + BACK
-            return _line(what) + BACK
-        if self.progress is None or self._begun is None:
-            return ""
-        what = reads(self.progress, self._begun.num_book, self._begun.num_read_before)
-        if what == "the question":
-            return _line("Reading the question")
-        again = what.replace(" (", ": ").removesuffix(")")
-        return _line(f"Reading {again}", page_reached(session.book, self.progress.done_tokens), until(self.progress))
+
+def _tiles(trace: Trace, num_reread: int | None) -> list[str]:
+    method, stats, num_book, ms = trace.method, trace.stats, trace.num_book, "of decoding alone"
+    level1, level2 = _acceptance(stats.level1), _acceptance(stats.level2)
+    unused = "not used by plain decoding" if method == PLAIN else ""
+    if stats.ms_per_token is not None:
+        ms = f"{formats.figure(stats.ms_per_token)} ms per token"
+    unit = "tokens/s" if stats.tokens_per_second is not None else ""
+    speed = render.tile("speed", "Speed", formats.figure(stats.tokens_per_second), ms, unit=unit, title=SPEED)
+    if method == REMOTE:
+        return [speed]
+    draft, whole = unused or f"{_guesser(method)} → retrieval", unused or "guesses → book"
+    passes = formats.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
+    reread = formats.NONE_YET if num_reread is None else formats.count(num_reread)
+    book = f"of {num_book:,} book tokens" if num_book else "book tokens"
+    return [
+        speed,
+        render.tile("level1", "Accepted, level 1", formats.percent(level1), draft, share=level1, title=LEVEL1),
+        render.tile("level2", "Accepted, level 2", formats.percent(level2), whole, share=level2, title=LEVEL2),
+        render.tile("passes", "Tokens per full pass", passes, "plain decoding: 1", title=PASSES),
+        render.tile("reread", "Re-read", reread, book, title=REREAD),
+    ]
 
 
 def _acceptance(level: LevelStats | None) -> float | None:
     return level.acceptance if level else None
+
+
+# -------------------- the bubble
+
+
+def bubble(writing: Writing, session: Session) -> str:
+    """Why an answer has no word yet, in one line; "" before anything is known."""
+    waiting, trace = writing.waiting, writing.trace
+    if waiting is not None:
+        doing, what = session.doing, waiting_line(waiting)
+        if waiting.reason == "own job" and isinstance(doing, PrefillProgress):
+            return _line(what, page_reached(session.book, doing.done_tokens), until(doing)) + BACK
+        return _line(what) + BACK
+    if trace.reading is None:
+        return ""
+    what = reads(trace)
+    if what == "the question":
+        return _line("Reading the question")
+    again = what.replace(" (", ": ").removesuffix(")")
+    return _line(f"Reading {again}", page_reached(session.book, trace.reading.done_tokens), until(trace.reading))
 
 
 def _line(*parts: str) -> str:
@@ -201,6 +177,13 @@ def _line(*parts: str) -> str:
 # -------------------- in words
 
 
+def told_of(writing: Writing) -> str:
+    """Why an answer is not written yet; "" once its turn has come."""
+    if writing.waiting is not None:
+        return waiting_line(writing.waiting)
+    return "" if writing.begun else "Waiting for its turn"
+
+
 def waiting_line(waiting: Waiting) -> str:
     """Why a job has not begun."""
     if waiting.reason == "another page":
@@ -209,17 +192,19 @@ def waiting_line(waiting: Waiting) -> str:
     return "Waiting" + UNTIL[waiting.own if waiting.reason == "own job" else waiting.reason]
 
 
-def reads(progress: PrefillProgress, num_book: int, num_read_before: int) -> str:
+def reads(asked: Asked) -> str:
     """What is being read: the question, the book, or the book once more."""
-    if progress.total_tokens - progress.reused_tokens <= num_book / 2:
+    progress = asked.reading
+    if progress is None or progress.total_tokens - progress.reused_tokens <= asked.num_book / 2:
         return "the question"
-    again = min(num_read_before, num_book) > progress.reused_tokens
-    return "the book again (another page used the model)" if again else "the book"
+    return "the book again (another page used the model)" if asked.num_reread else "the book"
 
 
-def reading_line(progress: PrefillProgress, num_book: int, num_read_before: int) -> str:
+def reading_line(asked: Asked) -> str:
     """What is being read, and how far."""
-    told = f"Reading {reads(progress, num_book, num_read_before)}"
+    told, progress = f"Reading {reads(asked)}", asked.reading
+    if progress is None:
+        return told
     told += f" · {progress.done_tokens:,} of {progress.total_tokens:,} tokens"
     left = progress.remaining_seconds
     return f"{told} · {formats.duration(left)} left" if left is not None and left > 1 else told
@@ -250,65 +235,3 @@ def page_reached(book: Book | None, num_tokens: int) -> str:
     token = min(max(num_tokens - book.first_token, 0), len(book.starts) - 1)
     page = book.library.place(book.starts[token]).page
     return f"page {page.number:,} of {len(book.document.pages):,}"
-
-
-class Writing:
-    """The text is one string that only gets longer.
-
-    Args:
-        past: the exchanges shown before it, by their ids.
-        before: the answer so far, if it continues.
-        left: the question, which goes back into the box if there is no answer.
-        editing: the exchange that the question replaces.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        method: str,
-        question: str,
-        past: Sequence[str],
-        *,
-        before: Exchange | None = None,
-        left: str = "",
-        editing: str | None = None,
-    ) -> None:
-        self.question, self.past, self.left, self.editing = question, tuple(past), left, editing
-        self.strip = LiveStrip(method)
-        self.text = streamed_text(before) if before else ""
-        self.thought = before.finished.thought if before else ""
-        self.stats = self._before = before.finished.stats if before else DecodeStats()
-        self._num_before = len(before.finished.token_ids) if before else 0
-        self._number, self._conversation = session.num_cleared, session.dialogue_id
-        self._beside = not session.fits  # a conversation about another book is shown
-        self._finished: Finished | None = None
-        self._wrote = False
-
-    def apply(self, event: WorkerEvent) -> None:
-        """Apply one event."""
-        self.strip.apply([event])
-        if isinstance(event, RoundDone):
-            self.text += event.text
-            self.thought += event.thought
-            self._wrote |= bool(event.tokens or event.text or event.thought)
-            self.stats = joined(self._before, event.stats)
-        elif isinstance(event, Finished):
-            self._finished, self.text, self.thought = event, event.text, event.thought
-            self.stats = joined(self._before, event.stats)
-
-    def is_shown(self, session: Session) -> bool:
-        """The page still shows the conversation in which the question was asked."""
-        return session.num_cleared == self._number
-
-    def past_in(self, session: Session) -> tuple[str, ...]:
-        """The exchanges before it; none where its book has begun another conversation than the one shown before."""
-        began = self._beside and session.dialogue_id != self._conversation
-        return () if began else self.past
-
-    @property
-    def answered(self) -> bool:
-        """At least one token was written, so the exchange is part of the conversation."""
-        if self._finished is None:
-            return False
-        # The earlier text may have other tokens in another model, so a count alone does not decide.
-        return self._wrote or len(self._finished.token_ids) > self._num_before

@@ -9,18 +9,18 @@ from app.context.domain_check import FULL_MODELS, OWN_BOOKS
 from app.context.samples import Sample, one_of_each, open_questions
 from app.runtime.events import Ready
 from app.runtime.sessions import Session
+from app.runtime.trace import Trace
 from app.ui import render
 from app.ui.header import below, limits_note, masthead, notice
 from app.ui.models.speeds import reading_time
 from app.ui.pane import build_drop, build_fold, pane, static, tab_heading
 from app.ui.reading.book_view import book_card, is_paused
-from app.ui.reading.chat_view import chat, exchanges, live, live_texts, writing_of
+from app.ui.reading.chat_view import chat, exchanges, live, live_texts
 from app.ui.reading.checklist_view import checklist, total
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
-from app.ui.reading.live_strip import LiveStrip, waits_for
+from app.ui.reading.live_strip import strip, told_of, waits_for
 from app.ui.reading.settings import build_settings, choices
 from app.ui.retrieval_map.view import where
-from app.ui.shown import shown_of
 from app.ui.site import Part, Site, standing, standing_and
 from app.ui.state import Is
 from core.generation.events import PrefillProgress
@@ -29,15 +29,16 @@ NUM_SUGGESTIONS = 3
 MOST_TITLE = 60  # characters of a chapter's title in a question
 
 
-def strip(session: Session) -> str:
+def live_figures(session: Session) -> str:
     """The figures of the answer in progress, else of the last one shown."""
-    writing = writing_of(session)
+    writing = session.writing
     if writing is not None:
-        return writing.strip.html()
+        return strip(writing.trace, told_of(writing))
     if not session.exchanges or session.book is None:
-        return LiveStrip().html()
+        return strip()
     last = session.exchanges[-1]
-    return LiveStrip().apply([last.finished]).html(session.book.num_tokens, last.num_reread)
+    past = Trace(last.question, last.finished.method, num_book=session.book.num_tokens).apply(last.finished)
+    return strip(past, "", last.num_reread)
 
 
 def reading_buttons(session: Session) -> str:
@@ -99,21 +100,20 @@ def conversations(site: Site, session: Session) -> str:
 
 def problem(session: Session) -> str:
     """Why the last act was refused."""
-    error = shown_of(session).problem
+    error = session.problem
     return f'<div class="told">{render.problem(error, closes="close-problem")}</div>' if error else ""
 
 
 def flags(session: Session) -> list[str]:
     """States of the whole page, for the style sheets."""
-    shown = shown_of(session)
     found = {
-        "answering": writing_of(session) is not None,
+        "answering": session.writing is not None,
         "incognito": session.incognito,
-        "page-open": bool(shown.leaves.get("read")),
+        "page-open": bool(session.leaves.get("read")),
         "choosing": session.uploads.too_long,
         "has-book": _has_book(session),
         "has-reach": bool(session.book and session.book.note),
-        "racing": shown.race is not None and shown.race.running,
+        "racing": session.racing is not None and session.racing.running,
     }
     return [name for name, holds in found.items() if holds]
 
@@ -132,14 +132,14 @@ def _read_chapters(book: Book) -> list[str]:
 
 def waiting(session: Session) -> dict[str, Any] | None:
     """What the reader waits for, for the title of the browser's tab; `long`: its end is worth a notice."""
-    writing, doing = writing_of(session), session.doing
-    progress = writing.strip.progress if writing is not None and not writing.text else None
+    writing, doing = session.writing, session.doing
+    progress = writing.trace.reading if writing is not None and not writing.trace.answer else None
     progress = progress or (doing if isinstance(doing, PrefillProgress) and session.is_reading else None)
     return waits_for(progress) if progress is not None else None
 
 
 OFFER = standing_and(lambda site, _: (site.downloads.now, site.offer.wanted))
-TICKED = standing_and(lambda _, session: shown_of(session).ticked)
+TICKED = standing_and(lambda _, session: session.ticked)
 WHERE = standing_and(lambda _, session: (Is(session.where), Is(session.baseline)))
 QUESTION = """<form id="question" data-question>
 <textarea rows="1" placeholder="Ask about the book" aria-label="Question" dir="auto"></textarea>
@@ -157,13 +157,13 @@ PARTS = (
     Part("flags", lambda _, session: flags(session)),
     Part("waiting", lambda _, session: waiting(session)),
     Part("title", lambda _, session: session.book.title if session.book and session.is_read else ""),
-    Part("draft", lambda _, session: list(shown_of(session).draft) if shown_of(session).draft[0] else None),
+    Part("draft", lambda _, session: list(session.draft) if session.draft[0] else None),
     Part("setting:", lambda site, _: choices(site.worker.state)),
     Part("book", lambda _, session: book_card(session)),
     Part("reading", lambda _, session: reading_buttons(session)),
     Part("samples", samples, standing),
     Part("conversations", conversations, rest=0.5),
-    Part("strip", lambda _, session: strip(session), rest=0.1),
+    Part("strip", lambda _, session: live_figures(session), rest=0.1),
     Part("where", lambda site, session: "" if site.elsewhere else where(session), WHERE, rest=0.5),
     Part("offer", lambda site, session: site.offer.html(session), OFFER, rest=0.3, aside=True),
     Part("choosing", lambda _, session: checklist(session), standing),
@@ -176,7 +176,7 @@ PARTS = (
     Part("suggestions", suggestions, standing),
     Part("editing", lambda _, session: editing_notice(session)),
     Part("note", lambda site, _: note(site)),
-    Part("leaf", lambda _, session: shown_of(session).leaves.get("read", "")),
+    Part("leaf", lambda _, session: session.leaves.get("read", "")),
 )
 
 
@@ -195,7 +195,7 @@ def build_read_tab() -> dict[str, Any]:
             fields = build_settings()
         with gr.Column(elem_id="main", scale=1, min_width=320):
             with gr.Column(elem_id="figures", min_width=0, scale=0):
-                pane("strip", "strip", LiveStrip().html())
+                pane("strip", "strip", strip())
                 pane("where", "where")
                 build_fold("figures", "Figures")
             pane("offer", "model-offer")

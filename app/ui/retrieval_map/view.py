@@ -4,13 +4,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from app import formats
-from app.context.context_documents import Span
 from app.context.evidence import is_refusal
 from app.context.open_book import Book
 from app.context.retrieval_map import STRONG, Passage, Weights
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.library.page_viewer import USUAL_WIDTH, Mark, Wanted, section, tool
+from app.ui.library.page_viewer import Mark, Wanted, section, tool
 
 MOST_BARS = 120
 MOST_TOP = 4  # pages named below the strip
@@ -149,13 +148,6 @@ def opened_page(session: Session, wanted: Wanted) -> str:
     line = f"{formats.plural(len(marks), 'passage')} of this page loaded more than for other questions"
     nothing = "Nothing of this page was loaded for this answer alone" if known else ""
     return _page(session, book, index, marks, line if marks else nothing, wanted)
-
-
-def opened_words(session: Session, source: Span, width: int = USUAL_WIDTH) -> str:
-    """The page on which words of the joined text begin, with the words marked."""
-    if session.book is None:
-        return ""
-    return opened_page(session, Wanted(page_of(session.book, source.start), source, width))
 
 
 def _page(session: Session, book: Book, index: int, marks: list[Mark], line: str, wanted: Wanted) -> str:

@@ -19,7 +19,6 @@ from app.ui.charts import Bar, Segment, bars
 from app.ui.models import view as models_view
 from app.ui.models.rows import model_rows
 from app.ui.pane import MOUNTED, pane, static, tab_heading
-from app.ui.shown import shown_of
 from app.ui.site import Part, Site, standing
 from app.ui.state import Is
 from app.ui.system.facts import (
@@ -127,7 +126,7 @@ def usage_of(state: ModelState) -> Usage | None:
 def doing(site: Site, session: Session) -> str:
     """What goes on with models, or how the last act on them ended."""
     state, now = site.worker.state, site.downloads.now
-    if brought := shown_of(session).brought:
+    if brought := session.brought:
         return models_view.told(f"{brought} is on the list below: Use loads it.")
     if isinstance(state, Loading):
         return models_view.loading(state)

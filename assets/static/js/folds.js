@@ -24,7 +24,7 @@
   }
 
   on("click", "[data-fold]", ({ dataset: { fold } }) => unfold(fold, !root.classList.contains(`${fold}-open`)));
-  on("click", '#model-offer [data-act="decline"]', (button) => {
+  on("click", '#model-offer [data-decline]', (button) => {
     keep({ declined: (declinedOffers = [...declinedOffers, button.closest("[data-offer]").dataset.offer]) });
     follow();
   });

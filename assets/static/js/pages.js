@@ -6,7 +6,7 @@
   const ZOOMS = [0.75, 1, 1.25, 1.5, 2, 3];
   const MOST_PIXELS = 2400;
   const SHARP = 1.15; // how far an image may be stretched
-  const FIELDS = { preview: 4, page: 3, quote: 2 }; // of acts that draw pages, with the width of their image
+  const FIELDS = { preview: 4, page: 3 }; // of acts that draw pages, with the width of their image
   const root = document.documentElement;
   let zoom = 1; // an index
   let asText = false; // where there is no room for both

@@ -19,7 +19,7 @@ from app.server import serve_page
 from app.ui.header import masthead
 from app.ui.page import build_page
 from app.ui.reading.answer_footer import answer_footer
-from app.ui.reading.live_strip import LiveStrip
+from app.ui.reading.live_strip import strip as strip_of
 from app.ui.site import Site
 from app.ui.system.tab import report, snapshot, system
 from assets.tools.commands import TOOLS
@@ -126,14 +126,14 @@ def test_the_page_says_where_text_goes_and_offers_nothing_that_is_not_there(
         server.answers(GOOD)
         worker = remote_worker(server.url, close_later)
         session = worker.sessions.get(opened(worker, write_book(tmp_path, BOOK)))
-        events = list(worker.answer(session.id, "Who kept the light?", GenerationConfig()))
+        list(worker.answer(session.id, "Who kept the light?", GenerationConfig()))
         dialogue, state = session.dialogue, worker.state
         assert dialogue is not None
         (exchange,), node = session.exchanges, dialogue.path[-1]
         assert exchange.finished.text == "The light house." and exchange.model.startswith("big @ ")
         assert "exactness not seen" in answer_footer(dialogue, node, last=True)
         assert "reread" not in [key for key, _, _ in figures(exchange)]
-        strip = LiveStrip("remote").apply(events).html()
+        strip = strip_of(session.trace, "")
         assert "Remote" in strip and "Accepted" not in strip and "exact" not in strip and "tokens/s" in strip
         head = masthead(state)
         assert "on this machine" not in head and "are sent to http://127.0.0.1" in head and "Race, Inside" in head

@@ -22,14 +22,13 @@ from app.runtime.prompts import with_past
 from app.runtime.recording import PARTIAL_SECONDS, AnswerComplete, BegunElsewhere, ExchangeGone, Place, Recording
 from app.runtime.sessions import OtherBook, Session
 from app.runtime.worker import EngineWorker
-from app.ui.reading.live_strip import Writing
 from core.config import GenerationConfig
 from core.engine import Engine
 from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.generation.session import Conversation
 from tests.app.conversations.on_disk import text_of
 from tests.app.fakes import SECONDS, FakeEngine, finished, opened, round_done, worker_of, write_book
-from tests.app.ui.test_views import a_session
+from tests.app.ui.test_views import a_session, progress
 from tests.core.toys import tiny_engine, with_words
 
 PLAIN = GenerationConfig(method="triforce")
@@ -93,7 +92,7 @@ def test_a_branch_and_an_edit_read_no_token_of_the_book_again(start: Start, tmp_
         list(worker.answer(session.id, question, short))
     assert session.dialogue is not None and session.book is not None
     first, second = session.dialogue.path
-    conversing.branch(session.id, first.id)
+    conversing.branch(session, first.id)
     branched = first_progress(worker.answer(session.id, "Branched?", short))
     edited = first_progress(worker.answer(session.id, "One, differently?", short, parent=first.parent))
     assert branched.reused_tokens > session.book.num_opening and edited.reused_tokens >= session.book.num_opening - 1
@@ -117,7 +116,8 @@ def test_a_stopped_answer_goes_on_where_it_stopped(reader: Opened, engine: FakeE
     assert engine.written[-1] == [1000, 1001] and isinstance(end, Finished)
     assert exchange.finished.text == end.text == "One two three four. " and len(exchange.finished.token_ids) == 4
     assert exchange.methods == ("triforce", "autoregressive") and exchange.finished.stats.new_tokens == 4
-    assert session.trace is not None and session.trace.text == "three four. ", "inside: what is new"
+    assert session.trace is not None and session.trace.text == end.text
+    assert [record.text for record in session.trace.records] == ["three ", "four. "], "inside: what is new"
     with pytest.raises(AnswerComplete):
         worker.go_on(session.id, PLAIN)
     with pytest.raises(ExchangeGone):
@@ -151,7 +151,7 @@ def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(
     list(worker.arrange(session.id, lambda _: Library().add(read_document(other))))
     assert session.dialogue is None and len(worker.conversations.listing().summaries) == 1
     assert kept is not None
-    conversing.open(session.id, kept.id)
+    conversing.open(session, kept.id)
     assert not session.fits and shown(session) == ["One?", "Two?"]
     list(worker.open_book(session.id, same))
     assert session.fits and session.book is not None and session.book.names == ("renamed.txt",)
@@ -178,10 +178,7 @@ def test_tokens_that_the_model_has_not_never_reach_it(wrong: list[int], start: S
     before = session.exchanges[0]
     assert set(wrong) <= set(before.finished.token_ids), "whether they are tokens, the file alone does not tell"
     events = list(worker.go_on(session.id, short))
-    writing = Writing(session, "triforce", "One?", [], before=before)
-    for event in events:
-        writing.apply(event)
-    assert isinstance(events[-1], Finished) and writing.answered
+    assert isinstance(events[-1], Finished)
     assert session.exchanges[0].finished.text.startswith(text) and not set(wrong) & set(events[-1].token_ids)
     *_, end = worker.answer(session.id, "Two?", short)
     assert isinstance(end, Finished) and len(session.exchanges) == 2
@@ -204,8 +201,9 @@ def test_a_question_is_on_disk_before_its_answer(start: Start, engine: FakeEngin
 def test_an_answer_is_saved_every_few_seconds() -> None:
     time_now = 0.0
     store = Conversations()
-    session = Session("x", book=a_session().book, digest="d")
+    session = Session("x", book=a_session().book, digest="d", num_read=8124)
     recording = Recording(session, store, Place(question="Long?"), PLAIN, clock=lambda: time_now)
+    recording.apply(progress(1024, reused=3))
     states: list[str] = []
     for number in range(10):
         time_now += PARTIAL_SECONDS / 4
@@ -216,6 +214,7 @@ def test_an_answer_is_saved_every_few_seconds() -> None:
     recording.end()
     (exchange,) = session.exchanges
     assert exchange.finished.text == "word " * 10 and exchange.first_token_seconds == PARTIAL_SECONDS / 4
+    assert exchange.num_reread == 8120, "of the book's 8,123 tokens"
     assert store.open(store.listing().summaries[0].id).exchanges == session.exchanges
 
 
@@ -228,7 +227,7 @@ def test_an_answer_goes_into_its_conversation_when_the_page_has_left_it(
     next(event for event in stream if isinstance(event, RoundDone))
     draining = threading.Thread(target=lambda: list(stream), daemon=True)
     draining.start()
-    conversing.new(session.id)
+    conversing.new(session)
     draining.join(SECONDS)
     assert session.dialogue is None
     (summary,) = worker.conversations.listing().summaries
@@ -237,17 +236,17 @@ def test_an_answer_goes_into_its_conversation_when_the_page_has_left_it(
 
 def test_incognito_writes_nothing(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:
     worker, conversing, session = reader
-    conversing.incognito(session.id)
+    conversing.incognito(session)
     ask(worker, engine, session.id, "A secret?", "Yes.")
     ask(worker, engine, session.id, "Another?", "Yes.")
     assert session.dialogue is not None
-    conversing.rename(session.id, session.dialogue.id, "Secret title")
-    conversing.branch(session.id, session.dialogue.path[0].id)
-    conversing.remove(session.id, session.dialogue.nodes[1].id)
+    conversing.rename(session, session.dialogue.id, "Secret title")
+    conversing.branch(session, session.dialogue.path[0].id)
+    conversing.remove(session, session.dialogue.nodes[1].id)
     assert shown(session) == ["A secret?"] and session.dialogue.title == "Secret title"
     assert worker.conversations.flush(SECONDS) and not text_of(tmp_path / "conversations")
     assert worker.conversations.listing().summaries == ()
-    conversing.incognito(session.id)
+    conversing.incognito(session)
     assert session.dialogue is None and not session.incognito
     ask(worker, engine, session.id, "Open?", "Yes.")
     assert worker.conversations.flush(SECONDS) and text_of(tmp_path / "conversations") == {"Open?"}
@@ -261,7 +260,7 @@ def test_a_conversation_deleted_elsewhere_goes_on_as_a_new_one(
     ask(worker, engine, here.id, "One?", "Yes.")
     old = here.dialogue
     assert isinstance(old, Dialogue)
-    conversing.delete(worker.sessions.enter("").id, old.id)
+    conversing.delete(worker.sessions.enter(""), old.id)
     ask(worker, engine, here.id, "Two?", "Yes.")
     assert shown(here) == ["One?", "Two?"] and here.dialogue is not None and here.dialogue.id != old.id
     assert [one.id for one in worker.conversations.listing().summaries] == [here.dialogue.id]
@@ -302,7 +301,7 @@ def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its
     assert again.fits and "goes on" in again.uploads.note
     assert again.dialogue is not None
     for node in again.dialogue.path:  # the budget follows the branch that is shown
-        conversing.branch(again.id, node.id)
+        conversing.branch(again, node.id)
         turns = with_past(Conversation(), again.exchanges, cast(Engine, engine)).turns
         assert again.num_talk == talk_tokens(cast(Any, engine.text), turns) > 0
 

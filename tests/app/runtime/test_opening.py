@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from app.runtime.events import AnswerBegun, BookOpened, Waiting, WorkerEvent
+from app.runtime.events import Begun, BookOpened, Waiting, WorkerEvent
 from app.runtime.sessions import NoBook, Session
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
@@ -61,8 +61,8 @@ def test_a_question_waits_for_the_text_and_is_answered_from_the_whole_book(
     extraction.set()
     last = early.end()
     assert isinstance(last, Finished) and last.text.strip() == "The night was stormy."
-    begun = next(event for event in early.events if isinstance(event, AnswerBegun))
-    assert session.book is not None and begun.num_book == session.book.num_tokens
+    begun = next(event for event in early.events if isinstance(event, Begun))
+    assert session.book is not None and begun.record.num_book == session.book.num_tokens
     assert sum(isinstance(event, BookOpened) for event in early.seen) == 1, "the card's own stream tells it"
     assert [one.question for one in session.exchanges] == ["How was the night?"]
 

@@ -22,7 +22,6 @@ from app.server.page_routes import PageRoutes
 from app.ui.acts import MOST_DETAIL
 from app.ui.assets import SERVED
 from app.ui.page import PARTS
-from app.ui.shown import shown_of
 from app.ui.site import Drawer
 from app.ui.state import GROWN
 from core.decoding.registry import FASTEST
@@ -198,7 +197,7 @@ def test_two_pages_of_one_session_show_the_same_and_a_stranger_nothing_of_it(
             await visitor.takes()
         engine.enqueue("One Zanzibar | two.")
         page.begins("Where is Xanadu?")
-        shown_of(page.session).leaves["read"] = "the page of Zanzibar"
+        page.session.leaves["read"] = "the page of Zanzibar"
         for visitor in visitors[:2]:
             await visitor.sees(lambda shown: "Zanzibar" in shown.get("live.text", "") and "Zanzibar" in shown["leaf"])
         for _ in range(2):
@@ -303,7 +302,7 @@ def test_files_of_every_kind_are_saved_and_what_is_not_there_is_told(
             "__",
         )
         for wrong in wrong_names:
-            page.shown.problem = None
+            page.session.problem = None
             response = await saved(routes, page.session, wrong)
             assert (response.status_code, bytes(response.body)) == (204, b"") and page.problem, wrong
         assert (await saved(routes, Session("9" * 32), "race:card")).status_code == 404

@@ -12,7 +12,6 @@ from app.markdown import PLACE
 from app.runtime.worker import EngineWorker
 from app.ui.acts import ActRequest, Acts
 from app.ui.page import ACTS, PARTS
-from app.ui.shown import Shown, shown_of
 from app.ui.site import Drawer, Site
 from app.ui.state import GROWN, Parts
 from core.decoding.registry import FASTEST
@@ -82,20 +81,16 @@ class PageOf:
 
     def rests(self) -> None:
         """Wait until no answer and no reading goes on, and all that followed them has ended."""
-        until(lambda: self.shown.writing is None and not self.worker.is_busy(self.session) and not followed())
+        until(lambda: self.session.writing is None and not self.worker.is_busy(self.session) and not followed())
 
     def rests_after_race(self) -> None:
         """Wait until no race goes on."""
-        until(lambda: not (self.shown.race and self.shown.race.running) and not followed())
-
-    @property
-    def shown(self) -> Shown:
-        return shown_of(self.session)
+        until(lambda: not (self.session.racing and self.session.racing.running) and not followed())
 
     @property
     def problem(self) -> str:
         """Why the last act was refused."""
-        return self.shown.problem.problem if self.shown.problem else ""
+        return self.session.problem.problem if self.session.problem else ""
 
     def state(self, tab: str = "read") -> dict[str, Any]:
         """All parts of a page that shows this tab."""

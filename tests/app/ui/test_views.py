@@ -11,10 +11,12 @@ from app.context.offers import Offer
 from app.context.open_book import Book
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
+from app.conversations.exchange import Exchange
 from app.documents import Document
 from app.documents.errors import EmptyDocument
-from app.runtime.events import AnswerBegun, Kind, Loading, Ready, Waiting
-from app.runtime.sessions import Session
+from app.runtime.events import Begun, Kind, Loading, Ready, Waiting
+from app.runtime.sessions import Session, Writing
+from app.runtime.trace import Trace
 from app.ui.header import masthead, notice
 from app.ui.library.page_viewer import preview
 from app.ui.library.view import incoming, listing
@@ -22,8 +24,7 @@ from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.budget_view import budget
 from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, chat, exchanges, live, live_texts, welcome
 from app.ui.reading.checklist_view import checklist
-from app.ui.reading.live_strip import LiveStrip, Writing, until, waits_for
-from app.ui.shown import shown_of
+from app.ui.reading.live_strip import bubble, strip, told_of, until, waits_for
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
 from core.planning.hardware import Gpu
@@ -157,28 +158,32 @@ def test_nothing_of_a_book_is_html() -> None:
 
 
 def test_the_strip_follows_an_answer() -> None:
-    strip = LiveStrip("triforce")
-    assert "running" in strip.html()
-    html = strip.apply([AnswerBegun(8123, 8124), progress(8124, reused=8124, total=8150)]).html()
+    trace = Trace("Now?", "triforce", num_book=8123, num_read_before=8124)
+    assert "running" in strip(trace, "Waiting") and "empty" in strip() and "Reading the question" in strip(trace, "")
+    html = strip(trace.apply(progress(8124, reused=8124, total=8150)), "")
     assert "Reading the question" in html and ">0<" in html and "of 8,123 book tokens" in html
-    html = strip.apply([round_done("a", number) for number in range(8)]).html()
+    for number in range(8):
+        trace.apply(round_done("a", number))
+    html = strip(trace, "")
     assert "Writing · 8 tokens" in html and "50.0" in html and "20.0 ms per token" in html
     assert "50%" in html and "75%" in html and ">4.00<" in html, "level 1, level 2, tokens per full pass"
-    html = strip.apply([finished("one two three")]).html()
+    html = strip(trace.apply(finished("one two three")), "")
     assert 'Answer complete<span class="amount"> · 3 tokens' in html
     assert "TriForce" in html and "exact" in html and "resting" in html
 
 
 @pytest.mark.parametrize(
-    ("method", "events", "told"),
+    ("method", "num_read_before", "reading", "told"),
     [
-        ("triforce", [AnswerBegun(8123, 8124), progress(1024, reused=3)], ["Reading the book again", ">8,120<"]),
-        ("triforce", [AnswerBegun(8123, 2048), progress(4096, reused=2048)], ["Reading the book ·", ">0<"]),
-        ("autoregressive", [], ["not used by plain decoding", "Plain decoding"]),
+        ("triforce", 8124, progress(1024, reused=3), ["Reading the book again", ">8,120<"]),
+        ("triforce", 2048, progress(4096, reused=2048), ["Reading the book ·", ">0<"]),
+        ("autoregressive", 0, None, ["not used by plain decoding", "Plain decoding"]),
     ],
 )
-def test_the_strip_tells_what_is_read_and_what_is_not_used(method: str, events: list[Any], told: list[str]) -> None:
-    html = LiveStrip(method).apply(events).html()
+def test_the_strip_tells_what_is_read_and_what_is_not_used(
+    method: str, num_read_before: int, reading: PrefillProgress | None, told: list[str]
+) -> None:
+    html = strip(Trace("", method, num_book=8123, num_read_before=num_read_before, reading=reading), "")
     assert all(one in html for one in told), html
 
 
@@ -188,9 +193,9 @@ def test_the_strip_tells_what_is_read_and_what_is_not_used(method: str, events: 
 def written(*events: Any, question: str = "Now?") -> tuple[Session, Writing]:
     """A page on which an answer is being written, after these events."""
     session = a_session()
-    writing = shown_of(session).writing = Writing(session, "triforce", question, [])
+    writing = session.writing = Writing.of(session, Trace(question, "triforce"))
     for event in events:
-        writing.apply(event)
+        writing.trace.apply(event)
     return session, writing
 
 
@@ -199,11 +204,11 @@ def test_the_answer_grows_in_the_chat() -> None:
     assert live(session) == {"question": "Now?", "wait": PENDING} and live_texts(session) == {"text": "", "thought": ""}
     assert chat(session) == {"order": []}, "no welcome beside an answer"
     for number, word in enumerate(("It ", "is.")):
-        writing.apply(round_done(word, number))
-    assert live(session) == {"question": "Now?"} and live_texts(session)["text"] == "It is." and not writing.answered
-    writing.apply(finished("It is. "))
-    assert live_texts(session)["text"] == "It is. " and writing.answered
-    session.num_cleared += 1
+        writing.trace.apply(round_done(word, number))
+    assert live(session) == {"question": "Now?"} and live_texts(session)["text"] == "It is."
+    writing.trace.apply(finished("It is. "))
+    assert live_texts(session)["text"] == "It is. "
+    session.writing = None
     assert live(session) is None and live_texts(session) == {}, "another conversation is shown"
 
 
@@ -213,8 +218,13 @@ def test_a_thought_is_told_by_its_length_and_then_by_its_time() -> None:
     session, writing = written(thought)
     assert live(session) == {"question": "Now?", "thought": "Thinking · 2 tokens"}
     assert live_texts(session) == {"text": "", "thought": "Hm, hm."}
-    writing.apply(replace(round_done("Yes", 1), stats=stats))
+    writing.trace.apply(replace(round_done("Yes", 1), stats=stats))
     assert (live(session) or {})["thought"] == "Thought for 2 tokens, 0.2 s"
+    longer = Trace("Now?", "triforce", Exchange("Now?", replace(finished("a"), stats=stats, thought="Hm")))
+    session.writing = Writing.of(session, longer)
+    longer.apply(replace(thought, thought=", hm."))
+    assert live_texts(session)["thought"] == "Hm, hm."
+    assert "4 tokens" in str(live(session)), "those of the part before count"
 
 
 def answered(text: str) -> dict[str, Any]:
@@ -264,17 +274,21 @@ def test_a_gpu_that_does_not_compute_is_told_unless_the_processor_was_asked_for(
 
 def test_the_bubble_says_why_there_is_no_word_yet() -> None:
     session = a_session(num_read=0)
-    wait = LiveStrip("triforce")
-    assert wait.bubble(session) == ""
+    trace = Trace("Now?", "triforce", num_book=8123, num_read_before=8123)
+    wait = Writing.of(session, Trace("Now?", "triforce"))
+    assert bubble(wait, session) == ""
     session.doing = progress(2048)
-    html = wait.apply([Waiting("own job", 0)]).bubble(session)
+    wait.apply(Waiting("own job", 0))
+    html = bubble(wait, session)
     assert "Waiting until the book is read" in html and "25% · a few seconds left" in html
-    assert "until" not in wait.apply([Waiting("another page", 1)]).bubble(session).replace("Waiting until", "")
-    wait.apply([AnswerBegun(num_book=8123, num_read_before=8123)])
-    assert wait.bubble(session) == "", "its turn has come, and nothing was read for it yet"
-    assert "Reading the book again: another page used the model · " in wait.apply([progress(2048)]).bubble(session)
-    short = replace(progress(8100), reused_tokens=8000)
-    assert wait.apply([short]).bubble(session) == '<div class="waits">Reading the question</div>'
+    wait.apply(Waiting("another page", 1))
+    assert "until" not in bubble(wait, session).replace("Waiting until", "")
+    wait.apply(Begun(trace))
+    assert bubble(wait, session) == "", "its turn has come, and nothing was read for it yet"
+    trace.apply(progress(2048))
+    assert "Reading the book again: another page used the model · " in bubble(wait, session)
+    trace.apply(replace(progress(8100), reused_tokens=8000))
+    assert bubble(wait, session) == '<div class="waits">Reading the question</div>'
 
 
 def test_a_notice_comes_only_after_a_long_reading() -> None:
@@ -306,4 +320,6 @@ def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_there_are_words_for_every_job_that_an_answer_may_wait_for(kind: Kind) -> None:
-    assert LiveStrip("triforce").apply([Waiting("own job", 0, kind)]).html().count("Wait")
+    writing = Writing.of(Session("x"), Trace("Now?", "triforce"))
+    writing.apply(Waiting("own job", 0, kind))
+    assert told_of(writing).startswith("Waiting")

@@ -169,7 +169,11 @@ def test_the_tab_shows_the_newest_answer_or_race(worker: EngineWorker, engine: F
         "Answer", "Race: Plain decoding", "Race: TriForce",
     ]  # fmt: skip
     assert page.does("inside:answer") and "One?" in page.state("inside")["inside"], "and the reader may go back"
-    assert page.does("inside:h2o") and "Two?" in page.state("inside")["inside"], "what is not there is the newest"
+    assert page.does("inside:triforce") and "Two?" in page.state("inside")["inside"]
+    assert page.does("inside:h2o") and "One?" in page.state("inside")["inside"], "what is not there is the answer"
+    assert page.does("inside:triforce")
+    page.asks("Three?", max_new_tokens=2)
+    assert "Three?" in page.state("inside")["inside"], "an answer has begun since the choice"
 
 
 def test_nothing_is_drawn_twice(

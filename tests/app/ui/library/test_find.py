@@ -16,7 +16,6 @@ from app.ui.library.acts import search
 from app.ui.library.page_viewer import preview
 from app.ui.library.view import MOST_HITS, STEP, listing
 from app.ui.reading.book_view import book_card
-from app.ui.shown import shown_of
 from tests.app.fakes import FakeEngine, document_of, worker_held, write_book
 from tests.app.ui.pages import EVIL
 
@@ -37,7 +36,7 @@ def a_session(*documents: Document) -> Session:
 def searched(session: Session, words: str) -> str:
     """The hits of `NUMBER:OPTIONS:WORDS`."""
     search(cast(Any, None), session, words, {})
-    return shown_of(session).found
+    return session.hits
 
 
 def acts(html: str) -> list[str]:

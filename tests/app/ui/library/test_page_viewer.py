@@ -11,7 +11,6 @@ from app.documents.document import Document
 from app.documents.readers import read_document
 from app.runtime.sessions import Session
 from app.ui.library.page_viewer import NO_PAGE, NOT_PLACED, USUAL_WIDTH, Wanted, newest, preview
-from app.ui.shown import shown_of
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 from tests.app.fakes import document_of
 
@@ -134,12 +133,12 @@ def test_of_two_pages_that_are_drawn_at_once_the_one_asked_for_last_is_shown() -
         return "the first"
 
     def closed() -> str:
-        shown_of(session).close("read")
+        session.close("read")
         return "the fourth"
 
     newest(session, "read", slow)
-    assert shown_of(session).leaves == {"read": "the second"}
+    assert session.leaves == {"read": "the second"}
     newest(session, "read", lambda: "the third")
-    assert shown_of(session).leaves == {"read": "the third"}
+    assert session.leaves == {"read": "the third"}
     newest(session, "read", closed)
-    assert shown_of(session).leaves == {}, "closed while it was drawn"
+    assert session.leaves == {}, "closed while it was drawn"

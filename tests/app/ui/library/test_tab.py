@@ -101,14 +101,14 @@ def test_acts_open_arrange_and_undo_and_a_refusal_is_told(
 
     assert titles("open", files=names) == ["1", "2", "10"], "in natural order, however they came"
     keys = [book.key for book in page.session.uploads.library.books]
-    assert page.does(f"preview:{keys[1]}:1") and "The book two." in page.shown.leaves["library"]
+    assert page.does(f"preview:{keys[1]}:1") and "The book two." in page.session.leaves["library"]
     assert titles(f"up:{keys[2]}") == ["1", "10", "2"]
     assert titles(f"move:{keys[1]}:0") == ["2", "1", "10"]
     assert titles(f"remove:{keys[0]}") == ["2", "10"]
-    assert not page.shown.leaves, "a page of what was removed is not left standing"
+    assert not page.session.leaves, "a page of what was removed is not left standing"
     assert titles("undo") == ["2", "1", "10"]
     assert not page.does(f"choose:{keys[0]}:9-99") and "has no part “9-99”" in page.problem
-    assert page.does("find:100::book ten") and page.shown.found.count("<mark>") == 40
+    assert page.does("find:100::book ten") and page.session.hits.count("<mark>") == 40
     assert page.problem == "", "the next act takes it away"
     for wrong in ("open", "move:x:y", "dismiss:x", "stop-recognising:", "find:x", "sample:../../etc", "preview:"):
         page.does(wrong, **({"files": "x"} if wrong == "open" else {}))

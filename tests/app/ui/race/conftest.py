@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.runtime.events import Changed, Pause, RaceBegun, WorkerEvent
+from app.runtime.events import Begun, Changed, Pause, WorkerEvent
 from app.runtime.trace import Race
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
@@ -25,8 +25,8 @@ def run(stream: Iterator[WorkerEvent]) -> list[WorkerEvent]:
 
 def raced(worker: EngineWorker, session_id: str, configs: list[GenerationConfig], **more: Any) -> Race:
     events = run(worker.race(session_id, "How was it?", configs, **more))
-    assert isinstance(events[0], RaceBegun) and isinstance(events[-1], Changed)
-    return events[0].race
+    assert isinstance(events[0], Begun) and isinstance(events[-1], Changed)
+    return events[0].record
 
 
 RaceOf = Callable[..., Race]

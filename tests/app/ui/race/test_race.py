@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from app.context.samples import Sample
-from app.runtime.events import Changed, Pause, RaceBegun, Waiting
+from app.runtime.events import Changed, Pause, Waiting
 from app.runtime.race_job import first_lanes
+from app.runtime.sessions import Racing
 from app.runtime.trace import Judgement, Point, Race, Trace, lead
 from app.runtime.worker import EngineWorker
 from app.ui.race.result import SHORT_TOKENS, result, winner
 from app.ui.race.stage import opening, scenes, typical_round
 from app.ui.race.tab import PARTS, lane_choices, race_configs
-from app.ui.race.view import RaceView, replay_points, verdict_line
+from app.ui.race.view import race as race_html
+from app.ui.race.view import replay_points, verdict_line
 from app.ui.site import Drawer
 from core.config import SamplingParams
 from core.decoding.registry import LOSSY_METHODS, METHODS
@@ -101,10 +103,9 @@ def test_stop_while_reading_ends_a_race_before_its_first_word(
     stream = worker.race(session_id, "A new question?", PAIR)
     assert next(event for event in stream if isinstance(event, LaneEvent))
     worker.stop_race(session_id)
-    view = RaceView(waiting=True).apply(
-        [RaceBegun(worker.sessions.get(session_id).race or pytest.fail()), *run(stream)]
-    )
-    assert not view.running and not view.finished and "Stopped before the first word" in view.html()
+    run(stream)
+    view = Racing(worker.sessions.get(session_id).race or pytest.fail(), waits=True)
+    assert not view.running and not view.finished and "Stopped before the first word" in race_html(view)
 
 
 def test_a_second_page_s_race_waits_and_is_told_so(
@@ -116,7 +117,10 @@ def test_a_second_page_s_race_waits_and_is_told_so(
     assert next(event for event in first if isinstance(event, LaneEvent))
     waiting = next(event for event in worker.race(second, "Two?", PAIR) if not isinstance(event, Pause))
     assert waiting == Waiting("another page", 1)
-    assert "Queued: another page first" in RaceView(waiting=True).apply([waiting]).html()
+    queued = Racing(waits=True)
+    assert "Waiting for its turn" in race_html(queued)
+    queued.apply(waiting)
+    assert "Queued: another page first" in race_html(queued)
     engine.writing.set()
     assert isinstance(run(first)[-1], Changed)
 
@@ -198,16 +202,17 @@ def test_lead_counts_tokens_at_the_same_time_and_seconds_to_the_same_token(race_
 def test_the_board_follows_a_race(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
     engine.enqueue("It | dark.")  # it holds until the first word was seen on the board
     engine.enqueue("It | dark.")
-    view = RaceView(waiting=True)
-    assert view.running and "Waiting for its turn" in view.html()
+    view = Racing(waits=True)
+    assert view.running and "Waiting for its turn" in race_html(view)
     shown = []
     for event in worker.race(session_id, "How was it?", PAIR):
-        shown.append(view.apply([event]).html())
+        view.apply(event)
+        shown.append(race_html(view))
         if "data-live>1</b> tokens" in shown[-1]:
             engine.writing.set()
     lanes = tuple(Trace("How?", one.method) for one in PAIR)
     begun = Race("How?", lanes, tuple(PAIR), None, book="A book", num_book=9, num_read_before=9)
-    assert "Reading the question" in RaceView(begun).html()
+    assert "Reading the question" in race_html(Racing(begun))
     assert any("Racing, in fair turns" in html and "at the end, token by token" in html for html in shown)
     last = text_of(shown[-1])
     assert "Finished · the book was read once for all lanes" in last
@@ -218,7 +223,7 @@ def test_the_board_follows_a_race(worker: EngineWorker, engine: FakeEngine, sess
 
 def test_lossy_lanes_are_marked_and_say_where_they_part(race_of: RaceOf) -> None:
     race = race_of("It was dark.", "It is.", configs=[config("autoregressive"), config("streamingllm")])
-    html = text_of(RaceView(race).html())
+    html = text_of(race_html(Racing(race)))
     assert "StreamingLLMnot exact" in html and "differs from plain decoding’s from token 2" in html
 
 
@@ -265,8 +270,8 @@ def test_of_short_answers_the_sentence_says_what_was_measured(race_of: RaceOf) -
 def test_the_result_is_one_sentence(race_of: RaceOf) -> None:
     race = race_of("one " * 40)
     assert result(race) == ("good", "TriForce finished 2.4 s earlier: same words", race.lanes[1])
-    assert "TriForce finished 2.4 s earlier: same words." in text_of(RaceView(race).html())
-    assert winner(race) is race.lanes[1] and RaceView(race).html().count(" won") == 1
+    assert "TriForce finished 2.4 s earlier: same words." in text_of(race_html(Racing(race)))
+    assert winner(race) is race.lanes[1] and race_html(Racing(race)).count(" won") == 1
     race.ended = False
     assert result(race) is None, "it is told at the end"
 
@@ -283,7 +288,7 @@ def test_a_lost_race_says_why_with_figures_that_agree(race_of: RaceOf) -> None:
     )
     ahead = lead(fast, plain)
     assert ahead.speedup == pytest.approx(0.8) and ahead.tokens < 0 and ahead.seconds == pytest.approx(-0.8)
-    assert '<p class="result amber"' in RaceView(race).html()
+    assert '<p class="result amber"' in race_html(Racing(race))
     slowed(fast, 0.8)
     assert result(race) == ("none", "TriForce and plain decoding were equally fast: same words", fast)
 
@@ -410,7 +415,7 @@ def test_the_replay_is_every_lane_s_clock_and_text_length(race_of: RaceOf) -> No
 
 def test_three_lanes_have_their_own_rows(race_of: RaceOf) -> None:
     race = race_of(configs=[*PAIR, config("draft", max_new_tokens=3)])
-    html = RaceView(race).html()
+    html = race_html(Racing(race))
     assert "lanes-3" in html and html.index('class="gap"') < html.index('class="lane')
     assert text_of(html).count("mismatch") == 1, "the short one is no beginning that counts: it ended by itself"
 
@@ -419,8 +424,9 @@ def test_nothing_of_a_race_is_html(worker: EngineWorker, engine: FakeEngine, ses
     for _ in PAIR:
         engine.enqueue(EVIL.replace(" ", "&nbsp;"))
     run(worker.race(session_id, EVIL, PAIR))
-    view = RaceView(worker.sessions.get(session_id).race)
-    html = view.html() + view.fail(CoreError(EVIL, hint=EVIL)).html() + RaceView().fail(CoreError(EVIL, hint="")).html()
+    raced = worker.sessions.get(session_id).race
+    racings = Racing(raced), Racing(raced, error=CoreError(EVIL, hint=EVIL)), Racing(error=CoreError(EVIL, hint=""))
+    html = "".join(map(race_html, racings))
     assert "<img" not in html and "&lt;img" in html
 
 

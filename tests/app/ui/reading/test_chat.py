@@ -16,12 +16,12 @@ from app.conversations.store import Conversations
 from app.conversations.tree import Dialogue
 from app.runtime.events import Loading
 from app.runtime.sessions import Session
+from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
 from app.ui.reading import settings
 from app.ui.reading.answer_footer import answer_footer, question_footer
 from app.ui.reading.chat_view import exchanges
 from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list, editing_notice
-from app.ui.reading.live_strip import Writing
 from app.ui.saving import saved
 from core.config import SamplingParams, SpeculationConfig
 from core.decoding.registry import FASTEST
@@ -111,20 +111,10 @@ def test_nothing_of_a_conversation_is_html() -> None:
 
 
 def test_a_continued_answer_grows_from_where_it_was() -> None:
-    before, session = exchange("One?", "One tw\ufffd"), Session("x")
-
-    def after(*events: Any) -> Writing:
-        writing = Writing(session, "triforce", "One?", [], before=before)
-        for event in events:
-            writing.apply(event)
-        return writing
-
-    assert after().text == "One tw" and not after().answered
-    assert after(round_done("o three", 0)).text == "One two three" and not after(round_done("o three", 0)).answered
-    assert after(round_done("o three", 0), finished("One two three ")).answered
-    assert not after(replace(finished("One tw"), token_ids=(1, 2))).answered, "nothing was added"
-    fewer = after(round_done("o", 0), replace(finished("One two"), token_ids=(1,)))
-    assert fewer.answered, "another model may need fewer tokens for what was there and more"
+    trace = Trace("One?", "triforce", exchange("One?", "One tw\ufffd"))
+    assert trace.text == "One tw"
+    assert trace.apply(round_done("o three", 0)).text == "One two three" and len(trace.records) == 1
+    assert trace.apply(finished("One two three ")).text == "One two three "
 
 
 # -------------------- the list
@@ -358,6 +348,8 @@ def test_regenerate_and_continue_by_buttons(page: PageOf, engine: FakeEngine) ->
     engine.writing.set()
     page.rests()
     assert page.texts == ["Count!", "One two three | four. "] and "draft" not in page.state()
+    card = saved(page.site, page.session, f"card:{page.ids[0]}").text
+    assert "One two three" in card and "Replay" not in card, "the clock of the newest part alone"
     assert not page.does(f"continue:{page.ids[0]}", **settings_of()) and page.texts[1].startswith("One two three")
     engine.enqueue("Again.")
     assert page.does(f"again:{page.ids[0]}", **settings_of())
@@ -462,14 +454,15 @@ def test_the_strip_and_the_quotations_follow_the_chat(page: PageOf, engine: Fake
     assert "most loaded" in page.state()["where"] or "the same pages" in page.state()["where"]
     first, second = page.ids
     chips = ["".join(one["inserted"]) for one in page.exchanges()]
-    assert f'data-act="quote:{first}.0"' in chips[0] and "page 1</button>" in chips[0] and "not in the book" in chips[1]
+    (quote,) = re.findall('data-act="(page:[^"]*)"', chips[0])
+    assert "page 1</button>" in chips[0] and "not in the book" in chips[1] and "data-act" not in chips[1]
     page.does(f"branch:{first}")
     assert "show with the first words" in page.state()["where"]
     page.does(f"switch:{second}")
     assert "show with the first words" not in page.state()["where"]
-    assert page.does(f"quote:{first}.0") and '<mark class="quoted">It was a dark and stormy' in page.state()["leaf"]
+    assert page.does(quote) and '<mark class="quoted">It was a dark and stormy' in page.state()["leaf"]
     assert "page-open" in page.state()["flags"]
-    assert page.does(f"quote:{second}.0") and page.state()["leaf"] == "" and "page-open" not in page.state()["flags"]
+    assert page.does("close") and page.state()["leaf"] == "" and "page-open" not in page.state()["flags"]
     assert page.does("page:0") and page.state()["leaf"] and page.does("close") and page.state()["leaf"] == ""
     page.does("page:0")
     assert page.does("new") and "Ask a question" in page.state()["where"] and page.state()["leaf"] == ""
@@ -478,10 +471,8 @@ def test_the_strip_and_the_quotations_follow_the_chat(page: PageOf, engine: Fake
 def test_a_page_of_the_strip_closes_with_the_next_answer_and_one_of_a_chip_stays(
     page: PageOf, engine: FakeEngine
 ) -> None:
-    engine.enqueue('"it was a dark and stormy night"')
     page.asks("One?")
-    (first,) = page.ids
-    for act, stays in ((f"quote:{first}.0", True), ("page:0", False), ("page:0:3-9", True)):
+    for act, stays in (("page:0:3-9", True), ("page:0", False)):
         assert page.does(act) and page.state()["leaf"]
         engine.enqueue("Well.")
         page.asks("More?")

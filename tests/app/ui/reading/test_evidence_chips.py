@@ -11,8 +11,9 @@ from app.conversations.tree import BookRef, Dialogue
 from app.documents.document import Document
 from app.markdown import PLACE
 from app.runtime.sessions import Session
+from app.ui.library.page_viewer import Wanted
 from app.ui.reading.chat_view import exchanges
-from app.ui.reading.evidence_chips import opened
+from app.ui.retrieval_map.view import opened_page
 from tests.app.fakes import document_of, finished
 
 PAGES = ("It began at noon. ", "The carved teapot was lost\nin the spring tide. ", "The end of it.")
@@ -52,19 +53,15 @@ def feet(session: Session) -> list[str]:
 
 def test_every_answer_has_a_chip_behind_each_of_its_quotations() -> None:
     session = a_session(f"So {FOUND}, and {INVENTED}.", f"{FOUND} and again {FOUND}")
-    assert session.dialogue is not None
-    first, second = session.dialogue.path
     told, twice = answers(session)
-    act = f'data-act="quote:{first.id}.0"'
+    act = 'data-act="page:1:18-44"'
     page = f'<button type="button" class="chip quote found" {act} title="[^"<]*">page 2</button>'
     amber = '<span class="chip quote not-found" title="[^"<]*">not in the book</span>'
     lost, was = (f'<span class="stays">{word}"' for word in ("lost", "was"))  # no line ends before a chip
     assert re.fullmatch(f'So "the carved teapot was {lost}{page}</span>, and "nobody.* it {was}{amber}</span>.', told)
-    assert [twice.count(f"quote:{second.id}.{number}") for number in (0, 1, 2)] == [1, 1, 0]
-    html = opened(session, f"{first.id}.0")
+    assert twice.count(act) == 2
+    html = opened_page(session, Wanted.parse("1:18-44"))
     assert '<mark class="quoted">The carved teapot was lost</mark>' in html and "Page 2" in html
-    for nothing in (f"{first.id}.1", f"{first.id}.2", f"{first.id}.x", first.id, "", ".0", "nobody.0"):
-        assert opened(session, nothing) == ""
 
 
 def test_an_underlined_sentence_is_explained_and_a_refusal_is_not_underlined() -> None:
@@ -104,7 +101,6 @@ def test_a_changed_shelf_says_where_words_stand_now_and_not_that_they_never_stoo
     assert session.dialogue is not None
     session.dialogue = replace(session.dialogue, book=replace(session.dialogue.book, digest="another"))
     assert not session.fits and answers(session) == [f"So {FOUND}, and {INVENTED}."], "that book is not open"
-    assert opened(session, f"{session.dialogue.head}.0") == ""
 
 
 def test_titles_and_signs_of_marks_cannot_leave_a_chip() -> None:
@@ -113,7 +109,7 @@ def test_titles_and_signs_of_marks_cannot_leave_a_chip() -> None:
     (told,) = answers(a_session(f"{FOUND} \ufdd00\ufdd0 {INVENTED}\0", documents=documents))
     assert re.fullmatch(
         r'"the carved teapot was <span class="stays">lost"<button type="button" class="chip quote found" '
-        r'data-act="quote:\w+\.0" title="[^"<>]*">'
+        r'data-act="page:1:\d+-\d+" title="[^"<>]*">'
         r'page 2 of [^<>]*</button></span> \ufffd0\ufffd "nobody[^<"]*<span class="stays">was"'
         r"<span [^<>]*>not in the books</span></span>\0",
         told,
@@ -130,18 +126,15 @@ def test_an_answer_is_looked_up_once() -> None:
 def test_sentences_of_the_book_have_their_page_and_the_rest_a_faint_line_with_what_it_means() -> None:
     answer = "It is this. The carved teapot was lost in the spring tide. I made all of this up."
     session = a_session(answer)
-    assert session.dialogue is not None
-    (node,) = session.dialogue.path
     (told,) = answers(session)
-    page = f'<button type="button" class="chip quote found" data-act="quote:{node.id}.0" title="[^"<]*">page 2</button>'
+    page = '<button type="button" class="chip quote found" data-act="page:1:18-63" title="[^"<]*">page 2</button>'
     own = '<span class="own" title="These words do not stand in the book: the model’s own wording">'
     stands = 'The carved teapot was lost in the spring <span class="stays">tide.'
     assert re.fullmatch(
         f'It is this. <span class="stands">{stands}{page}</span></span> {own}I made all of this up.</span>', told
     )
-    html = opened(session, f"{node.id}.0")
+    html = opened_page(session, Wanted.parse("1:18-63"))
     assert '<mark class="quoted">The carved teapot was lost\nin the spring tide</mark>' in html and "Page 2" in html
-    assert opened(session, f"{node.id}.1") == "", "own words have no page"
 
 
 def test_nothing_is_called_the_models_own_where_another_library_was_asked() -> None:
