@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import pytest
 
@@ -13,14 +13,13 @@ from app.context.token_costs import Meter
 from app.context.uploads import Fit
 from app.documents import Document
 from app.documents.errors import EmptyDocument
-from app.runtime.events import AnswerBegun, Kind, Loading, Ready, Waiting
+from app.runtime.events import AnswerBegun, Loading, Ready, Waiting
 from app.runtime.sessions import Session
 from app.ui.header import masthead, notice
 from app.ui.library.page_viewer import preview
 from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import book_card, is_paused
-from app.ui.reading.budget_view import budget
-from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, chat, exchanges, live, live_texts, welcome
+from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, exchanges, live, live_texts, welcome
 from app.ui.reading.checklist_view import checklist
 from app.ui.reading.live_strip import LiveStrip, Writing, until, waits_for
 from app.ui.shown import shown_of
@@ -119,19 +118,6 @@ def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_rea
     assert not is_paused(session)
 
 
-def test_the_budget_is_told_in_pages_like_those_that_are_open_and_in_tokens() -> None:
-    fit = Fit(books=600, frame=10, talk=90, reserve=100, context=1000, possible=1000)
-    library = Library.of([a_document("One", "one.txt", ("a", "b", "c")), a_document("Two", "two.txt", ("d", "e", "f"))])
-    html = budget(fit, library)
-    said = "Books 6 pages, 600 tokens, Conversation &lt;1 page, 90 tokens, Next answer 1 page, 110 tokens"
-    assert f"{said}, Free 2 pages, 200 tokens" in html and "Room for about 10 pages" in html
-    assert "<b>6 pages</b><i>600 tokens</i>" in html, "pages first"
-    assert "60% of the context" in html and "20% of the" in html and "A token is a piece of a word" in html
-    html = budget(replace(fit, books=1600), library)
-    assert "About 3 pages too many" in html and "800 tokens" in html and "Free" not in html
-    assert budget(fit, Library()), "nothing is open yet"
-
-
 def test_nothing_of_a_book_is_html() -> None:
     session = a_session(a_document(EVIL, f"{EVIL}.pdf", (EVIL,)))
     coming, failed = session.uploads.expect([EVIL, EVIL])
@@ -154,19 +140,6 @@ def test_nothing_of_a_book_is_html() -> None:
 
 
 # -------------------- the live strip
-
-
-def test_the_strip_follows_an_answer() -> None:
-    strip = LiveStrip("triforce")
-    assert "running" in strip.html()
-    html = strip.apply([AnswerBegun(8123, 8124), progress(8124, reused=8124, total=8150)]).html()
-    assert "Reading the question" in html and ">0<" in html and "of 8,123 book tokens" in html
-    html = strip.apply([round_done("a", number) for number in range(8)]).html()
-    assert "Writing · 8 tokens" in html and "50.0" in html and "20.0 ms per token" in html
-    assert "50%" in html and "75%" in html and ">4.00<" in html, "level 1, level 2, tokens per full pass"
-    html = strip.apply([finished("one two three")]).html()
-    assert 'Answer complete<span class="amount"> · 3 tokens' in html
-    assert "TriForce" in html and "exact" in html and "resting" in html
 
 
 @pytest.mark.parametrize(
@@ -192,19 +165,6 @@ def written(*events: Any, question: str = "Now?") -> tuple[Session, Writing]:
     for event in events:
         writing.apply(event)
     return session, writing
-
-
-def test_the_answer_grows_in_the_chat() -> None:
-    session, writing = written()
-    assert live(session) == {"question": "Now?", "wait": PENDING} and live_texts(session) == {"text": "", "thought": ""}
-    assert chat(session) == {"order": []}, "no welcome beside an answer"
-    for number, word in enumerate(("It ", "is.")):
-        writing.apply(round_done(word, number))
-    assert live(session) == {"question": "Now?"} and live_texts(session)["text"] == "It is." and not writing.answered
-    writing.apply(finished("It is. "))
-    assert live_texts(session)["text"] == "It is. " and writing.answered
-    session.num_cleared += 1
-    assert live(session) is None and live_texts(session) == {}, "another conversation is shown"
 
 
 def test_a_thought_is_told_by_its_length_and_then_by_its_time() -> None:
@@ -302,8 +262,3 @@ def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:
     assert "Ask a whole book" in welcome(session)
     session.uploads.expect(["book.txt"])
     assert session.is_reading and "The book is being opened" in welcome(session)
-
-
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_there_are_words_for_every_job_that_an_answer_may_wait_for(kind: Kind) -> None:
-    assert LiveStrip("triforce").apply([Waiting("own job", 0, kind)]).html().count("Wait")

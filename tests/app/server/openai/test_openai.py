@@ -235,17 +235,6 @@ def test_models_are_listed_with_what_they_hold(client: openai.OpenAI) -> None:
             wrong()
 
 
-def test_what_cannot_be_done_is_an_error_of_the_client_s_kind(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="1,984 fit"):
-        ask(client, asked(book=BOOK * 10))
-    with pytest.raises(openai.BadRequestError, match="tools"):
-        ask(client, tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
-    with pytest.raises(openai.BadRequestError, match="last message"):
-        ask(client, [*asked(), {"role": "assistant", "content": "x"}])
-    with pytest.raises(openai.AuthenticationError):
-        ask(client.with_options(api_key="wrong"))
-
-
 @pytest.mark.slow
 def test_the_command_serves_until_it_is_interrupted() -> None:
     port = free_port()

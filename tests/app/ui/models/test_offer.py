@@ -114,26 +114,6 @@ def test_a_gpu_brings_the_offer_at_the_first_start(
     assert "For your own books on the Big of this machine: tiny suits" in text_of(offer.html(session))
 
 
-def test_one_click_fetches_the_model_and_changes_to_it(
-    worker: EngineWorker, demo: FakeEngine, toys: ToyHub, gate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loads: list[str] = []
-    real = worker.switch
-    monkeypatch.setattr(worker, "switch", lambda load, name: (loads.append(name), real(load, name))[1])
-    page, session = pages_of(worker, tmp_path)
-    page.does("offer-get:tiny")
-    fetching(page.site.downloads, lambda fetch: fetch.done_bytes > 0)
-    other = worker.sessions.enter("")
-    for one in (session, other):
-        shown = page.site.offer.html(one)
-        assert "tiny" in text_of(shown) and 'data-act="model-stop"' in shown, "it is under way, and can be stopped"
-    gate.set()
-    came(worker, "tiny")
-    assert loads == ["tiny"] and session.is_stale and page.site.offer.html(session) == "", "the full model is in use"
-    list(worker.read_book(session.id))
-    assert session.is_read and not session.is_stale, "the book is read again by the new model"
-
-
 def test_a_stopped_offer_changes_no_model_later(
     worker: EngineWorker, demo: FakeEngine, toys: ToyHub, gate: Any, tmp_path: Path
 ) -> None:
