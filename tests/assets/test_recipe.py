@@ -1,4 +1,4 @@
-"""Claims about the recipe: documents train what they say, and a run goes on where it was saved."""
+"""Claims about the recipe: documents train what they say, a run goes on where it was saved, growth changes nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from transformers import LlamaForCausalLM
 
 from assets.tools.bench.recall_tasks import english_texts
 from assets.tools.books.generated import Question
@@ -23,8 +24,9 @@ from assets.training.dialogs import (
     make_batch,
 )
 from assets.training.english import passages
+from assets.training.growth import widen
 from assets.training.run import Run, next_token_losses
-from assets.training.shapes import DRAFT, build
+from assets.training.shapes import DRAFT, TARGET, build
 from assets.training.tokens import END, Layout
 from core.generation.text import ChatText
 from core.models.hub.catalog import find
@@ -120,3 +122,11 @@ def test_questions_about_an_open_book_lose_and_learn_as_behind_the_whole_of_it(l
     torch.testing.assert_close(gradient, query.grad, rtol=1e-3, atol=1e-5)
     losses = answer_losses(model, open_book(model, before[:-1]), batch)  # one token less is another book
     assert (losses[kept] - torch.cat(wanted)).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_a_wider_model_computes_the_same(layout: Layout, model: LlamaForCausalLM) -> None:
+    ids = torch.tensor([compose(layout, held_out_seed(1), 512, 0.6).ids])
+    before, mlp = model(ids).logits, TARGET.mlp
+    assert (before - widen(model, 480, mlp, TARGET.heads)(ids).logits).abs().max() < 2e-3 < before.std()
+    assert (before - widen(model, 416, mlp + 3, TARGET.heads + 2)(ids).logits).abs().max() < 2e-3

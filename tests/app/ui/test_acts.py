@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from app.ui.page import ACTS
 from app.ui.site import Site
 from core.errors import CoreError
 from core.models.hub import catalog, shapes
-from tests.app.fakes import SECONDS, FakeEngine, opened, worker_of, write_book
+from tests.app.fakes import SECONDS, FakeEngine, opened, write_book
 from tests.app.ui.models.test_tab import source
 from tests.app.ui.pages import EVIL, PageOf, act_id, until
 
@@ -54,39 +55,35 @@ def request(page: PageOf, act: str, name: str = "", **values: Any) -> ActRequest
     return ActRequest(session=page.session.id, id=name or act_id(), act=act, values=values)
 
 
-@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("empty", [True, False])
 def test_whatever_a_browser_sends_is_done_or_refused_in_words(
-    verb: str,
     empty: bool,
     engine: FakeEngine,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
+    start_worker: Callable[..., EngineWorker],
 ) -> None:
     few = dict([*catalog.entries().items()][:3])  # models to plan for, of dozens
     for module in (catalog, shapes):
         monkeypatch.setattr(module, "entries", lambda: few)
-    worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
-    try:
-        session_id = "" if empty else opened(worker, write_book(tmp_path))
-        page = PageOf(worker, session_id, source=source(), downloads=Downloads())
+    caplog.set_level(logging.ERROR)
+    worker = start_worker(engine, conversations=Conversations(tmp_path / "conversations"))
+    site = Site(worker, source=source(), downloads=Downloads())
+    for verb in VERBS:
+        page = PageOf(worker, "" if empty else opened(worker, write_book(tmp_path)), site=site)
         if not empty:
             page.asks("One?", max_new_tokens=2)
-        with caplog.at_level(logging.ERROR):
-            for number, detail in enumerate(DETAILS):
-                sent = request(page, f"{verb}:{detail}", **VALUES[number % len(VALUES)])
-                assert page.acts.do(sent) == (page.problem == ""), (detail, page.problem)
-            for values in VALUES:
-                assert page.acts.do(request(page, verb, **values)) == (page.problem == ""), (values, page.problem)
-            page.does("stop"), page.does("stop-race"), page.does("stop-reading")
-            page.rests(), page.rests_after_race()
-            shown = [page.state(tab) for tab in ("read", "library", "race", "inside", "system")]
-        assert EVIL not in str(shown), "nothing of it is HTML"
-        assert not caplog.records, caplog.text
-        assert worker.is_running
-    finally:
-        worker.close()
+        for number, detail in enumerate(DETAILS):
+            sent = request(page, f"{verb}:{detail}", **VALUES[number % len(VALUES)])
+            assert page.acts.do(sent) == (page.problem == ""), (verb, detail, page.problem)
+        for values in VALUES:
+            assert page.acts.do(request(page, verb, **values)) == (page.problem == ""), (verb, values, page.problem)
+        page.does("stop"), page.does("stop-race"), page.does("stop-reading")
+        page.rests(), page.rests_after_race()
+        for tab in ("read", "library", "race", "inside", "system"):
+            assert EVIL not in str(page.state(tab)), f"{verb}, {tab}: nothing of it is HTML"
+        assert not caplog.records and worker.is_running, (verb, caplog.text)
 
 
 def test_an_unknown_act_is_refused_with_a_way_out(page: PageOf) -> None:

@@ -1,4 +1,4 @@
-"""Makes demo.gif and presentation.gif of a running app: python -m tests.browser.take_films [ADDRESS].
+"""Makes demo.gif and presentation.gif of a running app: python -m assets.tools.films [ADDRESS].
 
 The race is run while nobody looks, since taking pictures costs the processor's time, then replayed by the page on the
 clocks that it measured. Each frame stays as long as it took until the next.
@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.browser.take_screenshots import FOLDER, asks, away, reads
+from assets.tools.screenshots import FOLDER, asks, away, reads
 
 MOST_BYTES = 2 << 20
 WIDTH, COLOURS = 860, 128
