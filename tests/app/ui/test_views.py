@@ -12,7 +12,6 @@ from app.context.open_book import Book
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
 from app.documents import Document
-from app.documents.errors import EmptyDocument
 from app.runtime.events import AnswerBegun, Loading, Ready, Waiting
 from app.runtime.sessions import Session
 from app.ui.header import masthead, notice
@@ -88,17 +87,6 @@ def test_the_card_says_how_far_a_stopped_reading_came() -> None:
     session = a_session(num_read=2048)
     assert is_paused(session) and "Stopped at 25%" in book_card(session)
     assert "2,048 of 8,124 tokens" in book_card(session)
-
-
-def test_a_file_that_failed_shows_problem_and_action_and_keeps_the_book() -> None:
-    session = a_session(a_document("The old one"))
-    (upload,) = session.uploads.expect(["new.pdf"])
-    upload.fail(EmptyDocument("new.pdf is empty.", hint="Choose a file with text in it."))
-    html = book_card(session)
-    assert "new.pdf is empty." in html and "Choose a file with text" in html and "The book below stays open" in html
-    assert "The old one" in html and f"dismiss:{upload.number}" in html
-    session.uploads.dismiss(upload.number)
-    assert "new.pdf" not in book_card(session)
 
 
 def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_read() -> None:

@@ -15,7 +15,6 @@ from app.conversations.exchange import Exchange
 from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
-from app.ui.assets import CSS
 from app.ui.site import Site
 from app.ui.system.facts import PARTS, Kept, Snapshot, Usage, guesses, weight_facts
 from app.ui.system.tab import PARTS as TAB_PARTS
@@ -81,33 +80,16 @@ def test_the_plan_is_drawn_to_scale_and_every_choice_has_its_reason(ready: Ready
     titles = [title.text for title in svg.iter("title")]
     assert titles[0] == "target weights: 300 MiB" and titles[-1] == "this process: 700 MiB"
     words = text_of(html)
-    for fact in (
-        "The model is loaded",
-        "Planned 900 MiB of 12.0 GiB that were free",
-        "In use now 700 MiB, at most 800 MiB so far",
-        "Device cpu test",
-        "Context 4,096 tokens asked for",
-        "A token takes 2.00 KiB keys and values in all layers",
-        "Exact for fake, float32 weights not quantised",
-        "equal to plain decoding’s, token for token",
-        "Processor test processor 2 cores",
-        "Attention torch’s own operations scripted",
-        "torch 2.13.0",
-        "~/.triforce-reader",
-        "uploads empty",
-    ):
-        assert fact in words, fact
+    assert "Planned 900 MiB of 12.0 GiB that were free" in words and "In use now 700 MiB, at most 800 MiB" in words
+    assert "Exact for fake, float32 weights not quantised" in words and "~/.triforce-reader" in words
 
 
-def test_every_part_of_a_real_plan_has_a_purpose_and_a_colour() -> None:
+def test_every_part_of_a_real_plan_has_a_purpose() -> None:
     entry = find("harbour")
     assert entry.draft is not None
     plan = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(), MACHINE)
     away = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(placement="offloaded"), GPU_MACHINE)
     assert {row.name for row in (*plan.rows, *away.rows)} | {DRAFTING_WEIGHTS} == set(PARTS)
-    styles = "".join(file.read_text(encoding="utf-8") for file in CSS)
-    for part in PARTS.values():
-        assert re.search(rf"&(\.|:is\([^)]*\.){part.tone}\b", styles), part.tone
 
 
 def test_sixteen_bits_promise_less(ready: Ready, engine: FakeEngine) -> None:
