@@ -172,7 +172,7 @@ def lengths() -> Iterator[int]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what grows too fast, a line each, of the functions that are named, or of all. Returns 1 if anything does."""
+    """Print what grows too fast of the named functions, or of all, a line each. Returns 1 if anything does."""
     found = 0
     for name, reads in READERS.items():
         if argv and name not in argv:

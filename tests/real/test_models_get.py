@@ -22,8 +22,8 @@ from core.generation.events import Finished
 from core.models.hub.catalog import ROOT, entries, find
 from tests.app.conftest import serve as serve
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
-from tests.app.fakes import GRADIO_WARNINGS
-from tests.app.ui.pages import PageOf, until
+from tests.app.fakes import GRADIO_WARNINGS, wait_for
+from tests.app.ui.pages import PageOf
 from tests.browser.conftest import browser as browser
 from tests.browser.journeys.page import Page, expect, playwright
 from tests.real.conftest import SMALLEST
@@ -75,7 +75,7 @@ def test_the_card_s_button_fetches_it_changes_to_it_and_the_book_is_read_again(
     page = PageOf(worker, session.id, source=model_source(arguments), downloads=Downloads())
     offer = page.site.offer
     assert f'data-act="offer-get:{SMALLEST}"' in offer.html(session) and page.does(f"offer-get:{SMALLEST}")
-    until(lambda: isinstance(worker.state, Ready) and worker.state.info.model == SMALLEST, offer.html(session))
+    wait_for(lambda: isinstance(worker.state, Ready) and worker.state.info.model == SMALLEST, offer.html(session))
     assert entries()[SMALLEST].path() == find(SMALLEST).target, "it is here"
     *_, state = worker.states()
     assert isinstance(state, Ready) and session.is_stale

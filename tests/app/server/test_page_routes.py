@@ -23,8 +23,8 @@ from app.ui.page import PARTS
 from app.ui.shown import shown_of
 from app.ui.site import Drawer
 from app.ui.state import GROWN
-from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, worker_of, write_book
-from tests.app.ui.pages import MARK, PageOf, act_id, applied, until
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, wait_for, worker_of, write_book
+from tests.app.ui.pages import MARK, PageOf, act_id, applied
 from tests.app.ui.race.conftest import PAIR, raced
 
 pytestmark = GRADIO_WARNINGS
@@ -322,7 +322,7 @@ def test_only_the_scripts_of_the_page_are_served(routes: PageRoutes) -> None:
 
 async def settled(holds: Callable[[], object]) -> None:
     """Wait, while the loop goes on."""
-    await asyncio.to_thread(until, holds)
+    await asyncio.to_thread(wait_for, holds)
 
 
 def test_the_answer_of_a_page_that_has_gone_stops_and_is_kept(

@@ -20,9 +20,9 @@ from app.ui.page import ACTS
 from app.ui.site import Site
 from core.errors import CoreError
 from core.models.hub import catalog, shapes
-from tests.app.fakes import SECONDS, FakeEngine, opened, write_book
+from tests.app.fakes import SECONDS, FakeEngine, opened, wait_for, write_book
 from tests.app.ui.models.test_tab import source
-from tests.app.ui.pages import EVIL, PageOf, act_id, until
+from tests.app.ui.pages import EVIL, PageOf, act_id
 
 VERBS = sorted(verb for table in ACTS for verb in table)
 DETAILS = (
@@ -151,7 +151,7 @@ def test_an_act_sent_twice_at_the_same_time_is_done_once(worker: EngineWorker, d
     threads = [threading.Thread(target=lambda: told.append(acts.do(one))) for _ in range(4)]
     for thread in threads:
         thread.start()
-    until(lambda: sum(thread.is_alive() for thread in threads) <= 1 or len(told) >= 3 or wait.wait(0.2))
+    wait_for(lambda: sum(thread.is_alive() for thread in threads) <= 1 or len(told) >= 3 or wait.wait(0.2))
     wait.set()
     for thread in threads:
         thread.join(SECONDS)
@@ -202,14 +202,14 @@ def followed(*items: Any) -> tuple[Session, list[Any], list[Any]]:
             yield item
 
     follow(session, events(), applied.append, told.append, lambda: told.append("ended"))
-    until(lambda: "ended" in told)
+    wait_for(lambda: "ended" in told)
     return session, applied, told
 
 
 def test_every_event_is_applied_and_shown_and_a_pause_is_none() -> None:
     event = Changed()
     session, applied, told = followed(Pause(), event, Pause(), event)
-    until(lambda: session.version == 3)
+    wait_for(lambda: session.version == 3)
     assert applied == [event, event] and told == ["ended"], "each, and the end"
 
 
@@ -230,4 +230,4 @@ def test_an_error_that_nobody_waits_for_is_the_library_s() -> None:
         yield
 
     follow(session, events())
-    until(lambda: session.uploads.error is error)
+    wait_for(lambda: session.uploads.error is error)

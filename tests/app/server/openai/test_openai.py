@@ -15,8 +15,8 @@ from core.config import GenerationConfig
 from core.decoding.registry import FASTEST
 from core.engine import Engine
 from core.generation.session import Conversation
-from tests.app.fakes import free_port
-from tests.app.server.openai.servers import served, wait_for
+from tests.app.fakes import free_port, wait_for
+from tests.app.server.openai.servers import served
 
 ROOT = Path(__file__).parents[4]
 BOOK = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. Arthur Nash mended nets there. " * 12

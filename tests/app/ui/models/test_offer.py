@@ -18,9 +18,9 @@ from app.ui.models.rows import Fit, ModelRow
 from app.ui.reading.book_view import book_card
 from core.config import GenerationConfig
 from core.planning.hardware import Gpu, Machine
-from tests.app.fakes import FakeEngine, write_book
+from tests.app.fakes import FakeEngine, wait_for, write_book
 from tests.app.ui.models.test_tab import ROW, ended, fetching, fits, source, text_of
-from tests.app.ui.pages import EVIL, PageOf, until
+from tests.app.ui.pages import EVIL, PageOf
 from tests.core.models.hub.toy_hub import ToyHub
 
 PLAIN = GenerationConfig(method="plain")
@@ -54,7 +54,7 @@ def pages_of(worker: EngineWorker, folder: Path) -> tuple[PageOf, Session]:
 
 def came(worker: EngineWorker, model: str) -> None:
     """Wait until a model is in use."""
-    until(lambda: isinstance(worker.state, Ready) and worker.state.info.model == model)
+    wait_for(lambda: isinstance(worker.state, Ready) and worker.state.info.model == model)
 
 
 def test_the_largest_model_that_is_quick_enough_is_best() -> None:
@@ -155,7 +155,7 @@ def test_an_answer_in_progress_is_not_cut_by_the_change(
     next(answer)
     page.does("offer-get:tiny")
     ended(page.site.downloads)
-    until(lambda: page.problem, "the change was refused, and it is said")
+    wait_for(lambda: page.problem, "the change was refused, and it is said")
     assert "Read with tiny" in text_of(page.site.offer.html(session)), "it is here; the reader changes later"
     assert not isinstance(worker.state, Loading)
     demo.writing.set()

@@ -24,8 +24,8 @@ from core.config import SamplingParams
 from core.decoding.stats import DecodeStats
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import LaneEvent, PrefillProgress, RoundDone
-from tests.app.fakes import FakeEngine, opened, write_book
-from tests.app.ui.pages import EVIL, PageOf, until
+from tests.app.fakes import FakeEngine, opened, wait_for, write_book
+from tests.app.ui.pages import EVIL, PageOf
 from tests.app.ui.race.conftest import PAIR, RaceOf, config, raced, run
 
 FORM = {"question": "How was it?", "lanes": ["autoregressive", "triforce"], "seconds": 0, "limit": 64, "temperature": 0}
@@ -371,7 +371,7 @@ def test_a_race_on_the_page_is_not_started_twice_and_its_lanes_only_grow(
     engine.enqueue("It was dark.")
     assert "racing" not in page.state("race")["flags"]
     assert page.does("race", **FORM)
-    until(lambda: page.state("race").get("lane:0.text"))
+    wait_for(lambda: page.state("race").get("lane:0.text"))
     held = page.state("race")
     assert page.does("race", **FORM), "pressed twice"
     assert "racing" in held["flags"] and "Racing, in fair turns" in held["race"]

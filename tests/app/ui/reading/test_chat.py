@@ -27,8 +27,8 @@ from core.config import SamplingParams, SpeculationConfig
 from core.decoding.registry import FASTEST
 from core.errors import CoreError, InvalidSetting
 from tests.app.conversations.test_tree import BOOK, EVIL, a_dialogue, exchange, said
-from tests.app.fakes import FakeEngine, finished, opened, place, round_done, write_book
-from tests.app.ui.pages import PageOf, until
+from tests.app.fakes import FakeEngine, finished, opened, place, round_done, wait_for, write_book
+from tests.app.ui.pages import PageOf
 from tests.hostile.corpus import archive, odt, rtf
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -246,13 +246,13 @@ def page(
 
 def shows_live(page: PageOf, text: str) -> None:
     """Wait until an answer has got so far."""
-    until(lambda: text in page.state().get("live.text", ""))
+    wait_for(lambda: text in page.state().get("live.text", ""))
 
 
 def test_a_question_that_got_no_answer_goes_back_into_its_box_once(page: PageOf, engine: FakeEngine) -> None:
     engine.writing.clear()
     page.begins("  Too early?")
-    until(lambda: engine.prompts)
+    wait_for(lambda: engine.prompts)
     assert page.does("stop")
     page.rests()
     assert page.state()["draft"] == [1, "  Too early?"] == page.state()["draft"] and page.session.dialogue is None
@@ -272,7 +272,7 @@ def test_an_edit_that_cannot_be_asked_stays_an_edit(page: PageOf, engine: FakeEn
     assert not page.begins(" ") and page.session.editing == first
     engine.writing.clear()
     page.begins("One, differently?")
-    until(lambda: len(engine.prompts) == 2)
+    wait_for(lambda: len(engine.prompts) == 2)
     page.does("stop")
     page.rests()
     assert page.session.editing == first and page.state()["draft"][1] == "One, differently?", "stopped before a word"
@@ -307,7 +307,7 @@ def test_dropped_files_and_those_in_a_zip_open_in_natural_order(page: PageOf, tm
     page.rests()
     assert page.session.book is not None
     assert page.session.book.names == (*before, "b.rtf", "c.csv", "log 10.odt")
-    until(lambda: not any(file.is_file() for file in (tmp_path / "uploads").rglob("log*")), "the copies are deleted")
+    wait_for(lambda: not any(file.is_file() for file in (tmp_path / "uploads").rglob("log*")), "the copies are deleted")
     assert "4 documents, read in this order" in page.state()["book"]
 
 
