@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
-from assets.tools.bench.recall_tasks import english_texts
 from assets.tools.books.generated import Question
 from assets.training.asking import answer_losses, make_rows, open_book, pad, text_and_questions
 from assets.training.dialogs import (
@@ -23,27 +22,11 @@ from assets.training.dialogs import (
     held_out_seed,
     make_batch,
 )
-from assets.training.english import passages
 from assets.training.growth import widen
 from assets.training.run import Run, next_token_losses
 from assets.training.shapes import DRAFT, TARGET, build
 from assets.training.tokens import END, Layout
-from core.generation.text import ChatText
-from core.models.hub.catalog import find
-from core.models.loader import load_tokenizer
 from tests.assets.conftest import short_leg
-
-
-def test_no_sentence_that_is_measured_stands_in_what_training_reads() -> None:
-    trained = "\n".join(passages())
-    text = ChatText(load_tokenizer(find("harbour").target), frozenset())
-    measured = [
-        question.answer
-        for source in english_texts(text, 120_000, 0, 10_000)
-        for question in source.questions["quote_any"]
-    ]
-    assert len(measured) > 100
-    assert not [sentence for sentence in measured if sentence in trained]
 
 
 def test_documents_have_their_length_and_name_what_each_token_trains(layout: Layout) -> None:

@@ -197,26 +197,6 @@ def store_files(toy: ToyHub) -> list[str]:
     return ["config.json", "generation_config.json", "tokenizer.json", WEIGHTS]
 
 
-def test_what_the_hub_refuses_is_one_line_with_one_action(
-    toys: ToyHub, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = a_page(worker, source())
-
-    def told() -> str:
-        page.does("model-get:tiny")
-        ended(page.site.downloads)
-        return text_of(page.doing)
-
-    toys.gated, toys.token = True, "secret"
-    assert "toys/tiny is gated. Accept its licence at" in told()
-    toys.gated, toys.token = False, None
-    monkeypatch.setattr("core.models.hub.download.SPARE_BYTES", 1 << 60)
-    assert "has room for" in told()
-    assert WEIGHTS not in {name for name, _, _ in toys.asked} and not store.has_parts(REPO)
-    toys.garbage = True
-    assert "does not describe toys/tiny" in told()
-
-
 def test_an_error_nobody_thought_of_ends_the_download_visibly(toys: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> int:
         raise RuntimeError("a bug")
