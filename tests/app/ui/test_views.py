@@ -20,7 +20,7 @@ from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, exchanges, live, live_texts, welcome
 from app.ui.reading.checklist_view import checklist
-from app.ui.reading.live_strip import LiveStrip, Writing, until, waits_for
+from app.ui.reading.live_strip import LiveStrip, Writing
 from app.ui.shown import shown_of
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
@@ -57,30 +57,6 @@ def progress(done: int, *, reused: int = 0, total: int = 8124) -> PrefillProgres
 
 
 # -------------------- the card of the book
-
-
-def test_the_card_shows_every_state_of_a_book() -> None:
-    session = Session("x")
-    assert "No book yet" in book_card(session) and not session.is_reading
-    (upload,) = session.uploads.expect(["book.pdf"])
-    assert "book.pdf" in book_card(session) and session.is_reading
-    upload.stage, upload.num_done, upload.num_pages = "extracting", 2, 12
-    assert "page 3 of 12" in book_card(session)
-    upload.stage = "extracted"
-    assert "Waits to be counted" in book_card(session)
-    upload.stage = "counting"
-    assert "Counting tokens" in book_card(session)
-    session = a_session(a_document(warnings=("2 pages are images.",)), num_read=0)
-    session.doing = progress(0)
-    html = book_card(session)
-    assert "3 pages · 8,123 tokens" in html and "Room for about 48 pages at once" in html
-    assert "2 pages are images." in html
-    session.doing = progress(2048)
-    html = book_card(session)
-    assert "25% · a few seconds left" in html and session.is_reading
-    assert "2,048 of 8,124 tokens, 1,000 a second so far" in html, "tokens are in the tooltip"
-    session.doing, session.num_read, session.read_seconds = None, 8124, 8.1
-    assert "Read once, in 8.1 s" in book_card(session) and not session.is_reading and not is_paused(session)
 
 
 def test_the_card_says_how_far_a_stopped_reading_came() -> None:
@@ -223,12 +199,6 @@ def test_the_bubble_says_why_there_is_no_word_yet() -> None:
     assert "Reading the book again: another page used the model · " in wait.apply([progress(2048)]).bubble(session)
     short = replace(progress(8100), reused_tokens=8000)
     assert wait.apply([short]).bubble(session) == '<div class="waits">Reading the question</div>'
-
-
-def test_a_notice_comes_only_after_a_long_reading() -> None:
-    assert 'class="until"' in until(progress(2048)) and not waits_for(progress(2048))["long"]
-    long = replace(progress(2048), remaining_seconds=30.0)
-    assert waits_for(long) == {"told": "25% · about 30 s left", "long": True} and "25% · about 30 s left" in until(long)
 
 
 def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:

@@ -104,12 +104,6 @@ def test_the_charts_say_what_the_statistics_say() -> None:
 # -------------------- figures and provenance
 
 
-def test_inside_shows_acceptance_with_its_counts() -> None:
-    html = text_of(inside(ended(a_trace())))
-    assert "Accepted, level 1 50% 8 of 16 tested" in html and "Accepted, level 2 75% 24 of 32 tested" in html
-    assert "8 tokens in 2 passes" in html and "Complete · 8 tokens" in html and "TriForce exact" in html
-
-
 def test_provenance_tells_round_p_and_q_of_every_token() -> None:
     html = provenance(ended(a_trace()))
     tips = [unescape(tip) for tip in re.findall(r'data-tip="([^"]*)"', html)]

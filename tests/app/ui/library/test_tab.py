@@ -9,7 +9,6 @@ import pytest
 
 from app.context.context_documents import Library, Pages
 from app.context.token_costs import Meter
-from app.context.uploads import Uploads
 from app.documents.document import Document
 from app.documents.ocr import Ocr
 from app.documents.readers import extract_document
@@ -146,11 +145,3 @@ def test_a_page_beyond_the_last_is_the_last_and_an_unknown_book_none() -> None:
     key = session.uploads.library.books[0].key
     assert 'value="3"' in preview(session, key, 99) and 'value="1"' in preview(session, key, -4)
     assert "Choose “Preview”" in preview(session, "gone", 1)
-
-
-def test_an_intake_numbers_its_files_and_forgets_what_failed_before() -> None:
-    uploads = Uploads()
-    first, second = uploads.expect(["a", "b"])
-    first.fail(InvalidSetting("No.", hint="Yes."))
-    (third,) = uploads.expect(["c"])
-    assert uploads.pending == (second, third) and third.number == 3

@@ -23,7 +23,7 @@ from app.ui.site import Drawer
 from core.config import SamplingParams
 from core.decoding.stats import DecodeStats
 from core.errors import CoreError, InvalidSetting
-from core.generation.events import LaneEvent, PrefillProgress, RoundDone
+from core.generation.events import LaneEvent, PrefillProgress
 from tests.app.fakes import FakeEngine, opened, wait_for, write_book
 from tests.app.ui.pages import EVIL, PageOf
 from tests.app.ui.race.conftest import PAIR, RaceOf, config, raced, run
@@ -77,19 +77,6 @@ def test_sampled_and_lossy_texts_are_not_judged(race_of: RaceOf) -> None:
     lively = SamplingParams(temperature=0.7)
     assert not race_of(configs=[config(c.method, sampling=lively) for c in PAIR]).judgements
     assert not race_of(configs=[config("autoregressive"), config("h2o")]).judgements
-
-
-def test_stop_ends_a_race_in_the_middle_and_what_was_written_is_compared(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
-) -> None:
-    engine.enqueue("One two three")
-    engine.enqueue("One | three")
-    stream = worker.race(session_id, "Go on?", PAIR)
-    assert next(event for event in stream if isinstance(event, LaneEvent) and isinstance(event.event, RoundDone))
-    worker.stop_race(session_id)
-    assert isinstance(run(stream)[-1], Changed)
-    race = worker.sessions.get(session_id).race
-    assert race and race.ended and {lane.finished.stop_reason for lane in race.lanes if lane.finished} == {"cancelled"}
 
 
 def test_stop_while_reading_ends_a_race_before_its_first_word(
@@ -212,15 +199,6 @@ def test_of_short_answers_the_sentence_says_what_was_measured(race_of: RaceOf) -
     times = [f"{one.stats.decode_seconds:.2f} s" for one in (lane, plain)]
     assert found and found.tone == "amber" and "ended before guesses had paid" in found.text
     assert f"{times[0]}, and plain decoding needed {times[1]}" in found.text
-
-
-def test_the_result_is_one_sentence(race_of: RaceOf) -> None:
-    race = race_of("one " * 40)
-    assert result(race) == ("good", "TriForce finished 2.4 s earlier: same words", race.lanes[1])
-    assert "TriForce finished 2.4 s earlier: same words." in text_of(RaceView(race).html())
-    assert winner(race) is race.lanes[1] and RaceView(race).html().count(" won") == 1
-    race.ended = False
-    assert result(race) is None, "it is told at the end"
 
 
 def test_a_lost_race_says_why_with_figures_that_agree(race_of: RaceOf) -> None:
