@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from assets.tools.screenshots import FOLDER, asks, away, reads
 
@@ -22,7 +22,7 @@ SAMPLE = 1  # 32K tokens
 STEP_MS, HOLD_MS = 200, 2500  # between two frames at least; of the last frame of a scene
 REPLAYED = "!document.querySelector('.race.replaying')"
 ANSWERED = "!!document.querySelector('#strip .resting:not(.empty)')"
-SCREEN = {"width": 1920, "height": 1080}
+SCREEN: ViewportSize = {"width": 1920, "height": 1080}
 RACES = "document.documentElement.dataset.scene === 'race'"
 SURE = "getComputedStyle(document.querySelector('.scene.round .outcome')).opacity === '1'"
 FINISHED = f"{REPLAYED} && !!document.querySelector('#race-board .result')"
