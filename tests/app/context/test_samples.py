@@ -76,3 +76,7 @@ def test_bundled_samples_have_questions_that_were_verified() -> None:
     for sample in load_samples():
         assert not sample.raced or sample.fastest in EXACT_METHODS
         assert set(sample.raced) <= set(sample.questions), "of this book"
+
+
+def test_no_folder_no_samples(tmp_path: Path) -> None:
+    assert load_samples(tmp_path / "nothing") == ()

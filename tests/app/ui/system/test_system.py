@@ -227,3 +227,19 @@ def test_blocks_of_a_file_are_named_and_not_called_32_bits(engine: FakeEngine) -
     engine.info.weights, engine.info.quantised = "Q4_K, Q6_K", True
     (stored,) = weight_facts(engine.info)
     assert usual.value == "32 bits" and (stored.value, "own blocks" in stored.note) == ("Q4_K, Q6_K", True)
+
+
+def test_gpus_are_named(ready: Ready) -> None:
+    machine = Machine("cpu", 16, 64 << 30, 60 << 30, (Gpu(f"A {EVIL}", 24 << 30, 23 << 30),))
+    html = system(shot(ready, machine=machine))
+    assert "23.0 GiB of 24.0 GiB free" in text_of(html) and "<img" not in html
+
+
+@pytest.mark.parametrize(
+    ("system_name", "advice"),
+    [("Linux 6.1, x86_64", "start with --gpus N"), ("Windows 11, AMD64", "start it in WSL2 with --gpus N")],
+)
+def test_how_several_gpus_share_a_model_is_told(ready: Ready, system_name: str, advice: str) -> None:
+    two = replace(GPU_MACHINE, gpus=GPU_MACHINE.gpus * 2)
+    assert advice in text_of(system(shot(ready, machine=two, system=system_name)))
+    assert "--gpus" not in text_of(system(shot(ready, machine=GPU_MACHINE, system=system_name)))
