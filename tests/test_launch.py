@@ -23,9 +23,10 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 ECHO = """
 import json, os, sys
+NAMES = ("GRADIO_ANALYTICS_ENABLED", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_OFFLINE")
 def run(args):
     print("log", file=sys.stderr)
-    told = {key: os.environ[key] for key in ("GRADIO_ANALYTICS_ENABLED", "HF_HUB_DISABLE_TELEMETRY")}
+    told = {key: os.environ.get(key) for key in NAMES}
     print(json.dumps({**vars(args), **told, "prefix": sys.prefix}, default=str))
     return 0
 """
@@ -113,7 +114,8 @@ def test_a_met_environment_is_used_at_once_from_any_folder(run: Run, checkout: P
 
 
 def test_without_a_command_the_app_runs(run: Run) -> None:
-    assert json.loads(run("--no-browser").stdout)["browser"] is False
+    given = json.loads(run("--no-browser", "--offline").stdout)
+    assert (given["browser"], given["HF_HUB_OFFLINE"]) == (False, "1"), "set before anything is imported"
 
 
 @pytest.mark.parametrize(("name", "code"), [("InvalidSetting", 2), ("NotPossibleHere", 1), ("UnsupportedModel", 1)])

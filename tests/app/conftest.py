@@ -15,6 +15,7 @@ from app.cli.arguments import parse_arguments
 from app.cli.serve import loaded
 from app.runtime.worker import EngineWorker
 from app.server.serve_page import load
+from app.ui.site import Site
 from core.config import EngineConfig
 from tests.app.fakes import FakeEngine, free_port, worker_of
 
@@ -82,6 +83,13 @@ class Served:
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.arguments.port}/"
+
+    @property
+    def site(self) -> Site:
+        """What the page is drawn from."""
+        (route,) = (one for one in self.app.routes if getattr(one, "path", "") == "/page/state")
+        site: Site = route.endpoint.__self__._site
+        return site
 
 
 @pytest.fixture(scope="module")

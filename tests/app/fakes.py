@@ -3,8 +3,9 @@
 import asyncio
 import socket
 import threading
+import time
 from collections import deque
-from collections.abc import Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -480,6 +481,14 @@ def hold_extraction(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event
     monkeypatch.setattr(reading_job, "extract_one", slowly)
     yield held
     held.set()
+
+
+def wait_for(holds: Callable[[], object], what: object = "it does not come") -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""What the recipe's tests share: a small tokenizer and the target before any training."""
+"""What the recipe's tests share: the tokenizer and the target before any training."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from transformers import LlamaForCausalLM
 
 from assets.training.run import Schedule, first_model
 from assets.training.shapes import TARGET
-from assets.training.tokens import Layout, train_tokenizer
+from assets.training.tokens import Layout
+from core.models.hub.catalog import find
 from tests.core.conftest import one_thread as one_thread  # threads cost tiny models much on shared cores
 
 
 @pytest.fixture(scope="session")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """The next pair's tokenizer, from a few books: enough for all that is claimed here."""
-    folder = tmp_path_factory.mktemp("tokenizer")
-    train_tokenizer(num_books=20).save_pretrained(folder)
-    return Layout.load(folder)
+def layout() -> Layout:
+    """The bundled pair's tokenizer."""
+    return Layout.load(find("harbour").target)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from functools import cache
 from pathlib import Path
@@ -19,7 +18,6 @@ LAYOUT = Layout.load(FOLDER.parent / "models" / "harbour-target")
 ROWS = json.loads((FOLDER / "questions.json").read_text(encoding="utf-8"))
 NAMES = [name for sample in SAMPLES for name in sample.names]
 # What was measured and shown in the README was measured on these very texts.
-DIGESTS = {"harbour-8k.pdf": "1057346c", "harbour-32k.txt": "ec737c80"}
 
 
 @cache
@@ -43,11 +41,6 @@ def test_each_book_has_questions_of_every_kind_and_contains_their_answers(name: 
             assert words(row["answer"]) in text, row["question"]
         else:
             assert all(words(part) in text for part in row["answer"].rstrip(".").split(". ")), row["question"]
-
-
-@pytest.mark.parametrize("name", DIGESTS)
-def test_texts_stay_what_they_were(name: str) -> None:
-    assert hashlib.sha256(text_of(name).encode()).hexdigest()[:8] == DIGESTS[name]
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.names[0])

@@ -1,4 +1,4 @@
-"""Claims about the recipe: documents train what they say, and a run goes on where it was saved."""
+"""Claims about the recipe: documents train what they say, a run goes on where it was saved, growth changes nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from transformers import LlamaForCausalLM
 
-from assets.tools.bench.recall_tasks import english_texts
 from assets.tools.books.generated import Question
 from assets.training.asking import answer_losses, make_rows, open_book, pad, text_and_questions
 from assets.training.dialogs import (
@@ -22,26 +22,11 @@ from assets.training.dialogs import (
     held_out_seed,
     make_batch,
 )
-from assets.training.english import passages
+from assets.training.growth import widen
 from assets.training.run import Run, next_token_losses
-from assets.training.shapes import DRAFT, build
+from assets.training.shapes import DRAFT, TARGET, build
 from assets.training.tokens import END, Layout
-from core.generation.text import ChatText
-from core.models.hub.catalog import find
-from core.models.loader import load_tokenizer
 from tests.assets.conftest import short_leg
-
-
-def test_no_sentence_that_is_measured_stands_in_what_training_reads() -> None:
-    trained = "\n".join(passages())
-    text = ChatText(load_tokenizer(find("harbour").target), frozenset())
-    measured = [
-        question.answer
-        for source in english_texts(text, 120_000, 0, 10_000)
-        for question in source.questions["quote_any"]
-    ]
-    assert len(measured) > 100
-    assert not [sentence for sentence in measured if sentence in trained]
 
 
 def test_documents_have_their_length_and_name_what_each_token_trains(layout: Layout) -> None:
@@ -120,3 +105,11 @@ def test_questions_about_an_open_book_lose_and_learn_as_behind_the_whole_of_it(l
     torch.testing.assert_close(gradient, query.grad, rtol=1e-3, atol=1e-5)
     losses = answer_losses(model, open_book(model, before[:-1]), batch)  # one token less is another book
     assert (losses[kept] - torch.cat(wanted)).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_a_wider_model_computes_the_same(layout: Layout, model: LlamaForCausalLM) -> None:
+    ids = torch.tensor([compose(layout, held_out_seed(1), 512, 0.6).ids])
+    before, mlp = model(ids).logits, TARGET.mlp
+    assert (before - widen(model, 480, mlp, TARGET.heads)(ids).logits).abs().max() < 2e-3 < before.std()
+    assert (before - widen(model, 416, mlp + 3, TARGET.heads + 2)(ids).logits).abs().max() < 2e-3

@@ -39,11 +39,6 @@ def test_both_models_share_one_tokenizer() -> None:
     assert target.read_bytes() == draft.read_bytes()
 
 
-def test_words_of_the_world_are_single_tokens() -> None:
-    text = write_book(3, 2000).text
-    assert len(LAYOUT.ids(text)) < 1.3 * len(text.split())
-
-
 def test_joined_segments_are_what_the_chat_template_renders(tokenizer: PreTrainedTokenizerBase) -> None:
     book = write_book(4, 300)
     first, second = book.questions[:2]

@@ -1,5 +1,7 @@
 """The programs of endurance find what is lost or damaged, and a short run of each finds nothing."""
 
+import importlib
+import inspect
 import random
 from pathlib import Path
 
@@ -59,6 +61,8 @@ def test_one_suite_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert long.main(["soak", "--minutes", "1"]) == 0 and long.main(["--case", "3"]) == 0 and long.main([]) == 1
     assert ran[:2] == [("soak", ["--minutes", "1"]), ("exactness", ["--case", "3"])]
     assert [name for name, _ in ran[2:]] == list(long.SUITES)
+    mains = [importlib.import_module(module).main for module, _ in long.SUITES.values()]
+    assert [len(inspect.signature(main).parameters) for main in mains] == [1] * len(mains), "each takes its arguments"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -134,61 +134,36 @@ def _say(line: str) -> None:
 
 
 def table(report: Report) -> str:
-    """All of a report, for people."""
-    worlds = list(report.worlds.items())
-    lines = [f"{'':44}" + "".join(f"{world:>12}" for world, _ in worlds)]
+    """The document of a report, for people: figures by world, then every test, control and failure."""
+    told, lines = document(report), list[str]()
 
-    def row(name: str, *values: object) -> None:
-        texts = [f"{value:,}" if isinstance(value, int) else str(value) for value in values]
+    def add(name: str, values: Sequence[Any]) -> None:
+        if isinstance(values[0], Mapping):
+            lines.append(name)
+            for inner in dict.fromkeys(key for value in values for key in value):
+                add(f"  {inner}", [value.get(inner, 0) for value in values])
+            return
+        numbers = [len(value) if isinstance(value, list) else value for value in values]
+        texts = [f"{one:,.4g}" if isinstance(one, float) else str(one) for one in numbers]
         lines.append(f"{name:44}" + "".join(f"{text:>12}" for text in texts))
 
-    def rows(what: str) -> None:
-        names = {name for _, outcome in worlds for name in getattr(outcome, what)}
-        most = {name: sum(getattr(outcome, what)[name] for _, outcome in worlds) for name in names}
-        for name in sorted(names, key=lambda name: (-most[name], name)):
-            row(f"  {name}", *(getattr(outcome, what)[name] for _, outcome in worlds))
-
-    row("cases", *(outcome.cases for _, outcome in worlds))
-    row("seconds", *(round(outcome.seconds) for _, outcome in worlds))
-    row("seconds of a processor", *(round(outcome.cpu_seconds) for _, outcome in worlds))
-    for title, what in (
-        ("engines", "setups"),
-        ("actions", "actions"),
-        ("answers by method", "methods"),
-        ("answers by ending", "endings"),
-        ("tokens", "tokens"),
-    ):
-        lines.append(title)
-        rows(what)
-    lines.append("level-2 acceptance of a case")
-    row(f"  share of cases below {LOW_ACCEPTANCE}", *(f"{low_share(outcome.acceptance):.2f}" for _, outcome in worlds))
-    for share in (0.1, 0.25, 0.5, 0.75, 0.9):
-        row(f"  quantile {share}", *(f"{quantile(outcome.acceptance, share):.2f}" for _, outcome in worlds))
-    lines.append("judgement")
-    row("  greedy: near ties", *(outcome.near_ties for _, outcome in worlds))
-    row("  sampled: left out, at a cut of top-k, top-p", *(outcome.at_a_cut for _, outcome in worlds))
-    row("  sampled: largest error of a probability", *(f"{outcome.worst_gap:.1e}" for _, outcome in worlds))
-    row("  mismatches", *(len(outcome.mismatches) for _, outcome in worlds))
-    lines.append("")
-    lines.append(
+    rows = told["rows"]
+    for name in rows[0] if rows else ():
+        add(name.replace("_", " "), [row[name] for row in rows])
+    lines += [
+        "",
         f"{len(report.tests)} chi-square tests of sampled tokens; an exact engine fails one with a chance of "
-        f"{FALSE_ALARM:.0e} in all, at p < {report.threshold:.1e}:"
-    )
-    lines.append(f"  {'':64}{'tokens':>8}{'chi-square':>12}{'freedom':>9}{'p':>10}")
-    for world, test in report.tests:
-        numbers = f"{test.samples:>8,}{test.statistic:>12.1f}{test.freedom:>9}{test.p_value:>10.2g}"
-        lines.append(f"  {f'{world}: {test.name}':64}{numbers}")
-    if report.controls:
-        lines.append("")
-        lines.append("Engines with one thing wrong:")
-        for one in report.controls:
-            found = f"{one.found:.0f} mismatches" if one.by == "mismatches" else f"p = {one.found:.1e}"
-            said = f"{one.cases} cases, {one.tokens:,} tokens: {found}, {'noticed' if one.detected else 'NOT NOTICED'}"
-            lines.append(f"  {one.name:44}{said}")
-    lines.append("")
+        f"{FALSE_ALARM:.0e} in all, at p < {report.threshold:.1e}:",
+        f"  {'':64}{'tokens':>8}{'chi-square':>12}{'freedom':>9}{'p':>10}",
+    ]
+    for one in told["tests"]:
+        numbers = f"{one['tokens']:>8,}{one['chi_square']:>12.1f}{one['freedom']:>9}{one['p']:>10.2g}"
+        lines.append(f"  {one['models'] + ': ' + one['name']:64}{numbers}")
+    for one in told["controls"]:
+        found = f"{one['found']:.2g} ({one['by']}), {one['cases']} cases, {one['tokens']:,} tokens"
+        lines.append(f"  {one['name']:44}{found}, {'noticed' if one['detected'] else 'NOT NOTICED'}")
     failures = report.failures
-    lines += failures
-    lines.append(f"{len(failures)} failures" if failures else "Everything is as it must be.")
+    lines += ["", *failures, f"{len(failures)} failures" if failures else "Everything is as it must be."]
     return "\n".join(lines)
 
 

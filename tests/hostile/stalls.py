@@ -8,7 +8,7 @@ Waits are measured in processor time of this process, so that other work on the 
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from time import process_time, sleep
 
@@ -43,18 +43,18 @@ def longest_wait(work: Callable[[], object]) -> float:
     return max(later - earlier for earlier, later in pairwise(ticks))
 
 
-def main() -> int:
+def main(argv: Sequence[str]) -> int:
     """Print each wait. Returns 1 if one is too long."""
-    worst = 0.0
+    worst, most_chars = 0.0, int(argv[0])
     for name in LARGE:
         for unit in UNITS:
-            num_chars = min(int(sys.argv[1]), MOST_CHARS.get(name, sys.maxsize))
+            num_chars = min(most_chars, MOST_CHARS.get(name, sys.maxsize))
             text = unit * (num_chars // len(unit))
             wait = longest_wait(lambda name=name, text=text: (READERS[name](text), num_words(text)))  # type: ignore[misc]
             print(f"{name} of {unit!r}: {wait:.2f} s", flush=True)
             worst = max(worst, wait)
     for unit in UNITS:
-        text, words = unit * (int(sys.argv[1]) // len(unit)), Words(unit.strip()[:1] or "a")
+        text, words = unit * (most_chars // len(unit)), Words(unit.strip()[:1] or "a")
         began = process_time()
         wait = longest_wait(lambda text=text, words=words: sum(1 for _ in occurrences(words, text)))  # type: ignore[misc]
         print(f"Find {words.text!r} in {unit!r}: {wait:.2f} s of {process_time() - began:.1f} s", flush=True)
@@ -63,4 +63,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,5 @@
-"""The smallest real model from its offer to an answer: the command, the card's button, the switch, a second reading."""
+"""The smallest real model from its offer to an answer: by the command, and by the button of the page."""
 
-import argparse
 import json
 import os
 import subprocess
@@ -12,18 +11,13 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from app.runtime.downloads import Downloads
-from app.runtime.events import Ready
 from app.runtime.worker import EngineWorker
-from app.server.serve_page import model_source
-from core.config import EngineConfig, GenerationConfig
+from core.config import EngineConfig
 from core.engine import Engine
-from core.generation.events import Finished
-from core.models.hub.catalog import ROOT, entries, find
+from core.models.hub.catalog import ROOT
 from tests.app.conftest import serve as serve
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 from tests.app.fakes import GRADIO_WARNINGS
-from tests.app.ui.pages import PageOf, until
 from tests.browser.conftest import browser as browser
 from tests.browser.journeys.page import Page, expect, playwright
 from tests.real.conftest import SMALLEST
@@ -56,35 +50,6 @@ def test_the_command_fetches_it_and_ask_answers_with_it(tmp_path: Path) -> None:
     told = launch(tmp_path, "ask", str(text), "-q", QUESTION, "--model", SMALLEST, "--device", "cpu", "--no-saved")
     (answer,) = told["methods"].values()
     assert "Miriam Okafor" in answer["text"]
-
-
-@pytest.mark.usefixtures("smollm2")
-def test_the_card_s_button_fetches_it_changes_to_it_and_the_book_is_read_again(
-    arguments: argparse.Namespace,
-    start_worker: Callable[..., EngineWorker],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    worker = start_worker(Engine.load(EngineConfig(device="cpu", context=4096)))
-    session = worker.sessions.enter("")
-    text = tmp_path / "note.txt"
-    text.write_text(TEXT, encoding="utf-8")
-    list(worker.open_book(session.id, text))
-    first = session.book
-    page = PageOf(worker, session.id, source=model_source(arguments), downloads=Downloads())
-    offer = page.site.offer
-    assert f'data-act="offer-get:{SMALLEST}"' in offer.html(session) and page.does(f"offer-get:{SMALLEST}")
-    until(lambda: isinstance(worker.state, Ready) and worker.state.info.model == SMALLEST, offer.html(session))
-    assert entries()[SMALLEST].path() == find(SMALLEST).target, "it is here"
-    *_, state = worker.states()
-    assert isinstance(state, Ready) and session.is_stale
-    list(worker.read_book(session.id))
-    assert session.is_read and session.book is not first
-    method = state.info.usual_method
-    *_, finished = worker.answer(session.id, QUESTION, GenerationConfig(method=method, max_new_tokens=40))
-    assert isinstance(finished, Finished) and "Miriam Okafor" in finished.text
-    assert f":{SMALLEST}" not in offer.html(session), "it is in use: only a larger one may be offered"
 
 
 @pytest.mark.browser

@@ -1,10 +1,6 @@
 """`chat`: what is typed or piped in, answers with pages, Ctrl+C, and the race."""
 
 import io
-import os
-import select
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -68,45 +64,6 @@ def test_ctrl_c_stops_an_answer_and_keeps_the_chat(talk: Callable[..., Any], mon
     monkeypatch.setattr("app.cli.answering.Shown", interrupting())
     out, errors = talk(b"Who kept the light?\nWhere?\n", "--method", "autoregressive")
     assert "Stopped.\n" in errors and errors.count(" tokens/s") == 2 and "> Where?" in out
-
-
-@pytest.mark.slow
-def test_ctrl_c_in_a_real_terminal_stops_an_answer_and_keeps_the_chat(book: Path) -> None:
-    chapters = (ROOT / "assets" / "books" / "harbour-32k.txt").read_text(encoding="utf-8")
-    book.write_text(chapters[:6000], encoding="utf-8")
-    pty = pytest.importorskip("pty", reason="terminals of POSIX systems")
-    options = ["--max-new-tokens", "100000", "--context", "24000", "--method", "autoregressive", "--no-saved"]
-    command = [sys.executable, "launch.py", "chat", str(book), *options, "--no-venv"]
-    leader, follower = pty.openpty()
-    program = subprocess.Popen(
-        command, stdin=follower, stdout=follower, stderr=follower, cwd=ROOT, start_new_session=True,
-        env=os.environ | {"TERM": "dumb"},
-    )  # fmt: skip
-    os.close(follower)
-    shown = b""
-
-    def until(words: bytes) -> None:
-        nonlocal shown
-        while words not in shown:
-            assert select.select([leader], [], [], 300)[0], shown
-            shown += os.read(leader, 4096)
-
-    try:
-        until(b"> ")
-        os.write(leader, b"Recite the first chapter.\n")
-        until(b"Reading") if b"Reading" in shown else until(b"first chapter.\r\n")
-        seen = len(shown)
-        while len(shown) < seen + 30:  # the answer runs
-            shown += os.read(leader, 4096)
-        program.send_signal(signal.SIGINT)
-        until(b"tokens/s")
-        shown = shown[shown.index(b"tokens/s") :]
-        until(b"> ")
-        os.write(leader, b"/quit\n")
-        assert program.wait(60) == 0
-    finally:
-        program.kill()
-        os.close(leader)
 
 
 @pytest.fixture(scope="module")

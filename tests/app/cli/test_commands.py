@@ -10,7 +10,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import launch as launcher
-from core.decoding.registry import EXACT_METHODS
 from core.models.hub import catalog
 
 ROOT = Path(__file__).parents[3]
@@ -71,13 +70,6 @@ def test_the_tokens_of_an_answer_can_be_checked_by_transformers_alone(
     assert answer["token_ids"] == theirs
     (plain,) = command(*asked)["methods"].values()
     assert "prompt_token_ids" not in plain
-
-
-@pytest.mark.slow
-def test_bench_measures_methods_in_one_run(command: Callable[..., Any]) -> None:
-    rows = command("bench", "--contexts", 2048, "--repeats", 1, "--max-new-tokens", 16)["rows"]
-    assert {row["method"] for row in rows} == set(EXACT_METHODS)
-    assert all(row["identical_to_autoregressive"] for row in rows)
 
 
 SITUATIONS = ("the context holds",)  # of a text; all other mistakes are in what was typed

@@ -2,7 +2,6 @@
 
 import json
 import random
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ from huggingface_hub import constants
 from app.cli import models
 from app.cli.arguments import parse_arguments
 from core.errors import InvalidSetting, UnknownModel
-from core.models.hub.catalog import ROOT
 from core.models.hub.download import DownloadProgress
 from tests.core.models.hub.test_wheel import index  # noqa: F401
 from tests.core.models.hub.toy_hub import ToyHub, serving
@@ -84,19 +82,3 @@ def test_names_that_cannot_be_fetched(hub: ToyHub) -> None:
 def test_a_name_belongs_to_all_but_the_list(words: str, problem: str) -> None:
     with pytest.raises(InvalidSetting, match=problem):
         models.run(arguments(*words.split()))
-
-
-def test_offline_is_said_in_one_line(tmp_path: Path) -> None:
-    """Through launch.py, where --offline must be set before anything is imported."""
-    import subprocess
-
-    done = subprocess.run(
-        [sys.executable, "launch.py", "models", "get", "qwen3-8b", "--no-venv", "--offline"],
-        cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "HF_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1 and done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: ") and "offline" in line

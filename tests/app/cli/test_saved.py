@@ -64,27 +64,6 @@ def test_after_a_restart_the_bundled_model_reads_no_token_of_the_book(run: Run, 
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_book_whose_end_has_changed_is_read_from_there(run: Run, tmp_path: Path) -> None:
-    ask(run, write_book(tmp_path, TEXT * 4), "--saved")
-    changed = write_book(tmp_path, TEXT * 4 + "Then it was day.", "changed.txt")
-    opened, fresh = ask(run, changed), ask(run, changed, "--no-saved")
-    assert 0 < opened["book_tokens_read"] < 300 and opened["saved"]["fetched_tokens"] % 128 == 0
-    assert opened["saved"]["fetched_tokens"] > 0
-    assert fresh["saved"] == {"fetched_tokens": 0, "fetch_seconds": 0.0, "kept": None, "kept_bytes": None}
-    assert token_ids(opened) == token_ids(fresh)
-
-
-@pytest.mark.usefixtures("toy")
-def test_race_opens_what_ask_has_kept(run: Run, tmp_path: Path) -> None:
-    book = write_book(tmp_path, TEXT)
-    ask(run, book, "--saved")
-    for how in ([], ["--sequential"]):
-        report = run("race", book, "-q", QUESTION, "--max-new-tokens", 8, *how)
-        assert report["book_tokens_read"] == 0 and report["equality"]["verdict"] == "identical"
-        assert report["reused_tokens"] == report["book_tokens"]
-
-
-@pytest.mark.usefixtures("toy")
 def test_shelf_lists_removes_and_makes_room(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one.txt", "two.txt", "three.txt"):
         ask(run, write_book(tmp_path, digest_of(name).hex() * 5, name), "--saved")

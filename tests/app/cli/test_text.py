@@ -14,11 +14,11 @@ from core.generation.text import ChatText
 from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
 from tests.app.documents import fake_ocr
-from tests.app.documents.conftest import MakeEpub, MakePdf, make_epub, make_pdf, writer
+from tests.app.documents.conftest import MakeEpub, MakePdf, in_this_process, make_epub, make_pdf, writer
 from tests.app.documents.fake_ocr import MISSING, write_scan
 from tests.hostile.corpus import archive, odt, rtf
 
-__all__ = ["make_epub", "make_pdf", "writer"]  # fixtures
+__all__ = ["in_this_process", "make_epub", "make_pdf", "writer"]  # fixtures
 PAGES = [
     ["Chapter 1", "The old pilot stood on the quay and counted the boats that", "came in with the tide."],
     ["Chapter 2", "On the second day he counted none, for the harbour was", "closed."],
@@ -27,7 +27,7 @@ PAGES = [
 
 
 @pytest.fixture
-def book(make_pdf: MakePdf, writer: PdfWriter) -> Path:
+def book(make_pdf: MakePdf, writer: PdfWriter, in_this_process: None) -> Path:
     """Three pages that are called i, 1 and 2, with two chapters."""
     path = make_pdf(*PAGES)
     for number, title in enumerate(("Chapter 1", "Chapter 2")):

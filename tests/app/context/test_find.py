@@ -72,15 +72,6 @@ def test_hits_are_those_of_the_slow_twin(
         assert list(occurrences(words, text)) == list(slow(words, text))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("typed", ["s", "ss", "as", "a b", "b a b", "京都"])
-def test_hits_at_the_borders_of_stretches_are_those_of_the_slow_twin(typed: str, size: int) -> None:
-    text = "aßa sßs as  \n b a   b\u00ad a\u200b b 京 \n 都 京 都"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stretches, "MOST_CHARS", size)
-        assert list(occurrences(Words(typed), text)) == list(slow(Words(typed), text))
-
-
 def hits(words: str, text: str, *, exact: bool = False, whole: bool = False) -> list[str]:
     return [text[start:end] for start, end in occurrences(Words(words, exact, whole), text)]
 

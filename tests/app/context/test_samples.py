@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from app.context.samples import fastest_method, load_samples, one_of_each, open_questions, race_questions
+from app.context.samples import fastest_method, load_samples, open_questions, race_questions
 from app.documents.bundle import extract_documents
 from app.documents.document import Document
 from core.decoding.registry import EXACT_METHODS
@@ -33,10 +33,6 @@ def test_asked_questions_are_not_offered_again(tmp_path: Path) -> None:
     assert open_questions(samples, "mine.pdf", (), 3) == ()
 
 
-def test_no_folder_no_samples(tmp_path: Path) -> None:
-    assert load_samples(tmp_path / "nothing") == ()
-
-
 def test_the_bundled_samples_have_questions() -> None:
     samples = load_samples()
     assert samples and all(sample.questions for sample in samples)
@@ -44,13 +40,6 @@ def test_the_bundled_samples_have_questions() -> None:
         "how long it takes is known of a machine alone"
     )
     assert samples[0].label(141.0) == "The Market of Seabright\nPDF, 25 pages, read in about 2 min"
-
-
-def test_a_book_in_two_formats_is_offered_once() -> None:
-    offered = [sample.file.name for sample in one_of_each(load_samples())]
-    assert offered == ["harbour-8k.pdf", "harbour-32k.epub", "harbour-120k.txt"]
-    titles = [sample.title for sample in one_of_each(load_samples())]
-    assert len(set(titles)) == len(titles), "one count for one book"
 
 
 def test_the_bundled_samples_are_called_and_counted_as_what_they_are() -> None:
@@ -87,3 +76,7 @@ def test_bundled_samples_have_questions_that_were_verified() -> None:
     for sample in load_samples():
         assert not sample.raced or sample.fastest in EXACT_METHODS
         assert set(sample.raced) <= set(sample.questions), "of this book"
+
+
+def test_no_folder_no_samples(tmp_path: Path) -> None:
+    assert load_samples(tmp_path / "nothing") == ()

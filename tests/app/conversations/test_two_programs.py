@@ -19,7 +19,7 @@ from app.conversations.tree import Dialogue
 from core.generation.events import Finished
 from tests.app.conversations.on_disk import LIMIT, refuse, saved, text_of
 from tests.app.conversations.test_tree import a_dialogue, exchange, said
-from tests.app.fakes import SECONDS
+from tests.app.fakes import SECONDS, wait_for
 
 APPEND = """
 import sys
@@ -251,11 +251,3 @@ def test_what_failed_is_shown_and_written_by_itself_later_or_at_the_end(
         else:
             wait_for(lambda: store.listing().notices == ())
         assert program().open(old.id) == new
-
-
-def wait_for(done: Callable[[], bool]) -> None:
-    for _ in range(int(SECONDS * 20)):
-        if done():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError("it never came")

@@ -3,7 +3,6 @@
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -13,12 +12,12 @@ from pypdf import PdfWriter
 from app.documents import Document, DocumentError, Extracting, extract_document, ocr
 from app.documents.errors import OcrMissing, ScannedDocument
 from app.documents.ocr import Ocr
-from app.documents.parsers.recognition import LOW_PRIORITY, MAX_PIXELS, MAX_SIDE, scale_of
+from app.documents.parsers.recognition import MAX_PIXELS, MAX_SIDE, scale_of
 from app.documents.recognised import RecognisedPages, file_digest
 from assets.tools.documents.scans import Source, measure
 from tests.app.documents import fake_ocr
 from tests.app.documents.conftest import MakePdf
-from tests.app.documents.fake_ocr import BROKEN, CRASHES, EMPTY, FAILS, GATE, MISSING, WAITS, write_scan
+from tests.app.documents.fake_ocr import BROKEN, CRASHES, EMPTY, FAILS, MISSING, write_scan
 from tests.app.documents.test_pdf import PAGE, add_image
 
 SAMPLE = Path(__file__).parents[3] / "assets" / "books" / "harbour-8k.pdf"
@@ -92,39 +91,6 @@ def test_what_was_recognised_once_is_kept_even_where_the_engine_is_gone(
     assert read(scan, Ocr(recognise=False, kept=kept)) == first
     with pytest.raises(ScannedDocument):
         read(scan, Ocr(recognise=False))
-
-
-def test_stop_uses_what_was_recognised_until_then_and_leaves_nothing_running(
-    tmp_path: Path, kept: RecognisedPages, started: Callable[[], list[psutil.Process]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = tmp_path / "gate"
-    gate.touch()
-    monkeypatch.setenv(GATE, str(gate))
-    scan = write_scan(tmp_path / "scan.pdf", 60, WAITS, 80)
-    stop: list[bool] = []
-    document = None
-    for step in extract_document(scan, ocr=Ocr(recognise=True, kept=kept, stopped=lambda: bool(stop))):
-        if isinstance(step, Extracting) and step.recognising and step.num_done == 1:
-            stop.append(True)
-        document = step
-    assert isinstance(document, Document) and document.recognised_pages == (1,) and document.picture_pages == (2, 3)
-    assert list(kept.load(file_digest(scan), "fake-1")) == [0]
-    assert started() == []
-
-
-def test_a_closed_recognition_leaves_nothing_running(
-    tmp_path: Path, started: Callable[[], list[psutil.Process]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = tmp_path / "gate"
-    gate.touch()
-    monkeypatch.setenv(GATE, str(gate))
-    steps = extract_document(write_scan(tmp_path / "scan.pdf", WAITS), ocr=Ocr(recognise=True))
-    with closing(steps):
-        assert next(step for step in steps if isinstance(step, Extracting) and step.recognising)
-        (process,) = started()
-        if os.name == "posix":
-            assert any(process.nice() >= LOW_PRIORITY for _ in steps), "work beside the answers"
-    assert started() == []
 
 
 def test_pages_on_which_the_engine_fails_or_crashes_are_left_out(tmp_path: Path) -> None:

@@ -1,17 +1,15 @@
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
-from pypdf import PdfReader, PdfWriter
+from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject
 
-from app.documents import Extracting, extract_document, parsed, read_document
+from app.documents import Extracting, parsed, read_document
 from app.documents.errors import (
     DamagedDocument,
     DocumentTooLarge,
-    ParsingLimitReached,
     PasswordProtected,
     ScannedDocument,
 )
@@ -22,6 +20,7 @@ from app.documents.parsing import Parser, ParserCrashed, ParsingLimits, parse
 from app.documents.pdfium import PdfiumError
 from tests.app.documents.conftest import MakePdf, write_lines
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
 PAGE = [
     "The old pilot stood on the quay and counted the boats that",
     "came in with the tide, as he had done on every evening of",
@@ -136,53 +135,9 @@ def test_a_page_of_which_only_a_part_can_be_unpacked_is_reported(make_pdf: MakeP
     assert read_document(path).warnings == (), "what is encrypted is not looked at"
 
 
-def test_a_parser_that_takes_too_much_memory_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    path = make_pdf(PAGE)
-    bomb = DecodedStreamObject()
-    bomb.set_data(b" " * 70_000_000)  # a few KB in the file
-    writer.pages[0][NameObject("/Contents")] = writer._add_object(bomb.flate_encode())
-    writer.write(path)
-    with pytest.raises(ParsingLimitReached, match=r"0\.1 GB of memory"):
-        list(extract_parsed("pdf", path, "book.pdf", ParsingLimits(memory_bytes=100_000_000)))
-
-
-def test_a_parser_that_falls_silent_is_stopped(make_pdf: MakePdf) -> None:
-    with pytest.raises(ParsingLimitReached, match="0 seconds for one page"):
-        list(extract_parsed("pdf", make_pdf(PAGE), "book.pdf", ParsingLimits(silence_seconds=0)))
-
-
-def test_a_parser_that_computes_too_long_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    path = make_pdf(*[[]] * 8)
-    slow = DecodedStreamObject()
-    slow.set_data(b"BT /F1 11 Tf " + b"(word) Tj 1 0 0 1 5 5 Tm " * 600_000 + b"ET")
-    contents = writer._add_object(slow.flate_encode())
-    for page in writer.pages:
-        page[NameObject("/Contents")] = contents
-    writer.write(path)
-    assert len(PdfReader(path).pages) == 8
-    with pytest.raises(ParsingLimitReached, match="1 seconds of computing"):
-        list(extract_parsed("pdf", path, "book.pdf", ParsingLimits(cpu_seconds=1)))
-
-
 def test_more_text_than_any_context_holds_is_refused_while_it_is_read(make_pdf: MakePdf) -> None:
     with pytest.raises(DocumentTooLarge, match="200 characters"):
         list(extract_parsed("pdf", make_pdf(*[PAGE] * 9), "book.pdf", ParsingLimits(chars=200)))
-
-
-def test_closing_the_iterator_ends_the_process(make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    class Recorded(subprocess.Popen[bytes]):
-        def __init__(self, *args: object, **options: object) -> None:
-            super().__init__(*args, **options)  # type: ignore[call-overload]
-            started.append(self)
-
-    monkeypatch.setattr(subprocess, "Popen", Recorded)
-    events = extract_document(make_pdf(*[PAGE] * 50))
-    next(events)
-    assert started[0].poll() is None
-    events.close()  # type: ignore[attr-defined]
-    assert started[0].poll() is not None
 
 
 def raw_pdf(make_pdf: MakePdf, *placed: tuple[str, int, int]) -> Path:

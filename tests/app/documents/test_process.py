@@ -7,10 +7,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pypdf import PdfReader, PdfWriter
+from pypdf.generic import DecodedStreamObject, NameObject
 
-from app.documents import parsing
-from app.documents.parsing import LIMITS, MOST_PARSERS, Parser, worker_messages
+from app.documents import extract_document, parsing
+from app.documents.errors import ParsingLimitReached
+from app.documents.parsed import extract_parsed
+from app.documents.parsing import LIMITS, MOST_PARSERS, Parser, ParsingLimits, worker_messages
 from app.documents.process import KEPT_COMPLAINTS, PROJECT, ParsingProcess
+from tests.app.documents.conftest import MakePdf
+from tests.app.documents.test_pdf import PAGE
 
 MUCH, LONG = 1 << 40, 1_000_000
 SECONDS = 30.0
@@ -113,3 +119,50 @@ def test_a_parsing_process_imports_no_other_reader() -> None:
     assert not {f"app.documents.{name}" for name in ("bundle", "readers", "ocr", "parsed", "pypdf_reader")} & set(
         done.stdout.split()
     )
+
+
+# -------------------- parsers of real files
+
+
+def test_a_parser_that_takes_too_much_memory_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf(PAGE)
+    bomb = DecodedStreamObject()
+    bomb.set_data(b" " * 70_000_000)  # a few KB in the file
+    writer.pages[0][NameObject("/Contents")] = writer._add_object(bomb.flate_encode())
+    writer.write(path)
+    with pytest.raises(ParsingLimitReached, match=r"0\.1 GB of memory"):
+        list(extract_parsed("pdf", path, "book.pdf", ParsingLimits(memory_bytes=100_000_000)))
+
+
+def test_a_parser_that_falls_silent_is_stopped(make_pdf: MakePdf) -> None:
+    with pytest.raises(ParsingLimitReached, match="0 seconds for one page"):
+        list(extract_parsed("pdf", make_pdf(PAGE), "book.pdf", ParsingLimits(silence_seconds=0)))
+
+
+def test_a_parser_that_computes_too_long_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf(*[[]] * 8)
+    slow = DecodedStreamObject()
+    slow.set_data(b"BT /F1 11 Tf " + b"(word) Tj 1 0 0 1 5 5 Tm " * 600_000 + b"ET")
+    contents = writer._add_object(slow.flate_encode())
+    for page in writer.pages:
+        page[NameObject("/Contents")] = contents
+    writer.write(path)
+    assert len(PdfReader(path).pages) == 8
+    with pytest.raises(ParsingLimitReached, match="1 seconds of computing"):
+        list(extract_parsed("pdf", path, "book.pdf", ParsingLimits(cpu_seconds=1)))
+
+
+def test_closing_the_iterator_ends_the_process(make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Recorded(subprocess.Popen[bytes]):
+        def __init__(self, *args: object, **options: object) -> None:
+            super().__init__(*args, **options)  # type: ignore[call-overload]
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    events = extract_document(make_pdf(*[PAGE] * 50))
+    next(events)
+    assert started[0].poll() is None
+    events.close()  # type: ignore[attr-defined]
+    assert started[0].poll() is not None

@@ -10,8 +10,8 @@ from app.runtime.jobs import MOST_WAITING, TooMuchWaits
 from app.runtime.worker import EngineWorker
 from core.errors import ContextTooSmall
 from core.generation.events import Finished
-from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, write_book
-from tests.app.runtime.test_worker import PLAIN, in_thread, wait_for
+from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, wait_for, write_book
+from tests.app.runtime.test_worker import PLAIN, in_thread
 
 
 class Panic(BaseException):

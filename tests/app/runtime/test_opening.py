@@ -13,8 +13,8 @@ from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
 from core.errors import CoreError, UnknownModel
 from core.generation.events import Finished
-from tests.app.fakes import SECONDS, FakeEngine, close_book, hold_extraction, opened, write_book
-from tests.app.runtime.test_worker import in_thread, wait_for, without_pauses
+from tests.app.fakes import SECONDS, FakeEngine, close_book, hold_extraction, opened, wait_for, write_book
+from tests.app.runtime.test_worker import in_thread, without_pauses
 
 PLAIN = GenerationConfig()
 WAITS = Waiting("opening", 0)

@@ -18,8 +18,8 @@ from core.config import GenerationConfig
 from core.decoding.registry import PLAIN as PLAIN_LANE
 from core.errors import CoreError, EmptyQuestion, NotEnoughMemory
 from core.models.loading import load_meter
-from tests.app.fakes import HOLD, MACHINE, SECONDS, FakeEngine, FakeText, opened, write_book
-from tests.app.runtime.test_worker import in_thread, wait_for
+from tests.app.fakes import HOLD, MACHINE, SECONDS, FakeEngine, FakeText, opened, wait_for, write_book
+from tests.app.runtime.test_worker import in_thread
 
 PLAIN = GenerationConfig()
 TOO_LARGE = NotEnoughMemory("The weights need 13.0 GiB.", hint="Choose a smaller model.")

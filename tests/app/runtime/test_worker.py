@@ -1,7 +1,6 @@
 """The worker: one thread, one queue, errors as values, nothing half-done."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
 from core.errors import CoreError, EmptyQuestion, UnknownModel
 from core.generation.events import Finished, PrefillProgress, RoundDone
-from tests.app.fakes import SECONDS, FakeEngine, opened, worker_held, write_book
+from tests.app.fakes import SECONDS, FakeEngine, opened, wait_for, worker_held, write_book
 
 PLAIN = GenerationConfig()
 
@@ -35,13 +34,6 @@ def in_thread(stream: Iterator[WorkerEvent]) -> tuple[threading.Thread, list[Wor
 
 def without_pauses(stream: Iterator[WorkerEvent]) -> Iterator[WorkerEvent]:
     return (event for event in stream if not isinstance(event, Pause))
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.005)
 
 
 def test_every_answer_is_drawn_with_a_seed_of_its_own(

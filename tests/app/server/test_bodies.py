@@ -20,8 +20,7 @@ from app.server import bodies
 from app.ui.assets import ASSETS
 from core.errors import CoreError
 from tests.app.conftest import Served
-from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine
-from tests.app.server.openai.servers import wait_for
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, wait_for
 from tests.app.ui.pages import PageOf, act_id
 
 pytestmark = GRADIO_WARNINGS

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +22,8 @@ from app.ui.assets import SERVED
 from app.ui.page import PARTS
 from app.ui.site import Drawer
 from app.ui.state import GROWN
-from core.decoding.registry import FASTEST
-from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, worker_of, write_book
-from tests.app.ui.pages import MARK, PageOf, act_id, applied, until
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, wait_for, worker_of, write_book
+from tests.app.ui.pages import MARK, PageOf, act_id, applied
 from tests.app.ui.race.conftest import PAIR, raced
 
 pytestmark = GRADIO_WARNINGS
@@ -119,21 +116,6 @@ def test_the_whole_state_comes_first_and_then_only_what_changes(page: PageOf, ro
         assert {*told} <= {"problem", "system", "report"} and not any("whole" in m for m in visitor.messages[1:])
         await visitor.goes()
         assert page.session.num_streams == 0
-
-    finish(visit())
-
-
-def test_who_connects_again_gets_the_whole_again(page: PageOf, routes: PageRoutes) -> None:
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id).comes()
-        await visitor.takes()
-        before = visitor.shown
-        await visitor.goes()
-        page.does("edit:nobody")
-        await visitor.comes()
-        assert (await visitor.takes())["whole"] is True
-        assert {*before} == {*visitor.shown} and visitor.shown["problem"] != before["problem"] == ""
-        await visitor.goes()
 
     finish(visit())
 
@@ -339,7 +321,7 @@ def test_only_the_scripts_of_the_page_are_served(routes: PageRoutes) -> None:
 
 async def settled(holds: Callable[[], object]) -> None:
     """Wait, while the loop goes on."""
-    await asyncio.to_thread(until, holds)
+    await asyncio.to_thread(wait_for, holds)
 
 
 def test_the_answer_of_a_page_that_has_gone_stops_and_is_kept(
@@ -373,51 +355,3 @@ def test_the_answer_of_a_page_that_has_gone_stops_and_is_kept(
 
 
 # -------------------- through the whole server
-
-
-def answered(address: str, data: object = None) -> tuple[int, dict[str, str], bytes]:
-    body = None if data is None else json.dumps(data).encode()
-    request = urllib.request.Request(address, body, {"Content-Type": "application/json"} if body else {})
-    try:
-        with urllib.request.urlopen(request, timeout=SECONDS) as response:
-            return response.status, dict(response.headers), response.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, dict(error.headers), error.read()
-
-
-def test_a_served_page_streams_acts_and_saves(
-    serve: Callable[[EngineWorker], str], worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
-    address, session_id = serve(worker), opened(worker, write_book(tmp_path))
-    status, headers, html = answered(address)
-    scripts = [f'<script defer src="page/static/{name}"></script>'.encode() for name in SERVED]
-    assert status == 200 and all(script in html for script in scripts) and b"--paper" in html
-    assert html.index(scripts[0]) < html.index(b"<script", html.index(scripts[-1]) + 1), "before Gradio's own"
-    assert "default-src 'self'" in headers["content-security-policy"]
-    engine.enqueue("It was dark.")
-    act = {"session": session_id, "id": act_id(), "act": "ask"}
-    settings = {"method": FASTEST, "max_new_tokens": 24}
-    shown: dict[str, Any] = {}
-    with urllib.request.urlopen(f"{address}page/state?session={session_id}&tab=read", timeout=SECONDS) as stream:
-        assert stream.headers["content-type"].startswith("text/event-stream")
-        asked_now = False
-        for line in stream:
-            if not line.startswith(b"data: "):
-                continue
-            message = json.loads(line.removeprefix(b"data: "))
-            shown = applied({} if message.get("whole") else shown, message["parts"])
-            if not asked_now:
-                asked_now = True
-                told = answered(f"{address}page/act", act | {"values": {"question": "How?", "settings": settings}})
-                assert told[0] == 200 and told[2] == b"true"
-            if shown["chat"]["order"] and "Answer complete" in shown["strip"]:
-                break
-    (node_id,) = shown["chat"]["order"]
-    assert MARK.sub("", shown[f"exchange:{node_id}"]["text"]).startswith("It was dark.")
-    status, headers, body = answered(f"{address}page/file?session={session_id}&what=card:{node_id}")
-    assert status == 200 and headers["content-disposition"].startswith("attachment") and b"It was dark." in body
-    assert answered(f"{address}page/static/stream.js")[0] == 200
-    for wrong in ("page/static/nothing.js", "page/static/..%2Ftheme.css", "page/nothing", "page/file"):
-        assert answered(f"{address}{wrong}")[0] in (403, 404), wrong
-    assert answered(f"{address}page/state?session=x")[0] == 400

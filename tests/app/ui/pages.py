@@ -3,8 +3,6 @@
 import itertools
 import re
 import threading
-import time
-from collections.abc import Callable
 from html import unescape
 from typing import Any
 
@@ -15,7 +13,6 @@ from app.ui.page import ACTS, PARTS
 from app.ui.site import Drawer, Site
 from app.ui.state import GROWN, Parts
 from core.decoding.registry import FASTEST
-from tests.app.fakes import SECONDS
 
 IDS = itertools.count()
 EVIL = '<img src=x onerror="alert(1)">'
@@ -43,14 +40,6 @@ def text_of(html: str) -> str:
 def act_id() -> str:
     """An id that no act has had."""
     return f"act-{next(IDS):020}"
-
-
-def until(holds: Callable[[], object], what: object = "") -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what or "it does not come"
-        time.sleep(0.005)
 
 
 def followed() -> bool:
@@ -81,11 +70,11 @@ class PageOf:
 
     def rests(self) -> None:
         """Wait until no answer and no reading goes on, and all that followed them has ended."""
-        until(lambda: self.session.writing is None and not self.worker.is_busy(self.session) and not followed())
+        wait_for(lambda: self.session.writing is None and not self.worker.is_busy(self.session) and not followed())
 
     def rests_after_race(self) -> None:
         """Wait until no race goes on."""
-        until(lambda: not (self.session.racing and self.session.racing.running) and not followed())
+        wait_for(lambda: not (self.session.racing and self.session.racing.running) and not followed())
 
     @property
     def problem(self) -> str:

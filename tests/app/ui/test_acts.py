@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from app.ui.page import ACTS
 from app.ui.site import Site
 from core.errors import CoreError
 from core.models.hub import catalog, shapes
-from tests.app.fakes import SECONDS, FakeEngine, opened, worker_of, write_book
+from tests.app.fakes import SECONDS, FakeEngine, opened, wait_for, write_book
 from tests.app.ui.models.test_tab import source
-from tests.app.ui.pages import EVIL, PageOf, act_id, until
+from tests.app.ui.pages import EVIL, PageOf, act_id
 
 VERBS = sorted(verb for table in ACTS for verb in table)
 DETAILS = (
@@ -54,39 +55,35 @@ def request(page: PageOf, act: str, name: str = "", **values: Any) -> ActRequest
     return ActRequest(session=page.session.id, id=name or act_id(), act=act, values=values)
 
 
-@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("empty", [True, False])
 def test_whatever_a_browser_sends_is_done_or_refused_in_words(
-    verb: str,
     empty: bool,
     engine: FakeEngine,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
+    start_worker: Callable[..., EngineWorker],
 ) -> None:
     few = dict([*catalog.entries().items()][:3])  # models to plan for, of dozens
     for module in (catalog, shapes):
         monkeypatch.setattr(module, "entries", lambda: few)
-    worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
-    try:
-        session_id = "" if empty else opened(worker, write_book(tmp_path))
-        page = PageOf(worker, session_id, source=source(), downloads=Downloads())
+    caplog.set_level(logging.ERROR)
+    worker = start_worker(engine, conversations=Conversations(tmp_path / "conversations"))
+    site = Site(worker, source=source(), downloads=Downloads())
+    for verb in VERBS:
+        page = PageOf(worker, "" if empty else opened(worker, write_book(tmp_path)), site=site)
         if not empty:
             page.asks("One?", max_new_tokens=2)
-        with caplog.at_level(logging.ERROR):
-            for number, detail in enumerate(DETAILS):
-                sent = request(page, f"{verb}:{detail}", **VALUES[number % len(VALUES)])
-                assert page.acts.do(sent) == (page.problem == ""), (detail, page.problem)
-            for values in VALUES:
-                assert page.acts.do(request(page, verb, **values)) == (page.problem == ""), (values, page.problem)
-            page.does("stop"), page.does("stop-race"), page.does("stop-reading")
-            page.rests(), page.rests_after_race()
-            shown = [page.state(tab) for tab in ("read", "library", "race", "inside", "system")]
-        assert EVIL not in str(shown), "nothing of it is HTML"
-        assert not caplog.records, caplog.text
-        assert worker.is_running
-    finally:
-        worker.close()
+        for number, detail in enumerate(DETAILS):
+            sent = request(page, f"{verb}:{detail}", **VALUES[number % len(VALUES)])
+            assert page.acts.do(sent) == (page.problem == ""), (verb, detail, page.problem)
+        for values in VALUES:
+            assert page.acts.do(request(page, verb, **values)) == (page.problem == ""), (verb, values, page.problem)
+        page.does("stop"), page.does("stop-race"), page.does("stop-reading")
+        page.rests(), page.rests_after_race()
+        for tab in ("read", "library", "race", "inside", "system"):
+            assert EVIL not in str(page.state(tab)), f"{verb}, {tab}: nothing of it is HTML"
+        assert not caplog.records and worker.is_running, (verb, caplog.text)
 
 
 def test_an_unknown_act_is_refused_with_a_way_out(page: PageOf) -> None:
@@ -154,7 +151,7 @@ def test_an_act_sent_twice_at_the_same_time_is_done_once(worker: EngineWorker, d
     threads = [threading.Thread(target=lambda: told.append(acts.do(one))) for _ in range(4)]
     for thread in threads:
         thread.start()
-    until(lambda: sum(thread.is_alive() for thread in threads) <= 1 or len(told) >= 3 or wait.wait(0.2))
+    wait_for(lambda: sum(thread.is_alive() for thread in threads) <= 1 or len(told) >= 3 or wait.wait(0.2))
     wait.set()
     for thread in threads:
         thread.join(SECONDS)
@@ -205,14 +202,14 @@ def followed(*items: Any) -> tuple[Session, list[Any], list[Any]]:
             yield item
 
     follow(session, events(), applied.append, told.append, lambda: told.append("ended"))
-    until(lambda: "ended" in told)
+    wait_for(lambda: "ended" in told)
     return session, applied, told
 
 
 def test_every_event_is_applied_and_shown_and_a_pause_is_none() -> None:
     event = Changed()
     session, applied, told = followed(Pause(), event, Pause(), event)
-    until(lambda: session.version == 3)
+    wait_for(lambda: session.version == 3)
     assert applied == [event, event] and told == ["ended"], "each, and the end"
 
 
@@ -233,4 +230,4 @@ def test_an_error_that_nobody_waits_for_is_the_library_s() -> None:
         yield
 
     follow(session, events())
-    until(lambda: session.uploads.error is error)
+    wait_for(lambda: session.uploads.error is error)

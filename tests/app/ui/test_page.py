@@ -75,22 +75,6 @@ def test_bad_files_are_explained_and_the_page_goes_on(page: PageOf, tmp_path: Pa
     assert list((tmp_path / "uploads").rglob("*.txt")) == [], "no copy of a book stays on disk"
 
 
-def test_a_click_on_the_strip_opens_the_page_with_what_was_loaded(
-    page: PageOf, engine: FakeEngine, tmp_path: Path
-) -> None:
-    drop(page, tmp_path, book="The teapot was lost in the great spring tide. " * 60)
-    engine.weights = [0.5, 0.0, 0.0, 0.5]
-    engine.enqueue("In the great spring tide.")
-    page.asks("When?")
-    strip = page.state()["where"]
-    assert "checked against the whole book" in strip and 'data-act="page:0"' in strip and "most loaded" in strip
-    assert page.does("page:0")
-    assert '<mark class="strong">the great</mark>' in page.state()["leaf"], (
-        "tokens 24 to 31 of the prompt, and a letter for the word"
-    )
-    assert page.does("close") and page.state()["leaf"] == ""
-
-
 @pytest.mark.parametrize(
     "load", [lambda: with_words(tiny_engine(context=1024)), lambda: Engine.load(EngineConfig(context=2048))]
 )

@@ -12,7 +12,7 @@ from app.ui import site
 from app.ui.page import PARTS
 from app.ui.site import Drawer, Part
 from app.ui.state import Is
-from tests.app.ui.pages import until
+from tests.app.fakes import wait_for
 
 ANY: Any = None  # these parts draw nothing of the program
 
@@ -102,7 +102,7 @@ def test_what_takes_long_is_there_later_and_the_others_do_not_wait(monkeypatch: 
     assert drawer.state() == drawer.state() == {"b": "quick"} and len(drawn) == 1, "one thread at a time"
     version = session.version
     gate.set()
-    until(lambda: session.version > version)
+    wait_for(lambda: session.version > version)
     assert drawer.state() == {"a": "slow", "b": "quick"} and len(drawn) == 1
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import pytest
 
@@ -13,18 +13,16 @@ from app.context.token_costs import Meter
 from app.context.uploads import Fit
 from app.conversations.exchange import Exchange
 from app.documents import Document
-from app.documents.errors import EmptyDocument
-from app.runtime.events import Begun, Kind, Loading, Ready, Waiting
+from app.runtime.events import Begun, Loading, Ready, Waiting
 from app.runtime.sessions import Session, Writing
 from app.runtime.trace import Trace
 from app.ui.header import masthead, notice
 from app.ui.library.page_viewer import preview
 from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import book_card, is_paused
-from app.ui.reading.budget_view import budget
-from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, chat, exchanges, live, live_texts, welcome
+from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, exchanges, live, live_texts, welcome
 from app.ui.reading.checklist_view import checklist
-from app.ui.reading.live_strip import bubble, strip, told_of, until, waits_for
+from app.ui.reading.live_strip import bubble, strip
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
 from core.planning.hardware import Gpu
@@ -62,45 +60,10 @@ def progress(done: int, *, reused: int = 0, total: int = 8124) -> PrefillProgres
 # -------------------- the card of the book
 
 
-def test_the_card_shows_every_state_of_a_book() -> None:
-    session = Session("x")
-    assert "No book yet" in book_card(session) and not session.is_reading
-    (upload,) = session.uploads.expect(["book.pdf"])
-    assert "book.pdf" in book_card(session) and session.is_reading
-    upload.stage, upload.num_done, upload.num_pages = "extracting", 2, 12
-    assert "page 3 of 12" in book_card(session)
-    upload.stage = "extracted"
-    assert "Waits to be counted" in book_card(session)
-    upload.stage = "counting"
-    assert "Counting tokens" in book_card(session)
-    session = a_session(a_document(warnings=("2 pages are images.",)), num_read=0)
-    session.doing = progress(0)
-    html = book_card(session)
-    assert "3 pages · 8,123 tokens" in html and "Room for about 48 pages at once" in html
-    assert "2 pages are images." in html
-    session.doing = progress(2048)
-    html = book_card(session)
-    assert "25% · a few seconds left" in html and session.is_reading
-    assert "2,048 of 8,124 tokens, 1,000 a second so far" in html, "tokens are in the tooltip"
-    session.doing, session.num_read, session.read_seconds = None, 8124, 8.1
-    assert "Read once, in 8.1 s" in book_card(session) and not session.is_reading and not is_paused(session)
-
-
 def test_the_card_says_how_far_a_stopped_reading_came() -> None:
     session = a_session(num_read=2048)
     assert is_paused(session) and "Stopped at 25%" in book_card(session)
     assert "2,048 of 8,124 tokens" in book_card(session)
-
-
-def test_a_file_that_failed_shows_problem_and_action_and_keeps_the_book() -> None:
-    session = a_session(a_document("The old one"))
-    (upload,) = session.uploads.expect(["new.pdf"])
-    upload.fail(EmptyDocument("new.pdf is empty.", hint="Choose a file with text in it."))
-    html = book_card(session)
-    assert "new.pdf is empty." in html and "Choose a file with text" in html and "The book below stays open" in html
-    assert "The old one" in html and f"dismiss:{upload.number}" in html
-    session.uploads.dismiss(upload.number)
-    assert "new.pdf" not in book_card(session)
 
 
 def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_read() -> None:
@@ -118,19 +81,6 @@ def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_rea
     assert f'data-act="choose:{key}:#1-#2"' in listed and "Two: pages 1–2" in listed and "20 tokens" in listed
     assert "Only A book" in listed and 'data-act="fresh"' in listed, "without the conversation it would fit"
     assert not is_paused(session)
-
-
-def test_the_budget_is_told_in_pages_like_those_that_are_open_and_in_tokens() -> None:
-    fit = Fit(books=600, frame=10, talk=90, reserve=100, context=1000, possible=1000)
-    library = Library.of([a_document("One", "one.txt", ("a", "b", "c")), a_document("Two", "two.txt", ("d", "e", "f"))])
-    html = budget(fit, library)
-    said = "Books 6 pages, 600 tokens, Conversation &lt;1 page, 90 tokens, Next answer 1 page, 110 tokens"
-    assert f"{said}, Free 2 pages, 200 tokens" in html and "Room for about 10 pages" in html
-    assert "<b>6 pages</b><i>600 tokens</i>" in html, "pages first"
-    assert "60% of the context" in html and "20% of the" in html and "A token is a piece of a word" in html
-    html = budget(replace(fit, books=1600), library)
-    assert "About 3 pages too many" in html and "800 tokens" in html and "Free" not in html
-    assert budget(fit, Library()), "nothing is open yet"
 
 
 def test_nothing_of_a_book_is_html() -> None:
@@ -155,21 +105,6 @@ def test_nothing_of_a_book_is_html() -> None:
 
 
 # -------------------- the live strip
-
-
-def test_the_strip_follows_an_answer() -> None:
-    trace = Trace("Now?", "triforce", num_book=8123, num_read_before=8124)
-    assert "running" in strip(trace, "Waiting") and "empty" in strip() and "Reading the question" in strip(trace, "")
-    html = strip(trace.apply(progress(8124, reused=8124, total=8150)), "")
-    assert "Reading the question" in html and ">0<" in html and "of 8,123 book tokens" in html
-    for number in range(8):
-        trace.apply(round_done("a", number))
-    html = strip(trace, "")
-    assert "Writing · 8 tokens" in html and "50.0" in html and "20.0 ms per token" in html
-    assert "50%" in html and "75%" in html and ">4.00<" in html, "level 1, level 2, tokens per full pass"
-    html = strip(trace.apply(finished("one two three")), "")
-    assert 'Answer complete<span class="amount"> · 3 tokens' in html
-    assert "TriForce" in html and "exact" in html and "resting" in html
 
 
 @pytest.mark.parametrize(
@@ -197,19 +132,6 @@ def written(*events: Any, question: str = "Now?") -> tuple[Session, Writing]:
     for event in events:
         writing.trace.apply(event)
     return session, writing
-
-
-def test_the_answer_grows_in_the_chat() -> None:
-    session, writing = written()
-    assert live(session) == {"question": "Now?", "wait": PENDING} and live_texts(session) == {"text": "", "thought": ""}
-    assert chat(session) == {"order": []}, "no welcome beside an answer"
-    for number, word in enumerate(("It ", "is.")):
-        writing.trace.apply(round_done(word, number))
-    assert live(session) == {"question": "Now?"} and live_texts(session)["text"] == "It is."
-    writing.trace.apply(finished("It is. "))
-    assert live_texts(session)["text"] == "It is. "
-    session.writing = None
-    assert live(session) is None and live_texts(session) == {}, "another conversation is shown"
 
 
 def test_a_thought_is_told_by_its_length_and_then_by_its_time() -> None:
@@ -291,12 +213,6 @@ def test_the_bubble_says_why_there_is_no_word_yet() -> None:
     assert bubble(wait, session) == '<div class="waits">Reading the question</div>'
 
 
-def test_a_notice_comes_only_after_a_long_reading() -> None:
-    assert 'class="until"' in until(progress(2048)) and not waits_for(progress(2048))["long"]
-    long = replace(progress(2048), remaining_seconds=30.0)
-    assert waits_for(long) == {"told": "25% · about 30 s left", "long": True} and "25% · about 30 s left" in until(long)
-
-
 def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:
     session = a_session()
     session.read_seconds = 0.1
@@ -316,10 +232,3 @@ def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:
     assert "Ask a whole book" in welcome(session)
     session.uploads.expect(["book.txt"])
     assert session.is_reading and "The book is being opened" in welcome(session)
-
-
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_there_are_words_for_every_job_that_an_answer_may_wait_for(kind: Kind) -> None:
-    writing = Writing.of(Session("x"), Trace("Now?", "triforce"))
-    writing.apply(Waiting("own job", 0, kind))
-    assert told_of(writing).startswith("Waiting")

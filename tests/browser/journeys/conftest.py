@@ -1,4 +1,4 @@
-"""What a journey begins with: a page served for it alone, on an engine that writes what the journey lays before it."""
+"""What a journey begins with: a page of its own program, whose engine writes what the journey lays before it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +8,9 @@ import pytest
 
 from app.context.kept_documents import KeptDocuments
 from app.conversations.store import Conversations
+from app.runtime.downloads import Downloads
 from app.runtime.worker import EngineWorker
+from tests.app.conftest import Served, arguments_for, serving
 from tests.app.fakes import FakeEngine, worker_of
 
 if TYPE_CHECKING:  # they skip their tests where no browser is installed
@@ -24,16 +26,27 @@ def worker(engine: FakeEngine, tmp_path: Path) -> Iterator[EngineWorker]:
     kept.close()
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The page of a module's journeys, which is built once: each journey puts its own worker behind it."""
+    first = worker_of(FakeEngine())
+    with serving(arguments_for(tmp_path_factory.mktemp("served") / "data")) as start:
+        yield start(first)
+    first.close()
+
+
 @pytest.fixture
-def visit(browser: Any, serve: Callable[[EngineWorker], str], worker: EngineWorker) -> Iterator[Callable[..., "Page"]]:
+def visit(browser: Any, served: Served, worker: EngineWorker) -> Iterator[Callable[..., "Page"]]:
     """Open the page in a browser of its own, with these options; whatever happens there, it asks nobody outside."""
     from tests.browser.journeys.page import Page
 
-    address, contexts, pages = serve(worker), list[Any](), list[Page]()
+    contexts, pages, site = list[Any](), list[Page](), served.site
+    site.worker, site.downloads, site.rows = worker, Downloads(), ()
+    site.__post_init__()
 
     def open_page(**options: Any) -> Page:
         contexts.append(browser.new_context(**options))
-        pages.append(Page(contexts[-1].new_page(), address))
+        pages.append(Page(contexts[-1].new_page(), served.address))
         return pages[-1]
 
     yield open_page

@@ -1,18 +1,11 @@
 """Journeys of books: several in order, chapters and pages chosen, words found, evidence and the page it stands on."""
 
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from app.context.find import Words
 from app.runtime.worker import EngineWorker
-from app.ui.library import acts as library_acts
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
-from tests.app.fakes import SECONDS, FakeEngine, write_book
+from tests.app.fakes import FakeEngine, write_book
 from tests.browser.journeys.page import EVIL, JOURNEY, PHONE, STORY, Page, expect
 
 pytestmark = JOURNEY
@@ -144,46 +137,6 @@ def test_words_are_found_in_the_book_by_keys(page: Page, engine: FakeEngine, tmp
     expect(page.text_of_page.get_by_role("mark")).to_be_in_viewport()
     page.fits_its_width()
     engine.reading.set()
-
-
-def test_of_two_searches_the_later_one_is_shown_though_the_first_takes_longer(
-    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, ended = library_acts.find, threading.Event()
-
-    def slow(words: Words, *rest: Any) -> Any:
-        if words.text == "quay":
-            time.sleep(1)
-            ended.set()
-        return real(words, *rest)
-
-    monkeypatch.setattr(library_acts, "find", slow)
-    page.reads(write_book(tmp_path, f"{STORY} The quay was empty."))
-    page.goes_to("Library")
-    field, found = page.place("searchbox", "Find in all open documents"), page.place("region", "Hits")
-    for words in ("quay", "teapot"):
-        field.fill(words)
-        field.press("Enter")
-    expect(found.get_by_role("mark")).to_have_text("teapot")
-    assert ended.wait(SECONDS)
-    page.reloads()
-    page.goes_to("Library")
-    expect(found.get_by_role("mark")).to_have_text("teapot")
-
-
-def test_a_quotation_shows_its_page_and_an_invented_one_has_none(
-    page: Page, engine: FakeEngine, tmp_path: Path
-) -> None:
-    page.reads(write_book(tmp_path, STORY * 30))
-    engine.enqueue('So: "the carved teapot was lost in the great" and "somebody found it under the pier".')
-    page.asks("When?")
-    page.answers("So:")
-    expect(page.conversation.get_by_text("not in the book", exact=True)).to_be_visible()
-    page.presses("page 1", page.conversation)
-    expect(page.leaf(1)).to_contain_text("The marked words stand in the answer.")
-    expect(page.text_of_page.get_by_role("mark")).to_have_text(QUOTE)
-    page.types("Escape")
-    expect(page.leaf(1)).to_have_count(0)
 
 
 def test_a_quotation_of_a_pdf_shows_the_page_itself(

@@ -53,16 +53,6 @@ def test_conversations_are_named_found_exported_deleted_and_deletion_is_undone(
     expect(listed).to_have_count(2)
 
 
-def test_an_answer_is_saved_as_one_small_page(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
-    page.reads(write_book(tmp_path))
-    page.hears(engine, "How was it?", "It was a dark and stormy night.")
-    with page.tab.expect_download() as saved:
-        page.presses("Proof")
-    assert saved.value.suggested_filename == "triforce-proof-How-was-it.html"
-    card = Path(saved.value.path()).read_text(encoding="utf-8")
-    assert "How was it?" in card and "Exact: the words that plain decoding" in card
-
-
 def test_a_removed_book_comes_back_with_its_conversation(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
     page.reads(write_book(tmp_path))
     page.hears(engine, "Dark?", "Quite dark.")

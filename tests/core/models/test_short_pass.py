@@ -200,7 +200,7 @@ def test_a_pass_over_the_full_cache_in_one_call_leaves_what_its_parts_leave(
     for size, rejected in ((1, 0), (13, 5), (32, 0), (2, 0), (7, 6), (1, 0)):  # the ring of queries begins anew
         found, wanted = (judge.feed(prompt, range(start, start + size), size) for judge in judges)
         start += size - rejected
-        for cache in caches:
+        for cache in caches[: 2 * bool(rejected)]:
             cache.truncate(start)
         assert torch.equal(found, wanted)
         for layer in range(2):

@@ -1,7 +1,6 @@
 """Servers that end with their test: ours on a worker, in a thread with an event loop of its own."""
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +11,7 @@ from app.cli.serve import loaded
 from app.runtime.worker import EngineWorker
 from app.server.openai.api import Api
 from app.server.request_guard import Hosts
-from tests.app.fakes import SECONDS, FakeEngine, FakeText, free_port
+from tests.app.fakes import SECONDS, FakeEngine, FakeText, free_port, wait_for
 
 
 class ServedText(FakeText):
@@ -59,10 +58,3 @@ def running(app: Any, port: int | None = None) -> Iterator[str]:
         server.should_exit = True
         thread.join(SECONDS)
         assert not thread.is_alive()
-
-
-def wait_for(done: Any, seconds: float = SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.005)

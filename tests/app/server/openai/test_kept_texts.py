@@ -9,7 +9,8 @@ import pytest
 
 from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
-from tests.app.server.openai.servers import served, wait_for
+from tests.app.fakes import wait_for
+from tests.app.server.openai.servers import served
 from tests.app.server.openai.test_openai import client_of
 from tests.core.toys import tiny_engine, with_words
 

@@ -15,8 +15,8 @@ from core.config import GenerationConfig
 from core.decoding.registry import FASTEST
 from core.engine import Engine
 from core.generation.session import Conversation
-from tests.app.fakes import free_port
-from tests.app.server.openai.servers import served, wait_for
+from tests.app.fakes import free_port, wait_for
+from tests.app.server.openai.servers import served
 
 ROOT = Path(__file__).parents[4]
 BOOK = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. Arthur Nash mended nets there. " * 12
@@ -233,17 +233,6 @@ def test_models_are_listed_with_what_they_hold(client: openai.OpenAI) -> None:
     for wrong in (lambda: client.models.retrieve("gpt-4"), lambda: ask(client, model="gpt-4")):
         with pytest.raises(openai.NotFoundError, match="harbour"):
             wrong()
-
-
-def test_what_cannot_be_done_is_an_error_of_the_client_s_kind(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="1,984 fit"):
-        ask(client, asked(book=BOOK * 10))
-    with pytest.raises(openai.BadRequestError, match="tools"):
-        ask(client, tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
-    with pytest.raises(openai.BadRequestError, match="last message"):
-        ask(client, [*asked(), {"role": "assistant", "content": "x"}])
-    with pytest.raises(openai.AuthenticationError):
-        ask(client.with_options(api_key="wrong"))
 
 
 @pytest.mark.slow

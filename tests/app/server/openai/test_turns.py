@@ -15,8 +15,8 @@ from app.runtime.worker import EngineWorker
 from app.server.bodies import BodyLimit
 from app.server.openai.api import event_stream, prompt_bytes
 from app.server.openai.errors import RequestError
-from tests.app.fakes import HOLD, SECONDS
-from tests.app.server.openai.servers import ServedEngine, served, wait_for
+from tests.app.fakes import HOLD, SECONDS, wait_for
+from tests.app.server.openai.servers import ServedEngine, served
 
 ASKED = {"model": "fake", "messages": [{"role": "user", "content": "Who?"}], "max_tokens": 50}
 

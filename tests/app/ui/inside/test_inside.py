@@ -12,11 +12,9 @@ import pytest
 from app.context.context_documents import Library
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
-from app.ui.assets import CSS
 from app.ui.charts import Bar, Column, Segment, bars, columns
 from app.ui.inside.view import (
     EMPTY,
-    PARTS,
     SOURCES,
     bytes_chart,
     inside,
@@ -24,16 +22,13 @@ from app.ui.inside.view import (
     provenance,
     rounds_chart,
     time_chart,
-    view,
 )
-from app.ui.site import Drawer
 from core.config import GenerationConfig
 from core.decoding.origin import Origin
 from core.decoding.stats import LevelStats
 from core.generation.events import RoundDone, TokenRecord
-from tests.app.fakes import FakeEngine, finished, lane_stats, write_book
+from tests.app.fakes import finished, lane_stats, write_book
 from tests.app.ui.pages import EVIL, PageOf, text_of
-from tests.app.ui.race.conftest import PAIR
 
 
 def a_trace(text: str = "It was a dark and stormy night indeed", method: str = "triforce") -> Trace:
@@ -109,28 +104,6 @@ def test_the_charts_say_what_the_statistics_say() -> None:
 # -------------------- figures and provenance
 
 
-def test_inside_shows_acceptance_with_its_counts() -> None:
-    html = text_of(inside(ended(a_trace())))
-    assert "Accepted, level 1 50% 8 of 16 tested" in html and "Accepted, level 2 75% 24 of 32 tested" in html
-    assert "8 tokens in 2 passes" in html and "Complete · 8 tokens" in html and "TriForce exact" in html
-
-
-def test_plain_decoding_has_no_levels_and_says_what_it_has() -> None:
-    html = text_of(inside(ended(a_trace(method="autoregressive"))))
-    assert "level" not in html and "Time, by part" in html and "the whole cache for every token" in html
-
-
-def test_every_origin_has_a_line_of_its_own() -> None:
-    """Who cannot tell the colours apart must be able to tell the lines apart."""
-    css = next(file for file in CSS if file.name == "inside.css").read_text(encoding="utf-8")
-    looks = {}
-    for key in {source.key for source in SOURCES.values()}:
-        rule = re.search(rf"\.t\.{key} {{(.*?)}}", css, re.DOTALL)
-        assert rule, key
-        looks[key] = re.sub(r"--who:[^;]*;", "", rule.group(1)).split()
-    assert len({" ".join(look) for look in looks.values()}) == len(looks)
-
-
 def test_provenance_tells_round_p_and_q_of_every_token() -> None:
     html = provenance(ended(a_trace()))
     tips = [unescape(tip) for tip in re.findall(r'data-tip="([^"]*)"', html)]
@@ -153,43 +126,6 @@ def test_nothing_of_an_answer_is_html() -> None:
 
 
 # -------------------- the tab
-
-
-def test_the_tab_shows_the_newest_answer_or_race(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
-    page = PageOf(worker, session_id)
-    assert page.state("inside")["inside"] == EMPTY
-    engine.enqueue("An answer.")
-    list(worker.answer(session_id, "One?", GenerationConfig()))
-    assert "One?" in page.state("inside")["inside"] and page.state("inside")["inside-picker"] == ""
-    assert page.does("inside:answer")
-    list(worker.race(session_id, "Two?", PAIR))
-    shown = page.state("inside")  # a race has begun since the choice: it is followed
-    assert "Two?" in shown["inside"] and 'data-act-change="inside:triforce" checked' in shown["inside-picker"]
-    assert re.findall(r"<span>([^<]*)</span>", shown["inside-picker"]) == [
-        "Answer", "Race: Plain decoding", "Race: TriForce",
-    ]  # fmt: skip
-    assert page.does("inside:answer") and "One?" in page.state("inside")["inside"], "and the reader may go back"
-    assert page.does("inside:triforce") and "Two?" in page.state("inside")["inside"]
-    assert page.does("inside:h2o") and "One?" in page.state("inside")["inside"], "what is not there is the answer"
-    assert page.does("inside:triforce")
-    page.asks("Three?", max_new_tokens=2)
-    assert "Three?" in page.state("inside")["inside"], "an answer has begun since the choice"
-
-
-def test_nothing_is_drawn_twice(
-    worker: EngineWorker, engine: FakeEngine, session_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page, drawn = PageOf(worker, session_id), []
-    monkeypatch.setattr("app.ui.inside.view.view", lambda session: drawn.append("") or view(session))
-    parts = tuple(replace(part, rest=0.0) for part in PARTS if part.name == "inside")
-    drawer = Drawer(page.site, page.session, "inside", parts)
-    engine.enqueue("One | two")
-    stream = worker.answer(session_id, "One?", GenerationConfig())
-    next(event for event in stream if isinstance(event, RoundDone))
-    assert "Writing · 1 token" in drawer.state()["inside"] == drawer.state()["inside"] and len(drawn) == 1
-    engine.writing.set()
-    list(stream)
-    assert "Complete" in drawer.state()["inside"] and len(drawn) == 2
 
 
 def test_an_empty_shelf_empties_the_tab(worker: EngineWorker, session_id: str, tmp_path: Path) -> None:

@@ -4,19 +4,16 @@ import contextlib
 import re
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, cast
 
 from app.context.context_documents import Library, Pages
-from app.context.uploads import Uploads
 from app.documents.document import Document
-from app.runtime.events import BookOpened
 from app.runtime.sessions import Session
 from app.ui.library.acts import search
 from app.ui.library.page_viewer import preview
 from app.ui.library.view import MOST_HITS, STEP, listing
 from app.ui.reading.book_view import book_card
-from tests.app.fakes import FakeEngine, document_of, worker_held, write_book
+from tests.app.fakes import document_of
 from tests.app.ui.pages import EVIL
 
 
@@ -110,35 +107,6 @@ def test_texts_that_wait_for_a_model_are_found() -> None:
     assert acts(searched(session, "100::gull")) == [act], "the same place as before"
     waiting.document, waiting.stage = replace(document, text="A gull!"), "failed"
     assert len(uploads.open_books) == 1
-
-
-def test_it_waits_for_no_model(engine: FakeEngine, tmp_path: Path) -> None:
-    worker, release = worker_held(engine)
-    try:
-        session = worker.sessions.enter("")
-        events = worker.open_books(session.id, [write_book(tmp_path, "A gull. " * 50)])
-        while not session.uploads.extracted:
-            next(events)
-        assert searched(session, "100::gull").count('class="hit"') == 50
-        release.set()
-        engine.reading.clear()
-        next(event for event in events if isinstance(event, BookOpened))
-        assert session.uploads.library.books and not session.is_read
-        assert searched(session, "100::gull").count('class="hit"') == 50
-        engine.reading.set()
-        list(events)
-        assert session.is_read
-    finally:
-        release.set()
-        worker.close()
-
-
-def test_open_books_keep_their_order() -> None:
-    uploads = Uploads()
-    uploads.add(a_document("one"))
-    for upload, text in zip(uploads.expect(["b", "c"]), ("two", "three"), strict=True):
-        upload.document, upload.stage = a_document(text), "extracted"
-    assert [book.document.text for book in uploads.open_books] == ["one", "two", "three"]
 
 
 def test_what_a_file_says_of_itself_is_escaped_and_its_text_has_language_and_direction() -> None:

@@ -83,13 +83,6 @@ def test_without_a_file_or_with_a_damaged_one_the_text_is_there(pdf: Path, tmp_p
     assert "<img" not in html and "data-zoom" not in html and "&lt;b&gt;" in html and "<mark" in html
 
 
-@pytest.mark.parametrize("mark", [(5, 5), (9, 3), (-4, 3), (10**9, 10**9 + 5), (0, 10**9)])
-def test_any_mark_is_clamped(mark: tuple[int, int]) -> None:
-    session, (key,) = a_session(a_text("A page of words.", "Another."))
-    html = preview(session, key, 1, mark)
-    assert html.count("<mark") == (1 if mark == (0, 10**9) else 0) and html.count("A page of words.") == 1
-
-
 def test_a_long_page_is_cut_around_its_mark_and_says_so() -> None:
     session, (key,) = a_session(a_text("x" * 80_000 + "the place" + "y" * 80_000))
     html = preview(session, key, 1, (80_000, 80_009))

@@ -18,9 +18,9 @@ from app.ui.models.rows import Fit, ModelRow
 from app.ui.reading.book_view import book_card
 from core.config import GenerationConfig
 from core.planning.hardware import Gpu, Machine
-from tests.app.fakes import FakeEngine, write_book
+from tests.app.fakes import FakeEngine, wait_for, write_book
 from tests.app.ui.models.test_tab import ROW, ended, fetching, fits, source, text_of
-from tests.app.ui.pages import EVIL, PageOf, until
+from tests.app.ui.pages import EVIL, PageOf
 from tests.core.models.hub.toy_hub import ToyHub
 
 PLAIN = GenerationConfig(method="plain")
@@ -54,7 +54,7 @@ def pages_of(worker: EngineWorker, folder: Path) -> tuple[PageOf, Session]:
 
 def came(worker: EngineWorker, model: str) -> None:
     """Wait until a model is in use."""
-    until(lambda: isinstance(worker.state, Ready) and worker.state.info.model == model)
+    wait_for(lambda: isinstance(worker.state, Ready) and worker.state.info.model == model)
 
 
 def test_the_largest_model_that_is_quick_enough_is_best() -> None:
@@ -111,26 +111,6 @@ def test_a_gpu_brings_the_offer_at_the_first_start(
     assert "For your own books on the Big of this machine: tiny suits" in text_of(offer.html(session))
 
 
-def test_one_click_fetches_the_model_and_changes_to_it(
-    worker: EngineWorker, demo: FakeEngine, toys: ToyHub, gate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loads: list[str] = []
-    real = worker.switch
-    monkeypatch.setattr(worker, "switch", lambda load, name: (loads.append(name), real(load, name))[1])
-    page, session = pages_of(worker, tmp_path)
-    page.does("offer-get:tiny")
-    fetching(page.site.downloads, lambda fetch: fetch.done_bytes > 0)
-    other = worker.sessions.enter("")
-    for one in (session, other):
-        shown = page.site.offer.html(one)
-        assert "tiny" in text_of(shown) and 'data-act="model-stop"' in shown, "it is under way, and can be stopped"
-    gate.set()
-    came(worker, "tiny")
-    assert loads == ["tiny"] and session.is_stale and page.site.offer.html(session) == "", "the full model is in use"
-    list(worker.read_book(session.id))
-    assert session.is_read and not session.is_stale, "the book is read again by the new model"
-
-
 def test_a_stopped_offer_changes_no_model_later(
     worker: EngineWorker, demo: FakeEngine, toys: ToyHub, gate: Any, tmp_path: Path
 ) -> None:
@@ -172,7 +152,7 @@ def test_an_answer_in_progress_is_not_cut_by_the_change(
     next(answer)
     page.does("offer-get:tiny")
     ended(page.site.downloads)
-    until(lambda: page.problem, "the change was refused, and it is said")
+    wait_for(lambda: page.problem, "the change was refused, and it is said")
     assert "Read with tiny" in text_of(page.site.offer.html(session)), "it is here; the reader changes later"
     assert not isinstance(worker.state, Loading)
     demo.writing.set()

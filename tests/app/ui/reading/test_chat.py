@@ -19,16 +19,16 @@ from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
 from app.ui.reading import settings
-from app.ui.reading.answer_footer import answer_footer, question_footer
+from app.ui.reading.answer_footer import answer_footer
 from app.ui.reading.chat_view import exchanges
-from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list, editing_notice
+from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list
 from app.ui.saving import saved
 from core.config import SamplingParams, SpeculationConfig
 from core.decoding.registry import FASTEST
 from core.errors import CoreError, InvalidSetting
 from tests.app.conversations.test_tree import BOOK, EVIL, a_dialogue, exchange, said
-from tests.app.fakes import FakeEngine, finished, opened, place, round_done, write_book
-from tests.app.ui.pages import PageOf, until
+from tests.app.fakes import FakeEngine, finished, opened, place, round_done, wait_for, write_book
+from tests.app.ui.pages import PageOf
 from tests.hostile.corpus import archive, odt, rtf
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -73,22 +73,6 @@ def test_only_a_cut_answer_at_the_end_offers_to_go_on() -> None:
         assert f"continue:{dialogue.head}" in footer(cut) and "continue:" not in footer(cut, last=False)
     full = replace(one, finished=replace(one.finished, stop_reason="context_full"))
     assert "continue:" not in footer(dialogue.answer(dialogue.head, full))
-
-
-def test_versions_of_a_question_can_be_turned_over() -> None:
-    dialogue = a_dialogue("One?")
-    assert "versions" not in question_footer(dialogue, dialogue.path[0])
-    first = dialogue.head
-    dialogue, second = said(dialogue, "One, differently?", parent="")
-    html = question_footer(dialogue, second)
-    assert "2/2" in html and f"switch:{first}" in html and f"switch:{second.id}" not in html
-
-
-def test_going_on_from_an_earlier_answer_shows_the_way_back() -> None:
-    dialogue = a_dialogue("One?", "Two?")
-    first, second = dialogue.path
-    html = answer_footer(dialogue.show(first.id), first, last=True)
-    assert "1 branch goes on from here" in html and f"switch:{second.id}" in html
 
 
 def test_an_unanswered_question_can_be_answered() -> None:
@@ -167,12 +151,6 @@ def test_the_notice_names_the_book_and_opens_it_where_it_can_be_found() -> None:
     away.uploads.leave(other)
     away.uploads.expect(["harbour-8k.pdf"])
     assert "being opened" in book_notice(away)
-
-
-def test_the_notice_of_an_edit_names_the_question() -> None:
-    dialogue = a_dialogue("One?", "Two?")
-    assert editing_notice(Session("x", dialogue=dialogue)) == ""
-    assert "Changing question 2" in editing_notice(Session("x", dialogue=dialogue, editing=dialogue.head))
 
 
 # -------------------- settings
@@ -258,28 +236,13 @@ def page(
 
 def shows_live(page: PageOf, text: str) -> None:
     """Wait until an answer has got so far."""
-    until(lambda: text in page.state().get("live.text", ""))
-
-
-def test_a_question_and_its_answer(page: PageOf, engine: FakeEngine) -> None:
-    engine.enqueue("It was | *dark*.")
-    assert page.begins(" How was it? ") and page.begins("Pressed twice?") is False
-    assert "An answer is being written." in page.problem
-    shows_live(page, "It was")
-    state = page.state()
-    assert state["live"] == {"question": "How was it?"} and state["chat"] == {"order": []}
-    assert "answering" in state["flags"] and "Writing" in state["strip"] and "draft" not in state
-    engine.writing.set()
-    page.rests()
-    assert page.texts == ["How was it?", "It was | *dark*. "] and "Answer complete" in page.state()["strip"]
-    assert "live" not in page.state() and "4 tokens" in page.exchanges()[0]["foot"]
-    assert len(engine.configs) == 1 and engine.configs[0].max_new_tokens == 64
+    wait_for(lambda: text in page.state().get("live.text", ""))
 
 
 def test_a_question_that_got_no_answer_goes_back_into_its_box_once(page: PageOf, engine: FakeEngine) -> None:
     engine.writing.clear()
     page.begins("  Too early?")
-    until(lambda: engine.prompts)
+    wait_for(lambda: engine.prompts)
     assert page.does("stop")
     page.rests()
     assert page.state()["draft"] == [1, "  Too early?"] == page.state()["draft"] and page.session.dialogue is None
@@ -288,35 +251,6 @@ def test_a_question_that_got_no_answer_goes_back_into_its_box_once(page: PageOf,
     page.asks("Broken?")
     assert page.problem == "It broke." and page.texts == ["Broken?", "Half "]
     assert page.state()["draft"][0] == 1, "it has an answer, as far as that came"
-
-
-def test_edit_ask_switch_delete_by_buttons(page: PageOf, engine: FakeEngine) -> None:
-    for answer in ("First.", "Second."):
-        engine.enqueue(answer)
-        page.asks(f"For {answer}")
-    first, second = page.ids
-    assert page.does(f"edit:{second}")
-    assert page.state()["draft"] == [1, "For Second."] and "Changing question 2" in page.state()["editing"]
-    engine.enqueue("Third. | Yes.")
-    page.begins("For third")
-    shows_live(page, "Third.")
-    assert page.texts == ["For First.", "First. "], "the question takes the place of the one it replaces"
-    engine.writing.set()
-    page.rests()
-    assert page.texts == ["For First.", "First. ", "For third", "Third. | Yes. "] and page.state()["editing"] == ""
-    prompt = "".join(chr(token) for token in engine.prompts[-1] if token < 1000)
-    assert "For First." in prompt and "For third" in prompt and "For Second." not in prompt
-    assert page.does(f"switch:{second}") and page.texts[2] == "For Second."
-    assert page.does(f"branch:{first}") and page.texts == ["For First.", "First. "]
-    assert page.does(f"delete:{first}") and page.texts == [] and page.session.dialogue is None
-    assert "Ask" in page.state()["chat"]["welcome"]
-    assert not page.does(f"switch:{first}") and page.problem
-
-
-def test_a_cancelled_edit_empties_the_box(page: PageOf) -> None:
-    page.asks("One?", max_new_tokens=2)
-    assert page.does(f"edit:{page.ids[0]}") and page.does("stop-editing")
-    assert page.state()["draft"] == [2, ""] and page.state()["editing"] == "" and page.session.editing is None
 
 
 def test_an_edit_that_cannot_be_asked_stays_an_edit(page: PageOf, engine: FakeEngine) -> None:
@@ -328,59 +262,10 @@ def test_an_edit_that_cannot_be_asked_stays_an_edit(page: PageOf, engine: FakeEn
     assert not page.begins(" ") and page.session.editing == first
     engine.writing.clear()
     page.begins("One, differently?")
-    until(lambda: len(engine.prompts) == 2)
+    wait_for(lambda: len(engine.prompts) == 2)
     page.does("stop")
     page.rests()
     assert page.session.editing == first and page.state()["draft"][1] == "One, differently?", "stopped before a word"
-
-
-def test_regenerate_and_continue_by_buttons(page: PageOf, engine: FakeEngine) -> None:
-    def settings_of(**more: Any) -> dict[str, Any]:
-        return {"settings": {"method": "triforce", "max_new_tokens": 64, **more}}
-
-    engine.enqueue("One two three four.")
-    page.asks("Count!", max_new_tokens=2)
-    assert "continue:" in page.exchanges()[0]["foot"]
-    engine.enqueue("three | four.")
-    assert page.does(f"continue:{page.ids[0]}", **settings_of())
-    shows_live(page, "One two three")
-    assert page.texts == [], "the answer that grows stands alone"
-    engine.writing.set()
-    page.rests()
-    assert page.texts == ["Count!", "One two three | four. "] and "draft" not in page.state()
-    card = saved(page.site, page.session, f"card:{page.ids[0]}").text
-    assert "One two three" in card and "Replay" not in card, "the clock of the newest part alone"
-    assert not page.does(f"continue:{page.ids[0]}", **settings_of()) and page.texts[1].startswith("One two three")
-    engine.enqueue("Again.")
-    assert page.does(f"again:{page.ids[0]}", **settings_of())
-    page.rests()
-    assert page.texts == ["Count!", "Again. "] and "2/2" in page.exchanges()[0]["asked"]
-    for wrong in ("again:nobody", "again:" + "[" * 100_000):
-        assert not page.does(wrong, **settings_of()) and page.texts == ["Count!", "Again. "]
-
-
-def test_the_list_by_buttons(page: PageOf) -> None:
-    def listed() -> str:
-        return str(page.state()["conversations"])
-
-    page.asks("One?", max_new_tokens=2)
-    dialogue = page.session.dialogue
-    assert dialogue is not None
-    assert page.does("new") and "One?" in listed() and page.session.dialogue is None
-    assert page.does(f"rename:{dialogue.id}", text="Renamed") and "Renamed" in listed()
-    assert page.does("search:renam") and "Renamed" in listed()
-    assert page.does("search:teapot") and "Nothing found" in listed()
-    assert page.does("new") and "Nothing found" in listed(), "the list stays narrowed"
-    assert page.does("search:") and page.does(f"open-conversation:{dialogue.id}") and page.texts[0] == "One?"
-    assert saved(page.site, page.session, f"markdown:{dialogue.id}").name == "Renamed.md"
-    assert page.does(f"delete-conversation:{dialogue.id}") and "Deleted Renamed." in listed() and page.texts == []
-    assert not page.does(f"open-conversation:{dialogue.id}") and "is not there any more" in page.problem
-    assert page.does("undelete") and page.texts[0] == "One?" and "Deleted" not in listed()
-    assert page.session.dialogue is not None and page.session.dialogue.id != dialogue.id
-    assert page.does("undelete"), "there is nothing more to bring back"
-    (restored,) = page.worker.conversations.listing().summaries
-    assert page.does(f"delete-conversation:{restored.id}") and "Deleted Renamed." in listed()
-    assert page.does("incognito") and "convs incognito" in listed() and "incognito" in page.state()["flags"]
 
 
 def test_another_conversation_ends_the_answer_of_the_one_before_and_shows_nothing_of_it(
@@ -402,26 +287,6 @@ def test_another_conversation_ends_the_answer_of_the_one_before_and_shows_nothin
     assert page.texts == ["Another?", "Yes. "]
 
 
-def test_after_a_restart_the_page_says_which_book_to_open(
-    page: PageOf, engine: FakeEngine, tmp_path: Path, start_worker: Callable[..., EngineWorker]
-) -> None:
-    engine.enqueue("Yes.")
-    page.asks("One?")
-    page.worker.close()
-    worker = start_worker(engine, conversations=Conversations(tmp_path / "conversations"))
-    again = PageOf(worker, page.session.id)
-    again.site.conversing.arrive(again.session)
-    assert again.texts[0] == "One?" and "was not kept: drop it" in again.state()["about"]
-    assert not again.begins("Two?") and "is not open" in again.problem
-    write_book(place(tmp_path), name="again.txt")
-    assert again.does("open", files=["digest/again.txt"])
-    again.rests()
-    assert again.session.fits and again.session.exchanges and again.state()["about"] == ""
-    engine.enqueue("No.")
-    again.asks("Two?")
-    assert again.texts[::2] == ["One?", "Two?"]
-
-
 def test_dropped_files_and_those_in_a_zip_open_in_natural_order(page: PageOf, tmp_path: Path) -> None:
     folder = place(tmp_path)
     (folder / "log 10.odt").write_bytes(odt("<text:p>The tenth log of the boats.</text:p>"))
@@ -432,7 +297,7 @@ def test_dropped_files_and_those_in_a_zip_open_in_natural_order(page: PageOf, tm
     page.rests()
     assert page.session.book is not None
     assert page.session.book.names == (*before, "b.rtf", "c.csv", "log 10.odt")
-    until(lambda: not any(file.is_file() for file in (tmp_path / "uploads").rglob("log*")), "the copies are deleted")
+    wait_for(lambda: not any(file.is_file() for file in (tmp_path / "uploads").rglob("log*")), "the copies are deleted")
     assert "4 documents, read in this order" in page.state()["book"]
 
 

@@ -116,13 +116,6 @@ def test_titles_and_signs_of_marks_cannot_leave_a_chip() -> None:
     )
 
 
-def test_an_answer_is_looked_up_once() -> None:
-    session = a_session(FOUND, FOUND)
-    assert session.book is not None and session.book.evidence(FOUND) is session.book.evidence(FOUND)
-    answers(session)
-    assert list(session.book.weighed) == [FOUND]
-
-
 def test_sentences_of_the_book_have_their_page_and_the_rest_a_faint_line_with_what_it_means() -> None:
     answer = "It is this. The carved teapot was lost in the spring tide. I made all of this up."
     session = a_session(answer)

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from unittest.mock import Mock
 
 import pytest
 
@@ -10,11 +9,10 @@ from app.context.samples import load_samples, one_of_each
 from app.runtime.events import Ready
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.reading.parts import PARTS, samples
-from app.ui.site import Drawer, Site
+from app.ui.reading.parts import samples
+from app.ui.site import Site
 from core.generation.reading_pace import work_of
 from core.planning.measured import Processor
-from tests.app.conversations.test_tree import a_dialogue, exchange
 from tests.app.fakes import FakeEngine
 from tests.core.toys import tiny_engine
 
@@ -44,18 +42,3 @@ def test_samples_tell_the_time_by_what_was_read_here_else_by_the_model_of_the_ma
     measured = labels(worker, 131_072)
     assert measured[0] == "PDF, 25 pages, read in about 20 s" and measured[2] != fast[2]
     assert labels(worker, 16_384)[2] == "TXT, 313 pages", "no time of a book that does not fit"
-
-
-def test_a_question_is_no_longer_suggested_once_it_was_answered(worker: EngineWorker) -> None:
-    session = Session("x", carried=True)
-    session.book = Mock(names=(SAMPLES[0].file.name,))
-    drawer = Drawer(Site(worker, SAMPLES), session, "read", tuple(part for part in PARTS if part.name == "suggestions"))
-
-    def suggested() -> list[str]:
-        return re.findall(">([^<]*)</button>", drawer.state()["suggestions"])
-
-    before = suggested()
-    session.dialogue, node = a_dialogue("Who?").ask("", before[0])
-    assert suggested() == before, "its answer is on its way"
-    session.dialogue = session.dialogue.answer(node.id, exchange(before[0], "Yes."))
-    assert before[0] not in suggested()

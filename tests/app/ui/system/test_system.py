@@ -15,13 +15,11 @@ from app.conversations.exchange import Exchange
 from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
-from app.ui.assets import CSS
 from app.ui.site import Site
 from app.ui.system.facts import PARTS, Kept, Snapshot, Usage, guesses, weight_facts
 from app.ui.system.tab import PARTS as TAB_PARTS
 from app.ui.system.tab import data_folder, kept_in, report, system
 from core.config import EngineConfig, GenerationConfig
-from core.engine import Engine
 from core.errors import NotEnoughMemory
 from core.models.hub.catalog import find
 from core.models.loader import read_dims
@@ -82,33 +80,16 @@ def test_the_plan_is_drawn_to_scale_and_every_choice_has_its_reason(ready: Ready
     titles = [title.text for title in svg.iter("title")]
     assert titles[0] == "target weights: 300 MiB" and titles[-1] == "this process: 700 MiB"
     words = text_of(html)
-    for fact in (
-        "The model is loaded",
-        "Planned 900 MiB of 12.0 GiB that were free",
-        "In use now 700 MiB, at most 800 MiB so far",
-        "Device cpu test",
-        "Context 4,096 tokens asked for",
-        "A token takes 2.00 KiB keys and values in all layers",
-        "Exact for fake, float32 weights not quantised",
-        "equal to plain decoding’s, token for token",
-        "Processor test processor 2 cores",
-        "Attention torch’s own operations scripted",
-        "torch 2.13.0",
-        "~/.triforce-reader",
-        "uploads empty",
-    ):
-        assert fact in words, fact
+    assert "Planned 900 MiB of 12.0 GiB that were free" in words and "In use now 700 MiB, at most 800 MiB" in words
+    assert "Exact for fake, float32 weights not quantised" in words and "~/.triforce-reader" in words
 
 
-def test_every_part_of_a_real_plan_has_a_purpose_and_a_colour() -> None:
+def test_every_part_of_a_real_plan_has_a_purpose() -> None:
     entry = find("harbour")
     assert entry.draft is not None
     plan = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(), MACHINE)
     away = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(placement="offloaded"), GPU_MACHINE)
     assert {row.name for row in (*plan.rows, *away.rows)} | {DRAFTING_WEIGHTS} == set(PARTS)
-    styles = "".join(file.read_text(encoding="utf-8") for file in CSS)
-    for part in PARTS.values():
-        assert re.search(rf"&(\.|:is\([^)]*\.){part.tone}\b", styles), part.tone
 
 
 def test_sixteen_bits_promise_less(ready: Ready, engine: FakeEngine) -> None:
@@ -129,12 +110,6 @@ def test_loading_and_a_failure_show_what_is_known(ready: Ready) -> None:
     assert "Problem:           The weights need 13.0 GiB of …/x. (Choose" in told and "alice" not in told
 
 
-def test_gpus_are_named(ready: Ready) -> None:
-    machine = Machine("cpu", 16, 64 << 30, 60 << 30, (Gpu(f"A {EVIL}", 24 << 30, 23 << 30),))
-    html = system(shot(ready, machine=machine))
-    assert "23.0 GiB of 24.0 GiB free" in text_of(html) and "<img" not in html
-
-
 def test_a_gpu_that_is_not_used_is_told_with_what_mends_it(ready: Ready) -> None:
     machine = replace(MACHINE, unused_gpu=UNUSED_GPU)
     line = "torch 2.13.0+cpu is a build without CUDA. Run: python launch.py repair"
@@ -143,16 +118,6 @@ def test_a_gpu_that_is_not_used_is_told_with_what_mends_it(ready: Ready) -> None
         assert f"GPU NVIDIA <img> RTX, not used {line}" in text_of(html) and "<img" not in html
         assert f"NVIDIA <img> RTX, not used ({line})" in report(shot(state, machine=machine))
     assert "GPU none no CUDA device found" in text_of(system(shot(ready)))
-
-
-@pytest.mark.parametrize(
-    ("system_name", "advice"),
-    [("Linux 6.1, x86_64", "start with --gpus N"), ("Windows 11, AMD64", "start it in WSL2 with --gpus N")],
-)
-def test_how_several_gpus_share_a_model_is_told(ready: Ready, system_name: str, advice: str) -> None:
-    two = replace(GPU_MACHINE, gpus=GPU_MACHINE.gpus * 2)
-    assert advice in text_of(system(shot(ready, machine=two, system=system_name)))
-    assert "--gpus" not in text_of(system(shot(ready, machine=GPU_MACHINE, system=system_name)))
 
 
 def test_versions_name_what_is_installed_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,15 +194,6 @@ def test_acceptance_is_that_of_exact_answers_only(ready: Ready) -> None:
     assert "level 1 50%, level 2 75%" in text_of(system(shot(ready, exchanges=both)))
 
 
-def test_the_tab_is_there_while_the_model_is_loaded_and_again_after(engine: FakeEngine) -> None:
-    worker = EngineWorker(lambda: (cast(Engine, engine), MACHINE))
-    assert "being loaded" in drawn(worker)["system"]
-    worker.start()
-    list(worker.states())
-    assert "The model is loaded" in drawn(worker)["system"]
-    worker.close()
-
-
 def test_what_is_kept_is_counted_and_other_folders_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", "")
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
@@ -266,15 +222,24 @@ def test_the_draft_is_told_by_the_method_that_is_used(
     assert "of weights guesses for level 1" in text_of(system(shot(Ready(engine.info, MACHINE, 9))))
 
 
-def test_what_keys_and_values_are_kept_in_has_its_own_reason(ready: Ready, engine: FakeEngine) -> None:
-    assert "Keys and values float32 test" in text_of(system(shot(ready)))
-    engine.info.plan.kv = SimpleNamespace(value="torch.float16", because="as the weights are stored")
-    told = text_of(system(shot(ready)))
-    assert "Precision float32 test" in told and "Keys and values float16 as the weights are stored" in told
-
-
 def test_blocks_of_a_file_are_named_and_not_called_32_bits(engine: FakeEngine) -> None:
     (usual,) = weight_facts(engine.info)
     engine.info.weights, engine.info.quantised = "Q4_K, Q6_K", True
     (stored,) = weight_facts(engine.info)
     assert usual.value == "32 bits" and (stored.value, "own blocks" in stored.note) == ("Q4_K, Q6_K", True)
+
+
+def test_gpus_are_named(ready: Ready) -> None:
+    machine = Machine("cpu", 16, 64 << 30, 60 << 30, (Gpu(f"A {EVIL}", 24 << 30, 23 << 30),))
+    html = system(shot(ready, machine=machine))
+    assert "23.0 GiB of 24.0 GiB free" in text_of(html) and "<img" not in html
+
+
+@pytest.mark.parametrize(
+    ("system_name", "advice"),
+    [("Linux 6.1, x86_64", "start with --gpus N"), ("Windows 11, AMD64", "start it in WSL2 with --gpus N")],
+)
+def test_how_several_gpus_share_a_model_is_told(ready: Ready, system_name: str, advice: str) -> None:
+    two = replace(GPU_MACHINE, gpus=GPU_MACHINE.gpus * 2)
+    assert advice in text_of(system(shot(ready, machine=two, system=system_name)))
+    assert "--gpus" not in text_of(system(shot(ready, machine=GPU_MACHINE, system=system_name)))

@@ -1,4 +1,4 @@
-"""Takes the pictures in assets/screenshots of a running app: python -m tests.browser.take_screenshots [ADDRESS]."""
+"""Takes the pictures in assets/screenshots of a running app: python -m assets.tools.screenshots [ADDRESS]."""
 
 import shutil
 import sys
@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 from app.documents.ocr import is_installed
 from assets.tools.documents.scans import make_scan
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
+ASSETS = Path(__file__).resolve().parents[1]
 FOLDER, SAMPLE = ASSETS / "screenshots", ASSETS / "books" / "harbour-8k.pdf"
 SIZES = {"desktop": (1360, 860, 1), "phone": (390, 844, 2)}
 INSIDE_HEIGHT = 1260

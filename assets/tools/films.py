@@ -1,4 +1,4 @@
-"""Makes demo.gif and presentation.gif of a running app: python -m tests.browser.take_films [ADDRESS].
+"""Makes demo.gif and presentation.gif of a running app: python -m assets.tools.films [ADDRESS].
 
 The race is run while nobody looks, since taking pictures costs the processor's time, then replayed by the page on the
 clocks that it measured. Each frame stays as long as it took until the next.
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
-from tests.browser.take_screenshots import FOLDER, asks, away, reads
+from assets.tools.screenshots import FOLDER, asks, away, reads
 
 MOST_BYTES = 2 << 20
 WIDTH, COLOURS = 860, 128
@@ -22,7 +22,7 @@ SAMPLE = 1  # 32K tokens
 STEP_MS, HOLD_MS = 200, 2500  # between two frames at least; of the last frame of a scene
 REPLAYED = "!document.querySelector('.race.replaying')"
 ANSWERED = "!!document.querySelector('#strip .resting:not(.empty)')"
-SCREEN = {"width": 1920, "height": 1080}
+SCREEN: ViewportSize = {"width": 1920, "height": 1080}
 RACES = "document.documentElement.dataset.scene === 'race'"
 SURE = "getComputedStyle(document.querySelector('.scene.round .outcome')).opacity === '1'"
 FINISHED = f"{REPLAYED} && !!document.querySelector('#race-board .result')"
