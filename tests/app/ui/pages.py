@@ -17,6 +17,7 @@ from core.decoding.registry import FASTEST
 IDS = itertools.count()
 EVIL = '<img src=x onerror="alert(1)">'
 MARK = re.compile(f"{PLACE}[0-9]+{PLACE}")  # where the page inserts something
+from tests.app.fakes import wait_for
 
 
 def applied(before: Parts, change: Parts) -> dict[str, Any]:
