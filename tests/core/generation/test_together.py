@@ -98,8 +98,11 @@ def joined_sizes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield sizes
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("method", ["autoregressive", "retrieval", "lookup", "triforce", "triforce-lookup", "draft"])
+@pytest.mark.parametrize(
+    ("method", "sampling"),
+    [(method, SAMPLED) for method in ("autoregressive", "retrieval", "lookup", "triforce", "triforce-lookup", "draft")]
+    + [("autoregressive", GREEDY), ("triforce-lookup", GREEDY)],
+)
 def test_every_answer_is_what_it_is_alone(
     engine: Engine, method: str, sampling: SamplingParams, joined_sizes: list[int]
 ) -> None:

@@ -72,8 +72,10 @@ def as_float32(folder: Path, backend: Backend = STOCK) -> LoadedModel:
     return prepared(load_module(folder, torch.float32), read_dims(folder), torch.float32, CPU, backend)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("named", CONFIGS)
+@pytest.mark.parametrize(
+    ("named", "dtype"),
+    [*((named, torch.bfloat16) for named in CONFIGS), ("untied", torch.float16), ("tied", torch.float32)],
+)
 def test_weights_in_the_bits_of_their_file_give_the_same_logits_to_the_last_bit(
     tmp_path: Path, backend: Backend, named: str, dtype: torch.dtype
 ) -> None:
@@ -104,8 +106,10 @@ def test_a_file_with_some_wide_matrices_loses_no_bit(tmp_path: Path, backend: Ba
 # -------------------- memory
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [("llama", "Q4_0"), ("qwen2", "Q4_1"), ("llama", "Q5_0"), ("qwen2", "Q5_1"), ("qwen2", "Q8_0")],
+)
 def test_a_files_blocks_are_multiplied_as_they_are(
     tmp_path: Path, backend: Backend, kind: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
