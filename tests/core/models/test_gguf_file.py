@@ -1,7 +1,5 @@
 import math
 import struct
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +14,7 @@ from core.errors import CoreError, UnknownModel, UnsupportedModel
 from core.models import families, gguf_file, gguf_header
 from core.models.gguf_families import KINDS, VARIANTS
 from core.models.gguf_file import PLAIN, GgufFile, load_gguf
-from core.models.hub.catalog import ROOT, find
+from core.models.hub.catalog import find
 from core.models.loader import dims_of, load_tokenizer, read_config, read_dims
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed")
@@ -137,34 +135,6 @@ def test_in_sixteen_bits_the_same_weights_stay_wide_as_of_a_folder(tmp_path: Pat
     assert {name: value.dtype for name, value in stock.state_dict().items()} == {
         name: value.dtype for name, value in loaded.items()
     }
-
-
-def test_memory_holds_the_weights_and_little_more(tmp_path: Path) -> None:
-    """Of a process of its own: its most memory, against what stays."""
-    sizes = {"hidden_size": 512, "intermediate_size": 4096, "vocab_size": 16_384, "initializer_range": 0.0}
-    kind = gguf.GGMLQuantizationType.Q4_K
-
-    def zeros(_name: str, tensor: torch.Tensor) -> tuple[Any, Any]:
-        return (
-            (np.zeros((len(tensor), tensor.shape[1] // 256 * 144), np.uint8), kind)
-            if tensor.ndim > 1
-            else (tensor.numpy(), ggufs.F32)
-        )
-
-    file = tmp_path / "a.gguf"
-    ggufs.write(file, "llama", ggufs.random_model(LlamaConfig(**ggufs.SIZES | sizes)), zeros)
-    code = """if True:
-        import resource, sys, torch
-        from pathlib import Path
-        from core.models.gguf_file import GgufFile, load_gguf
-        def most(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        config = GgufFile.read(Path(sys.argv[1])).config()
-        before = most()
-        model = load_gguf(Path(sys.argv[1]), config, torch.float32, "eager")
-        print((most() - before) / sum(4 * one.numel() for one in model.parameters()))"""
-    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 1.1
 
 
 @pytest.mark.parametrize(
