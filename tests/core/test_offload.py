@@ -153,11 +153,11 @@ def test_an_answer_goes_on_where_memory_ran_out(method: str, part: str, monkeypa
 @pytest.mark.parametrize("method", ["triforce", "h2o"])
 def test_choosing_chunks_may_run_out_of_memory_too(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, prompt = tiny_engine(), random_prompt(300)
-    expected = answer(engine, prompt, method).token_ids
+    expected = answer(engine, prompt, method, 8).token_ids
     shortage = fail(monkeypatch, engine._levels.full, "gather", 1, 1)
-    assert answer(engine, [*prompt, 7], method).token_ids is not None
+    assert answer(engine, [*prompt, 7], method, 8).token_ids is not None
     assert shortage.failed == (1 if shortage.calls > 1 else 0)
-    assert answer(engine, prompt, method).token_ids == expected
+    assert answer(engine, prompt, method, 8).token_ids == expected
 
 
 @pytest.mark.parametrize("method", ["streamingllm", "h2o"])

@@ -129,7 +129,9 @@ def test_rounds_longer_than_a_short_pass_are_verified_one_by_one(
 
     monkeypatch.setattr(joined, "RaggedCache", make)
     long = SpeculationConfig(gamma2=48, max_gamma2=48, adaptive=False)
-    asked = [one._replace(config=replace(one.config, speculation=long)) for one in questions("retrieval")]
+    asked = [
+        one._replace(config=replace(one.config, speculation=long)) for one in questions("retrieval", lengths=(9, 3))
+    ]
     expected = [one.token_ids for one in alone(engine, asked)]
     found = ends(together(engine, asked))
     assert [one.token_ids for one in found] == expected and rows and max(rows) <= MOST_TOKENS

@@ -68,7 +68,7 @@ def folder(tmp_path: Path) -> BookFolder:
     return BookFolder(tmp_path / "shelf")
 
 
-@pytest.mark.parametrize("method", ["autoregressive", "triforce", "triforce-lookup", "h2o"])
+@pytest.mark.parametrize("method", ["autoregressive", "triforce", "h2o"])
 def test_an_engine_that_opens_a_kept_book_answers_as_one_that_has_read_it(method: str, folder: BookFolder) -> None:
     first, second = tiny_engine(kv_heads=2), tiny_engine(kv_heads=2)
     keep(first, folder)

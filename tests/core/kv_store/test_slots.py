@@ -38,9 +38,7 @@ def read_tokens(finished: Finished) -> int:
     return finished.prompt_tokens - 1 - finished.reused_tokens
 
 
-@pytest.mark.parametrize(
-    ("method", "temperature"), [("autoregressive", 0.0), ("triforce", 1.0), ("triforce-lookup", 0.0), ("h2o", 1.0)]
-)
+@pytest.mark.parametrize(("method", "temperature"), [("autoregressive", 0.0), ("triforce", 1.0), ("h2o", 1.0)])
 def test_a_request_between_two_questions_changes_nothing(method: str, temperature: float) -> None:
     engine, alone = tiny_engine(kv_heads=2), tiny_engine(kv_heads=2)
     slots = slots_of(engine)

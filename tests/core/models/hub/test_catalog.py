@@ -74,6 +74,7 @@ def put_in_cache(repo: str, source: Path) -> Path:
 def test_every_row_is_complete_and_its_shape_can_be_counted(row: catalog.Known) -> None:
     assert row.license and row.description and row.repo and catalog.HUB_ID.fullmatch(row.repo)
     assert row.role == "draft" or (row.chat_format and row.speculation)
+    assert catalog.recommended(row.name) == row.speculation
     shape = find_shape(row.name)
     assert shape is not None
     size = size_of(shape.config, row.name)
