@@ -191,20 +191,6 @@ def engine_reading_blocks(blocks: int, placement: PlacementWish = "offloaded") -
 answer = partial(toys.answer, tokens=6)
 
 
-@pytest.mark.parametrize(("placement", "blocks"), [("split", 400), ("offloaded", 200), ("offloaded", 2000)])
-def test_every_turn_writes_what_a_resident_engine_writes(placement: PlacementWish, blocks: int) -> None:
-    ours, resident = engine_reading_blocks(blocks, placement), tiny_engine(prefill_chunk=100)
-    assert resident.plan.prefill_block.value == 0
-    prompt = random_prompt(850)
-    for turn, method in enumerate(("autoregressive", "triforce")):
-        a, b = answer(resident, prompt, method), answer(ours, prompt, method)
-        assert a.token_ids == b.token_ids and a.reused_tokens == b.reused_tokens, method
-        prompt = [*prompt, *a.token_ids, *random_prompt(20 if turn % 2 else 230, turn)]
-    for layer in range(2):  # what was read first, and is still there
-        pairs = zip(resident.full_cache.rows(layer, 0, 849), ours.full_cache.rows(layer, 0, 849), strict=True)
-        assert all(torch.equal(a, b) for a, b in pairs)
-
-
 def test_progress_is_the_share_of_the_work_in_all_layers() -> None:
     engine = engine_reading_blocks(400)
     events = list(engine.read(random_prompt(1000)))
