@@ -17,9 +17,9 @@ from tests.core.models.tiny_families import families, tiny_family
 from tests.core.toys import VOCAB
 
 REFUSED = ["bert", "bloom", "deepseek_v3", "jamba", "mamba", "nemotron_h"]
-SERVED = ["cohere2", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss", "llama", "llama4_text"]
-SERVED += ["ministral", "mistral", "mixtral", "olmo3", "phi3", "phimoe", "qwen2", "qwen3_moe", "smollm3"]
-SERVED += ["falcon_h1", "gemma", "glm4", "lfm2", "olmo2", "qwen3_next", "starcoder2"]
+# Others are rows of the catalogue, or have switches below
+SERVED = ["cohere2", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss", "llama4_text", "ministral"]
+SERVED += ["mistral", "olmo3", "phi3", "falcon_h1", "gemma", "glm4", "lfm2", "olmo2", "qwen3_next", "starcoder2"]
 PART = [*REFUSED, *SERVED]
 
 
