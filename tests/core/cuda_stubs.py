@@ -384,7 +384,6 @@ class PretendedGpu:
         self.made = BOUND
         self.fraction = 1.0
         self.registered: dict[int, int] = {}
-        self.pinned: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
         self.called: set[str] = set()  # what of torch.cuda our own code called: dotted names
 
     @property

@@ -47,7 +47,7 @@ def plain(engine: Engine, book: Conversation) -> Finished:
 def test_facts_of_the_book_are_found_and_the_book_is_read_once(engine: Engine, book: Conversation) -> None:
     right = 0
     for number, row in enumerate(questions("fact")):
-        finished = answer(engine, book.ask(row["question"]).prompt_ids(engine.text), "triforce")
+        finished = answer(engine, book.ask(row["question"]).prompt_ids(engine.text), "triforce", 32)
         right += finished.text.strip() == row["answer"]
         if number:
             assert finished.reused_tokens >= len(book.book_ids), "a book token was read again"
@@ -62,13 +62,10 @@ def test_a_long_answer_is_token_for_token_the_plain_one(
     fast = answer(engine, prompt, method, 96)
     assert fast.token_ids == plain.token_ids and fast.stats.new_tokens == 96
     assert fast.stats.full_passes < 60, "speculation must have accepted something"
-
-
-def test_both_levels_accept_most_of_what_is_guessed(engine: Engine, book: Conversation) -> None:
-    finished = answer(engine, book.ask(questions("recite")[0]["question"]).prompt_ids(engine.text), "triforce", 128)
-    level1, level2 = finished.stats.level1, finished.stats.level2
-    assert level1 is not None and level2 is not None
-    assert (level1.acceptance or 0) > 0.3 and (level2.acceptance or 0) > 0.8
+    if method == "triforce":
+        level1, level2 = fast.stats.level1, fast.stats.level2
+        assert level1 is not None and level2 is not None
+        assert (level1.acceptance or 0) > 0.3 and (level2.acceptance or 0) > 0.8, "both levels accept most"
 
 
 def test_a_window_alone_does_not_find_what_retrieval_finds(engine: Engine, book: Conversation) -> None:

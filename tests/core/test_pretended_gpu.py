@@ -117,10 +117,12 @@ def test_weights_of_four_bits_are_multiplied_as_they_are_and_methods_agree(gpu: 
     config = EngineConfig(context=512, prefill_chunk=64, bits=4, retrieval=RetrievalConfig(budget=96, local_window=32))
     plan = make_plan(own.dims, None, replace(config, bits=None), MACHINE, size_of(tiny_config(kv_heads=2), "tiny"))
     plan = replace(plan, device=Choice("cuda", "test"), dtype=Choice(torch.float32, "test"), bits=Choice(4, "test"))
-    for offload in (None, Offload(block_rows=64, num_slots=2)):
-        engine = Engine(config, plan, Letters(), LoadedModels(target=own, draft=None), offload=offload)
+    offload, texts = Offload(block_rows=64, num_slots=2), []
+    for method, where in (("autoregressive", None), ("retrieval", None), ("retrieval", offload)):
+        engine = Engine(config, plan, Letters(), LoadedModels(target=own, draft=None), offload=where)
         assert engine.info.weights == "int4" and engine.info.quantised
-        assert written(engine, "retrieval") == written(engine, "autoregressive")
+        texts.append(written(engine, method))
+    assert texts[0] == texts[1] == texts[2]
 
 
 # -------------------- what the stubs notice: without these, nothing below means anything

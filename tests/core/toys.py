@@ -168,7 +168,7 @@ def answer(
     engine: Engine,
     prompt: Sequence[int],
     method: str = "triforce",
-    tokens: int = 32,
+    tokens: int = 20,
     *,
     written: Sequence[int] = (),
     boundary: int = 0,

@@ -306,7 +306,7 @@ SIZES = CacheSizes(
     hidden_bytes=1,
     sending_rows=ROWS,
 )
-CONTEXT = 1024
+CONTEXT = 640
 # What a pass has at a time beside what is planned for the cache: queries, new keys and values, attention to one block
 # and what was found before with their log-sum-exps; a part of "prefill buffers".
 PASS_BYTES = ROWS * 4 * (DIM * (HEADS + 2 * KV_HEADS + 4 * HEADS) + 4 * HEADS)

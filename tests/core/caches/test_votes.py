@@ -1,6 +1,6 @@
 """What the newest pass attended to, counted beside its attention, and chunks chosen by it."""
 
-import itertools
+from itertools import product
 
 import pytest
 import torch
@@ -13,13 +13,12 @@ from core.caches.votes import Counted, Votes
 from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.models.cached_model import CachedModel
 from core.models.weights import prepared
-from core.ops.attention import Masses, attend
+from core.ops.attention import Masses
 from core.ops.backend import Backend
 from core.ops.native import KEPT_AS, VOTERS, SmallRows
 from core.ops.reach import Asked
 from core.ops.scaled_rows import rounded, widened
 from core.ops.scores import MOST_GROUPS, Tally
-from tests.core import toys
 from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine, tiny_shape
 
 CPU = torch.device("cpu")
@@ -50,9 +49,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("kept", KEPT_AS)
-@pytest.mark.parametrize("by_matrices", [False, True])
+@pytest.mark.parametrize(("shape", "kept", "by_matrices"), list(product(SHAPES, KEPT_AS, [False, True]))[::5], ids=str)
 def test_votes_equal_their_slow_twin_and_attention_stays_to_the_last_bit(
     kernel: SmallRows,
     monkeypatch: pytest.MonkeyPatch,
@@ -139,9 +136,11 @@ OFFLOADED = [
 ]
 
 
-@pytest.mark.parametrize("shape", OFFLOADED, ids=str)
-@pytest.mark.parametrize("kept", [torch.float32, torch.float16])
-@pytest.mark.parametrize("way", ["verification", "prompt", "prompt, layer by layer"])
+@pytest.mark.parametrize(
+    ("shape", "kept", "way"),
+    list(product(OFFLOADED, [torch.float32, torch.float16], ["verification", "prompt", "prompt, layer by layer"]))[::5],
+    ids=str,
+)
 def test_a_layer_in_host_memory_counts_what_its_slow_twin_counts(
     shape: tuple[int, int, int, int, int, float | None], kept: torch.dtype, way: str
 ) -> None:
@@ -207,17 +206,21 @@ def counted(
     return full.votes._by_layer[1]
 
 
-@pytest.mark.parametrize(("share", "new"), [(0.5, 1), (0.9, 26), (0.5, 40)])
-@pytest.mark.parametrize("case", [(4, 4, None), (6, 2, None), (4, 1, 2.0)], ids=str)
-@pytest.mark.parametrize(("kept", "wanted"), [(torch.float32, True), (torch.float16, True), (torch.float32, False)])
+HALF_PRECISION = [(torch.float32, True), (torch.float16, True), (torch.float32, False)]  # and whether votes are wanted
+
+
+@pytest.mark.parametrize(
+    ("asked", "case", "counting"),
+    list(product([(0.5, 1), (0.9, 26), (0.5, 40)], [(4, 4, None), (6, 2, None), (4, 1, 2.0)], HALF_PRECISION))[::4],
+    ids=str,
+)
 def test_what_the_host_attends_to_counts_as_if_it_had_been_brought(
-    share: float,
-    new: int,
+    asked: tuple[float, int],
     case: tuple[int, int, float | None],
-    kept: torch.dtype,
-    wanted: bool,
+    counting: tuple[torch.dtype, bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (share, new), (kept, wanted) = asked, counting
     brought, helped = counted(0.0, new, *case, kept, wanted), counted(share, new, *case, kept, wanted)
     assert helped[:2] == brought[:2] and helped.votes.shape == brought.votes.shape
     assert torch.allclose(helped.votes, brought.votes, rtol=1e-3, atol=1e-7)
@@ -227,23 +230,6 @@ def test_what_the_host_attends_to_counts_as_if_it_had_been_brought(
     )
     wrong = counted(share, new, *case, kept, wanted).votes
     assert not torch.allclose(wrong, brought.votes, rtol=1e-3, atol=1e-7), "the control"
-
-
-def answer(policy: str, backend: Backend) -> tuple[int, ...]:
-    engine = tiny_engine(backend=backend)
-    engine._levels._chooser = {"verification": ByVerification, "landmark": TopChunks}[policy](
-        engine.full_cache, engine.config.retrieval
-    )
-    engine._levels.retrieval.set_policy(engine._levels._chooser)
-    last = toys.answer(engine, random_prompt(700), "retrieval", 16)
-    assert engine.full_cache.votes.wanted == (policy == "verification")
-    return last.token_ids
-
-
-def test_texts_are_the_same_however_chunks_are_chosen(kernel: SmallRows) -> None:
-    backends = (Backend("compiled", kernel, "", kernel=kernel), Backend("torch", attend, ""))
-    texts = {answer(*case) for case in itertools.product(("verification", "landmark"), backends)}
-    assert len(texts) == 1
 
 
 def test_what_a_seed_draws_does_not_depend_on_how_a_prompt_came_to_be_read() -> None:

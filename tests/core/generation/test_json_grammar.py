@@ -1,9 +1,7 @@
 """Answers that follow a JSON schema; skipped where llguidance (requirements-grammar.txt) is not installed."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,29 +65,6 @@ def test_sampled_answers_follow_it_too(engine: Engine, method: str) -> None:
     for seed in range(4):
         finished = answered(engine, PERSON, method=method, sampling=sampling, seed=seed)
         assert json.loads(finished.text).keys() == {"name", "age"}
-
-
-def test_both_methods_choose_alike(engine: Engine) -> None:
-    """The shares of three words, drawn 50 times each; the control is another temperature."""
-    schema = {"enum": ["Martha", "Gull", "calm"]}
-
-    def shares(method: str, temperature: float) -> Counter[str]:
-        config = GenerationConfig(
-            json_schema=json.dumps(schema), method=method, sampling=SamplingParams(temperature=temperature)
-        )
-        counts: Counter[str] = Counter()
-        for seed in range(50):
-            finished = last_event(engine.generate(prompt(engine), replace(config, seed=seed)))
-            counts[json.loads(finished.text)] += 1
-        return counts
-
-    def apart(one: Counter[str], other: Counter[str]) -> float:
-        return sum(abs(one[word] - other[word]) for word in schema["enum"]) / 100
-
-    plain = shares("autoregressive", 9.0)
-    assert len(plain) == 3
-    assert apart(plain, shares("triforce", 9.0)) < 0.2
-    assert apart(plain, shares("triforce", 1.0)) > 0.2
 
 
 def test_an_answer_that_has_begun_goes_on(engine: Engine) -> None:

@@ -34,8 +34,18 @@ def of_the_target(engine: Engine, token_ids: list[int]) -> torch.Tensor:
     return torch.stack(found).log_softmax(-1)
 
 
-@pytest.mark.parametrize("method", ["autoregressive", "retrieval", "triforce", "triforce-lookup"])
-@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=1.3, top_p=0.8, top_k=20)])
+SAMPLED = SamplingParams(temperature=1.3, top_p=0.8, top_k=20)
+
+
+@pytest.mark.parametrize(
+    ("method", "sampling"),
+    [
+        ("autoregressive", SAMPLED),
+        ("retrieval", SamplingParams()),
+        ("triforce", SAMPLED),
+        ("triforce-lookup", SamplingParams()),
+    ],
+)
 def test_they_are_the_target_s_own_before_any_sampling_option(method: str, sampling: SamplingParams) -> None:
     records = written(tiny_engine(), sampling, method)
     ids = [record.token_id for record in records]

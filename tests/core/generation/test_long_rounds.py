@@ -45,8 +45,7 @@ class Asked:
         return self.queries[layer, :, -count:]
 
 
-@pytest.mark.parametrize("num_resident", [0, 2])
-@pytest.mark.parametrize("rows", [25, 33, LONGEST, LONGEST_ROUND])
+@pytest.mark.parametrize(("rows", "num_resident"), [(25, 2), (33, 0), (LONGEST, 0), (LONGEST_ROUND, 2)])
 def test_a_rewind_behind_the_longest_round_keeps_every_query_that_votes(rows: int, num_resident: int) -> None:
     offload = Offload(num_resident=num_resident, block_rows=64)
     asked = Asked(FullCache(SHAPE, 4096, 8, offload=offload))

@@ -34,9 +34,10 @@ PLACES = {
     "offloaded": Offload(block_rows=64, num_slots=3),
 }
 CASES = [
-    *(("llama", 2, place, blocks) for place in PLACES for blocks in (1, 2, 4)),
-    *(("qwen3", 2, place, 2) for place in PLACES),
-    *((family, 4, "split", 2) for family in ("qwen2", "mistral")),
+    *(("llama", 2, place, blocks) for place, blocks in (("resident", 2), ("split", 1), ("split", 4), ("offloaded", 2))),
+    ("qwen3", 2, "offloaded", 4),
+    ("qwen2", 4, "split", 2),
+    ("mistral", 4, "resident", 1),
 ]
 CHUNK, ROOM = 96, 1100
 READ_TOKENS = 700  # not a multiple of the chunk, nor of any block below
@@ -105,8 +106,7 @@ def test_layer_by_layer_leaves_what_chunk_by_chunk_leaves(family: str, kv_heads:
     assert torch.equal(a, b) if place == "resident" else torch.allclose(a, b, atol=1e-4)
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize(("family", "place"), [("llama", "resident"), ("llama", "split"), ("qwen3", "offloaded")])
 def test_a_conversation_goes_on_behind_either(family: str, place: str) -> None:
     """A turn, a rewind into the blocks on the host, and another long reading behind it."""
     first, second = random_prompt(500), random_prompt(410, 2)
@@ -189,20 +189,6 @@ def engine_reading_blocks(blocks: int, placement: PlacementWish = "offloaded") -
 
 
 answer = partial(toys.answer, tokens=6)
-
-
-@pytest.mark.parametrize(("placement", "blocks"), [("split", 400), ("offloaded", 200), ("offloaded", 2000)])
-def test_every_turn_writes_what_a_resident_engine_writes(placement: PlacementWish, blocks: int) -> None:
-    ours, resident = engine_reading_blocks(blocks, placement), tiny_engine(prefill_chunk=100)
-    assert resident.plan.prefill_block.value == 0
-    prompt = random_prompt(850)
-    for turn, method in enumerate(("autoregressive", "triforce")):
-        a, b = answer(resident, prompt, method), answer(ours, prompt, method)
-        assert a.token_ids == b.token_ids and a.reused_tokens == b.reused_tokens, method
-        prompt = [*prompt, *a.token_ids, *random_prompt(20 if turn % 2 else 230, turn)]
-    for layer in range(2):  # what was read first, and is still there
-        pairs = zip(resident.full_cache.rows(layer, 0, 849), ours.full_cache.rows(layer, 0, 849), strict=True)
-        assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_progress_is_the_share_of_the_work_in_all_layers() -> None:

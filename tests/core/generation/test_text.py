@@ -102,7 +102,7 @@ def test_a_template_that_prints_the_date_gives_every_day_the_same_prompts(
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_streamed_pieces_join_to_the_text_and_never_split_a_character(text: str) -> None:
     ids = TEXT.encode(text)
     stream = StreamDecoder(TEXT)

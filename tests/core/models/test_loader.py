@@ -8,8 +8,6 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from core.caches.base import KVShape
-from core.config import EngineConfig
-from core.engine import Engine
 from core.errors import DamagedAssets, UnsupportedModel
 from core.models.hub import catalog
 from core.models.loader import dims_of, load_tokenizer, read_dims, same_tokens
@@ -103,11 +101,6 @@ def test_the_bundled_pair_shares_its_tokens_and_plans_before_loading() -> None:
     assert entry.draft is not None
     assert same_tokens(load_tokenizer(entry.target), load_tokenizer(entry.draft))
     assert read_dims(entry.target).num_kv_heads == read_dims(entry.target).num_heads
-
-
-def test_the_bundled_engine_loads_and_says_what_it_is() -> None:
-    engine = Engine.load(EngineConfig(context=256, device="cpu"))
-    assert engine.info.has_draft and engine.info.model == "harbour" and engine.context == 256
 
 
 def test_a_draft_whose_keys_do_not_move_as_expected_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, LlamaConfig
 
 from core.errors import LoadingStopped
 from core.models.linear import PackedLinear, RowsInBits, exact_products, pack, places
@@ -72,8 +74,10 @@ def as_float32(folder: Path, backend: Backend = STOCK) -> LoadedModel:
     return prepared(load_module(folder, torch.float32), read_dims(folder), torch.float32, CPU, backend)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("named", CONFIGS)
+@pytest.mark.parametrize(
+    ("named", "dtype"),
+    [*((named, torch.bfloat16) for named in CONFIGS), ("untied", torch.float16), ("tied", torch.float32)],
+)
 def test_weights_in_the_bits_of_their_file_give_the_same_logits_to_the_last_bit(
     tmp_path: Path, backend: Backend, named: str, dtype: torch.dtype
 ) -> None:
@@ -104,8 +108,10 @@ def test_a_file_with_some_wide_matrices_loses_no_bit(tmp_path: Path, backend: Ba
 # -------------------- memory
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [("llama", "Q4_0"), ("qwen2", "Q4_1"), ("llama", "Q5_0"), ("qwen2", "Q5_1"), ("qwen2", "Q8_0")],
+)
 def test_a_files_blocks_are_multiplied_as_they_are(
     tmp_path: Path, backend: Backend, kind: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,43 +159,64 @@ from pathlib import Path
 import torch
 from core.models.loader import read_dims
 from core.models.weights import load_model
-from core.ops.backend import Backend
+from core.ops.backend import STOCK, Backend
 from core.ops.kernel import small_rows
 
 def held():  # memory of its own; pages of the mapped file are the system's to take back
     return 1024 * int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 
-kernel, found, ended = small_rows(), [], threading.Event()
-backend = Backend("", kernel, "", kernel=kernel)
-def load(folder):
-    return load_model(Path(folder), read_dims(Path(folder)), torch.float32, torch.device("cpu"), backend)
+kernel = small_rows()
+def load(model):  # of a GGUF file weights are unpacked
+    backend = STOCK if model.endswith(".gguf") else Backend("", kernel, "", kernel=kernel)
+    return load_model(Path(model), read_dims(Path(model)), torch.float32, torch.device("cpu"), backend)
 
 load(sys.argv[1])  # whatever is made once
-before = held()
-def watch():
-    while not ended.wait(0.0005):
-        found.append(held())
-watcher = threading.Thread(target=watch)
-watcher.start()
-loaded = load(sys.argv[2])
-ended.set()
-watcher.join()
-print(json.dumps([max(found) - before, held() - before, loaded.weight_bytes]))
+for model in sys.argv[2:]:
+    before, found, ended = held(), [], threading.Event()
+    def watch():
+        while not ended.wait(0.0005):
+            found.append(held())
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    loaded = load(model)
+    ended.set()
+    watcher.join()
+    print(json.dumps([max(found) - before, held() - before, loaded.weight_bytes]))
+    del loaded
 """
+
+
+def zeros_in_blocks(file: Path, sizes: dict[str, int]) -> Path:
+    """A file of Q4_K."""
+    import gguf
+
+    from tests import ggufs
+
+    def zeros(_name: str, tensor: torch.Tensor) -> tuple[Any, Any]:
+        if tensor.ndim == 1:
+            return tensor.numpy(), ggufs.F32
+        rows = np.zeros((len(tensor), tensor.shape[1] // 256 * 144), np.uint8)
+        return rows, gguf.GGMLQuantizationType.Q4_K
+
+    ggufs.write(file, "llama", ggufs.random_model(LlamaConfig(**ggufs.SIZES | sizes)), zeros)
+    return file
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted by Linux")
 @pytest.mark.usefixtures("backend")
 def test_loading_takes_little_more_memory_than_what_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = saved(tmp_path / "small", "tied", torch.bfloat16)
-    for name, size in (("vocab_size", 16_384), ("hidden_size", 768), ("intermediate_size", 4096)):
+    models = [saved(tmp_path / "small", "tied", torch.bfloat16)]
+    large = {"vocab_size": 16_384, "hidden_size": 512, "intermediate_size": 4096}
+    for name, size in large.items():
         monkeypatch.setitem(SIZES, name, size)
-    folder = saved(tmp_path / "large", "tied", torch.bfloat16)
-    run = [sys.executable, "-c", PEAK, str(small), str(folder)]
-    ran = subprocess.run(run, capture_output=True, text=True, check=True)
-    peak, stays, weights = json.loads(ran.stdout.splitlines()[-1])
-    assert weights > 40_000_000 and stays == pytest.approx(weights, rel=0.1)
-    assert peak <= 1.3 * stays
+    models.append(saved(tmp_path / "large", "tied", torch.bfloat16))
+    if find_spec("gguf") is not None:
+        models.append(zeros_in_blocks(tmp_path / "a.gguf", large))
+    ran = subprocess.run([sys.executable, "-c", PEAK, *map(str, models)], capture_output=True, text=True, check=True)
+    for line in ran.stdout.splitlines()[-len(models) + 1 :]:
+        peak, stays, weights = json.loads(line)
+        assert weights > 40_000_000 and stays == pytest.approx(weights, rel=0.1)
+        assert peak <= 1.3 * stays
 
 
 # -------------------- progress and Stop

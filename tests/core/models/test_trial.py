@@ -1,18 +1,15 @@
 """The trial of a loaded model, and families that nobody compared: one line, never a traceback."""
 
 import copy
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma2Config, PreTrainedConfig
+from transformers import AutoModelForCausalLM, Gemma2Config, PreTrainedConfig
 
-import launch as launcher
 from core import TriForce
 from core.caches.full import FullCache
 from core.errors import UnsupportedModel
@@ -26,11 +23,6 @@ from core.ops.backend import STOCK, Backend
 from core.ops.reach import Asked, Reach
 from tests.core.models.tiny_families import tiny_family
 from tests.core.toys import tiny_config
-
-TINY: dict[str, dict[str, Any]] = {
-    "falcon": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
-    "deepseek_v3": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4},
-}
 
 
 def loaded(
@@ -258,7 +250,10 @@ def test_an_engine_that_is_right_passes_whatever_its_keys(name: str) -> None:
     assert try_out(model, "toy", torch.float32) and try_out(narrow, "toy", torch.float32)
 
 
-@pytest.mark.parametrize(("fault", "name"), [(fault, name) for fault, (_, names) in WRONG.items() for name in names])
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [(fault, name) for at, (fault, (_, names)) in enumerate(WRONG.items()) for name in names[at % 2 :: 2] or names],
+)
 def test_a_wrong_engine_is_refused_whatever_the_keys(fault: str, name: str, monkeypatch: Patch) -> None:
     model = model_named(name)
     WRONG[fault][0](monkeypatch)
@@ -311,19 +306,3 @@ def test_modules_of_programs_are_tried_too(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(trial, "forward", lambda *given: -real(*given))
     with pytest.raises(UnsupportedModel, match="a trial of 20 tokens"):
         TriForce.from_modules(AutoModelForCausalLM.from_config(config), tokenizer, context=512)
-
-
-@pytest.mark.parametrize("family", TINY)
-def test_a_family_that_nobody_compared_is_refused_before_it_is_loaded(
-    family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    CONFIG_MAPPING[family](vocab_size=300, **TINY[family]).save_pretrained(tmp_path)
-    stated = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(stated | {"architectures": ["ForCausalLM"]}))
-    capsys.readouterr()
-    for model in (tmp_path, tmp_path / "config.json"):
-        assert launcher.main(["doctor", "--model", str(model), "--context", "256", "--no-venv"]) == 1
-        captured = capsys.readouterr()
-        (error,) = [line for line in captured.err.splitlines() if line.startswith("error:")]
-        assert ("was not tested" in error or "latent attention" in error) and "Choose a model" in error
-        assert "Traceback" not in captured.err and captured.out == "", "nothing is predicted"

@@ -1,24 +1,40 @@
 """Recorded passes: the function that would be recorded, called on its fixed buffers, against the eager twin."""
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import core.ops.graphs as graphs_module
-from core.caches.query_log import QueryLog
+from core.caches.base import KVShape
 from core.caches.tokens import Context
-from core.config import SamplingParams
+from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.decoding.methods import Decoder
 from core.decoding.sampling import Filters, as_tensor, to_probs, to_probs_by_tensor
 from core.decoding.speculative import SampledModel
 from core.engine import Engine
+from core.generation.events import Finished, RoundDone
 from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
 from core.ops.attention import attend_reference
-from core.ops.graphs import LONG, MOST_ROWS, Graphs, attend_bucketed, hidden_rows, masked_rows, padded_rows, whole_rows
-from tests.core.toys import CPU, answer, random_prompt, tiny_engine, tiny_shape
+from core.ops.graphs import (
+    LONG,
+    MOST_ROWS,
+    WARM_UP,
+    Graphs,
+    attend_bucketed,
+    hidden_rows,
+    masked_rows,
+    padded_rows,
+    whole_rows,
+)
+from tests.core.toys import CPU, FIXED, answer, last_event, random_prompt, tiny_engine
 
 
 def twin() -> Graphs:
@@ -37,9 +53,10 @@ def bucketed(q: Tensor, k: Tensor, v: Tensor, held: int) -> Tensor:
     return attend_bucketed(q, k, v, 0.25, whole, hidden)
 
 
-@pytest.mark.parametrize("kv_heads", [4, 1])
-@pytest.mark.parametrize("held", [0, 1, 255, 256, 300, 700])
-@pytest.mark.parametrize("num_new", [1, 4, 32])
+@pytest.mark.parametrize(
+    ("held", "num_new", "kv_heads"),
+    [(0, 1, 4), (0, 32, 1), (1, 4, 1), (255, 1, 4), (255, 32, 1), (256, 4, 4), (300, 32, 4), (700, 1, 1), (700, 4, 4)],
+)
 def test_attention_in_a_bucket_equals_the_slow_twin(kv_heads: int, held: int, num_new: int) -> None:
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(1, 4, num_new, 16, generator=generator)
@@ -110,9 +127,10 @@ def test_only_the_latest_recordings_are_kept(monkeypatch: pytest.MonkeyPatch) ->
 # -------------------- laws
 
 
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
-@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.05])
-@pytest.mark.parametrize("top_k", [0, 1, 7, 50, 99])
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"),
+    [(0.3, 1.0, 0), (1.7, 0.9, 0), (1.0, 0.05, 7), (0.3, 0.9, 1), (1.0, 1.0, 50), (1.7, 0.05, 99), (1.7, 1.0, 7)],
+)
 def test_laws_with_parameters_as_a_tensor_equal_those_with_constants(
     temperature: float, top_p: float, top_k: int
 ) -> None:
@@ -142,62 +160,35 @@ def test_settings_with_other_filters_do_not_share_a_recording() -> None:
     assert len([key for key in graphs._kept if isinstance(key, tuple) and key[0] == "law"]) == 4
 
 
-def test_queries_are_logged_by_tensor_as_by_slices() -> None:
-    shape = tiny_shape()
-    logs = [QueryLog(shape, 512, samples=True) for _ in range(2)]
-    for log in logs:
-        for rows in (*log._ring, *log._samples):
-            rows.zero_()
-    generator = torch.Generator().manual_seed(0)
-    start = 0
-    for num_new in (100, 1, 30, 64, 1, 1, 120):
-        q = torch.randn(1, shape.num_heads, num_new, shape.head_dim, generator=generator)
-        logs[0].write(0, start, q)
-        logs[1].write_at(0, torch.arange(start, start + num_new), q)
-        start += num_new
-    assert torch.equal(logs[0].recent(0, start, 100), logs[1].recent(0, start, 100))
-    assert torch.equal(logs[0].sampled(0, start)[0], logs[1].sampled(0, start)[0])
-
-
 # -------------------- engines
-
-
-def written(engine: Engine, method: str, sampling: SamplingParams, prompt: list[int]) -> tuple[int, ...]:
-    return answer(engine, prompt, method, 24, sampling=sampling, seed=5).token_ids
 
 
 @pytest.mark.parametrize(
     ("kv_heads", "sampling", "num_tokens"),
     [(4, SamplingParams(), 245), (2, SamplingParams(temperature=0.8, top_p=0.95), 500)],
 )
-def test_an_engine_on_fixed_buffers_writes_what_the_eager_one_writes(
+def test_an_engine_on_fixed_buffers_writes_and_leaves_behind_what_the_eager_one_does(
     kv_heads: int, sampling: SamplingParams, num_tokens: int
 ) -> None:
     """Over bucket borders (256, 512), with rejected guesses, selections, slides of the draft's window."""
     eager, graphs = tiny_engine(kv_heads=kv_heads), twin()
     fixed = tiny_engine(kv_heads=kv_heads, graphs=graphs)
     for method in ("autoregressive", "triforce"):
-        texts = [written(engine, method, sampling, random_prompt(num_tokens)) for engine in (fixed, eager)]
+        texts = [
+            answer(engine, random_prompt(num_tokens), method, 24, sampling=sampling, seed=5).token_ids
+            for engine in (fixed, eager)
+        ]
         assert texts[0] == texts[1], method
     assert graphs.num_kept > 5 and not graphs.failure and fixed.info.graphs.value
-
-
-def test_passes_leave_the_same_rows_behind() -> None:
-    eager, fixed = tiny_engine(), tiny_engine(graphs=twin())
-    for engine in (eager, fixed):
-        written(engine, "triforce", SamplingParams(), random_prompt(300))
-    length = eager._levels.full.length
-    assert fixed._levels.full.length == length
+    mine, theirs = fixed.full_cache, eager.full_cache
+    length = mine.length
+    assert theirs.length == length
     for layer in range(2):
-        for mine, theirs in zip(
-            fixed._levels.full.rows(layer, 0, length), eager._levels.full.rows(layer, 0, length), strict=True
-        ):
-            assert torch.allclose(mine, theirs, atol=1e-4)
-        both = [engine._levels.full.recent_queries(layer, 60) for engine in (fixed, eager)]
-        assert torch.allclose(both[0], both[1], atol=1e-4)
-    assert torch.allclose(
-        fixed._levels.full.landmarks(0, length // 8), eager._levels.full.landmarks(0, length // 8), atol=1e-4
-    )
+        left = [
+            (*c.rows(layer, 0, length), c.recent_queries(layer, 60), c.landmarks(layer, length // 8))
+            for c in (mine, theirs)
+        ]
+        assert all(torch.allclose(*pair, atol=1e-4) for pair in zip(*left, strict=True))
 
 
 def test_a_pass_that_reaches_the_end_of_the_buffers_or_is_long_runs_eagerly() -> None:
@@ -219,19 +210,201 @@ def test_a_pass_that_reaches_the_end_of_the_buffers_or_is_long_runs_eagerly() ->
     assert torch.allclose(replay(), expected, atol=1e-4)
 
 
-def test_a_recording_that_fails_is_told_and_the_answer_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(*_: object) -> None:
-        raise RuntimeError("CUDA error: not while capturing\nlong story")
-
-    expected = written(tiny_engine(), "triforce", SamplingParams(), random_prompt(300))
-    engine = tiny_engine(graphs=twin())
-    assert engine.info.graphs.value
-    monkeypatch.setattr(graphs_module, "_Recorded", out_of_memory)
-    assert written(engine, "triforce", SamplingParams(), random_prompt(300)) == expected
-    assert not engine.info.graphs.value
-    assert engine.info.graphs.because == "recording failed: CUDA error: not while capturing"
-
-
 def test_no_engine_on_a_processor_records() -> None:
     info = tiny_engine().info
     assert not info.graphs.value and "processor" in info.graphs.because
+
+
+GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95, top_k=20)
+
+
+def settings(method: str = "triforce", sampling: SamplingParams = GREEDY, num_tokens: int = 16) -> GenerationConfig:
+    return GenerationConfig(method=method, max_new_tokens=num_tokens, sampling=sampling, speculation=FIXED, seed=5)
+
+
+def written(engine: Engine, config: GenerationConfig, num_tokens: int = 300) -> Finished:
+    return last_event(engine.generate(random_prompt(num_tokens), config))
+
+
+def names(graphs: Graphs) -> set[str]:
+    """Whose passes are recorded."""
+    return {str(key[0]) for key in graphs._kept if isinstance(key, tuple)}
+
+
+class Hold:
+    """Memory of buffers, watched."""
+
+    def __init__(self, buffers: Sequence[Tensor]) -> None:
+        self._refs = [StorageWeakRef(buffer.untyped_storage()) for buffer in buffers]
+
+    @property
+    def gone(self) -> list[bool]:
+        return [bool(ref.expired()) for ref in self._refs]
+
+
+# -------------------- what recordings hold on to
+
+
+@pytest.fixture
+def engine() -> Engine:
+    """Passes over every cache have been recorded."""
+    engine = tiny_engine(graphs=twin())
+    written(engine, settings())
+    assert engine._graphs is not None and names(engine._graphs) == {"full", "retrieval", "draft"}
+    return engine
+
+
+def retrieval_memory(engine: Engine) -> Hold:
+    return Hold([*engine._levels.retrieval.k, *engine._levels.retrieval.v])
+
+
+def full_memory(engine: Engine) -> Hold:
+    rows = engine._levels.full.fixed()
+    assert rows is not None
+    return Hold([*rows.k, *rows.v])
+
+
+def test_memory_that_the_retrieval_cache_lends_is_free_at_once(engine: Engine) -> None:
+    """It was not: recordings kept all of it, and on a full card reading layer by layer ran out of memory."""
+    hold, expected = retrieval_memory(engine), written(engine, settings()).token_ids
+    assert not any(hold.gone)
+    with engine._levels.lent():
+        assert all(hold.gone)
+        assert engine._graphs is not None and names(engine._graphs) == {"full", "draft"}, "theirs stay"
+    assert written(engine, settings()).token_ids == expected
+
+
+def test_a_new_budget_never_holds_two_copies(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold, seen = retrieval_memory(engine), []
+    allocate = KVShape.allocate
+
+    def watched(shape: KVShape, num_rows: int) -> Tensor:
+        seen.append(all(hold.gone))
+        return allocate(shape, num_rows)
+
+    monkeypatch.setattr(KVShape, "allocate", watched)
+    engine.use_budget(128)
+    assert seen and all(seen), "the old rows must be gone before new ones are asked for"
+
+
+def test_a_layer_that_goes_to_the_host_frees_its_memory(engine: Engine) -> None:
+    hold, expected = full_memory(engine), written(engine, settings()).token_ids
+    engine._levels.full.offload_one(64)
+    assert hold.gone == [False, True] * 2, "the last of two layers, keys and values"
+    assert engine._graphs is not None and "full" not in names(engine._graphs)
+    assert written(engine, settings()).token_ids == expected
+    engine._levels.full.offload_one(64)
+    assert all(hold.gone)
+
+
+# -------------------- when they are recorded
+
+
+@contextmanager
+def after_start(monkeypatch: pytest.MonkeyPatch, note: Callable[[Decoder], None]) -> Iterator[None]:
+    """Calls `note` when the prompt has been read and the answer is about to begin."""
+    start = Decoder.start
+
+    def noted(decoder: Decoder, context: Context, cancel: threading.Event | None = None) -> None:
+        start(decoder, context, cancel)
+        note(decoder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Decoder, "start", noted)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("method", "sampling", "num_tokens"),
+    [
+        ("autoregressive", SAMPLED, 20),
+        ("triforce", GREEDY, 20),
+        ("triforce", SAMPLED, 60),
+        ("triforce", SAMPLED, 300),
+        ("retrieval", GREEDY, 60),
+        ("draft", SAMPLED, 300),
+    ],
+)
+def test_the_first_round_records_nothing(
+    method: str, sampling: SamplingParams, num_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten and more recordings of about 0.1 s fell on the answer's clock. Prompts shorter and longer than the window."""
+    graphs, before = twin(), []
+    engine = tiny_engine(graphs=graphs)
+    with after_start(monkeypatch, lambda _: before.append(set(graphs._kept))):
+        events = engine.generate(random_prompt(num_tokens), settings(method, sampling))
+        assert any(isinstance(event, RoundDone) for event in events), "stops at the first"
+    (known,) = before
+    assert not set(graphs._kept) - known
+    assert len(known) >= (2 if sampling.greedy else 3)
+
+
+class Working(graphs_module._Recorded):
+    """The twin, and it runs the function while recording as CUDA does."""
+
+    def __init__(self, function: Callable[..., Tensor], inputs: list[Tensor], *_: object) -> None:
+        super().__init__(function, inputs, None, None)
+        for _ in range(WARM_UP + 1):
+            function(*inputs)
+
+
+def contents(engine: Engine) -> list[Tensor]:
+    """Everything that the caches hold, and the newest queries."""
+    full, found = engine._levels.full, []
+    for layer in range(2):
+        found += [
+            *full.rows(layer, 0, full.length),
+            full.recent_queries(layer, 64),
+            full.queries.sampled(layer, full.length)[0],
+        ]
+    found.append(full.landmarks(0, full.length // 8))
+    rows = engine._levels.retrieval.fixed()
+    found += [buffer[:, :, : rows.held] for buffer in (*rows.k, *rows.v)]
+    return [tensor.clone() for tensor in found]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_recording_ahead_writes_scratch_rows_only(sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, list[Tensor]] = {}
+    texts = {}
+    for graphs in (None, twin()):
+        engine = tiny_engine(graphs=graphs)
+        name = "recorded" if graphs else "eager"
+        with monkeypatch.context() as patch:
+            patch.setattr(graphs_module, "_Recorded", Working)
+
+            def note(_: Decoder, name: str = name, engine: Engine = engine) -> None:
+                kept[name] = contents(engine)
+
+            with after_start(monkeypatch, note):
+                texts[name] = written(engine, settings(sampling=sampling)).token_ids
+    for mine, theirs in zip(kept["recorded"], kept["eager"], strict=True):
+        assert torch.equal(mine, theirs)
+    assert texts["recorded"] == texts["eager"]
+
+
+def test_recording_is_set_up_and_no_part_of_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what is recorded ahead nor what a later round needs: gammas change, buckets end (256 rows)."""
+    hours, seconds = [0], time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: 3600 * hours[0] + seconds())
+
+    class Slow(graphs_module._Recorded):
+        """Takes an hour."""
+
+        def __init__(self, function: Callable[..., Tensor], inputs: list[Tensor], *_: object) -> None:
+            super().__init__(function, inputs, None, None)
+            hours[0] += 1
+
+    monkeypatch.setattr(graphs_module, "_Recorded", Slow)
+    engine, started = tiny_engine(graphs=twin()), []
+    config = GenerationConfig(method="triforce", max_new_tokens=24, speculation=SpeculationConfig(gamma1=2, gamma2=6))
+    loading = hours[0]
+    with after_start(monkeypatch, lambda decoder: started.append((decoder, hours[0]))):
+        finished = written(engine, config, 250)
+    ((decoder, before),) = started
+    assert before >= loading + 4 and hours[0] > before, "ahead, and in later rounds"
+    assert (before - loading) * 3600 <= finished.prefill_seconds < (before - loading + 1) * 3600
+    assert 0 < finished.stats.decode_seconds < 3600
+    assert 0 <= finished.stats.seconds_by_part["other"] < 3600
+    assert 0 < decoder.pace.overhead < 3600, "gammas are chosen by it"
+    assert all(judge.meter.seconds < 3600 for judge in decoder.models)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from core.ops import host_attention
 from core.ops.attention import Masses, Partial, partial_reference
-from core.ops.host_attention import HostAttention, attend_blocks
+from core.ops.host_attention import HostAttention
 from core.ops.native import KEPT_AS, SmallRows
 from core.ops.reach import softcapped
 from core.ops.scaled_rows import rounded, widened
@@ -53,35 +53,6 @@ def by_kernel(
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("dtype", KEPT_AS)
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2), (6, 1)])
-@pytest.mark.parametrize("rows", [1, 9])
-def test_blocks_where_they_lie_equal_one_long_row_of_keys(
-    dtype: torch.dtype, heads: int, kv_heads: int, rows: int, softcap: float | None
-) -> None:
-    """Rows of 16 bits are computed with in float32: no more is lost than in the sum itself."""
-    q, blocks = made(heads, kv_heads, rows, dtype)
-    assert alike(attend_blocks(q.float(), blocks, 0.3, softcap).partial, whole(q, blocks, softcap))
-
-
-@pytest.mark.parametrize("softcap", [None, 2.0])
-@pytest.mark.parametrize("dtype", KEPT_AS)
-@pytest.mark.parametrize(("heads", "kv_heads", "dim", "size"), [(4, 4, 128, 64), (8, 2, 72, 96), (16, 1, 16, 512)])
-@pytest.mark.parametrize("blocks", [1, 19])
-def test_the_kernel_attends_to_blocks_as_float64_does(
-    kernel: SmallRows, dtype: torch.dtype, heads: int, kv_heads: int, dim: int, size: int, blocks: int,
-    softcap: float | None,
-) -> None:  # fmt: skip
-    """Blocks that fill tasks and not, rows in one group and, 64 of 16 heads of one group, in several."""
-    if dtype == torch.int16 and not kernel.scales(dim):
-        pytest.skip("heads of other sizes are no integers")
-    for rows in (1, 9, 64):
-        q, rows_of_host = made(heads, kv_heads, rows, dtype, dim=dim, blocks=blocks, size=size)
-        found = by_kernel(kernel, q, rows_of_host, softcap)
-        assert alike(found, whole(q, rows_of_host, softcap), most_off(dtype)), rows
-
-
-@pytest.mark.parametrize("softcap", [None, 2.0])
-@pytest.mark.parametrize("dtype", KEPT_AS)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (16, 1)])
 def test_a_row_comes_out_to_the_last_bit_whatever_rows_and_threads_there_are(
     kernel: SmallRows, dtype: torch.dtype, heads: int, kv_heads: int, softcap: float | None
@@ -122,16 +93,17 @@ def counted_alike(found: Masses, expected: Masses, most: float = 1e-5) -> bool:
     ("heads", "kv_heads", "dim", "size", "chunk"),
     [(4, 4, 128, 64, 8), (8, 2, 72, 96, 16), (16, 1, 16, 512, 32), (3, 3, 64, 1056, 8), (2, 1, 64, 40, 8)],
 )
-def test_the_kernel_counts_what_rows_attend_to_beside_the_same_bits(
+def test_the_kernel_attends_to_blocks_as_float64_does_and_counts_beside_the_same_bits(
     kernel: SmallRows, dtype: torch.dtype, heads: int, kv_heads: int, dim: int, size: int, chunk: int,
     softcap: float | None,
 ) -> None:  # fmt: skip
     """Blocks that fill what is counted together, and not; rows in one group and in several."""
     if dtype == torch.int16 and not kernel.scales(dim):
         pytest.skip("heads of other sizes are no integers")
-    for rows, kept in ((1, torch.float32), (9, torch.bfloat16), (64, torch.float32)):
-        q, blocks = made(heads, kv_heads, rows, dtype, dim=dim, blocks=9, size=size)
+    for rows, count, kept in ((1, 19, torch.float32), (9, 2, torch.bfloat16), (64, 9, torch.float32)):
+        q, blocks = made(heads, kv_heads, rows, dtype, dim=dim, blocks=count, size=size)
         plain, expected = by_kernel(kernel, q, blocks, softcap), masses_reference(q, blocks, chunk, softcap)
+        assert alike(plain, whole(q, blocks, softcap), most_off(dtype)), rows
         first = room(q, blocks, chunk, kept)
         for threads in (1, 3):
             masses = room(q, blocks, chunk, kept)

@@ -3,18 +3,17 @@
 import itertools
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from core.caches.full import FullCache
 from core.caches.policies import landmark_scores
 from core.caches.tokens import Context
 from core.models.cached_model import CachedModel
-from core.models.linear import FewRowsNorm, PackedLinear, use_few_rows
+from core.models.linear import PackedLinear
 from core.models.weights import prepared
 from core.ops import backend, kernel_build, native
 from core.ops.attention import attend, attend_reference
@@ -36,6 +35,11 @@ SHAPES = [
     (5, 5, 1029, 12, 72),
     (3, 3, 2600, 1, 64),  # heads that do not divide by two threads: cut into shares
     (2, 1, 500, 32, 256),
+    (4, 2, 700, 300, 64),
+    (4, 1, 0, 260, 72),
+    (8, 1, 1200, 25, 64),  # more rows of a KV head than the kernel takes at once
+    (64, 1, 1200, 2, 64),
+    *((2, 2, 200 - new, new, dim) for dim in (16, 24, 40, 80, 96, 104, 192) for new in range(1, 6)),  # sums at a time
 ]
 CPU = torch.device("cpu")
 
@@ -76,27 +80,12 @@ def unit(request: pytest.FixtureRequest, kernel: SmallRows, monkeypatch: pytest.
 
 @pytest.mark.usefixtures("unit")
 @pytest.mark.parametrize("kept", KEPT_AS)
-@pytest.mark.parametrize("shape", [*SHAPES, (4, 2, 700, 300, 64), (4, 1, 0, 260, 72)])
-def test_the_kernel_equals_its_slow_twin(
-    kernel: SmallRows, shape: tuple[int, int, int, int, int], kept: torch.dtype
-) -> None:
-    q, k, v = tensors(*shape)
-    k, v = rounded(k, kept), rounded(v, kept)
-    expected = attend_reference(q, widened(k, torch.float32), widened(v, torch.float32), 0.3)
-    assert torch.allclose(kernel(q, k, v, 0.3), expected, atol=tolerance(shape[-1], kept))
-
-
-@pytest.mark.parametrize("kept", KEPT_AS)
-@pytest.mark.parametrize("dim", [16, 24, 40, 80, 96, 104, 192])
-def test_few_rows_have_as_many_sums_at_a_time_as_their_dimensions_allow(
-    kernel: SmallRows, dim: int, kept: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernel, "by_matrices", frozenset())
-    for new in (1, 2, 3, 4, 5):
-        q, k, v = tensors(2, 2, 200 - new, new, dim)
+def test_the_kernel_equals_its_slow_twin(kernel: SmallRows, kept: torch.dtype) -> None:
+    for shape in SHAPES:
+        q, k, v = tensors(*shape)
         k, v = rounded(k, kept), rounded(v, kept)
         expected = attend_reference(q, widened(k, torch.float32), widened(v, torch.float32), 0.3)
-        assert torch.allclose(kernel(q, k, v, 0.3), expected, atol=tolerance(dim, kept)), new
+        assert torch.allclose(kernel(q, k, v, 0.3), expected, atol=tolerance(shape[-1], kept)), shape
 
 
 @pytest.mark.usefixtures("unit")
@@ -108,7 +97,7 @@ def test_float16_keys_and_values_are_widened_exactly(kernel: SmallRows, shape: t
     assert torch.equal(kernel(q, k, v, 0.3), kernel(q, k.float(), v.float(), 0.3))
 
 
-@pytest.mark.parametrize("dim", [64, 96, 128, 256])
+@pytest.mark.parametrize("dim", [64, 256])
 @pytest.mark.parametrize("bias", [0.0, 300.0], ids=["alike", "one dimension outweighs"])
 def test_integers_lose_less_than_keeping_keys_and_values_in_float16_did(
     kernel: SmallRows, dim: int, bias: float
@@ -204,53 +193,18 @@ def rows_that_differ(
 
 # heads, KV heads, dimensions of a head
 HEADS = [(2, 2, 128), (3, 3, 64), (6, 3, 72), (5, 5, 8), (8, 2, 128), (4, 1, 256)]
+LENGTHS = [(0, 13), (55, 9), (1015, 9), (1022, 7), (3060, 13)]  # keys, rows behind them
+PASSES = [(*HEADS[i][:2], *LENGTHS[(i + j) % 5], HEADS[i][2]) for i in range(6) for j in (0, 2)]
+# More rows than the kernel takes at once: such passes once went to stock operations, which sum in another order
+PASSES += [(group, 1, 1200, new, 64) for group, new in ((3, 25), (7, 10), (8, 25), (64, 2), (5, 32))]
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), HEADS)
 def test_a_row_comes_out_bit_for_bit_whatever_rows_keys_and_threads_there_are(
-    kernel: SmallRows, threads: Callable[[int], None], kept: torch.dtype, heads: int, kv_heads: int, dim: int
+    kernel: SmallRows, threads: Callable[[int], None], kept: torch.dtype
 ) -> None:
     """What keeps verification of many rows equal to plain decoding of one."""
-    for cached, new in ((0, 13), (55, 9), (1015, 9), (1022, 7), (3060, 13)):
-        assert rows_that_differ(kernel, (heads, kv_heads, cached, new, dim), threads, 4, kept) == 0, cached
-
-
-@pytest.mark.slow
-@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    kv_heads=st.sampled_from([1, 2, 3, 4, 5, 8]),
-    group=st.integers(1, 4),
-    cached=st.integers(0, 9000),
-    new=st.integers(1, 25),
-    dim=st.sampled_from([8, 64, 72, 128]),
-)
-def test_a_row_comes_out_bit_for_bit_at_any_length(
-    kernel: SmallRows,
-    threads: Callable[[int], None],
-    kept: torch.dtype,
-    kv_heads: int,
-    group: int,
-    cached: int,
-    new: int,
-    dim: int,
-) -> None:
-    assert rows_that_differ(kernel, (kv_heads * group, kv_heads, cached, new, dim), threads, 4, kept) == 0
-
-
-@pytest.mark.parametrize(("group", "new"), [(3, 25), (7, 10), (8, 25), (64, 2), (5, 32)])
-def test_more_rows_than_the_kernel_takes_at_once_come_out_as_alone(
-    kernel: SmallRows, threads: Callable[[int], None], kept: torch.dtype, group: int, new: int
-) -> None:
-    """Such passes once went to stock operations, and their rows differed from those of plain decoding."""
-    shape = (group, 1, 1200, new, 64)
-    assert rows_that_differ(kernel, shape, threads, 2, kept) == 0
-    q, k, v = tensors(*shape)
-    k, v = rounded(k, kept), rounded(v, kept)
-    assert torch.allclose(
-        kernel(q, k, v, 0.3),
-        attend_reference(q, widened(k, torch.float32), widened(v, torch.float32), 0.3),
-        atol=tolerance(64, kept),
-    )
+    for shape in PASSES:
+        assert rows_that_differ(kernel, shape, threads, 3, kept) == 0, shape
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7, 200])
@@ -279,8 +233,9 @@ def test_rows_multiplied_with_integers_where_they_lie_have_the_bits_of_packed_on
             assert torch.equal(one, many[:, :, i : i + 1]), (length, i)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), HEADS)
-@pytest.mark.parametrize("kept", native.KEPT_AS)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "kept"), [(*HEADS[i], KEPT_AS[(i + j) % 4]) for i in range(6) for j in (0, 1)]
+)
 def test_rows_that_begin_together_and_end_apart_come_out_bit_for_bit(
     kernel: SmallRows, threads: Callable[[int], None], heads: int, kv_heads: int, dim: int, kept: torch.dtype
 ) -> None:
@@ -465,45 +420,32 @@ def test_silu_keeps_the_ends_of_the_scale(kernel: SmallRows) -> None:
     assert torch.equal(got[:-1], torch.tensor([0.0, 0.0, 200.0, 0.0, 3e38, float("inf")])) and got[-1].isnan()
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral"])
-def test_norms_of_a_model_are_replaced_and_long_passes_keep_every_bit(kernel: SmallRows, kind: str) -> None:
-    model = loaded(tiny_config(kind), 5).module
-    before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    long, short = torch.arange(3, 43)[None], torch.arange(3, 8)[None]
-    with torch.inference_mode():
-        plain = [model.get_submodule("model.norm")(model.get_input_embeddings()(ids)) for ids in (long, short)]
-    use_few_rows(model, kernel)
-    norms = [part for name, part in model.named_modules() if name.endswith("norm")]
-    assert norms and all(isinstance(part, FewRowsNorm) for part in norms)
-    after = model.state_dict()
-    assert before.keys() == after.keys() and all(torch.equal(after[name], weight) for name, weight in before.items())
-    with torch.inference_mode():
-        ours = [model.get_submodule("model.norm")(model.get_input_embeddings()(ids)) for ids in (long, short)]
-    assert torch.equal(ours[0], plain[0]) and torch.allclose(ours[1], plain[1], atol=1e-6)
-
-
 @pytest.mark.parametrize(
-    ("kind", "heads", "kv_heads", "lengths"),
+    ("kind", "heads", "kv_heads", "kept", "lengths"),
     [
-        ("llama", 6, 3, (500, 1020, 2045, 3065)),  # KV heads that do not divide by two threads; several shares
-        ("llama", 8, 1, (1020, 2045)),  # more rows of a KV head than the kernel takes at once
-        ("qwen2", 4, 2, (80, 1020)),  # its query layer has a bias
-        ("qwen3", 4, 4, (80, 2045)),  # norms of queries and keys
-        ("mistral", 4, 4, (1020,)),
+        ("llama", 6, 3, None, (500, 1020, 2045, 3065)),  # KV heads that do not divide by two threads; several shares
+        ("llama", 8, 1, torch.float16, (1020, 2045)),  # more rows of a KV head than the kernel takes at once
+        ("qwen2", 4, 2, None, (80, 1020)),  # its query layer has a bias
+        ("qwen3", 6, 3, torch.int16, (80, 1020)),  # norms of queries and keys
+        ("qwen3", 4, 4, None, (80, 2045)),
+        ("mistral", 4, 4, torch.float16, (1020,)),
     ],
 )
 def test_a_model_keeps_its_logits_and_verifies_to_the_last_bit(
-    kernel: SmallRows, kind: str, heads: int, kv_heads: int, lengths: tuple[int, ...]
+    kernel: SmallRows, kind: str, heads: int, kv_heads: int, kept: torch.dtype | None, lengths: tuple[int, ...]
 ) -> None:
     """With the kernels a pass of many rows has the logits of passes of one row; without them the last bits differ."""
+    if kept == torch.int16 and not kernel.scales(64):
+        pytest.skip("this processor does not multiply integers")
     tokens, differ = Context(random_prompt(lengths[-1] + 25)), {"torch": 0, "compiled": 0}
     logits: dict[str, list[torch.Tensor]] = {"torch": [], "compiled": []}
     compiled = Backend("compiled", kernel, "test", kernel=kernel)
     for name, chosen in (("torch", STOCK), ("compiled", compiled)):
         config = tiny_config(kind, heads=heads, kv_heads=kv_heads)
         config.intermediate_size = 104  # as the bundled target's, no multiple of what torch's SiLU takes at a time
+        config.head_dim = 64 if kept == torch.int16 else config.head_dim
         tiny = loaded(config, 5)
-        model = prepared(tiny.module, tiny.dims, torch.float32, CPU, chosen)
+        model = prepared(tiny.module, replace(tiny.dims, kv_dtype=kept), torch.float32, CPU, chosen)
         judge = CachedModel("full", model.module, FullCache(model.shape, lengths[-1] + 32, 8, backend=chosen), CPU)
         for length in lengths:
             for at in range(judge.cache.length, length, 256):
@@ -517,7 +459,8 @@ def test_a_model_keeps_its_logits_and_verifies_to_the_last_bit(
             logits[name].append(alone)
     assert differ["compiled"] == 0
     assert differ["torch"] > 0, "the comparison sees nothing"
-    assert all(torch.allclose(*pair, atol=1e-3) for pair in zip(*logits.values(), strict=True))
+    most = 1e-3 if kept is None else 2e-2
+    assert all(torch.allclose(*pair, atol=most) for pair in zip(*logits.values(), strict=True))
 
 
 def test_results_are_float32_whatever_the_default_type_is(kernel: SmallRows) -> None:

@@ -1,7 +1,6 @@
 """Plans and forecasts of many models on many machines, as figures: `python -m tests.core.planning.plans [--write]`.
 
-Prints what differs from `plans.json`, which `test_plans` holds the code to; `--write` writes it anew, `--all FILE`
-writes the figures and the reasons of every combination.
+Prints what differs from `plans.json`, which `test_plan` holds the code to; `--write` writes it anew.
 """
 
 import argparse
@@ -11,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from core.config import EngineConfig, PlacementWish, RetrievalConfig
+from core.config import EngineConfig, RetrievalConfig
 from core.errors import CoreError
 from core.models.hub.catalog import entries, find
 from core.models.hub.shapes import find_shape
@@ -36,7 +35,6 @@ MACHINES: dict[str, dict[str, Any]] = {
     "H200": {"gpu": "H200,139,4800,50", "host_gib": 256},
     **{f"cpu with {gib}": {"assume": "cpu", "host_gib": gib} for gib in (8, 16, 24, 64)},
 }
-CONTEXTS = (8192, 32_768, 122_880, None)
 NAMES = ["harbour", *(name for name, row in entries().items() if row.config)]
 
 
@@ -50,7 +48,6 @@ class Case:
     bits: int | None = None
     loads: bool = False
     limit: float | None = None  # GiB, of an engine
-    wish: PlacementWish = "auto"
 
     @property
     def name(self) -> str:
@@ -58,7 +55,6 @@ class Case:
         more = [f"{self.bits} bits"] if self.bits else []
         more += ["loading"] if self.loads else []
         more += [f"of {self.limit} GiB"] if self.limit else []
-        more += [self.wish] if self.wish != "auto" else []
         return ", ".join((self.model, self.machine, str(self.context), *more))
 
 
@@ -82,7 +78,7 @@ def planned(case: Case) -> Plan:
     if not case.loads:
         bits = Choice(case.bits, "asked for") if case.bits else None
         return compose(target.dims, draft.dims if draft else None, config, rig, target, bits)
-    config = replace(config, bits=case.bits, gpu_memory_gib=case.limit, placement=case.wish)
+    config = replace(config, bits=case.bits, gpu_memory_gib=case.limit)
     here = Rig.of(replace(rig.machine, compiles=True, num_cores=2))
     return compose(stored(target), stored(draft) if draft else None, config, here, target)
 
@@ -92,20 +88,19 @@ def stored(size: ModelSize) -> ModelDims:
     return replace(size.dims, weight_bytes=2 * size.num_parameters)
 
 
-def figures(case: Case, *, words: bool = False) -> dict[str, Any]:
-    """All figures of a case, with the reasons if wanted; of a refusal the largest context that would fit."""
+def figures(case: Case) -> dict[str, Any]:
+    """All figures of a case; of a refusal the largest context that would fit."""
     try:
         plan = planned(case)
     except CoreError as error:
-        found: dict[str, Any] = {"refused": getattr(error, "largest_context", None)}
-        return {**found, "words": f"{error.problem} {error.hint}"} if words else found
+        return {"refused": getattr(error, "largest_context", None)}
     target, draft = sizes_of(case.model)
     chosen = plan.composition
     assert chosen is not None and plan.budget is not None
     acceptance = published_at(plan.budget.value)
     ms = [predict(plan, draft, plan.nominal, acceptance, length) for length in (2000, plan.context.value)]
     one = plan.prefill_chunk.value, plan.prefill_block.value
-    found = {
+    found: dict[str, Any] = {
         "computes": [plan.device.value, plan.precision, plan.bits.value, plan.cpu_attention.value],
         "context": [
             plan.context.value,
@@ -125,22 +120,7 @@ def figures(case: Case, *, words: bool = False) -> dict[str, Any]:
     if not case.loads:
         found["memories"] = [[tier.usable_bytes, tier.used_bytes] for tier in tiers_of(plan)]
         found["runs"], found["self-draft bits"] = runs_here(plan).value, plan.self_draft_bits.value
-    if words:
-        names = ("device", "dtype", "kv", "bits", "placement", "context", "prefill_chunk", "prefill_block", "budget")
-        found["words"] = {name: getattr(plan, name).because for name in (*names, "composition", "cpu_attention")}
-        found["words"]["runs"] = "" if case.loads else runs_here(plan).because
     return found
-
-
-def all_cases() -> list[Case]:
-    """Every combination."""
-    described = [Case(name, machine, context) for name in NAMES for machine in MACHINES for context in CONTEXTS]
-    described += [Case(name, m, c, bits=b) for name in NAMES for m in MACHINES for c in CONTEXTS for b in (4, 8)]
-    loading = [Case(name, machine, c, loads=True) for name in NAMES for machine in MACHINES for c in CONTEXTS]
-    limited = [Case(name, "cpu with 64", 32_768, loads=True, limit=gib) for name in NAMES for gib in (0.5, 4, 12)]
-    wishes: tuple[PlacementWish, ...] = ("resident", "split", "offloaded")
-    wished = [Case(name, "4090 with 23.2", 32_768, loads=True, wish=wish) for name in NAMES for wish in wishes]
-    return [*described, *loading, *limited, *wished]
 
 
 def few_cases() -> list[Case]:
@@ -161,12 +141,7 @@ def main() -> None:
     """Compare, or write."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--all", type=Path)
     args = parser.parse_args()
-    if args.all:
-        told_all = {case.name: figures(case, words=True) for case in all_cases()}
-        args.all.write_text(json.dumps(told_all, indent=0), encoding="utf-8")
-        return
     found = {case.name: figures(case) for case in few_cases()}
     if args.write:
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in found.items())

@@ -14,7 +14,6 @@ from transformers import AutoConfig
 
 from core.caches.full_parts import Offload
 from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig, RetrievalConfig
-from core.models.hub.shapes import find_shape
 from core.models.param_count import ModelSize, size_of
 from core.planning import measured
 from core.planning.choices import Choice
@@ -30,7 +29,6 @@ from core.planning.forecast import (
     pass_cost,
     planned_reads,
     predict,
-    reading_seconds,
 )
 from core.planning.hardware import Machine
 from core.planning.measured import PROBED_BYTES, PROBED_NUMBERS, Processor
@@ -184,15 +182,6 @@ def test_a_processor_has_no_link_that_long_rounds_would_pay_for() -> None:
     assert apart.plan.most_guesses.value == MOST_GUESSES, "and equal bits up to 32 rows"
     for plan, most in ((forecast()[0], MOST_GUESSES_OVER_LINK), (forecast(context=8192)[0], MOST_GUESSES)):
         assert plan.most_guesses.value == most and plan.most_guesses.because
-
-
-def test_reading_takes_two_operations_a_weight_and_the_attention_to_what_came_before() -> None:
-    dims = size_of(find_shape("qwen3-8b").config, "m").dims  # type: ignore[union-attr]
-    short, long = (reading_seconds(tokens, dims, 8_190_735_360, 1e12) for tokens in (1_000, 2_000))
-    weights = 2 * 8_190_735_360 * 1_000 / 1e12
-    scores_and_sums = 4 * dims.num_layers * dims.num_heads * dims.head_dim * 1_000 * 1_000 / 2 / 1e12
-    assert short == pytest.approx(weights + scores_and_sums)
-    assert long == pytest.approx(2 * weights + 4 * scores_and_sums)
 
 
 # -------------------- speeds of plans

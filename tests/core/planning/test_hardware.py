@@ -23,7 +23,6 @@ from core.planning.hardware import (
     CONTEXT_BYTES,
     Gpu,
     abilities,
-    cap_memory,
     has_kernels,
     resolve_device,
     this_machine,
@@ -70,29 +69,21 @@ def told(fake: FakeCuda, index: int = 0, free: int | None = 20 * GIB, driver: tu
 # -------------------- the device of a plan
 
 
-def test_torch_refuses_a_memory_limit_for_a_device_without_an_index(fake_cuda: FakeCuda) -> None:
-    with pytest.raises(ValueError, match="specified index"):
-        cap_memory(torch.device("cuda"), 6.0)
-    assert fake_cuda.calls == []
-    cap_memory(resolve_device("cuda"), 6.0)
-    assert fake_cuda.calls == [("setMemoryFraction", 0.25, 0)]
-
-
 def test_a_plans_device_is_the_current_gpu_with_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
     install(FakeCuda(num_gpus=2, current=1), monkeypatch)
     assert resolve_device("cuda") == torch.device("cuda", 1)
     assert resolve_device("cpu") == torch.device("cpu")
 
 
-@pytest.mark.parametrize(("num_gpus", "model"), [(1, "harbour"), (2, "harbour")])
+@pytest.mark.parametrize("num_gpus", [1, 2])
 def test_the_engine_limits_and_loads_a_device_with_its_index(
-    num_gpus: int, model: str, monkeypatch: pytest.MonkeyPatch, load_nothing: Callable[[], torch.device]
+    num_gpus: int, monkeypatch: pytest.MonkeyPatch, load_nothing: Callable[[], torch.device]
 ) -> None:
     """The first start on a GPU ended in torch's ValueError: what the plan calls "cuda" was taken for a device."""
     fake = install(FakeCuda(num_gpus=num_gpus), monkeypatch)
     monkeypatch.setattr(hardware, "ask_driver", smi())
     with pytest.raises(Loaded):
-        Engine.load(EngineConfig(model=model, num_gpus=num_gpus, gpu_memory_gib=6.0))
+        Engine.load(EngineConfig(num_gpus=num_gpus, gpu_memory_gib=6.0))
     assert load_nothing() == torch.device("cuda", 0)
     assert fake.calls == [("setMemoryFraction", 0.25, 0)]
 
@@ -274,43 +265,40 @@ def test_memory_is_the_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert hardware.free_memory_bytes() == 50 * GIB
 
 
-def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, **files: object) -> None:
+NESTED = {
+    "a/memory.max": 12 * GIB,
+    "a/memory.current": 11 * GIB,
+    "a/b/memory.max": 16 * GIB,
+    "a/b/memory.current": GIB,
+    "a/b/c/memory.max": "max",
+}
+STAT = f"anon 1\nactive_file 9\ninactive_file {2 * GIB}"
+CONTAINER = {"memory.max": 8 * GIB, "memory.current": 5 * GIB, "memory.stat": STAT}
+OLDER = {"memory/memory.limit_in_bytes": 4 * GIB, "memory/memory.usage_in_bytes": GIB}
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "memory"),
+    [
+        ("0::/\n", CONTAINER, (8, 5)),
+        ("0::/a/b/c\n", NESTED, (12, 1)),  # the narrowest counts
+        ("5:cpu,cpuacct:/x\n4:memory:/docker/x\n1:name=systemd:/x\n", OLDER, (4, 3)),
+    ],
+    ids=["container", "nested", "older"],
+)
+def test_a_control_group_has_the_memory_it_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, object], memory: tuple[int, int]
+) -> None:
     for name, content in files.items():
-        file = tmp_path / "cgroup" / name.replace("__", "/").replace("_OF_", ".")
+        file = tmp_path / "cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{content}\n")
     (tmp_path / "own").write_text(own)
     monkeypatch.setattr(hardware, "CGROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(hardware, "OWN_CGROUPS", tmp_path / "own")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=50 * GIB))
-
-
-def test_a_container_has_the_memory_it_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    v2 = {
-        "memory_OF_max": 8 * GIB,
-        "memory_OF_current": 5 * GIB,
-        "memory_OF_stat": f"anon 1\nactive_file 9\ninactive_file {2 * GIB}",
-    }
-    groups(tmp_path, monkeypatch, "0::/\n", **v2)
-    assert (this_machine().ram_bytes, this_machine().free_ram_bytes) == (8 * GIB, 5 * GIB)
-
-
-def test_the_narrowest_of_nested_groups_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nested = {
-        "a__memory_OF_max": 12 * GIB,
-        "a__memory_OF_current": 11 * GIB,
-        "a__b__memory_OF_max": 16 * GIB,
-        "a__b__memory_OF_current": GIB,
-        "a__b__c__memory_OF_max": "max",
-    }
-    groups(tmp_path, monkeypatch, "0::/a/b/c\n", **nested)
-    assert (this_machine().ram_bytes, this_machine().free_ram_bytes) == (12 * GIB, GIB)
-
-
-def test_older_control_groups_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    v1 = {"memory__memory_OF_limit_in_bytes": 4 * GIB, "memory__memory_OF_usage_in_bytes": GIB}
-    groups(tmp_path, monkeypatch, "5:cpu,cpuacct:/x\n4:memory:/docker/x\n1:name=systemd:/x\n", **v1)
-    assert (this_machine().ram_bytes, this_machine().free_ram_bytes) == (4 * GIB, 3 * GIB)
+    machine = this_machine()
+    assert (machine.ram_bytes, machine.free_ram_bytes) == (memory[0] * GIB, memory[1] * GIB)
 
 
 def test_the_memory_of_this_process_is_seen() -> None:

@@ -95,51 +95,25 @@ def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cann
     assert 131072 * kv_bytes_per_token(llama.dims, torch.float16) == 64 * GIB
     assert llama.weight_bytes(16) == 13_476_831_232  # the published 13.5 GB
     plan = planned(llama, cards(), placement="offloaded")
-    sizes, tiers = plan.cache_sizes, tiers_of(plan)
-    # 24 GiB - 800 = 23776 MiB; less weights 12852.5, retrieval cache (4096 + 8 + 192 + 1) * 0.5 = 2148.5
-    # and the numbers of 496 chunks in 1024 heads, 3.9, prefill 3968 * (3 * 8192 + 4096 * 18 + 1024 + 544) bytes =
-    # 377.9, what chunks are chosen by, 49 blocks of 256 rows of 16 KiB and 3968 rows of a layer on their way to the
-    # host, 32 recorded passes of half a MiB a layer, and for each layer 256 + 192 + 1 newest rows and 256 + 127 of a
-    # long pass.
+    tiers = tiers_of(plan)
     assert plan.placement.value == "offloaded" and plan.resident_layers == 0
     gpu, host = ({row.name: row.size_bytes / (1 << 20) for row in tier.rows} for tier in tiers)
-    assert gpu == pytest.approx(
-        {
-            "target weights": 12852.5,
-            "retrieval cache": 2148.5 + 3.875,
-            "prefill buffers": 3968 * 99872 / (1 << 20),
-            "CUDA graphs": 512,
-            "votes, query log": sizes.beside_bytes(131072, 0) / (1 << 20),
-            "newest rows of offloaded layers": 32 * 13,
-            "ring of copies": 196 + 62,
-            # reading layer by layer: a layer's 2048 and a row, hidden states of 31744 tokens, 248; 2152.4 are lent
-            # or of all tokens, 1023, where there is room
-            "prefill, layer by layer": 2048 + 1 / 64 + plan.prefill_block.value / 128 - 2152.375,
-        },
-        rel=1e-5,
-    )
+    # (4096 + 8 + 192 + 1) rows of half a MiB and the numbers of 496 chunks in 1024 heads; 256 + 192 + 1 newest rows
+    # and 256 + 127 of a long pass for each layer. Buffers are counted by `test_peaks`.
+    assert gpu["target weights"] == pytest.approx(12852.5) and gpu["retrieval cache"] == pytest.approx(2148.5 + 3.875)
+    assert gpu["newest rows of offloaded layers"] == pytest.approx(32 * 13) and gpu["CUDA graphs"] == 512
     assert host == pytest.approx({"runtime": 600, "full cache, host": 64 * 1024}, rel=1e-5)
     assert [tier.usable_bytes for tier in tiers] == [24 * GIB - (800 << 20), int(0.9 * 128 * GIB)]
     assert all(tier.used_bytes <= tier.usable_bytes for tier in tiers)
-    # Without the host, reading 1024 rows at a time: 23776 - 12852.5 - 2152.4 - 97.5 - 512 - a row of 0.5
-    left = (8161.1 - sizes.fixed_bytes / (1 << 20)) / (
-        0.5 + (sizes.side_bytes + 32 * sizes.landmark_bytes + sizes.sample_bytes) / (1 << 20)
-    )
-    assert plan.most_on_device == planned(llama, cards()).most_on_device == left // 64 * 64
     runs = runs_here(plan)
     assert runs.value and "host memory" in runs.because
 
 
 def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
     plan = make_plan(LLAMA2_7B, None, EngineConfig(context=65536), GAMER)
-    # 23 GiB - 800 = 22752 MiB; less weights 12852.5, retrieval cache (1024 + 8 + 192 + 1) * 0.5 = 612.5
-    # and numbers of 112 chunks * 1024 heads * 8 bytes = 0.9, prefill 377.9 (as above),
-    # ring 3 * 16 * 4 + 4 + 3968 rows of a layer = 258 and, for each of 32 layers, 256 + 192 + 1 rows
-    # of 16 KiB and 383 of a long pass = 13, 512 for recordings: 7722.2 left, less what chunks are chosen by. A layer
-    # that stays takes 1011 more, and 64 for landmarks instead of 4 for votes.
-    left = 7722.2 - plan.cache_sizes.beside_bytes(65536, 0) / (1 << 20)
     assert plan.placement.value == "split" and plan.offload is not None and plan.offload.block_rows == 256
-    assert plan.resident_layers == plan.offload.num_resident == left // 1071 >= 5
+    assert plan.resident_layers == plan.offload.num_resident >= 5
+    assert plan.total_bytes + (1024 << 20) > plan.usable_bytes, "one layer more, of a GiB, would not fit"
     assert plan.total_bytes <= plan.usable_bytes == 23 * GIB - GPU_MARGIN
     assert plan.host_bytes == (32 - plan.resident_layers) * 1024 << 20
     assert plan.prefill_chunk.value == 3968 and "copies" in plan.prefill_chunk.because

@@ -1,6 +1,9 @@
 """The catalogue: every row can be planned, found, explained when it is not here, and paired by its tokens."""
 
+import atexit
 import json
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +26,8 @@ from core.models.loader import load_tokenizer, same_tokens
 from core.models.param_count import size_of
 from tests.core.toys import answer, tiny_config
 
+MADE_IN, MADE = tempfile.mkdtemp(prefix="triforce-tests-models-"), dict[Any, Path]()  # models by what was asked for
+atexit.register(shutil.rmtree, MADE_IN, ignore_errors=True)
 ROWS = [row for row in catalog.entries().values() if row.repo]
 
 
@@ -32,7 +37,14 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def save(folder: Path, words: int = 60, layers: int = 2, added: tuple[str, ...] = (), **config: Any) -> Path:
-    """A complete model folder: tiny random weights, a tokenizer of so many words."""
+    """A complete model folder: tiny random weights, a tokenizer of so many words. Made once and copied."""
+    asked = words, layers, added, *sorted(config.items())
+    if asked not in MADE:
+        MADE[asked] = make(Path(MADE_IN) / str(len(MADE)), words, layers, added, **config)
+    return Path(shutil.copytree(MADE[asked], folder, dirs_exist_ok=True))
+
+
+def make(folder: Path, words: int, layers: int, added: tuple[str, ...], **config: Any) -> Path:
     vocabulary = {"<s>": 0, "</s>": 1, "<unk>": 2, **{f"w{n}": n for n in range(3, words)}}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(WordLevel(vocabulary, unk_token="<unk>")), bos_token="<s>", eos_token="</s>"
@@ -62,6 +74,7 @@ def put_in_cache(repo: str, source: Path) -> Path:
 def test_every_row_is_complete_and_its_shape_can_be_counted(row: catalog.Known) -> None:
     assert row.license and row.description and row.repo and catalog.HUB_ID.fullmatch(row.repo)
     assert row.role == "draft" or (row.chat_format and row.speculation)
+    assert catalog.recommended(row.name) == row.speculation
     shape = find_shape(row.name)
     assert shape is not None
     size = size_of(shape.config, row.name)

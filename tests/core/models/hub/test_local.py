@@ -18,6 +18,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete model, to be copied."""
+    return save_thinker(tmp_path_factory.mktemp("thinker"))
+
+
+def put(thinker: Path, folder: Path) -> Path:
+    """The model in another folder."""
+    return Path(shutil.copytree(thinker, folder, dirs_exist_ok=True))
+
+
 def add(cache: Path, repo: str) -> Path:
     """A model as the hub's library lays it out."""
     folder = cache / f"models--{repo.replace('/', '--')}"
@@ -32,10 +43,10 @@ def found(cache: Path) -> dict[str, LocalModel]:
     return {one.name: one for one in in_cache()}
 
 
-def test_models_of_other_programs_are_found_usable_or_with_the_reason(cache: Path) -> None:
+def test_models_of_other_programs_are_found_usable_or_with_the_reason(cache: Path, thinker: Path) -> None:
     assert found(cache) == {}
-    save_thinker(add(cache, "who/thinks"))
-    half = save_thinker(add(cache, "who/half"))
+    put(thinker, add(cache, "who/thinks"))
+    half = put(thinker, add(cache, "who/half"))
     (half / "model.safetensors").unlink()
     ears = add(cache, "openai/whisper-tiny")
     (ears / "config.json").write_text(
@@ -55,8 +66,8 @@ def test_models_of_other_programs_are_found_usable_or_with_the_reason(cache: Pat
     assert all(one.dims is None and one.hint for one in here.values() if one is not thinks)
 
 
-def test_a_path_that_somebody_types_is_checked(tmp_path: Path) -> None:
-    folder = save_thinker(tmp_path / "my model")
+def test_a_path_that_somebody_types_is_checked(tmp_path: Path, thinker: Path) -> None:
+    folder = put(thinker, tmp_path / "my model")
     for typed in (str(folder), f' "{folder}" ', str(folder / "config.json"), f"{folder}/"):
         model = at_path(typed)
         assert (model.name, model.shown, model.problem) == (str(folder), "my model", "")
@@ -102,9 +113,11 @@ ODD: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("fields", ODD, ids=str)
-def test_an_odd_configuration_is_refused_and_hides_no_other_model(cache: Path, fields: dict[str, object]) -> None:
-    save_thinker(add(cache, "who/thinks"))
-    odd = save_thinker(add(cache, "who/odd"))
+def test_an_odd_configuration_is_refused_and_hides_no_other_model(
+    cache: Path, thinker: Path, fields: dict[str, object]
+) -> None:
+    put(thinker, add(cache, "who/thinks"))
+    odd = put(thinker, add(cache, "who/odd"))
     file = odd / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
     assert set(found(cache)) == {"who/thinks", "who/odd"}
@@ -114,9 +127,9 @@ def test_an_odd_configuration_is_refused_and_hides_no_other_model(cache: Path, f
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "mxfp4", "bitsandbytes", "nosuch"])
-def test_quantised_weights_are_refused_with_what_to_do(tmp_path: Path, method: str) -> None:
+def test_quantised_weights_are_refused_with_what_to_do(tmp_path: Path, thinker: Path, method: str) -> None:
     """Loading would need other packages, or take the bits for numbers."""
-    file = save_thinker(tmp_path / "small") / "config.json"
+    file = put(thinker, tmp_path / "small") / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": {"quant_method": method}}))
     with pytest.raises(CoreError, match=f"has quantised weights \\({method}\\)") as caught:
         at_path(str(file.parent))
@@ -124,12 +137,12 @@ def test_quantised_weights_are_refused_with_what_to_do(tmp_path: Path, method: s
 
 
 def test_places_that_cannot_be_looked_at_are_refused_in_one_line(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, tmp_path: Path, thinker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(CoreError, match="nothing at ~nosuchuser"):
         at_path("~nosuchuser/model")
-    closed = save_thinker(tmp_path / "closed")
-    save_thinker(add(cache, "who/closed"))
+    closed = put(thinker, tmp_path / "closed")
+    put(thinker, add(cache, "who/closed"))
     whole = Path.is_file
 
     def is_file(path: Path, **options: bool) -> bool:

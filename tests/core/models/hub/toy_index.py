@@ -6,7 +6,9 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.core.models.hub.toy_hub import answering
 
 WHEEL = "toy_model-1.0-py3-none-any.whl"
 
@@ -60,14 +62,8 @@ def serving(index: ToyIndex) -> Iterator[ToyIndex]:
             self.wfile.write(body[: len(body) // 2])
             index.stops.wait()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    index.url = f"http://127.0.0.1:{server.server_address[1]}/simple"
-    try:
+    with answering(Handler) as address:
+        index.url = f"{address}/simple"
         yield index
-    finally:
         if index.stops is not None:
             index.stops.set()
-        server.shutdown()
-        server.server_close()

@@ -1,13 +1,16 @@
-"""flash-attn as a backend: with a package that computes the same in torch, and on a GPU the real one."""
+"""What computes attention: the choice, and flash-attn with a package that computes the same, on a GPU the real one."""
 
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from core.config import EngineConfig
+from core.errors import InvalidSetting
 from core.ops import backend as backends
 from core.ops.attention import attend_reference, causal_bias, merge, partial_reference
 from core.ops.backend import choose_backend, choose_flash
@@ -109,6 +112,22 @@ def test_the_faster_one_is_chosen_and_says_why(
     monkeypatch.setattr(backends, "_seconds", lambda *_: list(seconds))
     found = choose_flash(CPU, HALF)
     assert found.name == name and f"{seconds[0] / seconds[1]:.1f}x the speed of torch's" in found.because
+
+
+def test_what_is_asked_for_says_so() -> None:
+    assert choose_backend(CPU, torch.float32, "torch").because == "asked for"
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"), [("compiled", "float32 on a processor only"), ("flash-attn", "not installed")]
+)
+def test_what_cannot_be_had_is_refused_with_an_action(wish: Any, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    with pytest.raises(InvalidSetting, match=f"--attention {wish} is not usable here: .*{why}") as error:
+        choose_backend(CPU, torch.bfloat16, wish)
+    assert "Leave it out" in error.value.hint
+    with pytest.raises(InvalidSetting, match="--attention fast is unknown"):
+        EngineConfig(attention="fast")  # type: ignore[arg-type]
 
 
 @pytest.mark.gpu
