@@ -13,11 +13,11 @@ from app.ui.page import ACTS, PARTS
 from app.ui.site import Drawer, Site
 from app.ui.state import GROWN, Parts
 from core.decoding.registry import FASTEST
+from tests.app.fakes import wait_for
 
 IDS = itertools.count()
 EVIL = '<img src=x onerror="alert(1)">'
 MARK = re.compile(f"{PLACE}[0-9]+{PLACE}")  # where the page inserts something
-from tests.app.fakes import wait_for
 
 
 def applied(before: Parts, change: Parts) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import random
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +58,12 @@ def check_arrived(hub: ToyHub, commit: str = COMMIT) -> None:
     assert not store.has_parts(REPO)
 
 
+def test_files_are_on_disk_before_they_have_their_names(hub: ToyHub, synced_before_named: list[str]) -> None:
+    fetch()
+    check_arrived(hub)
+    assert len(synced_before_named) == 5, "four files and the commit"
+
+
 def part() -> Path:
     (found,) = (store.repository_folder(REPO) / "blobs").glob(f"*{store.PART}")
     return found
@@ -68,16 +76,13 @@ def the_error(kind: type[CoreError]) -> CoreError:
     return caught.value
 
 
-def test_only_what_is_needed_comes_with_its_exact_size_and_progress(
-    hub: ToyHub, synced_before_named: list[str]
-) -> None:
+def test_only_what_is_needed_comes_with_its_exact_size_and_progress(hub: ToyHub) -> None:
     repository = look_up(REPO)
     wanted = ["config.json", "generation_config.json", "tokenizer.json", WEIGHTS]
     assert [file.name for file in repository.files] == wanted
     assert repository.size_bytes == still_to_come(repository) == sum(len(hub.files[name]) for name in wanted)
     seen = list(download(repository))
     check_arrived(hub)
-    assert len(synced_before_named) == 5, "four files and the commit were on disk before they had their names"
     assert [p.done_bytes for p in seen] == sorted(p.done_bytes for p in seen)
     assert seen[-1].done_bytes == seen[-1].total_bytes == repository.size_bytes
     assert len({p.file_bytes for p in seen if p.name == WEIGHTS}) > 1  # a large file tells more than its end
@@ -126,6 +131,45 @@ def test_whatever_ends_a_download_the_next_one_goes_on(hub: ToyHub, end: str) ->
     check_arrived(hub)
     assert hub.asked == [(WEIGHTS, f"bytes={held}-", 206)]
     assert seen[0].kept_bytes == seen[0].total_bytes - (SIZE - held)
+
+
+DOWNLOAD = """
+import sys
+from huggingface_hub import constants
+constants.HF_HUB_CACHE, constants.ENDPOINT, constants.HF_TOKEN_PATH = sys.argv[1:4]
+from core.models.hub.download import download
+from core.models.hub.client import look_up
+for progress in download(look_up(sys.argv[4])):
+    print(progress.done_bytes, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no kill -9")
+def test_kill_9_at_random_moments_leaves_no_part_of_a_model_that_is_taken_for_whole(hub: ToyHub) -> None:
+    dice, unfinished = random.Random(5), 0
+    arguments = [constants.HF_HUB_CACHE, hub.endpoint, constants.HF_TOKEN_PATH, REPO]
+    for _ in range(8):
+        most = dice.randrange(SIZE + 20_000)
+        with subprocess.Popen(
+            [sys.executable, "-c", DOWNLOAD, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        ) as loading:
+            assert loading.stdout is not None
+            for line in loading.stdout:
+                if int(line) >= most:
+                    break
+            loading.kill()
+        folder = store.locate(REPO)
+        missing = store.missing_files(folder) if folder else [WEIGHTS]
+        unfinished += WEIGHTS in missing
+        for name in set(hub.files) - set(missing):
+            file = folder / name if folder else None
+            assert file is None or not file.exists() or file.read_bytes() == hub.files[name], f"half of {name}"
+        if WEIGHTS not in missing:
+            store.remove(REPO)
+    assert unfinished > 1
+    fetch()
+    check_arrived(hub)
 
 
 def test_a_server_without_ranges_sends_everything_again(hub: ToyHub) -> None:
@@ -178,32 +222,6 @@ def test_a_gated_model_is_told_with_its_page_and_comes_with_a_token(
     check_arrived(hub)
 
 
-def test_what_cannot_be_had_is_told(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(constants, "HF_HUB_OFFLINE", True)
-        with pytest.raises(HubUnreachable, match="offline"):
-            look_up(REPO)
-    assert hub.tokens == [], "nobody was asked"
-    repository = look_up(REPO)
-    tokenizer = hub.files.pop("tokenizer.json")
-    with pytest.raises(HubRefused, match="no longer"):
-        list(download(repository))
-    hub.files["tokenizer.json"] = tokenizer
-    store.remove(REPO)
-    shutil.rmtree(store.cache_folder(), ignore_errors=True)
-    store.cache_folder().write_text("a file where the cache should be")
-    assert "cannot be written" in the_error(NotEnoughDisk).problem
-    for name in (WEIGHTS, "pytorch_model.bin"):
-        del hub.files[name]
-    assert isinstance(the_error(UnsupportedModel), UnsupportedModel)
-    hub.garbage = True
-    with pytest.raises(HubUnreachable):
-        look_up(REPO)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(HubUnreachable, match="does not answer"):
-        look_up(REPO)
-
-
 def test_a_private_model_and_one_that_is_not_there_are_told(hub: ToyHub) -> None:
     with pytest.raises(HubRefused, match="has no model"):
         look_up("toys/other")
@@ -212,6 +230,29 @@ def test_a_private_model_and_one_that_is_not_there_are_told(hub: ToyHub) -> None
         look_up(REPO)
     with pytest.raises(HubRefused, match="no name of a model"):
         look_up("toys/../../etc")
+
+
+def test_a_file_that_went_away_is_told(hub: ToyHub) -> None:
+    repository = look_up(REPO)
+    del hub.files["tokenizer.json"]
+    with pytest.raises(HubRefused, match="no longer"):
+        list(download(repository))
+
+
+def test_offline_asks_nobody(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(HubUnreachable, match="offline"):
+        look_up(REPO)
+    assert hub.tokens == []
+
+
+def test_no_answer_and_nonsense_are_told(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.garbage = True
+    with pytest.raises(HubUnreachable):
+        look_up(REPO)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(HubUnreachable, match="does not answer"):
+        look_up(REPO)
 
 
 def test_a_full_disk_is_told_before_anything_is_fetched(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +270,12 @@ def test_a_full_disk_is_told_before_anything_is_fetched(hub: ToyHub, monkeypatch
     fetch()  # what is there needs no room
 
 
+def test_a_folder_that_cannot_be_written_is_told(hub: ToyHub) -> None:
+    store.cache_folder().parent.mkdir(exist_ok=True)
+    store.cache_folder().write_text("a file where the cache should be")
+    assert "cannot be written" in the_error(NotEnoughDisk).problem
+
+
 def test_names_that_lead_elsewhere_are_never_written(hub: ToyHub, tmp_path: Path) -> None:
     hub.extra = {
         "../../../../outside.json": {"size": 2, "blobId": "0" * 40},
@@ -241,6 +288,12 @@ def test_names_that_lead_elsewhere_are_never_written(hub: ToyHub, tmp_path: Path
     hub.commit = "../../../outside"
     with pytest.raises(HubUnreachable):
         look_up(REPO)
+
+
+def test_a_repository_without_loadable_weights_is_refused(hub: ToyHub) -> None:
+    for name in (WEIGHTS, "pytorch_model.bin"):
+        del hub.files[name]
+    assert isinstance(the_error(UnsupportedModel), UnsupportedModel)
 
 
 def test_a_model_stays_at_the_commit_that_was_downloaded_until_it_is_removed(hub: ToyHub) -> None:
