@@ -33,7 +33,7 @@ class Row:
     published: str
     context: int = 122_880
     bits: int | None = None
-    share: float | None = None  # of what waits in host memory that the processor attends to there; None: the link brings all
+    share: float | None = None  # of what waits in host memory that the processor attends to; None: the link brings all
 
 
 ROWS = (

@@ -5,12 +5,15 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 from app.documents.ocr import is_installed
 from assets.tools.documents.scans import make_scan
 
+Scheme = Literal["light", "dark"]
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 ASSETS = Path(__file__).resolve().parents[1]
 FOLDER, SAMPLE = ASSETS / "screenshots", ASSETS / "books" / "harbour-8k.pdf"
 SIZES = {"desktop": (1360, 860, 1), "phone": (390, 844, 2)}
@@ -23,7 +26,7 @@ LONG = 120_000  # milliseconds: a book is read, on a slow machine
 MOST_ROUNDS = 12
 
 
-def visits(browser: Browser, address: str, size: str, scheme: str) -> Page:
+def visits(browser: Browser, address: str, size: str, scheme: Scheme) -> Page:
     """A page whose model has loaded."""
     width, height, scale = SIZES[size]
     context = browser.new_context(
@@ -36,7 +39,7 @@ def visits(browser: Browser, address: str, size: str, scheme: str) -> Page:
     return page
 
 
-def reads(browser: Browser, address: str, size: str, scheme: str, sample: int = 0) -> Page:
+def reads(browser: Browser, address: str, size: str, scheme: Scheme, sample: int = 0) -> Page:
     """A page on which a sample book was read, the first one unless another is asked for."""
     page = visits(browser, address, size, scheme)
     page.locator("#samples button").nth(sample).click()
@@ -75,7 +78,7 @@ def opens_marked(page: Page) -> None:
     raise SystemExit("nothing is marked on the pages that were loaded most")
 
 
-def take(browser: Browser, address: str, size: str, scheme: str) -> Path:
+def take(browser: Browser, address: str, size: str, scheme: Scheme) -> Path:
     """One picture, after the second answer about the first sample book."""
     page = reads(browser, address, size, scheme)
     answers(page, FIRST)
@@ -88,7 +91,7 @@ def take(browser: Browser, address: str, size: str, scheme: str) -> Path:
     return file
 
 
-def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
+def take_race(browser: Browser, address: str, scheme: Scheme) -> list[Path]:
     """A finished race about the first sample book, what is inside of it, and the system it ran on."""
     page = reads(browser, address, "desktop", scheme)
     page.get_by_role("tab", name="Race").click()
@@ -112,7 +115,7 @@ def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
     return files
 
 
-def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
+def take_library(browser: Browser, address: str, scheme: Scheme) -> list[Path]:
     """Two sample books in the library with a page of one, where in them an answer was drafted from, and Find."""
     page = reads(browser, address, "desktop", scheme)
     page.locator("#samples summary").click()  # folded since a book is open
@@ -142,7 +145,7 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     return files
 
 
-def take_recognition(browser: Browser, address: str, scheme: str, scan: Path) -> Path:
+def take_recognition(browser: Browser, address: str, scheme: Scheme, scan: Path) -> Path:
     """A scan whose third page is being recognised. Needs requirements-ocr.txt, and a scan never seen before."""
     page = visits(browser, address, "desktop", scheme)
     page.set_input_files("#drop input[type=file]", str(scan))
@@ -156,7 +159,7 @@ def take_recognition(browser: Browser, address: str, scheme: str, scan: Path) ->
     return file
 
 
-def take_page(browser: Browser, address: str, scheme: str) -> Path:
+def take_page(browser: Browser, address: str, scheme: Scheme) -> Path:
     """The page of a quotation, marked, beside the answer."""
     page = reads(browser, address, "desktop", scheme)
     answers(page, QUOTING)
@@ -176,15 +179,15 @@ def main(address: str) -> None:
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for size in SIZES:
-            for scheme in ("light", "dark"):
+            for scheme in SCHEMES:
                 print(take(browser, address, size, scheme))
-        for scheme in ("light", "dark"):
+        for scheme in SCHEMES:
             print(*take_race(browser, address, scheme))
             print(*take_library(browser, address, scheme))
             print(take_page(browser, address, scheme))
         if is_installed():
             with TemporaryDirectory() as folder:
-                for dpi, scheme in ((200, "light"), (190, "dark")):
+                for dpi, scheme in zip((200, 190), SCHEMES, strict=True):
                     scan = Path(folder) / "scan.pdf"
                     make_scan(SAMPLE, scan, dpi=dpi)
                     print(take_recognition(browser, address, scheme, scan))
