@@ -7,7 +7,7 @@ from torch import Tensor
 
 from core.caches.base import KVShape
 from core.ops.graphs import MOST_ROWS, padded_rows
-from core.ops.native import QueryRows
+from core.ops.kernel_structs import QueryRows
 
 QUERY_LOG = 128  # newest queries kept per layer and head; must exceed a query window plus the longest guess
 QUERY_SAMPLE_STRIDE = 64  # every 64th query is kept permanently, for accumulated-attention scores (H2O)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from core.ops.attention import Masses, Partial, attend_reference
 from core.ops.kernel_build import NoKernel, cache_folder, compiled
-from core.ops.kernel_structs import LinearSizes
-from core.ops.native import CHUNKS, KEPT_AS, VOTERS, SmallRows, packed
+from core.ops.kernel_structs import LinearSizes, packed
+from core.ops.native import CHUNKS, KEPT_AS, VOTERS, SmallRows
 from core.ops.scaled_rows import rounded, scaled_reference, widened
 from core.ops.stored_blocks import agrees
 

@@ -9,13 +9,20 @@ do the work. It uses torch's own threads where it can, see `openmp`.
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from core.ops.attention import Masses, Partial, attend
-from core.ops.kernel_structs import BesideSizes, DecoderSizes, LinearSizes, ModelSizes, ScratchPointers, Sizes
+from core.ops.kernel_structs import (
+    BesideSizes,
+    DecoderSizes,
+    LinearSizes,
+    ModelSizes,
+    QueryRows,
+    ScratchPointers,
+    Sizes,
+)
 from core.ops.openmp import OpenMP, torch_openmp
 from core.ops.scaled_rows import SCALE
 from core.ops.threads import process_threads
@@ -39,15 +46,6 @@ CHUNKS, VOTERS = (8, 16, 32), 4  # keys of a chunk that gets votes; tokens whose
 # 8 uncut heads take 4 to 6% less time than in shares of 512, 0 to 3% less than in these (12 rows, 2,048 keys and more).
 KEYS_OF_A_SHARE = 1024
 KEYS_OF_MASSES = 512  # masses of so many keys are computed together
-
-
-class QueryRows(NamedTuple):
-    """Where a pass keeps its queries, by layer; token `start` is its first."""
-
-    newest: Sequence[Tensor]  # a ring, each [H, N, D]
-    samples: Sequence[Tensor]  # of every `stride`th token, each [H, S, D]; empty: none
-    start: int
-    stride: int
 
 
 def _counts(num_new: int, rows: int, chunk: int) -> bool:
@@ -100,10 +98,8 @@ class SmallRows:
         loaded.small_rows_rounds.argtypes, loaded.small_rows_rounds.restype = [ctypes.c_int64], None
         loaded.small_rows_store.argtypes = [number, pointers, *[number] * 2, pointers, number]
         loaded.small_rows_store.restype = number
-        loaded.small_rows_widen.argtypes, loaded.small_rows_widen.restype = (
-            [*[pointers] * 2, number, pointers, number],
-            None,
-        )
+        loaded.small_rows_widen.argtypes = [*[pointers] * 2, number, pointers, number]
+        loaded.small_rows_widen.restype = None
         loaded.small_rows_has_matrices.restype = ctypes.c_int64
         self.has_matrices = bool(loaded.small_rows_has_matrices())
         # Types of keys and values that attention multiplies by matrix units, see `amx_attention.h`
@@ -360,10 +356,7 @@ class SmallRows:
         work = (KEYS_OF_A_SHARE, *cuts, threads, self._unit(first.dtype, dim, num_heads // kv_heads), chunk, columns)
         sizes = Sizes(dim**-0.5, kv_heads, folded, num_new, total, dim, *strides, *work)
         out = torch.empty(keep, vocab, dtype=torch.float32)
-        newest, samples = (log.newest, log.samples) if log else ((), ())
-        lists = [(ctypes.c_void_p * len(own))(*(part.data_ptr() for part in own)) for own in (newest, samples, votes)]
-        counts = (log.start, newest[0].shape[1], samples[0].shape[1] if samples else 0, log.stride) if log else (0,) * 4
-        beside = BesideSizes(*(ctypes.addressof(own) if len(own) else None for own in lists), *counts)
+        beside = BesideSizes.of(log, votes)
         pointers = [(ctypes.c_void_p * len(kind))(*(layer.data_ptr() for layer in kind)) for kind in (k, v)]
         fits = self._call_pass(
             ctypes.byref(model),
@@ -405,18 +398,3 @@ def _cuts(kv_heads: int, rows: int, total: int, threads: int, *, whole: bool = F
         return min(threads, -(-total // KEYS_OF_A_SHARE)), 1
     groups = -(-rows // MOST_TOGETHER)
     return 1, min(rows, groups * threads) if uneven else groups
-
-
-def packed(weight: Tensor, panel: int, dtype: torch.dtype | None = None) -> Tensor:
-    """A weight [O, I] as the kernel multiplies by it, [panels, I, panel]: zeros beyond the last output.
-
-    Args:
-        dtype: of the result; None: the weight's.
-    """
-    outs, ins = weight.shape
-    whole = outs // panel * panel
-    panels = torch.empty(-(-outs // panel), ins, panel, dtype=dtype or weight.dtype)
-    panels[: whole // panel] = weight[:whole].view(-1, panel, ins).transpose(1, 2)
-    if whole < outs:
-        panels[-1] = nn.functional.pad(weight[whole:], (0, 0, 0, panel - outs + whole)).T
-    return panels

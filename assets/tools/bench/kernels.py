@@ -25,8 +25,8 @@ from core.ops.attention import attend
 from core.ops.backend import Attend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
-from core.ops.kernel_structs import LinearSizes
-from core.ops.native import KEPT_AS, SmallRows, packed
+from core.ops.kernel_structs import LinearSizes, packed
+from core.ops.native import KEPT_AS, SmallRows
 from core.ops.stored_blocks import LAYOUTS, StoredWeight, random_blocks
 from core.planning.hardware import this_machine
 

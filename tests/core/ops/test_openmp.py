@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from core.ops import openmp
-from core.ops.kernel_structs import LinearSizes
-from core.ops.native import SmallRows, packed
+from core.ops.kernel_structs import LinearSizes, packed
+from core.ops.native import SmallRows
 from core.ops.openmp import OpenMP, runtime_file, torch_openmp
 from core.ops.threads import Threads
 
