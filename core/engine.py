@@ -134,7 +134,8 @@ class Engine:
         """Update `info` after layers have moved, or passes were recorded."""
         now, graphs = self._placement, self.info.graphs
         if self._graphs is not None:
-            graphs = graphs_choice(self._graphs, shared=self._models.ranks is not None)
+            ranks = self._models.ranks
+            graphs = graphs_choice(self._graphs, without_sums=ranks is not None and ranks.graphs is None)
         link = now.link if now.host_memory else None
         self.info = replace(self.info, plan=now.plan, host_memory=now.host_memory, link=link, graphs=graphs)
 

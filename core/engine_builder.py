@@ -136,7 +136,8 @@ class LoadedPair(LoadedModels):
             from core.parallel.rank_pool import load_shared
 
             folder, overrides = files.entry.target, files.entry.overrides
-            ranks, target = load_shared(folder, config, plan, backend, plan.offload, overrides)
+            recorded = _recorded(config, device, files.target, files.draft)
+            ranks, target = load_shared(folder, config, plan, backend, plan.offload, overrides, recorded=recorded)
             return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, ranks=ranks)
         target = files.load_target(files.target, dtype, device, backend, config.bits)
         target, kv = _tried(target, files.entry.name, config, plan, backend)
@@ -147,10 +148,12 @@ class LoadedPair(LoadedModels):
 
     def recorder(self, config: EngineConfig) -> Graphs | None:
         """What records passes, where they can be recorded."""
-        device = self.target.shape.device
-        recorded = config.graphs and device.type == "cuda" and (self.ranks is None or self.draft is not None)
-        recorded = recorded and all(model is None or model.dims.plain for model in (self.target, self.draft))
-        return Graphs(device) if recorded else None
+        device, draft = self.target.shape.device, self.draft
+        if not _recorded(config, device, self.target.dims, draft.dims if draft else None):
+            return None
+        if self.ranks is None or (self.ranks.graphs is None and draft is not None):
+            return Graphs(device)
+        return self.ranks.graphs
 
     @classmethod
     def of_modules(
@@ -240,6 +243,11 @@ def _tried(
     kept = kv_type(target, trial, backend, planned=plan.kv.value, asked=config.kv_bits is not None)
     dims, shape = replace(target.dims, kv_dtype=kept.dtype), target.shape._replace(narrow=kept.dtype)
     return replace(target, dims=dims, shape=shape), Choice(*kept)
+
+
+def _recorded(config: EngineConfig, device: torch.device, *models: ModelDims | None) -> bool:
+    """Whether passes of these models are to be recorded."""
+    return config.graphs and device.type == "cuda" and all(dims is None or dims.plain for dims in models)
 
 
 def _dims_in_memory(model: PreTrainedModel) -> ModelDims:

@@ -28,7 +28,7 @@ NO_GRAPHS = Choice(False, "a processor has no launches to save, or they are swit
 NO_PLAN = cast(Plan, None)  # of a model elsewhere
 
 GRAPHS_ON = f"passes of up to {MOST_ROWS} new tokens are recorded once and then replayed in one launch"
-DRAFT_GRAPHS = f"{GRAPHS_ON}, the draft's alone: several processes share the target, and would have to record its sums"
+DRAFT_GRAPHS = f"{GRAPHS_ON}, the draft's alone: the sums of the GPUs that share the target cannot be recorded here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +134,6 @@ def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None, text
     )
 
 
-def graphs_choice(graphs: Graphs, *, shared: bool) -> Choice[bool]:
-    """Whether passes are recorded, and if not, why; `shared`: several processes hold the target."""
-    return Choice(not graphs.failure, graphs.failure or (DRAFT_GRAPHS if shared else GRAPHS_ON))
+def graphs_choice(graphs: Graphs, *, without_sums: bool) -> Choice[bool]:
+    """Whether passes are recorded, and if not, why; `without_sums`: those of a shared target are not."""
+    return Choice(not graphs.failure, graphs.failure or (DRAFT_GRAPHS if without_sums else GRAPHS_ON))

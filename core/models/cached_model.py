@@ -18,8 +18,9 @@ from core.ops.native import MOST_TOKENS
 from core.ops.streams import to_device
 from core.ops.threads import process_threads
 
-# Around every pass: the model's name, the new tokens' start, and the tokens. Other processes run the same pass.
-Lead = Callable[[str, int, Sequence[int]], AbstractContextManager[None]]
+# Around every pass: the model's name, the new tokens' start, the tokens, and whether it is going to be recorded rather
+# than replayed. Other processes do the same.
+Lead = Callable[[str, int, Sequence[int], bool], AbstractContextManager[None]]
 
 RECENT = 0.2  # weight of the newest pass in seconds_by_rows
 
@@ -130,7 +131,7 @@ class CachedModel:
     ) -> None:
         """`vocab`: size of distributions, if it is another model's vocabulary (padded otherwise)."""
         self.name, self.module, self.cache, self.device, self._graphed = name, module, cache, device, graphed
-        self._lead = lead or (lambda *_: nullcontext())
+        self._lead = lead
         rows = module.get_input_embeddings().num_embeddings if vocab is not None else None  # type: ignore[operator]
         self._vocab, self._rows = (vocab, rows) if vocab != rows else (None, None)
         self.meter = PassMeter(device)
@@ -144,9 +145,10 @@ class CachedModel:
     def record(self, sizes: Sequence[int], seen: int) -> None:
         """At an answer's start: record the passes that bring the cache to `seen` tokens, and these sizes behind them.
 
-        Does nothing if passes are not recorded. The cache keeps its contents, as after a pass without a `commit`.
+        Does nothing if passes are not recorded, or by several processes. The cache keeps its contents, as after a pass
+        without a `commit`.
         """
-        if self._graphed is None:
+        if self._graphed is None or self._lead is not None:
             return
         self._graphed.graphs.try_again()
         sizes, behind = [size for size in sizes if size <= MOST_ROWS], 0
@@ -179,24 +181,35 @@ class CachedModel:
         """One pass over context[span], which must begin where the cache ends; logits [keep, V]."""
         return self.feed_tokens(context.span(span.start, span.stop), span.start, keep)
 
-    def feed_tokens(self, token_ids: Sequence[int], start: int, keep: int) -> Tensor:
-        """One pass over tokens that begin at `start`, where the cache ends; logits [keep, V]."""
+    def feed_tokens(self, token_ids: Sequence[int], start: int, keep: int, *, anew: bool = False) -> Tensor:
+        """One pass over tokens that begin at `start`, where the cache ends; logits [keep, V].
+
+        Args:
+            anew: record it again, if it is a recorded one.
+        """
         if self.device.type == "cpu":
             process_threads().lend()
         tokens, positions = self.known(token_ids), self.cache.begin(start, len(token_ids))
-        replay = self._graphed.prepare(tokens, positions, keep) if self._graphed else None
-        if replay is None:
-            tokens, positions = to_device(tokens, self.device), to_device(positions, self.device)
         measured = self.meter.measure(len(token_ids), self.cache.nbytes, self.cache.link_bytes)
-        with self._lead(self.name, start, token_ids), measured:
-            if replay is not None:
-                logits = replay()
-            elif self.short is not None and len(token_ids) <= MOST_TOKENS:
-                logits = self.short(tokens, positions, self.cache, keep, self.cache.fixed())
-            else:
-                logits = forward(self.module, tokens, positions, self.cache, keep)
+        with self._leading(token_ids, start):
+            replay = self._graphed.prepare(tokens, positions, keep, anew=anew) if self._graphed else None
+            if replay is None:
+                tokens, positions = to_device(tokens, self.device), to_device(positions, self.device)
+            with measured:
+                if replay is not None:
+                    logits = replay()
+                elif self.short is not None and len(token_ids) <= MOST_TOKENS:
+                    logits = self.short(tokens, positions, self.cache, keep, self.cache.fixed())
+                else:
+                    logits = forward(self.module, tokens, positions, self.cache, keep)
         self.cache.commit(len(token_ids))
         return self.widened(logits)
+
+    def _leading(self, token_ids: Sequence[int], start: int) -> AbstractContextManager[None]:
+        if self._lead is None:
+            return nullcontext()
+        new = self._graphed is not None and self._graphed.is_new(len(token_ids))
+        return self._lead(self.name, start, token_ids, new)
 
     def known(self, token_ids: Sequence[int]) -> Tensor:
         """The tokens as the model takes them, [T] int64 in host memory."""

@@ -40,10 +40,20 @@ class GraphedPasses:
                 buffer[:, :, rows.held :].zero_()
             self._finite = True
 
-    def prepare(self, tokens: Tensor, positions: Tensor, keep: int) -> Callable[[], Tensor] | None:
+    def is_new(self, num_new: int) -> bool:
+        """Whether the next pass over so many tokens is not yet recorded."""
+        rows = self._fixed()
+        return rows is None or not self._finite or self._key(rows, padded_rows(num_new)) not in self.graphs
+
+    def _key(self, rows: FixedRows, padded: int) -> tuple[str, int, int]:
+        return self._name, padded, whole_rows(rows.held)
+
+    def prepare(
+        self, tokens: Tensor, positions: Tensor, keep: int, *, anew: bool = False
+    ) -> Callable[[], Tensor] | None:
         """The pass over tokens [T] at consecutive positions [T], which `begin` made room for; logits [keep, V].
 
-        Tokens and positions lie in host memory: they cross to the device in one copy.
+        Tokens and positions lie in host memory: they cross to the device in one copy. `anew`: record it again.
 
         None if it cannot be recorded: it is long, it reaches the end of the buffers, or recording has failed.
         """
@@ -52,6 +62,8 @@ class GraphedPasses:
         if rows is None or not _fits(rows, padded):
             return None
         self._clear(rows)
+        if anew:
+            self.graphs.drop(self._key(rows, padded))
         numbers = (*tokens.tolist(), *(0,) * (padded - num_new), int(positions[0]), rows.held)
         replay = self._recorded(rows, padded, torch.tensor(numbers))
         return replay and (lambda: replay()[num_new - keep : num_new])
@@ -79,7 +91,7 @@ class GraphedPasses:
             view = _FixedView(rows, position, start, padded, whole, hidden, self._backend)
             return forward(self._model, fed, view.positions, view, padded)
 
-        return self.graphs.prepare((self._name, padded, whole), run, pinned(inputs, rows.k[0].device))
+        return self.graphs.prepare(self._key(rows, padded), run, pinned(inputs, rows.k[0].device))
 
 
 def _fits(rows: FixedRows, padded: int) -> bool:

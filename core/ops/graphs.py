@@ -53,6 +53,7 @@ class Graphs:
         self._stream = torch.cuda.Stream(device) if record else None  # type: ignore[no-untyped-call]
         self._new_pool()
         self.failure = ""  # why recording has stopped; empty: it works
+        self.shared = False  # whether other processes record the same: then what fails here ends the pass
         self._for_memory = False  # whether it has stopped because memory was lacking
         self.recording_seconds = 0.0  # spent on recordings so far, without the work launched before them
 
@@ -65,6 +66,13 @@ class Graphs:
         # torch frees a pool's memory once none of its graphs is left, and asserts until then that no graph begins in it
         # (create_or_incref_pool, releasePool: c10/cuda/CUDACachingAllocator.cpp)
         self._pool: PoolId | None = torch.cuda.graph_pool_handle() if self._record else None
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._kept
+
+    def drop(self, key: Hashable) -> None:
+        """Drop one recording, if it is there."""
+        self._drop([key] if key in self._kept else [])
 
     def forget(self, name: str) -> None:
         """Drop the recordings whose keys begin with a name: their tensors are about to be freed.
@@ -89,7 +97,8 @@ class Graphs:
     def prepare(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], Tensor] | None:
         """A call of function(*inputs) that runs as one launch; None where it could not be recorded.
 
-        A failure gives up all recordings; one for lack of memory until `try_again`, any other for good.
+        A failure gives up all recordings; one for lack of memory until `try_again`, any other for good. It is raised
+        where recordings are `shared`.
 
         Copies the inputs at once, and records if the key is new (the time of a few calls). The result is a copy.
 
@@ -110,6 +119,8 @@ class Graphs:
                 fixed = [x.to(self._device, copy=True) for x in inputs]
                 kept = _Recorded(function, fixed, self._stream, self._pool)
             except RuntimeError as error:  # includes out of memory
+                if self.shared:
+                    raise
                 self.failure = f"recording failed: {str(error).splitlines()[0]}"
                 self._for_memory = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
                 log.warning("CUDA graphs are off, %s", self.failure)

@@ -4,6 +4,7 @@ A lost rank ends the run: its pass, and every later one, raises WorkerLost with 
 outlives rank 0.
 """
 
+import logging
 import shutil
 import tempfile
 import threading
@@ -26,13 +27,16 @@ from core.config import EngineConfig
 from core.errors import WorkerLost
 from core.models.loader import NOTHING, LoadedModel
 from core.ops.backend import Backend
+from core.ops.graphs import Graphs
 from core.ops.link import LINK_BYTES
 from core.ops.threads import most_threads, set_most_threads
 from core.parallel.group import PATIENCE, Group, RankLost, require_group
-from core.parallel.worker import Assignment, Failed, Order, work
+from core.parallel.worker import Assignment, Failed, Order, recorder, work
 from core.planning.choices import Choice
 from core.planning.measured import SHARING_BYTES, Sharing
 from core.planning.plan import Plan
+
+log = logging.getLogger(__name__)
 
 LAST_WORDS_SECONDS = 5.0  # time for a failing rank to say why, or to be seen dead
 LEAVE_SECONDS = 2.0  # time for a rank to end by itself
@@ -79,6 +83,7 @@ class RankPool:
             WorkerLost: one of them did not start.
         """
         self.num_ranks, self.device = assignment.num_ranks, assignment.device
+        self.graphs: Graphs | None = None  # what records passes on every rank, after `record`
         self._failure: WorkerLost | None = None
         self._reports: dict[int, Failed] = {}
         self._lines: list[Connection] = []
@@ -116,13 +121,13 @@ class RankPool:
             self._lose()
 
     @contextmanager
-    def leading(self, model: str, start: int, tokens: Sequence[int]) -> Iterator[None]:
-        """Around rank 0's pass: every rank runs the same one.
+    def leading(self, model: str, start: int, tokens: Sequence[int], anew: bool) -> Iterator[None]:
+        """Around rank 0's pass: every rank runs the same one, and records it `anew` where rank 0 does.
 
         Raises:
             WorkerLost: a rank is gone, before the pass or in it.
         """
-        self.tell(Order("feed", (model, start, tuple(tokens))))
+        self.tell(Order("feed", (model, start, tuple(tokens), anew)))
         self._check()
         try:
             if self.device.type != "cuda":  # gloo itself gives up on a rank that hangs
@@ -147,6 +152,20 @@ class RankPool:
             raise self._failure
 
     # -------------------- asking
+
+    def record(self) -> None:
+        """Record passes from now on, if every rank can record sums; before any pass.
+
+        Raises:
+            WorkerLost: a rank is gone, or hangs.
+        """
+        with self._watch.passing():
+            mine, others = self._answers(Order("record"), lambda: recorder(self.group))
+        if failure := next(filter(None, (mine.failure, *others)), None):
+            log.warning("passes are not recorded: %s", failure)
+            self.tell(Order("launch"))
+        else:
+            self.graphs = mine
 
     def chunk_weights(self, own: Tensor) -> Tensor:
         """Weights [C] averaged over all heads, including rank 0's own."""
@@ -266,11 +285,13 @@ def load_shared(
     backend: Backend,
     offload: Offload | None = None,
     overrides: Mapping[str, Any] = NOTHING,
+    *,
+    recorded: bool = False,
 ) -> tuple[RankPool, LoadedModel]:
     """Load a target over `config.num_gpus` ranks at the same time, rank 0's share here.
 
     Args:
-        plan: of one share.
+        plan: of one share. recorded: record passes, if sums can be.
     Raises:
         WorkerLost: a process did not start. InvalidSetting: torch cannot do it here. DamagedAssets, UnsupportedModel:
             see `load_model`.
@@ -295,6 +316,8 @@ def load_shared(
     try:
         model = assignment.load(ranks.group, backend)
         ranks.hear()
+        if recorded:
+            ranks.record()
     except BaseException:
         ranks.close()
         raise

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import torch
+from torch import Tensor
 
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
@@ -25,9 +26,11 @@ from core.caches.retrieval import RetrievalCache
 from core.config import RetrievalConfig
 from core.errors import CoreError
 from core.models.cached_model import CachedModel
+from core.models.graphed import GraphedPasses
 from core.models.loader import LoadedModel, ModelDims
 from core.models.weights import load_model
 from core.ops.backend import Backend, backend_named
+from core.ops.graphs import Graphs
 from core.ops.link import link_rate
 from core.parallel.group import Group, RankLost
 from core.parallel.shard import cut
@@ -80,8 +83,8 @@ class Share:
     What a method returns is sent to rank 0, unless it is None.
     """
 
-    def __init__(self, assignment: Assignment, model: LoadedModel, backend: Backend) -> None:
-        self._model, self._config = model, assignment.retrieval
+    def __init__(self, assignment: Assignment, model: LoadedModel, backend: Backend, group: Group) -> None:
+        self._model, self._config, self._backend, self._group = model, assignment.retrieval, backend, group
         self.full = FullCache(
             model.shape,
             assignment.context,
@@ -94,25 +97,35 @@ class Share:
         self._chooser = selection_policy(self.full, self._config)
         self._retrieval = RetrievalCache(self.full, self._chooser)
         self._aside: dict[int, Any] = {}  # what caches have set aside, by rank 0's numbers
-        self._models = {
-            "full": self._make_model("full", self.full),
-            "retrieval": self._make_model("retrieval", self._retrieval),
-        }
-
-    def _make_model(self, name: str, cache: FullCache | RetrievalCache) -> CachedModel:
-        return CachedModel(name, self._model.module, cache, self._model.shape.device)
+        self._graphs: Graphs | None = None
+        self._models: dict[str, CachedModel] = {}
 
     def _named(self, name: str) -> CachedModel:
-        """The model and cache that rank 0 calls by this name; lossy ones are made at their first use."""
+        """The model and cache that rank 0 calls by this name, made at its first use; lossy ones are not recorded."""
         if name not in self._models:
-            method = name.partition("-")[0]  # a second lane's name has a number
-            policy = LOSSY_POLICIES[method](self.full, self._config)
-            self._models[name] = self._make_model(name, RetrievalCache(self.full, policy))
+            cache = {"full": self.full, "retrieval": self._retrieval}.get(name) or self._lossy(name)
+            module, graphs, graphed = self._model.module, self._graphs, None
+            if graphs is not None and cache in (self.full, self._retrieval):
+                graphed = GraphedPasses(name, module, cache, graphs, backend=self._backend)
+            self._models[name] = CachedModel(name, module, cache, self._model.shape.device, graphed=graphed)
         return self._models[name]
 
-    def feed(self, model: str, start: int, tokens: Sequence[int]) -> None:
+    def _lossy(self, name: str) -> RetrievalCache:
+        method = name.partition("-")[0]  # a second lane's name has a number
+        return RetrievalCache(self.full, LOSSY_POLICIES[method](self.full, self._config))
+
+    def record(self) -> str:
+        """Record passes from now on. Returns why that is not possible; empty: it is."""
+        self._graphs = recorder(self._group)
+        return self._graphs.failure
+
+    def launch(self) -> None:
+        """Launch all operations of a pass one by one."""
+        self._graphs = None
+
+    def feed(self, model: str, start: int, tokens: Sequence[int], anew: bool) -> None:
         """One pass; the ranks sum their results on the way. Only rank 0 uses the logits."""
-        self._named(model).feed_tokens(tokens, start, 1)
+        self._named(model).feed_tokens(tokens, start, 1, anew=anew)
         self._named(model).meter.reset()  # only rank 0 asks how long passes took
 
     def change(self, model: str, method: str, *arguments: Any) -> None:
@@ -150,6 +163,20 @@ class Share:
             return 0.0, math.inf
 
 
+def recorder(group: Group) -> Graphs:
+    """What records passes with their sums; every rank makes it at the same time. Its `failure` says why it cannot."""
+    graphs = Graphs(group.device, record=group.device.type == "cuda")
+
+    def summed(x: Tensor) -> Tensor:
+        out = x.clone()
+        group.add(out)
+        return out
+
+    graphs.prepare("sum", summed, torch.ones(1))
+    graphs.shared = True
+    return graphs
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The rank ends."""
@@ -184,7 +211,7 @@ def _obey(assignment: Assignment, line: Connection) -> None:
     backend = backend_named(assignment.backend, assignment.device, assignment.dtype)
     line.send(None)  # it will connect to the others
     group = Group(assignment.meeting, assignment.rank, assignment.num_ranks, assignment.device)
-    share = Share(assignment, assignment.load(group, backend), backend)
+    share = Share(assignment, assignment.load(group, backend), backend, group)
     line.send(None)  # the share is in memory
     while True:
         order: Order = line.recv()

@@ -49,16 +49,15 @@ CONFIG = EngineConfig(
 def shared_engine(folder: Path, kv_heads: int, offload: Offload | None = None) -> tuple[Engine, RankPool]:
     """The twin of `tests.core.toys.tiny_engine` with the same sizes; the target is read from `folder`, where it is put.
 
-    Costs seconds: a process is started.
+    Passes over fixed buffers go through the twin of recorded ones. Costs seconds: a process is started.
     """
     config = tiny_config(kv_heads=kv_heads)
     cast(Any, loaded(config, 3).module).save_pretrained(folder)
     draft = loaded(config, 3, NOISE)
     plan = make_plan(read_dims(folder), draft.dims, CONFIG, MACHINE, size_in(folder))
-    ranks, target = load_shared(folder, CONFIG, plan, STOCK, offload)
-    return Engine(
-        CONFIG, plan, Letters(), LoadedModels(target=target, draft=draft, ranks=ranks), offload=offload
-    ), ranks
+    ranks, target = load_shared(folder, CONFIG, plan, STOCK, offload, recorded=True)
+    models = LoadedModels(target=target, draft=draft, ranks=ranks)
+    return Engine(CONFIG, plan, Letters(), models, offload=offload, graphs=ranks.graphs), ranks
 
 
 answer = partial(toys.answer, tokens=16)

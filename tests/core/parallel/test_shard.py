@@ -1,9 +1,11 @@
 """Shares of a model against the whole one, without processes: ranks are threads that add up at a barrier."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
-from threading import Barrier
+from threading import Barrier, BrokenBarrierError
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,12 +16,18 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 from core.caches.base import KVShape
 from core.caches.full import FullCache
 from core.caches.tokens import Context
+from core.config import RetrievalConfig
 from core.engine import NEAR_TIE_GAP
 from core.errors import UnsupportedModel
 from core.models.cached_model import CachedModel
+from core.models.graphed import GraphedPasses
 from core.models.head_layout import SHARED, is_divisible
 from core.models.loader import dims_of
+from core.ops.backend import STOCK
+from core.ops.graphs import WARM_UP, Graphs
+from core.parallel import worker
 from core.parallel.shard import SharedInputs, cut
+from core.parallel.worker import Share
 from tests.core.models.tiny_families import FULL, tiny_family
 from tests.core.toys import CPU, FAMILIES, random_prompt, tiny_config, tiny_model
 
@@ -31,8 +39,8 @@ LOGIT_TOLERANCE = NEAR_TIE_GAP[torch.float32] / 2
 class Sums:
     """Adds tensors of threads, each of which calls `add` with its own."""
 
-    def __init__(self, num_ranks: int) -> None:
-        self._barrier, self._given = Barrier(num_ranks, timeout=30), cast(list[Tensor], [None] * num_ranks)
+    def __init__(self, num_ranks: int, patience: float = 30) -> None:
+        self._barrier, self._given = Barrier(num_ranks, timeout=patience), cast(list[Tensor], [None] * num_ranks)
 
     def add(self, x: Tensor, rank: int) -> None:
         self._given[rank] = x.clone()
@@ -104,6 +112,61 @@ def test_a_missing_sum_would_be_noticed() -> None:
     config = config_of("llama", 2)
     (whole,) = logits_of(config, 1, lambda x, rank: None)
     assert float((logits_of(config, 2, lambda x, rank: None)[0] - whole).abs().max()) > 100 * LOGIT_TOLERANCE
+
+
+class WarmGraphs(Graphs):
+    """Calls each new function twice, as a recording does."""
+
+    def prepare(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], Tensor] | None:
+        for _ in range(0 if key in self else WARM_UP):
+            function(*inputs)
+        return super().prepare(key, function, *inputs)
+
+
+def recorded_passes(sums: Sums, monkeypatch: pytest.MonkeyPatch, *, told: bool) -> Tensor:
+    """Logits [10, V] of recorded passes of one token, whose recordings rank 0 forgets once.
+
+    `told`: it says when it records.
+    """
+    config = config_of("llama", 2)
+    models = [tiny_model(config, 3) for _ in range(2)]
+    for rank, model in enumerate(models):
+        cut(model, rank, 2, partial(sums.add, rank=rank))
+    monkeypatch.setattr(worker, "recorder", lambda group: WarmGraphs(CPU, record=False))
+    dims = dims_of(config, "toy", weight_bytes=0)
+    shape = KVShape(dims.num_layers, dims.num_heads // 2, dims.num_kv_heads // 2, dims.head_dim, torch.float32, CPU)
+    chosen = RetrievalConfig(budget=64, chunk_size=8, local_window=32)
+    assignment = SimpleNamespace(retrieval=chosen, context=128, possible=128, offload=None)
+    other = Share(cast(Any, assignment), cast(Any, SimpleNamespace(module=models[1], shape=shape)), STOCK, cast(Any, 0))
+    other.record()
+    full, graphs, tokens = FullCache(shape, 128, 8), WarmGraphs(CPU, record=False), random_prompt(60)
+    with ThreadPoolExecutor(1) as pool:
+
+        @contextmanager
+        def lead(name: str, start: int, tokens: Sequence[int], anew: bool) -> Iterator[None]:
+            feeding = pool.submit(other.feed, name, start, tuple(tokens), anew and told)
+            yield
+            feeding.result()
+
+        graphed = GraphedPasses("full", models[0], full, graphs)
+        rank0, found = CachedModel("full", models[0], full, CPU, lead, graphed=graphed), []
+        rank0.feed_tokens(tokens[:50], 0, 1)
+        for at in range(50, 60):
+            if at == 55:
+                graphs.forget("full")
+            found.append(rank0.feed_tokens(tokens[at : at + 1], at, 1))
+    return torch.cat(found)
+
+
+def test_ranks_record_and_replay_the_same_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording makes further passes, and every rank must take part in their sums."""
+    model = tiny_model(config_of("llama", 2), 3)
+    shape = dims_of(model.config, "toy", weight_bytes=0).shape(torch.float32, CPU)
+    whole = CachedModel("full", model, FullCache(shape, 128, 8), CPU).logits(Context(random_prompt(60)), 10)
+    found = recorded_passes(Sums(2), monkeypatch, told=True)
+    assert float((found - whole).abs().max()) < LOGIT_TOLERANCE
+    with pytest.raises(BrokenBarrierError):  # negative control
+        recorded_passes(Sums(2, patience=0.5), monkeypatch, told=False)
 
 
 def test_each_rank_holds_its_part_of_every_layer_and_no_more() -> None:
