@@ -103,10 +103,11 @@ class Share:
     def _named(self, name: str) -> CachedModel:
         """The model and cache that rank 0 calls by this name, made at its first use; lossy ones are not recorded."""
         if name not in self._models:
-            cache = {"full": self.full, "retrieval": self._retrieval}.get(name) or self._lossy(name)
+            recorded: dict[str, FullCache | RetrievalCache] = {"full": self.full, "retrieval": self._retrieval}
             module, graphs, graphed = self._model.module, self._graphs, None
-            if graphs is not None and cache in (self.full, self._retrieval):
-                graphed = GraphedPasses(name, module, cache, graphs, backend=self._backend)
+            if graphs is not None and name in recorded:
+                graphed = GraphedPasses(name, module, recorded[name], graphs, backend=self._backend)
+            cache = recorded.get(name) or self._lossy(name)
             self._models[name] = CachedModel(name, module, cache, self._model.shape.device, graphed=graphed)
         return self._models[name]
 
