@@ -26,11 +26,9 @@ from core.models.weights import load_model, prepared
 from core.ops.backend import Backend, choose_backend
 from core.ops.graphs import Graphs
 from core.planning.choices import KV_AS_COMPUTED, Choice
-from core.planning.composition import check_ranks, compose
-from core.planning.devices import Rig
-from core.planning.fit import Basis
+from core.planning.composition import compose
 from core.planning.hardware import Machine, cap_memory, resolve_device, this_machine
-from core.planning.plan import Plan, plan_from
+from core.planning.plan import Plan, make_plan
 
 log = logging.getLogger(__name__)
 
@@ -190,8 +188,8 @@ class LoadedPair(LoadedModels):
             NotEnoughMemory, ContextTooSmall: the wanted context fits with 16 bits only.
         """
         if self.kv.value is None and plan.kv.value is not None:
-            wide = Basis.of(plan.model, plan.draft, replace(config, kv_bits=32), plan.rig, plan.size)
-            plan = replace(plan_from(wide), composition=plan.composition, budget=plan.budget)
+            wide = make_plan(plan.model, plan.draft, replace(config, kv_bits=32), plan.rig, plan.size)
+            plan = replace(wide, composition=plan.composition, budget=plan.budget)
         return replace(plan, kv=self.kv)
 
 
@@ -205,8 +203,6 @@ def planned_pair(config: EngineConfig, files: PairFiles | None = None) -> tuple[
     """
     check_policy(config.retrieval.policy, shared=config.num_gpus > 1)
     files, machine = files or PairFiles.find(config.model, config.draft_model), this_machine()
-    if config.num_gpus > 1:
-        check_ranks(files.entry.target, config, machine)
     plan = composed_plan(files, config, machine)
     config = plan.settled(config)
     if files.draft and plan.composition is not None and not plan.composition.value.has_draft:
@@ -222,7 +218,7 @@ def planned_pair(config: EngineConfig, files: PairFiles | None = None) -> tuple[
 
 def composed_plan(files: PairFiles, config: EngineConfig, machine: Machine) -> Plan:
     """The plan with which loading begins on a machine. Raises what `core.planning.composition.compose` raises."""
-    return compose(files.target, files.draft, config, Rig.of(machine, config.num_gpus), files.size())
+    return compose(files.target, files.draft, config, machine, files.size())
 
 
 def _tried(

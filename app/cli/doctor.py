@@ -23,24 +23,19 @@ from core.models.hub.catalog import find, is_here
 from core.models.hub.draft_selection import AUTO, NONE, pair
 from core.models.hub.shapes import find_shape
 from core.models.hub.store import weight_files
-from core.models.loader import read_config
+from core.models.loader import ModelDims, read_config
 from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
 from core.ops.compilers import INSTALL
-from core.planning.choices import Choice
-from core.planning.composition import Tier, compose, runs_here, tiers_of
+from core.planning.composition import Tier, compose, tiers_of
 from core.planning.devices import Rig, described_gpu, make_rig
 from core.planning.fit import MOST_CONTEXT
 from core.planning.forecast import (
-    PUBLISHED,
     PUBLISHED_BUDGET,
     Acceptance,
     Prediction,
     bandwidths,
     lengths_below,
-    of_another,
     predict,
-    products,
-    published_at,
     reading_seconds,
     usual_acceptance,
 )
@@ -63,14 +58,14 @@ class Subject:
     name: str
     description: str
     target: ModelSize
-    draft: ModelSize | None = None
-    acceptance: Acceptance = PUBLISHED
+    draft: ModelDims | None = None
+    measured: tuple[float, float] | None = None  # acceptance of both levels
+    given: Acceptance | None = None
     has_files: bool = False  # False: only sizes are known
 
-    def planned(self, config: EngineConfig, rig: Rig, bits: int | None) -> Plan:
-        """Its plan on a machine, with weights of so many bits; None: as usual. Raises what `compose` raises."""
-        draft = self.draft.dims if self.draft else None
-        return compose(self.target.dims, draft, config, rig, self.target, Choice(bits, "asked for") if bits else None)
+    def planned(self, config: EngineConfig, rig: Rig) -> Plan:
+        """Its plan on a machine. Raises what `compose` raises."""
+        return compose(self.target.dims, self.draft, config, rig, self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     subject = find_subject(config.model, config.draft_model)
     if args.acceptance is not None:
         first, second = args.acceptance
-        subject = replace(subject, acceptance=Acceptance(first, second, "as given"))
+        subject = replace(subject, given=Acceptance(first, second, "as given"))
     rig = make_rig(
         this_machine(),
         assume=args.assume,
@@ -114,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     )
     config = with_budget(config, args.budget, subject, rig)
     try:
-        plan = subject.planned(config, rig, args.bits)
+        plan = subject.planned(config, rig)
     except NotEnoughMemory as error:
         known = not rig.assumed or args.host_memory is not None
         if error.largest_context is None or not rig.machine.gpus or known:
@@ -131,16 +126,14 @@ def run(args: argparse.Namespace) -> int:
 
 def look_at(subject: Subject, plan: Plan, proposal: str) -> Findings:
     """Forecast how fast a plan reads and answers."""
-    acceptance = subject.acceptance
-    if PUBLISHED.because in acceptance.because:
-        acceptance = published_at(plan.config.retrieval.budget)
-    acceptance, rates, planned = of_another(acceptance, subject.name), bandwidths(plan), plan.context.value
+    acceptance = subject.given or usual_acceptance(subject.name, subject.measured, plan.config.retrieval.budget)
+    rates, planned, active = bandwidths(plan), plan.context.value, subject.target.active_parameters
     lengths, tokens = (*lengths_below(planned), planned), min(plan.model.max_context, MOST_CONTEXT)
-    flops, active = products(plan), subject.target.active_parameters
+    flops = rates.products
     return Findings(
         subject=subject,
         plan=plan,
-        expected=[predict(plan, subject.draft, rates, acceptance, length) for length in lengths],
+        expected=[predict(plan, rates, acceptance, length) for length in lengths],
         reading_tokens=tokens,
         reading_seconds=reading_seconds(tokens, plan.model, active, flops.value) if flops.value else None,
         reading_because=flops.because,
@@ -157,7 +150,7 @@ def narrower(subject: Subject, plan: Plan, config: EngineConfig) -> str:
         if bits >= plan.bits.value:
             return ""
         try:
-            other = subject.planned(replace(config, context=plan.context.value), plan.rig, bits)
+            other = subject.planned(replace(config, context=plan.context.value, bits=bits), plan.rig)
         except CoreError:
             continue
         if other.placement.value == "resident" and not resident:
@@ -181,12 +174,12 @@ def find_subject(name: str, draft: str = AUTO) -> Subject:
         return Subject(file.name, "a configuration, without weights", size_of(read_config(file), file.name))
     if shape is not None and not (file / "config.json").is_file() and not is_here(name):
         drafting = find_shape(draft) if draft not in (AUTO, NONE) else shape.draft if draft == AUTO else None
-        return Subject(shape.name, shape.description, shape.size(), drafting.size() if drafting else None)
+        return Subject(shape.name, shape.description, shape.size(), drafting.size().dims if drafting else None)
     entry = find(name)
     has_files = bool(weight_files(entry.target))
     entry = pair(name, draft) if has_files else entry
-    target, small = size_in(entry.target, entry.overrides), size_in(entry.draft) if entry.draft else None
-    return Subject(entry.name, entry.description, target, small, usual_acceptance(entry.acceptance), has_files)
+    target, small = size_in(entry.target, entry.overrides), size_in(entry.draft).dims if entry.draft else None
+    return Subject(entry.name, entry.description, target, small, entry.acceptance, has_files=has_files)
 
 
 def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig: Rig) -> EngineConfig:
@@ -195,10 +188,10 @@ def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig:
     Raises:
         InvalidSetting: an invalid budget.
     """
-    imagined = bool(rig.assumed) or not subject.has_files
+    imagined = subject.given is None and subject.measured is None and (rig.assumed or not subject.has_files)
     if budget is not None:
         return replace(config, retrieval=replace(config.retrieval, budget=budget, grows=False))
-    if imagined and PUBLISHED.because in subject.acceptance.because:
+    if imagined:
         return replace(config, retrieval=replace(config.retrieval, budget=PUBLISHED_BUDGET))
     return config
 
@@ -249,7 +242,6 @@ def report(findings: Findings) -> dict[str, Any]:
                 }
                 for tier in tiers
             ],
-            "runs_in_this_version": asdict(runs_here(plan)),
         },
         "composition": asdict(plan.composition) if plan.composition else None,
         "prediction": {
@@ -268,13 +260,11 @@ def report(findings: Findings) -> dict[str, Any]:
 
 def lines(findings: Findings) -> list[str]:
     """The lines of doctor."""
-    runs, read = runs_here(findings.plan), findings.reading_seconds
+    read = findings.reading_seconds
     shown = [*machine_lines(findings.plan.rig), "", *plan_lines(findings)]
     for tier in tiers_of(findings.plan):
         shown += ["", *tier_lines(tier)]
     shown += ["", *speed_lines(findings.expected)]
-    if not runs.value:
-        shown += ["", f"Note: {runs.because}."]
     took = "-" if read is None else f"about {duration(read)}"
     shown.append(f"  reading {findings.reading_tokens:,} tokens: {took}, {findings.reading_because}")
     if findings.proposal:

@@ -97,7 +97,7 @@ class Levels:
 
     def _block_rows(self, context: int) -> int:
         target = self._models.target
-        return CacheSizes.of(target.dims, self._config, target.shape.dtype).block_rows(context)
+        return CacheSizes(target.dims, self._config, target.shape.dtype).block_rows(context)
 
     def when_layers_move(self, moved: Callable[[], None]) -> None:
         """Call `moved` when the device runs out of memory and a layer of the full cache has moved to the host.

@@ -60,12 +60,6 @@ class ModelSize:
         return self.dims.vocab_size * self.dims.hidden_size
 
     @property
-    def pass_share(self) -> float:
-        """Share of the parameters that a pass reads: all but embeddings that are not the output layer's weights too."""
-        apart = self.other_parameters >= 2 * self.output_parameters
-        return 1 - self.output_parameters / self.num_parameters if apart else 1.0
-
-    @property
     def self_draft_bytes(self) -> int:
         """Bytes of the additional 4-bit copy of all linear weights, including the output layer, for drafting."""
         return int((self.layer_parameters + self.output_parameters) * self_draft.STORED_BITS / 8)

@@ -6,12 +6,12 @@ from typing import Generic, TypeVar
 
 import torch
 
-from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig
-from core.errors import NotEnoughMemory, NotPossibleHere
+from core.config import EngineConfig
+from core.errors import NotPossibleHere
 from core.models.loader import ModelDims
 from core.models.quantised import FORMATS
 from core.ops.native import SCALED_DIMS
-from core.planning.hardware import Machine
+from core.planning.hardware import Machine, gpus_in_words
 
 # Attention of T rows to a cached token takes 4 T H D operations, bringing it from the host 4 H_kv D bytes: equally long
 # at 100 TFLOP/s, 25 GB/s and T = 4000 H_kv / H, here in whole 64s. Longer chunks are not read faster.
@@ -47,18 +47,24 @@ def choose_device(config: EngineConfig, machine: Machine) -> Choice[str]:
     """The device that computes.
 
     Raises:
-        NotEnoughMemory: the user wants CUDA, which is not available.
+        NotPossibleHere: the user wants CUDA, which is not available, or more GPUs than there are.
     """
-    unused = machine.unused_gpu
-    if config.device == "cuda" and unused is not None:
-        raise NotEnoughMemory(unused.because, hint=unused.hint)
-    if config.device == "cuda" and not machine.gpus:
-        raise NotEnoughMemory("There is no CUDA device on this machine.", hint="Use --device cpu.")
+    gpus, unused, several = machine.gpus, machine.unused_gpu, config.num_gpus > 1
+    lacking = len(gpus) < config.num_gpus and (several or config.device == "cuda")
+    if lacking and config.device != "cpu":
+        if not gpus and unused is not None:
+            raise NotPossibleHere(unused.because, hint=unused.hint)
+        if not several:
+            raise NotPossibleHere("There is no CUDA device on this machine.", hint="Use --device cpu.")
+        problem = (
+            f"--gpus {config.num_gpus} asks for {config.num_gpus} GPUs, this machine has {gpus_in_words(len(gpus))}."
+        )
+        raise NotPossibleHere(problem, hint="Leave out --gpus.")
     if config.device != "auto":
         return Choice(config.device, "asked for")
-    if unused is not None:
-        return Choice("cpu", unused.because)
-    return Choice("cuda", f"found {machine.gpus[0].name}") if machine.gpus else Choice("cpu", "no CUDA device found")
+    if gpus:
+        return Choice("cuda", f"found {gpus[0].name}")
+    return Choice("cpu", unused.because if unused else "no CUDA device found")
 
 
 def choose_dtype(device: str, target: ModelDims) -> Choice[torch.dtype]:
@@ -174,16 +180,3 @@ def choose_cpu_attention(config: EngineConfig, device: str, *, away: bool) -> Ch
     if device != "cuda":
         return Choice(0.0, "the processor is the device itself")
     return Choice(None, "measured when the model is loaded")
-
-
-def choose_most_guesses(device: str, *, away: bool) -> Choice[int]:
-    """The longest round that adaptation may choose.
-
-    Args:
-        away: whether passes over the full cache bring any layer over the link.
-    """
-    if device == "cuda" and away:
-        return Choice(MOST_GUESSES_OVER_LINK, "a pass takes as long as the link, however many guesses it verifies")
-    if device == "cuda":
-        return Choice(MOST_GUESSES, "passes of more rows are not recorded")
-    return Choice(MOST_GUESSES, "more rows would not come out as each does alone, to the last bit")

@@ -17,8 +17,10 @@ HOST_BANDWIDTH = 12e9  # nominal, at which two server cores attend to rows in ho
 HOST_BECAUSE = "nominal, as of two server cores"
 PROCESSOR_BANDWIDTH = 40e9  # nominal, of two channels of memory, bytes per second
 GIB = 1 << 30
-APPLE = re.compile(r"(?:\d+x)?(?:m[1-9](?:[- ]?(?:pro|max|ultra))?(?:[- ].*)?|i?mac.*|apple.*)")
-OTHER_MAKERS = re.compile(r".*(?:\b(?:amd|intel|arc|radeon|instinct)\b|\brx ?\d{4}|\bmi\d{2,3}).*")
+NOT_NVIDIA = re.compile(  # Apple's GPUs, and those of other makers
+    r"(?:\d+x)?(?:m[1-9](?:[- ]?(?:pro|max|ultra))?(?:[- ].*)?|i?mac.*|apple.*)"
+    r"|.*(?:\b(?:amd|intel|arc|radeon|instinct)\b|\brx ?\d{4}|\bmi\d{2,3}).*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,10 @@ ON_GPU = RowCosts(0.003)  # of the paper's A100
 ON_PROCESSOR = RowCosts(0.1, 40e-12, 10e-12)  # the compiled kernel on two cores of an AMD EPYC, 2026-11-26
 
 
+NO_FIGURE: Choice[float | None] = Choice(None, "not known: describe the GPU with its TFLOPS as the fifth figure")
+NOT_HERE: Choice[float | None] = Choice(None, "not known of a processor that is described")
+
+
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
     """Bytes per second of memories and links, what rows cost, and how fast long prompts are computed."""
@@ -42,7 +48,18 @@ class Bandwidths:
     link: Choice[float] | None  # from host memory to a GPU; None on the processor
     host: Choice[float] | None = None  # of host memory where the host attends; None: it does not
     rows: RowCosts = ON_GPU
-    products: Choice[float] | None = None  # operations per second in large products; None: unknown, or measured apart
+    products: Choice[float | None] = NO_FIGURE  # operations per second in large products
+
+    def of_several(self, count: int) -> "Bandwidths":
+        """Those of so many GPUs that share a model: each has its memory and its link, and a part of the host's."""
+        if count == 1:
+            return self
+        host, products = self.host, self.products
+        if host is not None:
+            host = Choice(host.value / count, f"{host.because}; {count} GPUs share it")
+        if products.value is not None:
+            products = Choice(count * products.value, f"{products.because} x {count}")
+        return replace(self, host=host, products=products)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +77,15 @@ class GpuKind:
     @property
     def bandwidths(self) -> Bandwidths:
         """Its nominal bandwidths, and those of a host."""
-        because = f"as described, {self.name}" if self.described else f"nominal, as of an {self.name}"
-        sheet, flops = f"the data sheet of an {self.name}", PRODUCTS_SHARE * 1e12 * (self.tflops or 0.0)
-        sheet = f"{self.tflops:g} TFLOPS" if self.described and self.tflops else sheet
+        because, sheet = f"nominal, as of an {self.name}", f"the data sheet of an {self.name}"
+        if self.described:
+            because, sheet = f"as described, {self.name}", f"{self.tflops or 0:g} TFLOPS"
+        flops = PRODUCTS_SHARE * 1e12 * (self.tflops or 0.0)
         return Bandwidths(
             memory=Choice(1e9 * self.memory_gb_per_second, because),
             link=Choice(1e9 * self.link_gb_per_second, because),
             host=Choice(HOST_BANDWIDTH, HOST_BECAUSE),
-            products=Choice(flops, f"{PRODUCTS_SHARE:.0%} of {sheet}") if flops else None,
+            products=Choice(flops, f"{PRODUCTS_SHARE:.0%} of {sheet}") if flops else NO_FIGURE,
         )
 
 
@@ -107,17 +125,9 @@ def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
     """Bandwidths of a GPU with this name, or of the processor, from data sheets: nothing is measured."""
     if device != "cuda":
         memory = Choice(PROCESSOR_BANDWIDTH, "nominal, as of two channels of memory; products as on two server cores")
-        return Bandwidths(memory, None, rows=ON_PROCESSOR)
-    known = kind_of(gpu)
-    rates = (known or KINDS[LIKE]).bandwidths
-    if known or not gpu:
-        return rates
-    memory, link, products = (
-        Choice(rate.value, f"{rate.because}, as {gpu} is not known")
-        for rate in (rates.memory, rates.link, rates.products)
-        if rate
-    )
-    return replace(rates, memory=memory, link=link, products=products)
+        return Bandwidths(memory, None, rows=ON_PROCESSOR, products=NOT_HERE)
+    like = KINDS[LIKE]
+    return (kind_of(gpu) or (replace(like, name=f"{like.name}, as {gpu} is not known") if gpu else like)).bandwidths
 
 
 def make_rig(
@@ -140,25 +150,35 @@ def make_rig(
     Raises:
         InvalidSetting: an invalid description, or GPUs that are not here.
     """
-    _check(assume, gpu_gib, num_gpus, host_gib, gpu)
-    rig, assumed = Rig.of(here, num_gpus or 1), []
-    if assume == "cpu":
-        rig = Rig(machine=replace(here, gpus=(), unused_gpu=None))
-        assumed.append("no GPU")
-    elif assume is not None or gpu_gib is not None or gpu is not None:
-        count, kind = _described(assume) if assume is not None else (num_gpus or 1, gpu or KINDS[LIKE])
-        gib = kind.gib if gpu_gib is None else gpu_gib
-        name = kind.name if gpu_gib is None else f"{gib:g} GiB GPU"
-        gpus = (Gpu(name, int(gib * GIB), int(gib * GIB)),) * count
-        rig = Rig(machine=replace(here, gpus=gpus, unused_gpu=None), kind=kind)
-        assumed.append(f"{count} x {name} with {gib:g} GiB" if gpu_gib is None else f"{count} x {name}")
-    elif num_gpus is not None and num_gpus > len(here.gpus):
-        if here.unused_gpu is not None:
-            raise NotPossibleHere(here.unused_gpu.because, hint=here.unused_gpu.hint)
-        raise NotPossibleHere(
-            f"This machine has {gpus_in_words(len(here.gpus))}.",
-            hint="Add --gpu-memory N to plan for a machine with more.",
+    if (assume is not None) + (gpu is not None) + (gpu_gib is not None) > 1 or (assume is not None and num_gpus):
+        raise InvalidSetting(
+            "The GPUs are described twice.",
+            hint="Give one of --assume, --gpu and --gpu-memory; --assume 2x4090 says how many.",
         )
+    if host_gib is not None and not 0 < host_gib < 1 << 20:
+        raise InvalidSetting(f"--host-memory {host_gib:g} is not usable.", hint="Give it in GiB, for example 64.")
+    count, kind, assumed = num_gpus or 1, gpu, list[str]()
+    if assume is not None and assume != "cpu":
+        count, kind = _described(assume)
+    name = kind.name if kind is not None else ""
+    if gpu_gib is not None:
+        kind, name = replace(KINDS[LIKE], gib=gpu_gib), f"{gpu_gib:g} GiB GPU"
+    gpus, unused = here.gpus[:count], None
+    if assume == "cpu":
+        gpus = ()
+        assumed.append("no GPU")
+    elif kind is not None:
+        gpus = (Gpu(name, int(kind.gib * GIB), int(kind.gib * GIB)),) * count
+        assumed.append(f"{count} x {name}" + (f" with {kind.gib:g} GiB" if gpu_gib is None else ""))
+    else:
+        unused = here.unused_gpu
+        if num_gpus is not None and num_gpus > len(gpus):
+            if unused is not None:
+                raise NotPossibleHere(unused.because, hint=unused.hint)
+            raise NotPossibleHere(
+                f"This machine has {gpus_in_words(len(gpus))}.",
+                hint="Add --gpu-memory N to plan for a machine with more.",
+            )
     ram, free = here.ram_bytes, here.free_ram_bytes
     if host_gib is not None:
         ram = free = int(host_gib * GIB)
@@ -166,24 +186,8 @@ def make_rig(
     elif assumed:  # another machine: memory that other programs use here does not count
         free = ram
         assumed.append(f"host memory as here, {ram / GIB:.1f} GiB")
-    machine = replace(rig.machine, ram_bytes=ram, free_ram_bytes=free)
-    return replace(rig, machine=machine, assumed=tuple(assumed))
-
-
-def _check(
-    assume: str | None, gpu_gib: float | None, num_gpus: int | None, host_gib: float | None, gpu: GpuKind | None
-) -> None:
-    if assume is not None and (gpu_gib is not None or num_gpus is not None):
-        raise InvalidSetting(
-            "--assume names the GPUs already.", hint="Leave out --gpu-memory and --gpus, or leave out --assume."
-        )
-    for name, value in (("--gpu-memory", gpu_gib), ("--host-memory", host_gib)):
-        if value is not None and not 0 < value < 1 << 20:
-            raise InvalidSetting(f"{name} {value:g} is not usable.", hint="Give it in GiB, for example 24.")
-    if num_gpus is not None and not 1 <= num_gpus <= MOST_GPUS:
-        raise InvalidSetting(f"--gpus {num_gpus} is not usable.", hint=f"Use 1 to {MOST_GPUS}.")
-    if gpu is not None and (assume is not None or gpu_gib is not None):
-        raise InvalidSetting("--gpu describes the GPUs already.", hint="Leave out --assume and --gpu-memory.")
+    machine = replace(here, gpus=gpus, unused_gpu=unused, ram_bytes=ram, free_ram_bytes=free)
+    return Rig(machine=machine, assumed=tuple(assumed), kind=kind)
 
 
 def _described(assume: str) -> tuple[int, GpuKind]:
@@ -200,12 +204,7 @@ def _described(assume: str) -> tuple[int, GpuKind]:
 
 def _check_maker(name: str) -> None:
     """Raises InvalidSetting where the name is that of a GPU that cannot be used here."""
-    if APPLE.fullmatch(name.strip().lower()):
-        raise InvalidSetting(
-            f"{name!r} is an Apple Mac: its GPU has no CUDA, shares the processor's memory and is not used here.",
-            hint="Plan for its processor: --assume cpu --host-memory GIB, with all of its memory.",
-        )
-    if OTHER_MAKERS.fullmatch(name.strip().lower()):
+    if NOT_NVIDIA.fullmatch(name.strip().lower()):
         raise InvalidSetting(
             f"{name!r} is no NVIDIA GPU: it has no CUDA and is not used here.",
             hint="Plan for the processor: --assume cpu --host-memory GIB.",

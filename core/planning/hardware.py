@@ -1,6 +1,5 @@
 """The machine's processors, memory and devices. Reads, never decides."""
 
-import contextlib
 import gc
 import os
 import platform
@@ -245,11 +244,3 @@ def peak_memory_bytes(device: torch.device) -> int:
 def used_memory_bytes(device: torch.device) -> int:
     """Memory this process uses now: on CUDA the allocator's allocations, else the resident set."""
     return int(torch.cuda.memory_allocated(device) if device.type == "cuda" else psutil.Process().memory_info().rss)
-
-
-def reset_peak_memory() -> None:
-    """Start a new peak for `peak_memory_bytes`, where the system supports it (Linux, CUDA)."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak stays that of the whole process
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -1,14 +1,17 @@
 """The plan: where everything lies, how much it takes, and why. Loading uses it; `doctor` and the page show it."""
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Literal
 
 from core.caches.full_parts import Offload
-from core.config import EngineConfig
-from core.errors import ContextBeyondModel, NotEnoughMemory
+from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig
+from core.errors import ContextBeyondModel, InvalidSetting, NotEnoughMemory, NotPossibleHere
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
+from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
 from core.models.self_draft import LEAVE_OUT
 from core.planning.choices import (
@@ -16,14 +19,19 @@ from core.planning.choices import (
     NOTHING_SHARED,
     Choice,
     Composition,
+    choose_bits,
     choose_cpu_attention,
-    choose_most_guesses,
+    choose_device,
+    choose_dtype,
+    choose_kv,
 )
 from core.planning.devices import Rig
 from core.planning.fit import STEP, Basis, Fit
 from core.planning.hardware import Machine
 from core.planning.sizes import GIB, PREFILL_BLOCK, PlanRow, gib, total
 
+ON_WINDOWS = sys.platform == "win32"
+LEAST_BEGUN = 8192  # tokens: with room for fewer an engine does not begin with all layers resident
 Placement = Literal["resident", "split", "offloaded"]
 
 
@@ -91,8 +99,12 @@ class Plan(Basis):
 
     @property
     def most_guesses(self) -> Choice[int]:
-        """Guesses of a round that the full cache verifies."""
-        return choose_most_guesses(self.device.value, away=self.layers_away > 0)
+        """The longest round that adaptation may choose: guesses that the full cache verifies."""
+        if self.on_gpu and self.layers_away:
+            return Choice(MOST_GUESSES_OVER_LINK, "a pass takes as long as the link, however many guesses it verifies")
+        if self.on_gpu:
+            return Choice(MOST_GUESSES, "passes of more rows are not recorded")
+        return Choice(MOST_GUESSES, "more rows would not come out as each does alone, to the last bit")
 
     @property
     def offload(self) -> Offload | None:
@@ -103,7 +115,7 @@ class Plan(Basis):
     def rows(self) -> tuple[PlanRow, ...]:
         """All that takes memory on the device."""
         beside, cache = self.rows_beside(offloaded=self.offloads), self.cache_sizes
-        block = cache.block_bytes(self.capacity, self.prefill_block.value, self.rooms.lent)
+        block = cache.block_bytes(self.capacity, self.prefill_block.value, self.lent)
         reading = (PlanRow(PREFILL_BLOCK, block),) if block else ()
         return (*beside, *reading, *cache.device_rows(self.capacity, self.resident_layers))
 
@@ -158,19 +170,38 @@ def block_changed(plan: Plan, block: int, because: str) -> Plan:
 
 
 def make_plan(
-    model: ModelDims, draft: ModelDims | None, config: EngineConfig, machine: Machine, size: ModelSize | None = None
+    model: ModelDims,
+    draft: ModelDims | None,
+    config: EngineConfig,
+    machine: Machine | Rig,
+    size: ModelSize | None = None,
 ) -> Plan:
-    """Plan an engine with this draft and these settings on a machine; see `Basis.of` and `plan_from`."""
-    return plan_from(Basis.of(model, draft, config, Rig.of(machine, config.num_gpus), size))
+    """Plan an engine with this draft and these settings: choose device and types, find what fits, place everything.
 
-
-def plan_from(basis: Basis) -> Plan:
-    """Find what fits, and place everything.
-
+    Args:
+        machine: as it was found; of a rig, which may be described, all GPUs are used.
+        size: needed if any of the target's weights are to be quantised, or if several ranks share it.
     Raises:
+        InvalidSetting, NotPossibleHere: this machine, or this version, does not compute as the settings say.
         NotEnoughMemory: the weights alone do not fit; or the wanted context does not, with the largest that would.
         ContextBeyondModel: the wanted context is longer than the model's.
     """
+    rig = machine if isinstance(machine, Rig) else Rig.of(machine, config.num_gpus)
+    device = choose_device(config, rig.machine)
+    dtype = choose_dtype(device.value, model)
+    basis = Basis(
+        model=model,
+        draft=draft,
+        size=size,
+        config=config,
+        rig=rig,
+        device=Choice(device.value, "as described") if rig.assumed else device,
+        dtype=dtype,
+        kv=choose_kv(config, model, device.value, dtype.value, rig.machine),
+        bits=choose_bits(config, device.value, dtype.value),
+    )
+    if basis.ranks > 1:
+        _check_ranks(basis)
     context, most = _choose_context(basis)
     fit = basis.fit(context.value)
     assert fit is not None, "a context that does not fit is refused before"
@@ -182,10 +213,28 @@ def plan_from(basis: Basis) -> Plan:
         most_context=most,
         offloads=away,
         resident_layers=fit.layers,
-        prefill_block=_prefill_block(basis, fit, context.value),
-        cpu_attention=choose_cpu_attention(basis.config, basis.device.value, away=away),
-        most_resident=basis.most_begun(context.value) if away else 0,
+        prefill_block=_prefill_block(basis, fit, context.value) if away else NO_BLOCK,
+        cpu_attention=choose_cpu_attention(config, device.value, away=away),
+        most_resident=_most_begun(basis, context.value) if away else 0,
     )
+
+
+def _check_ranks(basis: Basis) -> None:
+    """Raises InvalidSetting, NotPossibleHere where several ranks cannot share the target."""
+    if basis.model.num_kv_heads % basis.ranks:
+        raise InvalidSetting(
+            f"{basis.model.num_kv_heads} heads of keys and values cannot be shared by {basis.ranks} GPUs.",
+            hint="Use a number of GPUs that divides them.",
+        )
+    if basis.on_gpu and ON_WINDOWS and basis.rig.kind is None:
+        raise NotPossibleHere(
+            "GPUs cannot share a model under Windows, where torch comes without NCCL.",
+            hint="Start it in WSL2, or leave out --gpus.",
+        )
+    if basis.bits.value in FORMATS:
+        raise InvalidSetting("Quantised weights are not shared between GPUs.", hint="Leave out --bits or --gpus.")
+    if basis.size is not None and not basis.size.divisible:
+        raise NotPossibleHere("The layers of this family cannot be shared by heads.", hint="Leave out --gpus.")
 
 
 def _choose_context(basis: Basis) -> tuple[Choice[int], int]:
@@ -202,30 +251,27 @@ def _choose_context(basis: Basis) -> tuple[Choice[int], int]:
         return Choice(asked, "asked for"), most
     if most == possible:
         return Choice(possible, "all that the model can read"), most
-    return Choice(most, f"{gib(basis.usable_bytes + basis.rooms.host)} of free memory hold no more"), most
+    return Choice(most, f"{gib(basis.usable_bytes + basis.host_room)} of free memory hold no more"), most
 
 
 def _prefill_block(basis: Basis, fit: Fit, context: int) -> Choice[int]:
     """Tokens that go through one layer before the next one begins; 0 for chunk by chunk."""
-    if fit.block:
-        blocks = -(-context // fit.block)
-        crossing = (
-            "its keys and values are stored once and never brought back"
-            if blocks == 1
-            else f"in {blocks} blocks, and what was read before crosses the link once a block instead of once a chunk"
-        )
-        return Choice(fit.block, f"a long prompt is read layer by layer: {crossing}")
-    if fit.layers == basis.cache_sizes.layers:
-        return NO_BLOCK
-    if not basis.config.layerwise:
-        return Choice(0, "chunk by chunk was asked for")
-    if basis.ranks > 1:
-        return Choice(0, "chunk by chunk, as several processes share each layer")
-    if not basis.target.layerwise:
-        return Choice(0, "chunk by chunk, as the layers of this family are not called one by one")
-    if context <= 2 * basis.rooms.chunk:
-        return Choice(0, "the context holds no more than two chunks")
-    return Choice(0, "chunk by chunk, as one layer's keys and values do not fit beside the rest")
+    if not fit.block:
+        full = "chunk by chunk, as one layer's keys and values do not fit beside the rest"
+        short = context <= 2 * basis.chunk(offloaded=True).value
+        return Choice(0, basis.never_layerwise or ("the context holds no more than two chunks" if short else full))
+    crossing = "its keys and values are stored once and never brought back"
+    if (blocks := -(-context // fit.block)) > 1:
+        crossing = f"in {blocks} blocks, and what was read before crosses the link once a block instead of once a chunk"
+    return Choice(fit.block, f"a long prompt is read layer by layer: {crossing}")
+
+
+def _most_begun(basis: Basis, context: int) -> int:
+    """Tokens with which an engine for `context` begins, all layers resident; 0: too few."""
+    if basis.config.placement != "auto" or basis.ranks > 1:
+        return 0
+    most = basis.most_resident_within(basis.room_offloaded, context)
+    return most if most >= LEAST_BEGUN else 0
 
 
 # -------------------- reasons and refusals
@@ -233,10 +279,8 @@ def _prefill_block(basis: Basis, fit: Fit, context: int) -> Choice[int]:
 
 def _device(basis: Basis) -> str:
     """The memory that the device computes from, in words."""
-    ranks = basis.ranks
-    if basis.on_gpu:
-        return "each GPU" if ranks > 1 else "the GPU"
-    return "each process" if ranks > 1 else "the processor"
+    several, one = ("each GPU", "the GPU") if basis.on_gpu else ("each process", "the processor")
+    return several if basis.ranks > 1 else one
 
 
 def _placement(basis: Basis, resident: int, context: int) -> Choice[Placement]:
@@ -247,62 +291,49 @@ def _placement(basis: Basis, resident: int, context: int) -> Choice[Placement]:
     if resident == layers:
         because = f"weights and context fit into the {gib(basis.usable_bytes)} that can be used on {on}{limit}{shared}"
         return Choice("resident", because)
-    away, free = gib(basis.cache_sizes.host_bytes(context, resident)), gib(max(0, basis.rooms.offloaded))
-    crossing = f"{away} wait in host memory and cross the link for every pass over the full cache{shared}"
+    away, free = gib(basis.cache_sizes.host_bytes(context, resident)), gib(max(0, basis.room_offloaded))
+    crossing = f"{limit}; {away} wait in host memory and cross the link for every pass over the full cache{shared}"
     asked = "asked for: " if config.placement in ("split", "offloaded") else ""
-    if resident == 0:
-        none = (
-            f"no layer of it is kept on {on}" if asked else f"buffers leave no room for a layer in the {free} on {on}"
-        )
-        return Choice("offloaded", f"{asked}{none}{limit}; {crossing}")
-    return Choice("split", f"{asked}{resident} of {layers} layers fit into the {free} left on {on}{limit}; {crossing}")
+    if resident:
+        return Choice("split", f"{asked}{resident} of {layers} layers fit into the {free} left on {on}{crossing}")
+    none = f"no layer of it is kept on {on}" if asked else f"buffers leave no room for a layer in the {free} on {on}"
+    return Choice("offloaded", f"{asked}{none}{crossing}")
 
 
 def _no_room(basis: Basis) -> NotEnoughMemory:
     """Not even an empty conversation fits; the hint is the smallest change that would help."""
     needed, usable = gib(total(basis.rows_beside(offloaded=False))), gib(basis.usable_bytes)
+    hint = "Choose a smaller model, or close other programs that take memory."
+    if basis.config.self_draft_bits == DRAFTING_BITS:
+        hint = LEAVE_OUT
+    elif basis.config.gpu_memory_gib is not None:
+        hint = "Raise --gpu-memory, or choose a smaller model."
+    elif basis.size is None and basis.ranks == 1:
+        hint = "Use --bits 8 or --bits 4, close other programs or choose a smaller model."
+    elif bits := _narrower(basis, lambda other: other.most_on_device >= STEP):
+        hint = f"With --bits {bits} they would fit; answers are then exact for the quantised model."
     return NotEnoughMemory(
         f"The weights and what lies beside them need {needed} at {basis.bits.value} bits, {usable} can be used on "
         f"{_device(basis)}.",
-        hint=_way_out(basis),
+        hint=hint,
     )
-
-
-def _way_out(basis: Basis) -> str:
-    size, machine = basis.size, basis.rig.machine
-    if basis.config.self_draft_bits == DRAFTING_BITS:
-        return LEAVE_OUT
-    if basis.config.gpu_memory_gib is not None:
-        return "Raise --gpu-memory, or choose a smaller model."
-    for bits in _narrower(basis):
-        if size is None:
-            return "Use --bits 8 or --bits 4, close other programs or choose a smaller model."
-        if replace(basis, bits=Choice(bits, "")).weights_fit:
-            return f"With --bits {bits} they would fit; answers are then exact for the quantised model."
-    two = replace(basis, rig=replace(basis.rig, machine=replace(machine, gpus=machine.gpus * 2)))
-    if basis.on_gpu and basis.ranks == 1 and size and basis.model.num_kv_heads % 2 == 0 and two.weights_fit:
-        return "Two such GPUs would hold them."
-    return "Choose a smaller model, or close other programs that take memory."
 
 
 def _too_long(basis: Basis, context: int, most: int) -> NotEnoughMemory:
     """The weights fit, this many tokens do not. Sizes are those of all GPUs together, if they share the target."""
-    cache, rooms, ranks, on = basis.cache_sizes, basis.rooms, basis.ranks, _device(basis)
-    needed, left = cache.device_bytes(context, cache.layers), max(0, rooms.resident)
+    cache, room, ranks, on = basis.cache_sizes, basis.room_offloaded, basis.ranks, _device(basis)
+    needed, left = cache.device_bytes(context, cache.layers), basis.room
     what, memories, buffers = "it needs", "beside the weights", cache.device_bytes(context, 0)
-    if rooms.host and buffers > rooms.offloaded:
-        needed, left, what, memories = buffers, max(0, rooms.offloaded), "its buffers need", f"on {on}"
-        ranks = 1
-    elif rooms.host:  # whole layers: what is left of a device holds no part of one
-        here = max(layer for layer in range(cache.layers) if cache.device_bytes(context, layer) <= rooms.offloaded)
-        windows = 0 if cache.on_host else cache.remembered_bytes(context)
+    if basis.host_room and buffers > room:
+        needed, left, what, memories, ranks = buffers, room, "its buffers need", f"on {on}", 1
+    elif basis.host_room:  # whole layers: what is left of a device holds no part of one
+        here = max(layer for layer in range(cache.layers) if cache.device_bytes(context, layer) <= room)
         what, memories = f"{here} of its {cache.layers} layers fit on {on}, the others need", "in host memory"
-        needed, left = cache.host_bytes(context, here) + windows, max(0, rooms.host)
-    needed, left = ranks * needed, ranks * left
+        needed, left = total(cache.host_rows(context, here)), basis.host_room
+    needed, left = ranks * needed, ranks * max(0, left)
     digits = next((digits for digits in (1, 2) if f"{needed / GIB:.{digits}f}" != f"{left / GIB:.{digits}f}"), 3)
-    narrow = (bits for bits in _narrower(basis) if basis.size is not None)
-    other = next((bits for bits in narrow if replace(basis, bits=Choice(bits, "")).fit(context) is not None), None)
-    instead = f", or --bits {other}: answers are then exact for the quantised model" if other else ""
+    bits = _narrower(basis, lambda other: other.fit(context) is not None)
+    instead = f", or --bits {bits}: answers are then exact for the quantised model" if bits else ""
     return NotEnoughMemory(
         f"The weights fit, a context of {context:,} tokens does not: {what} {needed / GIB:.{digits}f} GiB, "
         f"{left / GIB:.{digits}f} GiB are left {memories}.",
@@ -311,6 +342,9 @@ def _too_long(basis: Basis, context: int, most: int) -> NotEnoughMemory:
     )
 
 
-def _narrower(basis: Basis) -> tuple[int, ...]:
-    """Widths of quantised weights below the present one; several GPUs share none."""
-    return tuple(bits for bits in (8, 4) if bits < basis.bits.value) if basis.ranks == 1 else ()
+def _narrower(basis: Basis, suits: Callable[[Basis], bool]) -> int | None:
+    """The first width of quantised weights below the present one that suits; several GPUs share none."""
+    widths = (8, 4) if basis.ranks == 1 and basis.size is not None else ()
+    return next(
+        (bits for bits in widths if bits < basis.bits.value and suits(replace(basis, bits=Choice(bits, "")))), None
+    )

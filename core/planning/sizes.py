@@ -1,9 +1,11 @@
 """The size in bytes of everything that a plan counts."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
+from core.caches.base import KVShape, Reach
 from core.caches.full import MOST_WINDOW_MARKS
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import KEPT_ROWS, tail_rows
@@ -16,14 +18,13 @@ from core.config import DraftConfig, EngineConfig
 from core.models.linear import ROUNDED
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
-from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
 from core.ops.graphs import graph_bytes
 from core.ops.scores import MOST_GROUPS
 from core.ops.stored_blocks import LAYOUTS
 from core.planning.choices import choose_prefill_chunk
 
-GIB = 1 << 30
+GIB, META = 1 << 30, torch.device("meta")
 # torch, transformers and Python in a process's RAM: 0.55 GB measured. On a GPU no runtime is counted: its free
 # memory is what CUDA's context leaves.
 RUNTIME_BYTES = 600 << 20
@@ -64,6 +65,11 @@ def total(rows: tuple[PlanRow, ...]) -> int:
     return sum(row.size_bytes for row in rows)
 
 
+def taken(*rows: PlanRow) -> tuple[PlanRow, ...]:
+    """The rows that take memory."""
+    return tuple(row for row in rows if row.size_bytes)
+
+
 def gib(size_bytes: int) -> str:
     """12.6 GiB."""
     tiny = size_bytes < GIB // 10  # of a small model: 0.0 GiB would say nothing
@@ -101,8 +107,6 @@ def target_weight_bytes(
     if bits == 8 * dtype.itemsize:
         return weight_bytes(dims, dtype, packs=packs)
     assert size is not None, "quantised weights are planned from counted parameters"
-    if bits not in FORMATS:
-        return size.weight_bytes(bits)
     return size.rounded_bytes(LAYOUTS[ROUNDED[bits]].bits) if packs else size.quantised_bytes(bits, dtype)
 
 
@@ -140,7 +144,7 @@ def rank_share(size: ModelSize, num_ranks: int) -> ModelSize:
 def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
     """All rows of the retrieval cache (the budget, and room to grow between two selections) and the chunks' numbers."""
     retrieval = config.retrieval
-    shape = target.shape(dtype, torch.device("meta"))
+    shape = target.shape(dtype, META)
     numbers = retrieval.num_chunks * len(shape.full_layers) * target.num_kv_heads * torch.int64.itemsize
     windows = sum(window_rows(reach, SHORT) | 1 for reach in shape.reaches if reach is not None)
     rows = (retrieval.budget + retrieval.chunk_size + GROWTH) | 1
@@ -156,7 +160,7 @@ def state_bytes(target: ModelDims, dtype: torch.dtype, device: str) -> int:
 
 def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
     """All rows of the streaming cache."""
-    shape = draft.shape(dtype, torch.device("meta"))
+    shape = draft.shape(dtype, META)
     return (grown_window(config.draft, draft, dtype).window | 1) * shape.num_layers * shape.layer_bytes
 
 
@@ -167,7 +171,7 @@ def grown_window(config: DraftConfig, draft: ModelDims, dtype: torch.dtype) -> D
     """
     if dtype.itemsize == torch.float32.itemsize:
         return config
-    shape = draft.shape(dtype, torch.device("meta"))
+    shape = draft.shape(dtype, META)
     rows = int(WINDOW_SHARE * draft.weight_bytes) // (shape.num_layers * shape.layer_bytes)
     most = min(MOST_WINDOW, draft.max_context // 2, rows // 64 * 64)
     return replace(config, window=max(config.window, most))
@@ -204,73 +208,91 @@ def prefill_bytes(target: ModelDims, chunk: int, dtype: torch.dtype, *, offloade
 
 def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
     """Keys and values of one token, in the layers that attend to all tokens."""
-    return dims.shape(dtype, torch.device("meta")).bytes_per_token
+    return dims.shape(dtype, META).bytes_per_token
 
 
 # -------------------- the full cache
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class CacheSizes:
     """Sizes of a model's full cache, or of one rank's share of it, by context and number of resident layers."""
 
-    layers: int  # that attend to all tokens
-    row_bytes: int  # keys and values of one token in one layer
-    side_bytes: int  # scores of one token in all layers
-    chunk_size: int
-    landmark_bytes: int = 0  # of one token in one layer on the device
-    sample_bytes: int = 0  # queries of one token in all layers; kept if all are on the device
-    away_bytes: int = 0  # of one token in one layer in host memory: votes, or a landmark if the policy needs them
-    fixed_bytes: int = 0  # needed besides at every context: the newest queries, in all layers
-    window_rows: tuple[int, ...] = ()  # rows of each windowed layer, which always lie on the device
-    window_row_bytes: int = 0  # keys and values of one token in one windowed layer
-    reaches: tuple[int, ...] = ()  # rows of each windowed layer that the end of a prompt remembers in host memory
-    on_host: bool = False  # whether this is the device's own memory
-    hidden_bytes: int = 0  # hidden states of one token; 0: the layers cannot be called one by one
-    # Rows of a long pass through one layer, kept until they have been read on their way to the host, while the next
-    # layer computes; 0: on a processor, which stores at once.
-    sending_rows: int = 0
+    dims: ModelDims
+    config: EngineConfig
+    dtype: torch.dtype  # of computation
+    device: str = "cpu"
 
-    @classmethod
-    def of(cls, dims: ModelDims, config: EngineConfig, dtype: torch.dtype, device: str = "cpu") -> "CacheSizes":
-        """The sizes for a model."""
-        shape, chunk = dims.shape(dtype, torch.device("meta")), config.retrieval.chunk_size
-        queries = dims.full_layers * dims.num_heads * dims.head_dim * dtype.itemsize
-        landmark = -(-dims.num_kv_heads * dims.head_dim * dtype.itemsize // chunk)  # a key in the type of computation
-        votes = -(-MOST_GROUPS * dims.num_kv_heads * min(dtype.itemsize, 4) // chunk)  # by groups of tokens
-        # Rows added by rounding up: of sampled queries one for those not sampled and one for the last interval, and one
-        # landmark of each layer, in the type of computation
-        one = shape.bytes_per_token * dtype.itemsize // (dims.kv_dtype or dtype).itemsize // 2
-        return cls(
-            layers=len(shape.full_layers),
-            row_bytes=shape.layer_bytes,
-            side_bytes=-(-4 * dims.full_layers * dims.num_kv_heads // chunk),
-            chunk_size=chunk,
-            landmark_bytes=landmark,
-            sample_bytes=-(-queries // QUERY_SAMPLE_STRIDE),
-            away_bytes=landmark if needs_landmarks(config.retrieval) else votes,
-            fixed_bytes=(QUERY_LOG + 2) * queries + one,
-            window_rows=tuple(window_rows(reach, FORGETTABLE) for reach in shape.reaches if reach is not None),
-            window_row_bytes=shape.window_layer_bytes,
-            reaches=tuple(reach.size for reach in shape.reaches if reach is not None),
-            on_host=device != "cuda",
-            hidden_bytes=dims.hidden_size * dtype.itemsize if dims.layerwise and config.layerwise else 0,
-            sending_rows=choose_prefill_chunk(dims, config, device, offloaded=True).value if device == "cuda" else 0,
-        )
+    @cached_property
+    def shape(self) -> KVShape:
+        """Of the full cache."""
+        return self.dims.shape(self.dtype, META)
+
+    @cached_property
+    def layers(self) -> int:
+        """Those that attend to all tokens."""
+        return len(self.shape.full_layers)
+
+    @property
+    def row_bytes(self) -> int:
+        """Keys and values of one token in one layer."""
+        return self.shape.layer_bytes
+
+    @property
+    def chunk_size(self) -> int:
+        """Tokens of a chunk."""
+        return self.config.retrieval.chunk_size
+
+    @property
+    def on_host(self) -> bool:
+        """Whether this is the device's own memory."""
+        return self.device != "cuda"
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Hidden states of one token."""
+        return self.dims.hidden_size * self.dtype.itemsize
+
+    @property
+    def windows(self) -> tuple[Reach, ...]:
+        """The reaches of windowed layers, which always lie on the device."""
+        return tuple(reach for reach in self.shape.reaches if reach is not None)
+
+    @cached_property
+    def sending_rows(self) -> int:
+        """Rows of a long pass through one layer, kept until they have been read on their way to the host.
+
+        Meanwhile the next layer computes. 0 on a processor, which stores at once.
+        """
+        return 0 if self.on_host else choose_prefill_chunk(self.dims, self.config, self.device, offloaded=True).value
 
     def layer_bytes(self, context: int) -> int:
         """Keys and values of one resident layer, an odd number of rows (`KVShape.allocate`)."""
         return self.row_bytes * (context | 1)
 
     def beside_bytes(self, context: int, resident: int) -> int:
-        """What chooses chunks, which always lies on the device: landmarks, votes, scores and query log."""
-        layers = resident * self.landmark_bytes + (self.layers - resident) * self.away_bytes
-        samples = self.sample_bytes if resident == self.layers else 0
-        return (self.side_bytes + layers + samples) * context + self.fixed_bytes
+        """What chooses chunks, which always lies on the device: landmarks, votes, scores and query log.
+
+        Of offloaded layers it has votes by groups of tokens, or landmarks if the policy needs them; sampled queries
+        only if no layer is offloaded.
+        """
+        dims, width, chunk = self.dims, self.dtype.itemsize, self.chunk_size
+        queries = dims.full_layers * dims.num_heads * dims.head_dim * width  # of a token
+        landmark = -(-dims.num_kv_heads * dims.head_dim * width // chunk)  # a key in the type of computation
+        votes = -(-MOST_GROUPS * dims.num_kv_heads * min(width, 4) // chunk)
+        away = landmark if needs_landmarks(self.config.retrieval) else votes
+        scores = -(-4 * dims.full_layers * dims.num_kv_heads // chunk)
+        samples = -(-queries // QUERY_SAMPLE_STRIDE) if resident == self.layers else 0
+        # Rows added by rounding up: of sampled queries one for those not sampled and one for the last interval, and one
+        # landmark of each layer, in the type of computation
+        rounded = self.shape.bytes_per_token * width // self.shape.kv_dtype.itemsize // 2
+        of_a_token = scores + resident * landmark + (self.layers - resident) * away + samples
+        return of_a_token * context + (QUERY_LOG + 2) * queries + rounded
 
     def remembered_bytes(self, context: int) -> int:
         """Host memory for the windows at the ends of the book and of the newest prompts."""
-        return MOST_WINDOW_MARKS * sum(min(rows, context) for rows in self.reaches) * self.window_row_bytes
+        rows = sum(min(reach.size, context) for reach in self.windows)
+        return MOST_WINDOW_MARKS * rows * self.shape.window_layer_bytes
 
     def block_rows(self, context: int) -> int:
         """Rows of one layer that cross the link in one block; a multiple of the chunk size."""
@@ -288,21 +310,18 @@ class CacheSizes:
         For the other layers there are buffers for blocks on their way: the ring's, and one to the host with the rows
         that it takes.
         """
-        kept, side, away = (
-            resident * self.layer_bytes(context),
-            self.beside_bytes(context, resident),
-            self.layers - resident,
-        )
-        windows = sum(min(rows, context) | 1 for rows in self.window_rows) * self.window_row_bytes
+        kept, side = resident * self.layer_bytes(context), self.beside_bytes(context, resident)
+        away, windows = self.layers - resident, self.windows
+        rows = sum(min(window_rows(reach, FORGETTABLE), context) | 1 for reach in windows)
         shared = (
-            PlanRow(f"windows of {len(self.window_rows)} layers", windows),
+            PlanRow(f"windows of {len(windows)} layers", rows * self.shape.window_layer_bytes),
             PlanRow(REMEMBERED, self.remembered_bytes(context) if self.on_host else 0),
         )
         if not away:
-            return _taken(PlanRow("full cache, landmarks, query log", kept + side), *shared)
+            return taken(PlanRow("full cache, landmarks, query log", kept + side), *shared)
         block = self.block_rows(context)
         ring = RING_SLOTS * GROUP * block + (block + self.sending_rows if self.sending_rows else 0)
-        return _taken(
+        return taken(
             PlanRow(f"full cache, {resident} of {self.layers} layers", kept),
             *shared,
             PlanRow("votes, query log", side),
@@ -324,7 +343,7 @@ class CacheSizes:
         """What lies in the memory of a GPU's host: the full cache's other layers, and remembered windows."""
         which = f", {self.layers - resident} of {self.layers} layers" if resident else ""
         remembered = 0 if self.on_host else self.remembered_bytes(context)
-        return _taken(
+        return taken(
             PlanRow(f"full cache{which}, host", self.host_bytes(context, resident)), PlanRow(REMEMBERED, remembered)
         )
 
@@ -341,7 +360,3 @@ class CacheSizes:
         if resident == self.layers:
             return None
         return Offload(num_resident=resident, block_rows=self.block_rows(context), group=GROUP, num_slots=RING_SLOTS)
-
-
-def _taken(*rows: PlanRow) -> tuple[PlanRow, ...]:
-    return tuple(row for row in rows if row.size_bytes)

@@ -143,7 +143,6 @@ class FakeEngine:
             available_bytes=12 << 30,
             host_bytes=0,
             resident_layers=4,
-            cache_sizes=SimpleNamespace(window_rows=()),
             nominal=nominal_bandwidths("cpu"),
             on_gpu=False,
             rig=SimpleNamespace(assumed=()),

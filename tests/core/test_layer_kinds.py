@@ -19,7 +19,8 @@ from core.models.families import HYBRIDS
 from core.models.head_layout import is_divisible
 from core.models.loader import dims_of
 from core.models.rotary import KeyShift
-from core.planning.fit import Rooms, find_fit
+from core.planning.choices import Choice
+from core.planning.plan import Plan
 from core.planning.sizes import REMEMBERED
 from tests.core import toys
 from tests.core.models.tiny_families import family_engine, family_target, tiny_family, transformers_text
@@ -138,7 +139,7 @@ def test_no_question_reads_the_book_again_whatever_was_asked_between(
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "gemma4_text"])
-def test_what_is_remembered_of_windows_is_planned(family: str) -> None:
+def test_what_is_remembered_of_windows_is_planned(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, _ = family_engine(family)
     for number in range(5):
         list(engine.read(random_prompt(100 + 50 * number)))
@@ -147,12 +148,13 @@ def test_what_is_remembered_of_windows_is_planned(family: str) -> None:
     planned = engine.plan.cache_sizes.remembered_bytes(2048)
     assert len(marks) == 3 and min(marks) == 99 and held <= planned == engine.plan.bytes_of(REMEMBERED)
     assert held > 0.9 * planned
-    on_gpu = replace(engine.plan.cache_sizes, on_host=False)
-    assert [row.size_bytes for row in on_gpu.host_rows(2048, 1)] == [planned]
-    assert on_gpu.device_bytes(2048, 1) == engine.plan.cache_sizes.device_bytes(2048, 1) - planned
-    assert find_fit(on_gpu, 2048, Rooms(0, 1 << 30, planned, 0, 0), 0) is None
-    fits = Rooms(0, 1 << 30, planned + on_gpu.host_bytes(2048, 0), 0, 0)
-    assert find_fit(on_gpu, 2048, fits, 0) is not None
+    on_gpu = replace(engine.plan, device=Choice("cuda", "chosen"))
+    assert [row.size_bytes for row in on_gpu.cache_sizes.host_rows(2048, 1)] == [planned]
+    assert REMEMBERED not in [row.name for row in on_gpu.cache_sizes.device_rows(2048, 1)]
+    monkeypatch.setattr(Plan, "host_room", planned + on_gpu.cache_sizes.host_bytes(2048, 0))
+    assert on_gpu.layers_within(1 << 30, 2048, 0) == 0
+    monkeypatch.setattr(Plan, "host_room", planned + on_gpu.cache_sizes.host_bytes(2048, 0) - 1)
+    assert on_gpu.layers_within(1 << 30, 2048, 0) is None
 
 
 # -------------------- running states

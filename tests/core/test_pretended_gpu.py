@@ -28,12 +28,10 @@ from core.planning.choices import Choice
 from core.planning.hardware import (
     cap_memory,
     peak_memory_bytes,
-    reset_peak_memory,
     return_memory,
     this_machine,
     used_memory_bytes,
 )
-from core.planning.measured import measure_bandwidth
 from core.planning.plan import make_plan
 from tests.core import cuda_stubs as stubs
 from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
@@ -337,8 +335,6 @@ def test_everything_that_we_call_of_torch_cuda_was_called_with_its_checks(gpu: P
     assert this_machine().gpus[0].name == "Pretended GPU"
     cap_memory(device, 1.0)
     assert 0 < gpu.fraction < 1
-    measure_bandwidth(device, 1 << 14)
-    reset_peak_memory()
     held = torch.ones(100, device=device)
     assert peak_memory_bytes(device) >= used_memory_bytes(device) >= held.nbytes
     return_memory()

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 from assets.tools.bench.report import bench_config, finish, follow, settings, speed_shape, tell
-from assets.tools.bench.speed import bench_prompt, plain_first
+from assets.tools.bench.speed import bench_prompt, plain_first, reset_peak_memory
 from assets.tools.widen import pair_files
 from core.config import EngineConfig, GenerationConfig, PlacementWish
 from core.decoding.registry import COMPARED, PLAIN
@@ -21,7 +21,7 @@ from core.engine import Engine
 from core.engine_builder import LoadedPair
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.generation.events import Finished, PrefillProgress
-from core.planning.hardware import cap_memory, peak_memory_bytes, reset_peak_memory, resolve_device, this_machine
+from core.planning.hardware import cap_memory, peak_memory_bytes, resolve_device, this_machine
 from core.planning.plan import Plan, make_plan
 
 PLACEMENTS: tuple[PlacementWish, ...] = ("resident", "split", "offloaded")

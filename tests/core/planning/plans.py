@@ -16,8 +16,7 @@ from core.models.hub.catalog import entries, find
 from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize, size_in
-from core.planning.choices import Choice
-from core.planning.composition import compose, runs_here, tiers_of
+from core.planning.composition import compose, tiers_of
 from core.planning.devices import Rig, described_gpu, make_rig
 from core.planning.forecast import predict, published_at, reading_seconds
 from core.planning.hardware import Machine
@@ -71,14 +70,13 @@ def sizes_of(model: str) -> tuple[ModelSize, ModelSize | None]:
 def planned(case: Case) -> Plan:
     """The plan."""
     target, draft = sizes_of(case.model)
-    config = EngineConfig(context=case.context, retrieval=RetrievalConfig(budget=4096, grows=True))
+    config = EngineConfig(context=case.context, retrieval=RetrievalConfig(budget=4096, grows=True), bits=case.bits)
     given = dict(MACHINES[case.machine])
     gpu = described_gpu(given.pop("gpu")) if "gpu" in given else None
     rig = make_rig(HOST, gpu=gpu, **given)
     if not case.loads:
-        bits = Choice(case.bits, "asked for") if case.bits else None
-        return compose(target.dims, draft.dims if draft else None, config, rig, target, bits)
-    config = replace(config, bits=case.bits, gpu_memory_gib=case.limit)
+        return compose(target.dims, draft.dims if draft else None, config, rig, target)
+    config = replace(config, gpu_memory_gib=case.limit)
     here = Rig.of(replace(rig.machine, compiles=True, num_cores=2))
     return compose(stored(target), stored(draft) if draft else None, config, here, target)
 
@@ -94,11 +92,11 @@ def figures(case: Case) -> dict[str, Any]:
         plan = planned(case)
     except CoreError as error:
         return {"refused": getattr(error, "largest_context", None)}
-    target, draft = sizes_of(case.model)
+    target = sizes_of(case.model)[0]
     chosen = plan.composition
     assert chosen is not None and plan.budget is not None
     acceptance = published_at(plan.budget.value)
-    ms = [predict(plan, draft, plan.nominal, acceptance, length) for length in (2000, plan.context.value)]
+    ms = [predict(plan, plan.nominal, acceptance, length) for length in (2000, plan.context.value)]
     one = plan.prefill_chunk.value, plan.prefill_block.value
     found: dict[str, Any] = {
         "computes": [plan.device.value, plan.precision, plan.bits.value, plan.cpu_attention.value],
@@ -119,7 +117,7 @@ def figures(case: Case) -> dict[str, Any]:
     }
     if not case.loads:
         found["memories"] = [[tier.usable_bytes, tier.used_bytes] for tier in tiers_of(plan)]
-        found["runs"], found["self-draft bits"] = runs_here(plan).value, plan.self_draft_bits.value
+        found["self-draft bits"] = plan.self_draft_bits.value
     return found
 
 

@@ -99,7 +99,7 @@ def test_no_cache_takes_more_than_its_row_of_the_plan_and_no_row_is_much_too_lar
 ) -> None:
     """Each alone: what one lacks hides in no other one's room."""
     dims = on_device(4, kv_heads, LAYERS).dims
-    shape, sizes = dims.shape(HALF, CUDA), CacheSizes.of(dims, CONFIG, HALF, device="cuda")
+    shape, sizes = dims.shape(HALF, CUDA), CacheSizes(dims, CONFIG, HALF, device="cuda")
     full = FullCache(shape, context, sizes.chunk_size, offload=sizes.offload(context, 0))
     window = grown_window(CONFIG.draft, dims, HALF)
     made: list[tuple[int, Callable[[], object]]] = [
@@ -112,10 +112,11 @@ def test_no_cache_takes_more_than_its_row_of_the_plan_and_no_row_is_much_too_lar
     assert all(0.98 < share <= 1 for share in shares), shares
 
 
-def test_a_plan_without_the_newest_queries_is_too_small(gpu: PretendedGpu) -> None:
+def test_a_plan_without_the_newest_queries_is_too_small(gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: the count notices a buffer that is left out."""
     dims = on_device(4, 4, LAYERS).dims
-    sizes = replace(CacheSizes.of(dims, CONFIG, HALF, device="cuda"), fixed_bytes=0)
+    monkeypatch.setattr("core.planning.sizes.QUERY_LOG", -2)
+    sizes = CacheSizes(dims, CONFIG, HALF, device="cuda")
     planned, make = next(full_caches(sizes, dims.shape(HALF, CUDA), 512))
     assert kept_of(gpu, make) / planned > 1.05
 

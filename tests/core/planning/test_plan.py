@@ -8,23 +8,21 @@ import pytest
 import torch
 
 from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
-from core.errors import ContextTooSmall, CoreError, InvalidSetting, NotEnoughMemory
+from core.errors import ContextTooSmall, CoreError, InvalidSetting, NotEnoughMemory, NotPossibleHere
 from core.models.hub.catalog import find
 from core.models.loader import ModelDims, read_dims
 from core.models.param_count import ModelSize, size_in
-from core.planning import composition
+from core.planning import plan as planning
 from core.planning.choices import Choice
-from core.planning.composition import check_ranks, runs_here, tiers_of
+from core.planning.composition import tiers_of
 from core.planning.devices import Rig, described_gpu, make_rig
-from core.planning.fit import Basis, Rooms, find_fit
 from core.planning.hardware import Gpu, Machine
-from core.planning.plan import Plan, make_plan, placed, plan_from
+from core.planning.plan import Plan, make_plan, placed
 from core.planning.sizes import (
     GPU_MARGIN,
     GRAPHS,
     RUNTIME_BYTES,
     TARGET_WEIGHTS,
-    CacheSizes,
     grown_window,
     kv_bytes_per_token,
 )
@@ -62,9 +60,8 @@ def cards(count: int = 1, host_gib: float = 128) -> Rig:
 def planned(
     size: ModelSize, rig: Rig, context: int | None = 131072, bits: int | None = None, budget: int = 4096, **changes: Any
 ) -> Plan:
-    config = EngineConfig(context=context, retrieval=RetrievalConfig(budget=budget), **changes)
-    wanted = Choice(bits, "asked for") if bits else None
-    return plan_from(Basis.of(size.dims, None, config, rig, size, wanted))
+    config = EngineConfig(context=context, retrieval=RetrievalConfig(budget=budget), bits=bits, **changes)
+    return make_plan(size.dims, None, config, rig, size)
 
 
 # By hand, for Llama2-7B: a layer has 4 * 4096^2 + 3 * 4096 * 11008 = 202,375,168 linear weights, 32 layers
@@ -105,8 +102,6 @@ def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cann
     assert host == pytest.approx({"runtime": 600, "full cache, host": 64 * 1024}, rel=1e-5)
     assert [tier.usable_bytes for tier in tiers] == [24 * GIB - (800 << 20), int(0.9 * 128 * GIB)]
     assert all(tier.used_bytes <= tier.usable_bytes for tier in tiers)
-    runs = runs_here(plan)
-    assert runs.value and "host memory" in runs.because
 
 
 def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
@@ -125,31 +120,26 @@ def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
     assert fewer.rows[0] == plan.rows[0] and placed(plan, 0, "so").placement.value == "offloaded"
 
 
-def layer_by_layer(cache: CacheSizes, context: int, rooms: Rooms, most: int) -> int | None:
-    """The slow twin of the layers that fit: from the most to none."""
-    if most == cache.layers and cache.device_bytes(context, most) <= rooms.resident:
-        return most
-    for here in range(min(most, cache.layers - 1), -1, -1):
-        if cache.device_bytes(context, here) <= rooms.offloaded:
-            beside = 0 if cache.on_host else cache.remembered_bytes(context)
-            return here if cache.host_bytes(context, here) + beside <= rooms.host else None
-    return None
-
-
 @pytest.mark.parametrize("model", ["llama2-7b-128k", "qwen3-0.6b", "harbour"])
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_the_layers_that_fit_are_those_of_trying_each(model: str, device: str) -> None:
-    cache = CacheSizes.of(size(model).dims, EngineConfig(layerwise=False), torch.float16, device)
+def test_the_layers_that_fit_are_those_of_trying_each(model: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EngineConfig(context=64, layerwise=False, device=device)  # type: ignore[arg-type]
+    plan = make_plan(size(model).dims, None, config, replace(GAMER, gpus=(HUGE,)))
+    cache = plan.cache_sizes
     for context in (64, 200, 1000, 8192, 40_000, 131_072):
-        whole, none = (cache.device_bytes(context, layers) for layers in (cache.layers, 0))
-        low, high = sorted((whole, none))
+        low, high = sorted(cache.device_bytes(context, layers) for layers in (cache.layers, 0))
         step = (high - low) // 23 + 1
         for room in range(max(0, low - 2 * step), high + 2 * step, step):
-            for most in (cache.layers, cache.layers - 1, 1, 0):
+            for most in (cache.layers - 1, 1, 0):
                 for host in (cache.host_bytes(context, 0), cache.host_bytes(context, 0) // 2):
-                    rooms = Rooms(room, room - 1000, host, 0, 0)
-                    found = find_fit(cache, context, rooms, most)
-                    assert (None if found is None else found.layers) == layer_by_layer(cache, context, rooms, most)
+                    monkeypatch.setattr(type(plan), "host_room", host)
+                    beside = sum(row.size_bytes for row in cache.host_rows(context, most)) - cache.host_bytes(
+                        context, most
+                    )
+                    tried = (n for n in range(most, -1, -1) if cache.device_bytes(context, n) <= room)
+                    here = next(tried, None)
+                    fits = here is not None and cache.host_bytes(context, here) + beside <= host
+                    assert plan.layers_within(room, context, most) == (here if fits else None)
 
 
 # -------------------- several ranks, and what is shown of a plan
@@ -173,7 +163,7 @@ def test_of_several_gpus_each_has_its_share_and_the_fullest_decides(memories: tu
     assert plan.target.num_kv_heads == 16 and plan.bytes_of(TARGET_WEIGHTS) == target.layer_parameters + 2 * (
         target.other_parameters
     )
-    shown = plan_from(Basis.of(target.dims, draft.dims, replace(config, num_gpus=1), plan.rig, target))
+    shown = make_plan(target.dims, draft.dims, replace(config, num_gpus=1), plan.rig, target)
     assert replace(shown, config=config) == plan, "as it is shown, by the GPUs of the machine"
     first, second, host = tiers_of(plan)
     assert {row.name for row in set(first.rows) - set(second.rows)} == {"draft weights", "streaming cache", GRAPHS}
@@ -271,7 +261,12 @@ def test_weights_and_context_are_two_refusals() -> None:
     [
         ("llama2-7b-128k", 9, {}, "With --bits 4 they would fit; answers are then exact for the quantised model."),
         ("llama2-13b-128k", 4, {}, "Choose a smaller model, or close other programs that take memory."),
-        ("llama2-13b-128k", 9, {"bits": 4, "budget": 1024}, "Two such GPUs would hold them."),
+        (
+            "llama2-13b-128k",
+            9,
+            {"bits": 4, "budget": 1024},
+            "Choose a smaller model, or close other programs that take memory.",
+        ),
         ("llama-3.1-8b", 20, {"context": 65536, "self_draft_bits": 4}, "Leave out --self-draft-bits."),
     ],
 )
@@ -291,7 +286,7 @@ def test_loading_without_counted_parameters_and_under_a_limit_says_what_helps() 
         with pytest.raises(NotEnoughMemory, match="what lies beside them need") as refused:
             make_plan(LLAMA2_7B, None, config, machine)
         assert words in refused.value.hint and "smaller model" in refused.value.hint
-    with pytest.raises(NotEnoughMemory) as cuda:
+    with pytest.raises(NotPossibleHere) as cuda:
         make_plan(SMALL, None, EngineConfig(device="cuda"), LAPTOP)
     assert "--device cpu" in cuda.value.hint
 
@@ -319,26 +314,26 @@ def test_ranks_that_cannot_be_are_refused(device: Any, num_gpus: int, gpus: int,
     with pytest.raises(CoreError, match=problem):
         config = replace(TWO, device=device, num_gpus=num_gpus)
         machine = replace(GAMER, gpus=GAMER.gpus * gpus)
-        check_ranks(HARBOUR, config, machine)
         make_plan(read_dims(HARBOUR), None, config, machine, size_in(HARBOUR))
 
 
 def test_gpus_that_cannot_share_a_model_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     here = replace(HOST, gpus=(Gpu("A", 80 * GIB, 79 * GIB),) * 2)
-    monkeypatch.setattr(composition, "ON_WINDOWS", True)
+    monkeypatch.setattr(planning, "ON_WINDOWS", True)
     qwen, described = size("qwen2.5-7b-yarn"), make_rig(here, assume="2x4090")
-    runs = runs_here(planned(qwen, make_rig(here, num_gpus=2), 8192))
-    assert not runs.value and "use WSL2" in runs.because
-    assert runs_here(planned(qwen, make_rig(here), 8192)).value
-    assert runs_here(planned(qwen, described, 8192)).value, "that machine may run Linux"
-    with pytest.raises(InvalidSetting, match="GPUs cannot share a model under Windows") as refused:
-        check_ranks(HARBOUR, replace(TWO, device="auto"), here)
+    with pytest.raises(NotPossibleHere, match="GPUs cannot share a model under Windows") as refused:
+        planned(qwen, make_rig(here, num_gpus=2), 8192)
     assert refused.value.hint == "Start it in WSL2, or leave out --gpus."
-    check_ranks(HARBOUR, TWO, here)  # processes on the processor can
-    monkeypatch.setattr(composition, "ON_WINDOWS", False)
-    for changes, words in (({"bits": 8}, "quantised weights"), ({"self_draft_bits": 4}, "self-draft weights")):
-        runs = runs_here(planned(size("llama-3.1-8b"), cards(2), 8192, **changes))
-        assert not runs.value and words in runs.because
+    assert planned(qwen, make_rig(here), 8192).ranks == 1
+    assert planned(qwen, described, 8192).ranks == 2, "that machine may run Linux"
+    assert make_plan(qwen.dims, None, replace(TWO, context=8192), HOST, qwen).ranks == 2, (
+        "processes on the processor can"
+    )
+    monkeypatch.setattr(planning, "ON_WINDOWS", False)
+    with pytest.raises(InvalidSetting, match="Quantised weights are not shared"):
+        planned(size("llama-3.1-8b"), cards(2), 8192, bits=8)
+    with pytest.raises(NotPossibleHere, match="layers of this family cannot be shared"):
+        planned(replace(qwen, divisible=False), cards(2), 8192)
 
 
 # -------------------- machines that are described
@@ -363,13 +358,12 @@ def test_descriptions_replace_the_parts_of_this_machine() -> None:
         ({"assume": "2x9999"}, "2x9999"),
         ({"assume": "0x4090"}, "0x4090"),
         ({"assume": ""}, "''"),
-        ({"assume": "4090", "gpu_gib": 24.0}, "--assume"),
-        ({"gpu_gib": 0.0}, "--gpu-memory 0"),
-        ({"gpu_gib": float("nan")}, "--gpu-memory nan"),
+        ({"assume": "4090", "gpu_gib": 24.0}, "described twice"),
+        ({"assume": "cpu", "num_gpus": 2}, "described twice"),
         ({"host_gib": -1.0}, "--host-memory -1"),
-        ({"gpu_gib": 24.0, "num_gpus": 0}, "--gpus 0"),
+        ({"host_gib": float("nan")}, "--host-memory nan"),
         ({"num_gpus": 2}, "no GPU"),
-        ({"gpu": described_gpu("A,24,1008,25"), "assume": "4090"}, "--gpu describes"),
+        ({"gpu": described_gpu("A,24,1008,25"), "assume": "4090"}, "described twice"),
     ],
 )
 def test_descriptions_that_describe_nothing_are_refused(description: dict[str, Any], words: str) -> None:
