@@ -13,7 +13,7 @@ CARD = "NVIDIA GeForce RTX 4090"
 
 def answer(driver: str, capability: str = ADA, name: str = CARD, index: int = 0) -> str:
     """One GPU's line."""
-    return f"{name}, {driver}, GPU-00000000-0000-0000-0000-{index:012d}, 24564, 23000, {capability}"
+    return f"{name}, {driver}, GPU-00000000-0000-0000-0000-{index:012d}, 23000, {capability}"
 
 
 def put_smi(folder: Path, *lines: str, code: int = 0, hangs: bool = False) -> Path:

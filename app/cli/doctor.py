@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: the model or the machine is unknown, or it does not fit (with alternatives).
     """
-    config = replace(engine_config(args), num_gpus=1, gpu_memory_gib=None)  # the machine has its GPUs and their memory
+    config = replace(engine_config(args), gpu_memory_gib=None)  # which is that of a described machine
     subject = find_subject(config.model, config.draft_model)
     if args.acceptance is not None:
         first, second = args.acceptance
@@ -107,7 +107,8 @@ def run(args: argparse.Namespace) -> int:
         host_gib=args.host_memory,
         gpu=described_gpu(args.gpu) if args.gpu is not None else None,
     )
-    config = with_budget(config, args.budget, subject, rig)
+    count = max(1, len(rig.machine.gpus)) if rig.kind is not None else config.num_gpus
+    config = with_budget(replace(config, num_gpus=count), args.budget, subject, rig)
     try:
         plan = subject.planned(config, rig)
     except NotEnoughMemory as error:

@@ -55,7 +55,13 @@ def line(row: Row) -> str:
     here = Machine("cpu", 16, HOST_GIB << 30, HOST_GIB << 30, ())
     rig = make_rig(here, gpu=described_gpu(row.gpu), num_gpus=row.count, host_gib=HOST_GIB)
     retrieval = RetrievalConfig(budget=4096, grows=True)
-    config = EngineConfig(context=row.context, retrieval=retrieval, cpu_attention_share=row.share, bits=row.bits)
+    config = EngineConfig(
+        context=row.context,
+        retrieval=retrieval,
+        cpu_attention_share=row.share,
+        bits=row.bits,
+        num_gpus=row.count,
+    )
     machine = f"{row.count} x {row.gpu.partition(',')[0]}"
     name = row.model + (f", {row.bits} bits" if row.bits else "") + (f", share {row.share}" if row.share else "")
     try:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from core.config import MOST_GPUS
-from core.errors import InvalidSetting, NotPossibleHere
+from core.errors import InvalidSetting
 from core.planning.choices import Choice
-from core.planning.hardware import Gpu, Machine, gpus_in_words
+from core.planning.hardware import Gpu, Machine
 
 PRODUCTS_SHARE = 0.5  # of the data sheet's rate that long prompts reach in practice: an assumption
 LIKE = "4090"  # its nominal bandwidths serve for GPUs given by memory alone or with an unknown name
@@ -93,14 +93,9 @@ class GpuKind:
 class Rig:
     """A machine to plan for."""
 
-    machine: Machine  # with the GPUs to use; a plan may count on their free memory
+    machine: Machine
     assumed: tuple[str, ...] = ()  # parts that were described, not found; empty: all of it is this machine
     kind: GpuKind | None = None  # of described GPUs; None: they are here, and their bandwidths can be measured
-
-    @classmethod
-    def of(cls, machine: Machine, num_gpus: int = 1) -> "Rig":
-        """A machine as it was found, with its first GPUs."""
-        return cls(machine=replace(machine, gpus=machine.gpus[:num_gpus]))
 
 
 KINDS = {  # the GPUs that a description can name, by their short name
@@ -148,7 +143,7 @@ def make_rig(
         host_gib: memory of the machine itself.
         gpu: a GPU by its figures, `num_gpus` of them; see `described_gpu`.
     Raises:
-        InvalidSetting: an invalid description, or GPUs that are not here.
+        InvalidSetting: an invalid description.
     """
     if (assume is not None) + (gpu is not None) + (gpu_gib is not None) > 1 or (assume is not None and num_gpus):
         raise InvalidSetting(
@@ -163,22 +158,13 @@ def make_rig(
     name = kind.name if kind is not None else ""
     if gpu_gib is not None:
         kind, name = replace(KINDS[LIKE], gib=gpu_gib), f"{gpu_gib:g} GiB GPU"
-    gpus, unused = here.gpus[:count], None
+    gpus, unused = here.gpus[:count], here.unused_gpu
     if assume == "cpu":
-        gpus = ()
+        gpus, unused = (), None
         assumed.append("no GPU")
     elif kind is not None:
-        gpus = (Gpu(name, int(kind.gib * GIB), int(kind.gib * GIB)),) * count
+        gpus, unused = (Gpu(name, int(kind.gib * GIB), int(kind.gib * GIB)),) * count, None
         assumed.append(f"{count} x {name}" + (f" with {kind.gib:g} GiB" if gpu_gib is None else ""))
-    else:
-        unused = here.unused_gpu
-        if num_gpus is not None and num_gpus > len(gpus):
-            if unused is not None:
-                raise NotPossibleHere(unused.because, hint=unused.hint)
-            raise NotPossibleHere(
-                f"This machine has {gpus_in_words(len(gpus))}.",
-                hint="Add --gpu-memory N to plan for a machine with more.",
-            )
     ram, free = here.ram_bytes, here.free_ram_bytes
     if host_gib is not None:
         ram = free = int(host_gib * GIB)

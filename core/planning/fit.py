@@ -15,11 +15,30 @@ from core.config import EngineConfig
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.models.self_draft import BITS as DRAFTING_BITS
-from core.planning import sizes
+from core.ops.graphs import graph_bytes
 from core.planning.choices import Choice, choose_prefill_chunk
 from core.planning.devices import Bandwidths, Rig, nominal_bandwidths
 from core.planning.hardware import Gpu
-from core.planning.sizes import GIB, CacheSizes, PlanRow, taken, total, usable_bytes
+from core.planning.sizes import (
+    DRAFT_WEIGHTS,
+    DRAFTING_WEIGHTS,
+    GIB,
+    GRAPHS,
+    PREFILL,
+    RETRIEVAL,
+    RUNTIME,
+    RUNTIME_BYTES,
+    STATES,
+    STREAMING,
+    TARGET_WEIGHTS,
+    WIDENED,
+    PlanRow,
+    Sizes,
+    rank_share,
+    taken,
+    total,
+    usable_bytes,
+)
 
 MOST_CONTEXT = 131_072
 STEP = 64  # tokens: contexts limited by memory are multiples of it
@@ -68,15 +87,15 @@ class Basis:
 
     @property
     def ranks(self) -> int:
-        """Processes that share the target by heads: one for each GPU of the machine."""
-        return max(1, len(self.rig.machine.gpus)) if self.on_gpu else self.config.num_gpus
+        """Processes that share the target by heads: one for each GPU."""
+        return self.config.num_gpus
 
     @cached_property
     def share(self) -> ModelSize | None:
         """The counted parameters of a rank."""
         if self.size is None or self.ranks == 1:
             return self.size
-        return sizes.rank_share(replace(self.size, dims=self.model), self.ranks)
+        return rank_share(replace(self.size, dims=self.model), self.ranks)
 
     @cached_property
     def target(self) -> ModelDims:
@@ -138,35 +157,28 @@ class Basis:
         Args:
             offloaded: whether any layer of the full cache is offloaded.
         """
-        target, draft, share, config, packs = self.target, self.draft, self.share, self.config, self.packs
-        device, dtype, bits = self.device.value, self.dtype.value, self.bits.value
-        chunk = self.chunk(offloaded=offloaded).value
-        widened = share is not None and not packs and bits in sizes.WIDENED_BITS[device]
+        target, share, config = self.sizes, self.share, self.config
+        draft = Sizes(self.draft, config, self.dtype.value, self.device.value, self.packs) if self.draft else None
+        recorded = self.target if self.ranks == 1 else self.draft  # several ranks record the draft's passes alone
+        graphs = graph_bytes(recorded.num_layers) if self.on_gpu and config.graphs and recorded else 0
         copied = config.self_draft_bits == DRAFTING_BITS
         return taken(
-            PlanRow(sizes.RUNTIME, 0 if self.on_gpu else sizes.RUNTIME_BYTES),
-            PlanRow(sizes.TARGET_WEIGHTS, sizes.target_weight_bytes(target, share, dtype, bits, packs=packs)),
-            PlanRow(sizes.RETRIEVAL, self.lent),
-            PlanRow(sizes.PREFILL, sizes.prefill_bytes(target, chunk, dtype, offloaded=offloaded)),
-            PlanRow(sizes.STATES, sizes.state_bytes(target, dtype, device)),
-            PlanRow(sizes.DRAFT_WEIGHTS, sizes.weight_bytes(draft, dtype, packs=packs) if draft else 0),
-            PlanRow(sizes.STREAMING, sizes.streaming_bytes(draft, config, dtype) if draft else 0),
-            PlanRow(sizes.GRAPHS, sizes.recorded_bytes(target, draft, config, device, self.ranks)),
-            PlanRow(sizes.WIDENED, sizes.widened_bytes(target, dtype, bits) if widened else 0),
-            PlanRow(
-                sizes.DRAFTING_WEIGHTS, sizes.self_draft_weight_bytes(share, packs=packs) if share and copied else 0
-            ),
+            PlanRow(RUNTIME, 0 if self.on_gpu else RUNTIME_BYTES),
+            PlanRow(TARGET_WEIGHTS, target.weights(self.bits.value, share)),
+            PlanRow(RETRIEVAL, target.retrieval),
+            PlanRow(PREFILL, target.prefill(self.chunk(offloaded=offloaded).value, offloaded=offloaded)),
+            PlanRow(STATES, target.states),
+            PlanRow(DRAFT_WEIGHTS, draft.weights() if draft else 0),
+            PlanRow(STREAMING, draft.streaming if draft else 0),
+            PlanRow(GRAPHS, graphs),
+            PlanRow(WIDENED, target.widened(self.bits.value) if share else 0),
+            PlanRow(DRAFTING_WEIGHTS, target.copied(share) if share and copied else 0),
         )
 
     @cached_property
-    def cache_sizes(self) -> CacheSizes:
-        """Sizes of the full cache."""
-        return CacheSizes(self.target, self.config, self.dtype.value, self.device.value)
-
-    @cached_property
-    def lent(self) -> int:
-        """Bytes of the retrieval cache, which are free while a prompt is read."""
-        return sizes.retrieval_bytes(self.target, self.config, self.dtype.value)
+    def sizes(self) -> Sizes:
+        """What the target's parts weigh."""
+        return Sizes(self.target, self.config, self.dtype.value, self.device.value, self.packs)
 
     @cached_property
     def room(self) -> int:
@@ -184,7 +196,7 @@ class Basis:
         if self.config.placement == "resident":
             return 0
         if self.on_gpu:
-            return max(0, usable_bytes("cpu", self.free_ram_bytes) - sizes.RUNTIME_BYTES)
+            return max(0, usable_bytes("cpu", self.free_ram_bytes) - RUNTIME_BYTES)
         return max(0, usable_bytes("cpu", self.free_ram_bytes - self.available_bytes))
 
     @property
@@ -195,7 +207,7 @@ class Basis:
 
     def fit(self, context: int) -> Fit | None:
         """The most resident layers, and the block to read, which may cost some of them. None: nothing fits."""
-        cache, layers = self.cache_sizes, self.cache_sizes.layers
+        cache, layers = self.sizes, self.sizes.layers
         most = {"split": max(0, layers - 1), "offloaded": 0}.get(self.config.placement, layers)
         if most == layers and cache.device_bytes(context, layers) <= self.room:
             return Fit(layers)
@@ -204,17 +216,17 @@ class Basis:
         if resident is None or not chunk or context <= 2 * chunk:
             return None if resident is None else Fit(resident)
         least = -(-context // (MOST_PREFILL_BLOCKS * chunk)) * chunk
-        extra = cache.block_bytes(context, least, self.lent)
+        extra = cache.block_bytes(context, least)
         fewer = self.layers_within(self.room_offloaded - extra, context, resident)
         if fewer is None:
             return Fit(resident)
-        left = self.room_offloaded - cache.device_bytes(context, fewer) + self.lent - cache.layer_bytes(context)
+        left = self.room_offloaded - cache.device_bytes(context, fewer) + cache.retrieval - cache.layer_bytes(context)
         possible = min(left, MOST_HIDDEN_BYTES) // cache.hidden_bytes // chunk * chunk
         return Fit(fewer, min(max(least, possible), -(-context // chunk) * chunk))
 
     def layers_within(self, room: int, context: int, most: int) -> int | None:
         """The most layers, up to `most`, that can be resident beside offloaded ones; None: the context does not fit."""
-        cache = self.cache_sizes
+        cache = self.sizes
         if most >= 0 and cache.device_bytes(context, most) > room:
             most = bisect_right(range(most), room, key=lambda layers: cache.device_bytes(context, layers)) - 1
         return most if most >= 0 and total(cache.host_rows(context, most)) <= self.host_room else None
@@ -225,7 +237,7 @@ class Basis:
 
     def most_resident_within(self, room: int, possible: int) -> int:
         """The longest context up to `possible` whose full cache fits whole; below STEP: none."""
-        cache = self.cache_sizes
+        cache = self.sizes
         return largest_context(possible, lambda context: cache.device_bytes(context, cache.layers) <= room)
 
     @property

@@ -137,7 +137,7 @@ def planned_reads(plan: Plan, context: int) -> Reads:
     guessing = copied + target.self_draft_pass_bytes - target.self_draft_bytes if copied else weights
     expert_bytes = min(experts.parameters * dtype.itemsize if experts else 0, weights, guessing)
     shape = dims.shape(dtype, META)
-    row, windows = shape.full_reads * plan.cache_sizes.row_bytes, shape.window_bytes(context) + dims.state.nbytes(dtype)
+    row, windows = shape.full_reads * plan.sizes.row_bytes, shape.window_bytes(context) + dims.state.nbytes(dtype)
     away = row * context - row * context * plan.resident_layers // plan.num_layers if plan.num_layers else 0
     host = round((plan.cpu_attention.value or 0.0) * away)
     full = PassReads(

@@ -21,7 +21,7 @@ SYSTEM, PROCESSOR = sys.platform, platform.machine().lower()
 SMI_SECONDS = 10.0  # starting several GPUs takes a driver some of these seconds
 WSL_SMI = Path("/usr/lib/wsl/lib/nvidia-smi")  # not on every PATH there
 DRIVER_MODULE = Path("/sys/module/nvidia/version")
-FIELDS = ("name", "driver_version", "uuid", "memory.total", "memory.free", "compute_cap")
+FIELDS = ("name", "driver_version", "uuid", "memory.free", "compute_cap")
 REPAIR = "python launch.py repair"
 Version = tuple[int, ...]
 
@@ -36,8 +36,7 @@ class DriverGpu:
     name: str
     driver: Version
     uuid: str  # without "GPU-"
-    total_bytes: int | None  # None: not reported
-    free_bytes: int | None
+    free_bytes: int | None  # None: not reported
     capability: Version | None  # compute capability, for example (8, 9)
 
 
@@ -104,7 +103,6 @@ def _understood(out: str) -> DriverAnswer:
                 name=values["name"],
                 driver=driver,
                 uuid=values["uuid"].removeprefix("GPU-"),
-                total_bytes=_mib(values["memory.total"]),
                 free_bytes=_mib(values["memory.free"]),
                 capability=version_of(values["compute_cap"]) or None,
             )
@@ -177,11 +175,6 @@ class UnusedGpu:
     def because(self) -> str:
         """Why the processor computes instead."""
         return f"{self.gpu} is not used: {self.problem}"
-
-    @property
-    def advice(self) -> str:
-        """Problem and hint as one line."""
-        return f"{self.problem} {self.hint}"
 
 
 def choose_build(gpus: Sequence[DriverGpu]) -> TorchBuild | UnusedGpu:

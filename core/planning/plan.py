@@ -85,7 +85,7 @@ class Plan(Basis):
     @property
     def num_layers(self) -> int:
         """Layers of the full cache."""
-        return self.cache_sizes.layers
+        return self.sizes.layers
 
     @property
     def layers_away(self) -> int:
@@ -109,20 +109,20 @@ class Plan(Basis):
     @property
     def offload(self) -> Offload | None:
         """The settings of the full cache's other layers; None: all are resident."""
-        return self.cache_sizes.offload(self.context.value, self.resident_layers)
+        return self.sizes.offload(self.context.value, self.resident_layers)
 
     @cached_property
     def rows(self) -> tuple[PlanRow, ...]:
         """All that takes memory on the device."""
-        beside, cache = self.rows_beside(offloaded=self.offloads), self.cache_sizes
-        block = cache.block_bytes(self.capacity, self.prefill_block.value, self.lent)
+        beside, cache = self.rows_beside(offloaded=self.offloads), self.sizes
+        block = cache.block_bytes(self.capacity, self.prefill_block.value)
         reading = (PlanRow(PREFILL_BLOCK, block),) if block else ()
         return (*beside, *reading, *cache.device_rows(self.capacity, self.resident_layers))
 
     @property
     def host_rows(self) -> tuple[PlanRow, ...]:
         """All that takes host memory beside a GPU, or beyond --gpu-memory."""
-        return self.cache_sizes.host_rows(self.capacity, self.resident_layers)
+        return self.sizes.host_rows(self.capacity, self.resident_layers)
 
     @property
     def total_bytes(self) -> int:
@@ -179,14 +179,15 @@ def make_plan(
     """Plan an engine with this draft and these settings: choose device and types, find what fits, place everything.
 
     Args:
-        machine: as it was found; of a rig, which may be described, all GPUs are used.
+        machine: as it was found, or described.
         size: needed if any of the target's weights are to be quantised, or if several ranks share it.
     Raises:
         InvalidSetting, NotPossibleHere: this machine, or this version, does not compute as the settings say.
         NotEnoughMemory: the weights alone do not fit; or the wanted context does not, with the largest that would.
         ContextBeyondModel: the wanted context is longer than the model's.
     """
-    rig = machine if isinstance(machine, Rig) else Rig.of(machine, config.num_gpus)
+    rig = machine if isinstance(machine, Rig) else Rig(machine=machine)
+    rig = replace(rig, machine=replace(rig.machine, gpus=rig.machine.gpus[: config.num_gpus]))
     device = choose_device(config, rig.machine)
     dtype = choose_dtype(device.value, model)
     basis = Basis(
@@ -205,7 +206,7 @@ def make_plan(
     context, most = _choose_context(basis)
     fit = basis.fit(context.value)
     assert fit is not None, "a context that does not fit is refused before"
-    away = fit.layers < basis.cache_sizes.layers
+    away = fit.layers < basis.sizes.layers
     return Plan(
         **{field.name: getattr(basis, field.name) for field in fields(Basis)},
         placement=_placement(basis, fit.layers, context.value),
@@ -284,14 +285,14 @@ def _device(basis: Basis) -> str:
 
 
 def _placement(basis: Basis, resident: int, context: int) -> Choice[Placement]:
-    config, layers, on = basis.config, basis.cache_sizes.layers, _device(basis)
+    config, layers, on = basis.config, basis.sizes.layers, _device(basis)
     limit = "" if config.gpu_memory_gib is None else f", of {config.gpu_memory_gib:g} GiB allowed by --gpu-memory"
     ranks, kind = basis.ranks, "GPUs" if basis.on_gpu else "processes"
     shared = f"; {ranks} {kind} share the model by heads, sizes are those of one" if ranks > 1 else ""
     if resident == layers:
         because = f"weights and context fit into the {gib(basis.usable_bytes)} that can be used on {on}{limit}{shared}"
         return Choice("resident", because)
-    away, free = gib(basis.cache_sizes.host_bytes(context, resident)), gib(max(0, basis.room_offloaded))
+    away, free = gib(basis.sizes.host_bytes(context, resident)), gib(max(0, basis.room_offloaded))
     crossing = f"{limit}; {away} wait in host memory and cross the link for every pass over the full cache{shared}"
     asked = "asked for: " if config.placement in ("split", "offloaded") else ""
     if resident:
@@ -321,7 +322,7 @@ def _no_room(basis: Basis) -> NotEnoughMemory:
 
 def _too_long(basis: Basis, context: int, most: int) -> NotEnoughMemory:
     """The weights fit, this many tokens do not. Sizes are those of all GPUs together, if they share the target."""
-    cache, room, ranks, on = basis.cache_sizes, basis.room_offloaded, basis.ranks, _device(basis)
+    cache, room, ranks, on = basis.sizes, basis.room_offloaded, basis.ranks, _device(basis)
     needed, left = cache.device_bytes(context, cache.layers), basis.room
     what, memories, buffers = "it needs", "beside the weights", cache.device_bytes(context, 0)
     if basis.host_room and buffers > room:

@@ -19,7 +19,6 @@ from core.models.linear import ROUNDED
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.models.self_draft import BITS as DRAFTING_BITS
-from core.ops.graphs import graph_bytes
 from core.ops.scores import MOST_GROUPS
 from core.ops.stored_blocks import LAYOUTS
 from core.planning.choices import choose_prefill_chunk
@@ -81,46 +80,22 @@ def usable_bytes(device: str, free_bytes: int) -> int:
     return max(0, free_bytes - GPU_MARGIN) if device == "cuda" else int(free_bytes * USABLE_SHARE)
 
 
-# -------------------- weights
+def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
+    """Keys and values of one token, in the layers that attend to all tokens."""
+    return dims.shape(dtype, META).bytes_per_token
 
 
-def weight_bytes(dims: ModelDims, dtype: torch.dtype, *, packs: bool = False) -> int:
-    """Bytes of as many weights as there are on disk, in the type of computation.
+def grown_window(config: DraftConfig, draft: ModelDims, dtype: torch.dtype) -> DraftConfig:
+    """The draft's window, as large as slows its passes little: keys and values of WINDOW_SHARE of its weights.
 
-    Args:
-        packs: whether the compiled kernel computes with them: then matrices stay in the bits of their file.
+    On a processor, which computes in 32 bits, it does not grow: reading a longer one for every answer would not pay.
     """
-    if packs:
-        return dims.packed_bytes or dims.weight_bytes
-    return dims.weight_bytes * dtype.itemsize // dims.disk_dtype.itemsize
-
-
-def target_weight_bytes(
-    dims: ModelDims, size: ModelSize | None, dtype: torch.dtype, bits: int, *, packs: bool = False
-) -> int:
-    """Bytes of the target's weights with so many bits.
-
-    Args:
-        size: its counted parameters; needed if `bits` is not the width of `dtype`.
-        packs: as in `weight_bytes`.
-    """
-    if bits == 8 * dtype.itemsize:
-        return weight_bytes(dims, dtype, packs=packs)
-    assert size is not None, "quantised weights are planned from counted parameters"
-    return size.rounded_bytes(LAYOUTS[ROUNDED[bits]].bits) if packs else size.quantised_bytes(bits, dtype)
-
-
-def self_draft_weight_bytes(size: ModelSize, *, packs: bool) -> int:
-    """Bytes of the 4-bit copy of all linear weights; `packs`: as in `weight_bytes`."""
-    linear = size.layer_parameters + size.output_parameters
-    return int(linear * LAYOUTS[ROUNDED[DRAFTING_BITS]].bits / 8) if packs else size.self_draft_bytes
-
-
-def widened_bytes(dims: ModelDims, dtype: torch.dtype, bits: int) -> int:
-    """Room for quantised weights widened to the type of computation: one matrix at a time, and again in recordings."""
-    wide = max(dims.intermediate_size or USUAL_MLP * dims.hidden_size, dims.num_heads * dims.head_dim)
-    copies = 2 if bits == 4 else 4  # of 8 bits before and after they are scaled
-    return copies * wide * dims.hidden_size * dtype.itemsize
+    if dtype.itemsize == torch.float32.itemsize:
+        return config
+    shape = draft.shape(dtype, META)
+    rows = int(WINDOW_SHARE * draft.weight_bytes) // (shape.num_layers * shape.layer_bytes)
+    most = min(MOST_WINDOW, draft.max_context // 2, rows // 64 * 64)
+    return replace(config, window=max(config.window, most))
 
 
 def rank_share(size: ModelSize, num_ranks: int) -> ModelSize:
@@ -138,99 +113,24 @@ def rank_share(size: ModelSize, num_ranks: int) -> ModelSize:
     return replace(size, dims=share, layer_parameters=layers)
 
 
-# -------------------- the small caches, and buffers
-
-
-def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """All rows of the retrieval cache (the budget, and room to grow between two selections) and the chunks' numbers."""
-    retrieval = config.retrieval
-    shape = target.shape(dtype, META)
-    numbers = retrieval.num_chunks * len(shape.full_layers) * target.num_kv_heads * torch.int64.itemsize
-    windows = sum(window_rows(reach, SHORT) | 1 for reach in shape.reaches if reach is not None)
-    rows = (retrieval.budget + retrieval.chunk_size + GROWTH) | 1
-    return rows * kv_bytes_per_token(target, dtype) + numbers + windows * shape.window_layer_bytes
-
-
-def state_bytes(target: ModelDims, dtype: torch.dtype, device: str) -> int:
-    """Running states of recurrent layers, as often as the device keeps them, and inputs of a pass in two caches."""
-    copies = STATE_COPIES + (MOST_STATE_MARKS if device == "cpu" else 0)  # a GPU's marks lie in host memory
-    inputs = 2 * target.state.layers * MOST_INPUTS * target.hidden_size * dtype.itemsize
-    return copies * target.state.nbytes(dtype) + inputs
-
-
-def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """All rows of the streaming cache."""
-    shape = draft.shape(dtype, META)
-    return (grown_window(config.draft, draft, dtype).window | 1) * shape.num_layers * shape.layer_bytes
-
-
-def grown_window(config: DraftConfig, draft: ModelDims, dtype: torch.dtype) -> DraftConfig:
-    """The draft's window, as large as slows its passes little: keys and values of WINDOW_SHARE of its weights.
-
-    On a processor, which computes in 32 bits, it does not grow: reading a longer one for every answer would not pay.
-    """
-    if dtype.itemsize == torch.float32.itemsize:
-        return config
-    shape = draft.shape(dtype, META)
-    rows = int(WINDOW_SHARE * draft.weight_bytes) // (shape.num_layers * shape.layer_bytes)
-    most = min(MOST_WINDOW, draft.max_context // 2, rows // 64 * 64)
-    return replace(config, window=max(config.window, most))
-
-
-def recorded_bytes(
-    target: ModelDims, draft: ModelDims | None, config: EngineConfig, device: str, num_shares: int
-) -> int:
-    """Memory of recorded passes on a GPU. If several share the target, only the draft's passes are recorded.
-
-    Args:
-        draft: also None on a GPU without the draft.
-    """
-    largest = target if num_shares == 1 else draft
-    return graph_bytes(largest.num_layers) if device == "cuda" and config.graphs and largest is not None else 0
-
-
-def prefill_bytes(target: ModelDims, chunk: int, dtype: torch.dtype, *, offloaded: bool) -> int:
-    """Activations of one prompt chunk at their peak, in the MLP or where parts of attention are merged.
-
-    Args:
-        offloaded: whether any layer is; then each part is added to the sum of the earlier parts, in float32.
-    """
-    wide, hidden = torch.float32.itemsize, target.hidden_size * dtype.itemsize
-    heads = target.num_heads * target.head_dim
-    # Embeddings, a layer's input, its sum with attention, the norm of that; gate, its activation, the other factor
-    mlp = 4 * hidden + 3 * (target.intermediate_size or USUAL_MLP * target.hidden_size) * dtype.itemsize
-    # Embeddings, a layer's input, the norm of that; queries, perhaps folded too, and one or two parts; their sum
-    merging = 3 * hidden + heads * (3 * (dtype.itemsize + wide) if offloaded else 4 * dtype.itemsize + 2 * wide)
-    merging += 8 * wide * target.num_heads  # log-sum-exps
-    rotary = 2 * target.head_dim * dtype.itemsize + 4 * torch.int64.itemsize  # cosines, sines, positions
-    return chunk * (max(mlp, merging) + rotary)
-
-
-def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
-    """Keys and values of one token, in the layers that attend to all tokens."""
-    return dims.shape(dtype, META).bytes_per_token
-
-
-# -------------------- the full cache
-
-
 @dataclass(frozen=True)
-class CacheSizes:
-    """Sizes of a model's full cache, or of one rank's share of it, by context and number of resident layers."""
+class Sizes:
+    """Bytes of a model, or of one rank's share of it, as an engine holds it: weights, caches and buffers."""
 
     dims: ModelDims
     config: EngineConfig
     dtype: torch.dtype  # of computation
     device: str = "cpu"
+    packs: bool = False  # whether the compiled kernel computes with the weights, in the bits of their file
 
     @cached_property
     def shape(self) -> KVShape:
-        """Of the full cache."""
+        """Of the caches."""
         return self.dims.shape(self.dtype, META)
 
     @cached_property
     def layers(self) -> int:
-        """Those that attend to all tokens."""
+        """Layers that attend to all tokens."""
         return len(self.shape.full_layers)
 
     @property
@@ -265,6 +165,82 @@ class CacheSizes:
         Meanwhile the next layer computes. 0 on a processor, which stores at once.
         """
         return 0 if self.on_host else choose_prefill_chunk(self.dims, self.config, self.device, offloaded=True).value
+
+    # -------------------- weights
+
+    def weights(self, bits: int | None = None, size: ModelSize | None = None) -> int:
+        """Weights with so many bits; None: in the type of computation, as many as there are on disk.
+
+        Args:
+            size: the counted parameters; needed if `bits` is not the width of that type.
+        """
+        dims, dtype, packs = self.dims, self.dtype, self.packs
+        if bits is None or bits == 8 * dtype.itemsize:
+            if packs:
+                return dims.packed_bytes or dims.weight_bytes
+            return dims.weight_bytes * dtype.itemsize // dims.disk_dtype.itemsize
+        assert size is not None, "quantised weights are planned from counted parameters"
+        return size.rounded_bytes(LAYOUTS[ROUNDED[bits]].bits) if packs else size.quantised_bytes(bits, dtype)
+
+    def copied(self, size: ModelSize) -> int:
+        """The 4-bit copy of all linear weights."""
+        linear = size.layer_parameters + size.output_parameters
+        return int(linear * LAYOUTS[ROUNDED[DRAFTING_BITS]].bits / 8) if self.packs else size.self_draft_bytes
+
+    def widened(self, bits: int) -> int:
+        """Room for quantised weights in the type of computation: one matrix at a time, and again in recordings."""
+        dims = self.dims
+        if self.packs or bits not in WIDENED_BITS[self.device]:
+            return 0
+        copies = 2 if bits == 4 else 4  # of 8 bits before and after they are scaled
+        return copies * max(self.mlp_width, dims.num_heads * dims.head_dim) * self.hidden_bytes
+
+    @property
+    def mlp_width(self) -> int:
+        """Numbers within the MLP."""
+        return self.dims.intermediate_size or USUAL_MLP * self.dims.hidden_size
+
+    # -------------------- the small caches, and buffers
+
+    @property
+    def retrieval(self) -> int:
+        """All rows of the retrieval cache (budget, room to grow between two selections), and the chunks' numbers."""
+        config, shape = self.config.retrieval, self.shape
+        numbers = config.num_chunks * self.layers * self.dims.num_kv_heads * torch.int64.itemsize
+        windows = sum(window_rows(reach, SHORT) | 1 for reach in self.windows)
+        rows = (config.budget + config.chunk_size + GROWTH) | 1
+        return rows * shape.bytes_per_token + numbers + windows * shape.window_layer_bytes
+
+    @property
+    def states(self) -> int:
+        """Running states of recurrent layers, as often as the device keeps them; inputs of a pass in two caches."""
+        copies = STATE_COPIES + (MOST_STATE_MARKS if self.on_host else 0)  # a GPU's marks lie in host memory
+        state = self.dims.state
+        return copies * state.nbytes(self.dtype) + 2 * state.layers * MOST_INPUTS * self.hidden_bytes
+
+    @property
+    def streaming(self) -> int:
+        """All rows of the streaming cache, of a draft."""
+        window = grown_window(self.config.draft, self.dims, self.dtype).window
+        return (window | 1) * self.shape.num_layers * self.shape.layer_bytes
+
+    def prefill(self, chunk: int, *, offloaded: bool) -> int:
+        """Activations of one prompt chunk at their peak, in the MLP or where parts of attention are merged.
+
+        Args:
+            offloaded: whether any layer is; then each part is added to the sum of the earlier parts, in float32.
+        """
+        dims, width, wide, hidden = self.dims, self.dtype.itemsize, torch.float32.itemsize, self.hidden_bytes
+        # Embeddings, a layer's input, its sum with attention, the norm of that; gate, its activation, the other factor
+        mlp = 4 * hidden + 3 * self.mlp_width * width
+        # Embeddings, a layer's input, the norm of that; queries, perhaps folded too, and one or two parts; their sum
+        merged = 3 * (width + wide) if offloaded else 4 * width + 2 * wide
+        merging = 3 * hidden + dims.num_heads * dims.head_dim * merged
+        merging += 8 * wide * dims.num_heads  # log-sum-exps
+        rotary = 2 * dims.head_dim * width + 4 * torch.int64.itemsize  # cosines, sines, positions
+        return chunk * (max(mlp, merging) + rotary)
+
+    # -------------------- the full cache
 
     def layer_bytes(self, context: int) -> int:
         """Keys and values of one resident layer, an odd number of rows (`KVShape.allocate`)."""
@@ -347,13 +323,12 @@ class CacheSizes:
             PlanRow(f"full cache{which}, host", self.host_bytes(context, resident)), PlanRow(REMEMBERED, remembered)
         )
 
-    def block_bytes(self, context: int, block: int, lent: int) -> int:
+    def block_bytes(self, context: int, block: int) -> int:
         """Device memory for reading blocks of so many tokens layer by layer: one layer's rows, and hidden states.
 
-        Args:
-            lent: bytes of the retrieval cache, which are free meanwhile.
+        The retrieval cache lends its own meanwhile.
         """
-        return max(0, self.layer_bytes(context) + block * self.hidden_bytes - lent) if block else 0
+        return max(0, self.layer_bytes(context) + block * self.hidden_bytes - self.retrieval) if block else 0
 
     def offload(self, context: int, resident: int) -> Offload | None:
         """The settings for the cache's offloaded layers; None: there are none."""

@@ -25,7 +25,7 @@ from core.caches.retrieval import RetrievalCache
 from core.config import RetrievalConfig
 from core.ops import transfer
 from core.ops.native import VOTERS
-from core.planning.sizes import CacheSizes
+from core.planning.sizes import Sizes
 from tests.core.ops.simulated import DEVICE, SimulatedDevice, simulated
 from tests.core.toys import CPU
 
@@ -298,7 +298,7 @@ def test_a_new_conveyor_may_bring_at_once() -> None:
 
 
 ROWS = 160  # of a long pass
-SIZES = CacheSizes(
+SIZES = Sizes(
     layers=4,
     row_bytes=2 * KV_HEADS * DIM * 4,
     side_bytes=0,

@@ -258,5 +258,5 @@ def test_no_more_are_together_than_memory_holds(engine: Engine) -> None:
     for fit, number in ((0, 1), (1, 1), (2, 2), (3, 3), (9, 5)):
         small = Engine(engine.config, plan, engine.text, engine._models)
         free = int((plan.total_bytes + (fit + 0.5) * each) / 0.9)
-        small._placement.plan = replace(plan, rig=Rig.of(replace(plan.rig.machine, free_ram_bytes=free)))
+        small._placement.plan = replace(plan, rig=Rig(machine=replace(plan.rig.machine, free_ram_bytes=free)))
         assert small.together(asked).value == number

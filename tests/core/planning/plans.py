@@ -72,12 +72,14 @@ def planned(case: Case) -> Plan:
     target, draft = sizes_of(case.model)
     config = EngineConfig(context=case.context, retrieval=RetrievalConfig(budget=4096, grows=True), bits=case.bits)
     given = dict(MACHINES[case.machine])
+    assumed = given.get("num_gpus", 1)
     gpu = described_gpu(given.pop("gpu")) if "gpu" in given else None
     rig = make_rig(HOST, gpu=gpu, **given)
     if not case.loads:
+        config = replace(config, num_gpus=assumed)
         return compose(target.dims, draft.dims if draft else None, config, rig, target)
     config = replace(config, gpu_memory_gib=case.limit)
-    here = Rig.of(replace(rig.machine, compiles=True, num_cores=2))
+    here = Rig(machine=replace(rig.machine, compiles=True, num_cores=2))
     return compose(stored(target), stored(draft) if draft else None, config, here, target)
 
 

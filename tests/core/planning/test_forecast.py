@@ -203,7 +203,8 @@ def cards(count: int = 1) -> Rig:
 def forecast(acceptance: Acceptance = PUBLISHED, *, count: int = 1, **changes: Any) -> tuple[Plan, Prediction]:
     """The plan and the forecast of Llama2-7B without a draft."""
     llama, rig = sizes_of("llama2-7b-128k")[0], cards(count)
-    config = replace(EngineConfig(context=131072, retrieval=RetrievalConfig(budget=BUDGET)), **changes)
+    config = EngineConfig(context=131072, num_gpus=count, retrieval=RetrievalConfig(budget=BUDGET))
+    config = replace(config, **changes)
     plan = make_plan(llama.dims, None, config, rig, llama)
     return plan, predict(plan, bandwidths(plan), acceptance)
 
@@ -217,10 +218,10 @@ def test_the_model_meets_the_published_speeds_on_two_4090(
     name: str, layers: int, plain_ms: float, triforce_ms: float
 ) -> None:
     """With as many layers on the cards as the published system has room for."""
-    config, rig = EngineConfig(context=131072, retrieval=RetrievalConfig(budget=BUDGET)), cards(2)
+    config = EngineConfig(context=131072, num_gpus=2, retrieval=RetrievalConfig(budget=BUDGET))
     target, draft = sizes_of(name)
     assert draft is not None
-    plan = make_plan(target.dims, draft.dims, config, rig, target)
+    plan = make_plan(target.dims, draft.dims, config, cards(2), target)
     rates = bandwidths(plan)
     assert rates.link is not None and "nominal" in rates.link.because and "4090" in rates.memory.because
     found = predict(replace(plan, resident_layers=layers), rates, PUBLISHED)

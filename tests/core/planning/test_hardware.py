@@ -60,7 +60,6 @@ def told(fake: FakeCuda, index: int = 0, free: int | None = 20 * GIB, driver: tu
         name=fake.name,
         driver=driver,
         uuid=fake.uuid(index),
-        total_bytes=fake.total_bytes,
         free_bytes=free,
         capability=fake.capability,
     )
@@ -218,7 +217,6 @@ def test_a_gpu_that_torch_cannot_use_is_told_with_what_mends_it(
     for ask in (
         lambda: choose_device(EngineConfig(device="cuda"), machine),
         lambda: choose_device(EngineConfig(num_gpus=2), machine),
-        lambda: make_rig(machine, num_gpus=2),
     ):
         with pytest.raises(NotPossibleHere) as refused:
             ask()

@@ -26,7 +26,7 @@ from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel
 from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan
-from core.planning.sizes import CacheSizes, grown_window, retrieval_bytes, streaming_bytes
+from core.planning.sizes import Sizes, grown_window, retrieval_bytes, streaming_bytes
 from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu
 from tests.core.toys import Letters, loaded, random_prompt
 
@@ -80,7 +80,7 @@ def kept_of(gpu: PretendedGpu, make: Callable[[], object]) -> int:
     return kept
 
 
-def full_caches(sizes: CacheSizes, shape: KVShape, context: int) -> Iterator[tuple[int, Callable[[], object]]]:
+def full_caches(sizes: Sizes, shape: KVShape, context: int) -> Iterator[tuple[int, Callable[[], object]]]:
     """Before anything was read: without scores of chunks, rows on their way, a long pass's rows."""
     for resident in range(LAYERS, -1, -1):
         planned = sizes.device_bytes(context, resident)
@@ -99,7 +99,7 @@ def test_no_cache_takes_more_than_its_row_of_the_plan_and_no_row_is_much_too_lar
 ) -> None:
     """Each alone: what one lacks hides in no other one's room."""
     dims = on_device(4, kv_heads, LAYERS).dims
-    shape, sizes = dims.shape(HALF, CUDA), CacheSizes(dims, CONFIG, HALF, device="cuda")
+    shape, sizes = dims.shape(HALF, CUDA), Sizes(dims, CONFIG, HALF, device="cuda")
     full = FullCache(shape, context, sizes.chunk_size, offload=sizes.offload(context, 0))
     window = grown_window(CONFIG.draft, dims, HALF)
     made: list[tuple[int, Callable[[], object]]] = [
@@ -116,7 +116,7 @@ def test_a_plan_without_the_newest_queries_is_too_small(gpu: PretendedGpu, monke
     """The control: the count notices a buffer that is left out."""
     dims = on_device(4, 4, LAYERS).dims
     monkeypatch.setattr("core.planning.sizes.QUERY_LOG", -2)
-    sizes = CacheSizes(dims, CONFIG, HALF, device="cuda")
+    sizes = Sizes(dims, CONFIG, HALF, device="cuda")
     planned, make = next(full_caches(sizes, dims.shape(HALF, CUDA), 512))
     assert kept_of(gpu, make) / planned > 1.05
 
