@@ -231,10 +231,6 @@ class Basis:
             most = bisect_right(range(most), room, key=lambda layers: cache.device_bytes(context, layers)) - 1
         return most if most >= 0 and total(cache.host_rows(context, most)) <= self.host_room else None
 
-    def longest(self) -> int:
-        """The longest context that fits in device and host memory together; below STEP: none."""
-        return largest_context(self.possible, lambda context: self.fit(context) is not None)
-
     def most_resident_within(self, room: int, possible: int) -> int:
         """The longest context up to `possible` whose full cache fits whole; below STEP: none."""
         cache = self.sizes

@@ -12,6 +12,7 @@ from core.caches.base import KVShape
 from core.config import SpeculationConfig
 from core.decoding.adaptive import PassCost, best_gamma, cost_per_token
 from core.models.loader import ModelDims
+from core.models.param_count import UNQUANTISED_BITS
 from core.planning.choices import Choice
 from core.planning.devices import Bandwidths
 from core.planning.measured import PROCESSOR
@@ -134,7 +135,8 @@ def planned_reads(plan: Plan, context: int) -> Reads:
     if plan.bytes_of(WIDENED):  # in each pass every matrix is written in the type of computation, and read
         weights += 2 * dtype.itemsize * target.layer_parameters
     copied = plan.bytes_of(DRAFTING_WEIGHTS)
-    guessing = copied + target.self_draft_pass_bytes - target.self_draft_bytes if copied else weights
+    rest = max(0, target.other_parameters - target.output_parameters)
+    guessing = copied + rest * UNQUANTISED_BITS // 8 if copied else weights
     expert_bytes = min(experts.parameters * dtype.itemsize if experts else 0, weights, guessing)
     shape = dims.shape(dtype, META)
     row, windows = shape.full_reads * plan.sizes.row_bytes, shape.window_bytes(context) + dims.state.nbytes(dtype)

@@ -26,7 +26,7 @@ from core.planning.choices import (
     choose_kv,
 )
 from core.planning.devices import Rig
-from core.planning.fit import STEP, Basis, Fit
+from core.planning.fit import STEP, Basis, Fit, largest_context
 from core.planning.hardware import Machine
 from core.planning.sizes import GIB, PREFILL_BLOCK, PlanRow, gib, total
 
@@ -243,7 +243,7 @@ def _choose_context(basis: Basis) -> tuple[Choice[int], int]:
     asked, possible = basis.config.context, basis.possible
     if asked is not None and asked > possible:
         raise ContextBeyondModel(asked, possible)
-    most = basis.longest()
+    most = largest_context(possible, lambda context: basis.fit(context) is not None)
     if most < STEP:
         raise _no_room(basis)
     if asked is not None and asked > most:

@@ -19,6 +19,7 @@ from core.models.linear import ROUNDED
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.models.self_draft import BITS as DRAFTING_BITS
+from core.models.self_draft import STORED_BITS as COPIED_BITS
 from core.ops.scores import MOST_GROUPS
 from core.ops.stored_blocks import LAYOUTS
 from core.planning.choices import choose_prefill_chunk
@@ -180,12 +181,14 @@ class Sizes:
                 return dims.packed_bytes or dims.weight_bytes
             return dims.weight_bytes * dtype.itemsize // dims.disk_dtype.itemsize
         assert size is not None, "quantised weights are planned from counted parameters"
-        return size.rounded_bytes(LAYOUTS[ROUNDED[bits]].bits) if packs else size.quantised_bytes(bits, dtype)
+        if packs:
+            return size.weight_bytes(LAYOUTS[ROUNDED[bits]].bits, 8 * size.dims.disk_dtype.itemsize)
+        return size.weight_bytes(bits, 8 * dtype.itemsize)
 
     def copied(self, size: ModelSize) -> int:
         """The 4-bit copy of all linear weights."""
-        linear = size.layer_parameters + size.output_parameters
-        return int(linear * LAYOUTS[ROUNDED[DRAFTING_BITS]].bits / 8) if self.packs else size.self_draft_bytes
+        bits = LAYOUTS[ROUNDED[DRAFTING_BITS]].bits if self.packs else COPIED_BITS
+        return int((size.layer_parameters + size.output_parameters) * bits / 8)
 
     def widened(self, bits: int) -> int:
         """Room for quantised weights in the type of computation: one matrix at a time, and again in recordings."""
@@ -275,11 +278,6 @@ class Sizes:
         rows = max(LEAST_BLOCK, min(PIECE_BYTES // self.row_bytes, context // FEWEST_BLOCKS))
         return -(-rows // self.chunk_size) * self.chunk_size
 
-    def tail_bytes(self, context: int) -> int:
-        """Newest rows of one offloaded layer that stay on the device, and those that a long pass keeps beside them."""
-        block = self.block_rows(context)
-        return ((tail_rows(block) | 1) + KEPT_ROWS + block - 1) * self.row_bytes
-
     def device_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
         """Device memory of the full cache with this many resident layers.
 
@@ -297,11 +295,12 @@ class Sizes:
             return taken(PlanRow("full cache, landmarks, query log", kept + side), *shared)
         block = self.block_rows(context)
         ring = RING_SLOTS * GROUP * block + (block + self.sending_rows if self.sending_rows else 0)
+        tail = (tail_rows(block) | 1) + KEPT_ROWS + block - 1  # with those that a long pass keeps beside them
         return taken(
             PlanRow(f"full cache, {resident} of {self.layers} layers", kept),
             *shared,
             PlanRow("votes, query log", side),
-            PlanRow("newest rows of offloaded layers", away * self.tail_bytes(context)),
+            PlanRow("newest rows of offloaded layers", away * tail * self.row_bytes),
             PlanRow("ring of copies", ring * self.row_bytes),
         )
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from core.config import EngineConfig, RetrievalConfig
 from core.decoding.adaptive import PassCost
@@ -194,7 +193,7 @@ def test_a_dense_model_of_four_bits_keeps_its_weights_on_the_card_and_its_contex
     rig = make_rig(HOST, gpu=described_gpu("RTX 4090,22,1008,25"), host_gib=128)
     plan = counted(target, small, replace(GROWING, context=131072, bits=4), rig)
     assert plan.placement.value == "split" and plan.prefill_block.value
-    assert chosen(plan)[0].has_draft and plan.bytes_of(TARGET_WEIGHTS) == target.quantised_bytes(4, torch.bfloat16)
+    assert chosen(plan)[0].has_draft and plan.bytes_of(TARGET_WEIGHTS) == target.weight_bytes(4)
     assert not plan.bytes_of(WIDENED) and str(plan.kv.value or plan.dtype.value) == "torch.bfloat16"
     eight = counted(target, small, replace(GROWING, context=8192, bits=8), rig)
     assert eight.bytes_of(WIDENED) == 4 * 17408 * 5120 * 2, "int8 is widened by every pass, before and after scaling"
