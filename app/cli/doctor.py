@@ -65,7 +65,7 @@ class Subject:
 
     def planned(self, config: EngineConfig, rig: Rig) -> Plan:
         """Its plan on a machine. Raises what `compose` raises."""
-        return compose(self.target.dims, self.draft, config, rig, self.target)
+        return compose(self.target, self.draft, config, rig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ def line(row: Row) -> str:
     machine = f"{row.count} x {row.gpu.partition(',')[0]}"
     name = row.model + (f", {row.bits} bits" if row.bits else "") + (f", share {row.share}" if row.share else "")
     try:
-        plan = compose(target.dims, draft.dims if draft else None, config, rig, target)
+        plan = compose(target, draft.dims if draft else None, config, rig)
     except NotEnoughMemory as error:
         return f"| {name} | {machine} | {row.published} | does not fit: {error.problem} | | | |"
     budget = plan.config.retrieval.budget

@@ -28,7 +28,7 @@ UNQUANTISED_BITS = 16  # of the parameters that are not quantised
 class ModelSize:
     """Sizes of a model, with its parameters grouped by how quantisation and several GPUs treat them."""
 
-    dims: ModelDims  # with the bytes of all parameters in the type of the configuration
+    dims: ModelDims  # where nothing is on disk with the bytes of all parameters in the type of the configuration
     layer_parameters: int  # linear weights of the layers: quantised, and divided between GPUs
     other_parameters: int  # embeddings, output layer, norms, biases: kept whole on every GPU
     divisible: bool = True  # whether the layers can be divided between GPUs by heads
@@ -74,13 +74,18 @@ def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
         raise UnsupportedModel(
             f"{name} is no text model that can be planned for.", hint="Choose a decoder-only text model."
         ) from error
+    total = sum(parameter.numel() for parameter in module.parameters())
+    return counted(module, config, replace(dims, weight_bytes=dims.disk_dtype.itemsize * total))
+
+
+def counted(module: nn.Module, config: PreTrainedConfig, dims: ModelDims) -> ModelSize:
+    """The parameters of a module by kind."""
     output = cast(Any, module).get_output_embeddings()
     layers = sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear) and part is not output)
-    total = sum(parameter.numel() for parameter in module.parameters())
     return ModelSize(
-        dims=replace(dims, weight_bytes=dims.disk_dtype.itemsize * total),
+        dims=dims,
         layer_parameters=layers,
-        other_parameters=total - layers,
+        other_parameters=sum(parameter.numel() for parameter in module.parameters()) - layers,
         divisible=is_divisible(config),
         experts=experts_of(module, config),
     )

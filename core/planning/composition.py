@@ -40,13 +40,7 @@ Planner = Callable[[EngineConfig, bool], Plan]  # plans by settings, with the dr
 # -------------------- who guesses
 
 
-def compose(
-    model: ModelDims,
-    draft: ModelDims | None,
-    config: EngineConfig,
-    machine: Machine | Rig,
-    size: ModelSize,
-) -> Plan:
+def compose(target: ModelSize, draft: ModelDims | None, config: EngineConfig, machine: Machine | Rig) -> Plan:
     """The plan with the draft, the 4-bit copy and the retrieval budget that suit a machine, as far as settings allow.
 
     Loading begins with it. Nothing is loaded yet: model and machine may be known by their figures alone.
@@ -57,7 +51,7 @@ def compose(
     """
 
     def plan_of(settings: EngineConfig, has_draft: bool) -> Plan:
-        return make_plan(model, draft if has_draft else None, settings, machine, size)
+        return make_plan(target, draft if has_draft else None, settings, machine)
 
     usual, grows = config.retrieval.budget, config.retrieval.grows
     try:
@@ -108,7 +102,7 @@ def _with_copy(plan: Plan, plan_of: Planner) -> Plan:
     """
     size, chosen = plan.size, plan.composition
     in_16_bits = plan.target.disk_dtype.itemsize == 2 and plan.bits.value not in FORMATS
-    large = size is not None and size.experts is None and size.num_parameters >= LEAST_COPIED
+    large = size.experts is None and size.num_parameters >= LEAST_COPIED
     if not (plan.packs and plan.ranks == 1 and in_16_bits and large and chosen is not None):
         return plan
     copied = replace(plan.config, self_draft_bits=DRAFTING_BITS, context=plan.context.value)

@@ -70,9 +70,8 @@ class Basis:
     All sizes are those of one rank: where several share the target, of the first, which alone has the draft.
     """
 
-    model: ModelDims  # the whole target
+    size: ModelSize  # of the whole target
     draft: ModelDims | None
-    size: ModelSize | None  # counted parameters of the whole target
     config: EngineConfig
     rig: Rig
     device: Choice[str]
@@ -90,18 +89,20 @@ class Basis:
         """Processes that share the target by heads: one for each GPU."""
         return self.config.num_gpus
 
+    @property
+    def model(self) -> ModelDims:
+        """The whole target."""
+        return self.size.dims
+
     @cached_property
-    def share(self) -> ModelSize | None:
-        """The counted parameters of a rank."""
-        if self.size is None or self.ranks == 1:
-            return self.size
-        return rank_share(replace(self.size, dims=self.model), self.ranks)
+    def share(self) -> ModelSize:
+        """The target's parameters in a rank."""
+        return self.size if self.ranks == 1 else rank_share(self.size, self.ranks)
 
     @cached_property
     def target(self) -> ModelDims:
         """The target, or a rank's share of it, with the type of its keys and values."""
-        dims = self.share.dims if self.share is not None and self.ranks > 1 else self.model
-        return replace(dims, kv_dtype=self.kv.value)
+        return replace(self.share.dims, kv_dtype=self.kv.value)
 
     @property
     def gpu(self) -> Gpu | None:
@@ -164,15 +165,15 @@ class Basis:
         copied = config.self_draft_bits == DRAFTING_BITS
         return taken(
             PlanRow(RUNTIME, 0 if self.on_gpu else RUNTIME_BYTES),
-            PlanRow(TARGET_WEIGHTS, target.weights(self.bits.value, share)),
+            PlanRow(TARGET_WEIGHTS, target.quantised(share, self.bits.value)),
             PlanRow(RETRIEVAL, target.retrieval),
             PlanRow(PREFILL, target.prefill(self.chunk(offloaded=offloaded).value, offloaded=offloaded)),
             PlanRow(STATES, target.states),
-            PlanRow(DRAFT_WEIGHTS, draft.weights() if draft else 0),
+            PlanRow(DRAFT_WEIGHTS, draft.weights if draft else 0),
             PlanRow(STREAMING, draft.streaming if draft else 0),
             PlanRow(GRAPHS, graphs),
-            PlanRow(WIDENED, target.widened(self.bits.value) if share else 0),
-            PlanRow(DRAFTING_WEIGHTS, target.copied(share) if share and copied else 0),
+            PlanRow(WIDENED, target.widened(self.bits.value)),
+            PlanRow(DRAFTING_WEIGHTS, target.copied(share) if copied else 0),
         )
 
     @cached_property

@@ -129,7 +129,6 @@ def planned_reads(plan: Plan, context: int) -> Reads:
     A mixture's experts are never quantised, and a self-draft shares them.
     """
     plan, dtype, target = plan.at(context), plan.dtype.value, plan.size
-    assert target is not None, "forecasts are made from counted parameters"
     dims, experts, small = replace(plan.model, kv_dtype=plan.kv.value), target.experts, plan.draft
     weights = int(plan.bytes_of(TARGET_WEIGHTS) * dims.pass_share(target.num_parameters))
     if plan.bytes_of(WIDENED):  # in each pass every matrix is written in the type of computation, and read

@@ -169,18 +169,11 @@ def block_changed(plan: Plan, block: int, because: str) -> Plan:
 # -------------------- making it
 
 
-def make_plan(
-    model: ModelDims,
-    draft: ModelDims | None,
-    config: EngineConfig,
-    machine: Machine | Rig,
-    size: ModelSize | None = None,
-) -> Plan:
+def make_plan(target: ModelSize, draft: ModelDims | None, config: EngineConfig, machine: Machine | Rig) -> Plan:
     """Plan an engine with this draft and these settings: choose device and types, find what fits, place everything.
 
     Args:
         machine: as it was found, or described.
-        size: needed if any of the target's weights are to be quantised, or if several ranks share it.
     Raises:
         InvalidSetting, NotPossibleHere: this machine, or this version, does not compute as the settings say.
         NotEnoughMemory: the weights alone do not fit; or the wanted context does not, with the largest that would.
@@ -189,16 +182,15 @@ def make_plan(
     rig = machine if isinstance(machine, Rig) else Rig(machine=machine)
     rig = replace(rig, machine=replace(rig.machine, gpus=rig.machine.gpus[: config.num_gpus]))
     device = choose_device(config, rig.machine)
-    dtype = choose_dtype(device.value, model)
+    dtype = choose_dtype(device.value, target.dims)
     basis = Basis(
-        model=model,
+        size=target,
         draft=draft,
-        size=size,
         config=config,
         rig=rig,
         device=Choice(device.value, "as described") if rig.assumed else device,
         dtype=dtype,
-        kv=choose_kv(config, model, device.value, dtype.value, rig.machine),
+        kv=choose_kv(config, target.dims, device.value, dtype.value, rig.machine),
         bits=choose_bits(config, device.value, dtype.value),
     )
     if basis.ranks > 1:
@@ -234,7 +226,7 @@ def _check_ranks(basis: Basis) -> None:
         )
     if basis.bits.value in FORMATS:
         raise InvalidSetting("Quantised weights are not shared between GPUs.", hint="Leave out --bits or --gpus.")
-    if basis.size is not None and not basis.size.divisible:
+    if not basis.size.divisible:
         raise NotPossibleHere("The layers of this family cannot be shared by heads.", hint="Leave out --gpus.")
 
 
@@ -309,8 +301,6 @@ def _no_room(basis: Basis) -> NotEnoughMemory:
         hint = LEAVE_OUT
     elif basis.config.gpu_memory_gib is not None:
         hint = "Raise --gpu-memory, or choose a smaller model."
-    elif basis.size is None and basis.ranks == 1:
-        hint = "Use --bits 8 or --bits 4, close other programs or choose a smaller model."
     elif bits := _narrower(basis, lambda other: other.most_on_device >= STEP):
         hint = f"With --bits {bits} they would fit; answers are then exact for the quantised model."
     return NotEnoughMemory(
@@ -345,7 +335,7 @@ def _too_long(basis: Basis, context: int, most: int) -> NotEnoughMemory:
 
 def _narrower(basis: Basis, suits: Callable[[Basis], bool]) -> int | None:
     """The first width of quantised weights below the present one that suits; several GPUs share none."""
-    widths = (8, 4) if basis.ranks == 1 and basis.size is not None else ()
+    widths = (8, 4) if basis.ranks == 1 else ()
     return next(
         (bits for bits in widths if bits < basis.bits.value and suits(replace(basis, bits=Choice(bits, "")))), None
     )

@@ -169,21 +169,21 @@ class Sizes:
 
     # -------------------- weights
 
-    def weights(self, bits: int | None = None, size: ModelSize | None = None) -> int:
-        """Weights with so many bits; None: in the type of computation, as many as there are on disk.
+    @property
+    def weights(self) -> int:
+        """As many weights as there are on disk, in the type of computation."""
+        dims = self.dims
+        if self.packs:
+            return dims.packed_bytes or dims.weight_bytes
+        return dims.weight_bytes * self.dtype.itemsize // dims.disk_dtype.itemsize
 
-        Args:
-            size: the counted parameters; needed if `bits` is not the width of that type.
-        """
-        dims, dtype, packs = self.dims, self.dtype, self.packs
-        if bits is None or bits == 8 * dtype.itemsize:
-            if packs:
-                return dims.packed_bytes or dims.weight_bytes
-            return dims.weight_bytes * dtype.itemsize // dims.disk_dtype.itemsize
-        assert size is not None, "quantised weights are planned from counted parameters"
-        if packs:
-            return size.weight_bytes(LAYOUTS[ROUNDED[bits]].bits, 8 * size.dims.disk_dtype.itemsize)
-        return size.weight_bytes(bits, 8 * dtype.itemsize)
+    def quantised(self, size: ModelSize, bits: int) -> int:
+        """The weights with so many bits, which may be those of the type of computation."""
+        if bits == 8 * self.dtype.itemsize:
+            return self.weights
+        if self.packs:
+            return size.weight_bytes(LAYOUTS[ROUNDED[bits]].bits, 8 * self.dims.disk_dtype.itemsize)
+        return size.weight_bytes(bits, 8 * self.dtype.itemsize)
 
     def copied(self, size: ModelSize) -> int:
         """The 4-bit copy of all linear weights."""

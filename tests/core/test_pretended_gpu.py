@@ -15,7 +15,6 @@ from core.config import EngineConfig, GenerationConfig, RetrievalConfig, Samplin
 from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
-from core.models.param_count import size_of
 from core.models.self_draft import SelfDraftLinear, is_int4
 from core.models.weights import prepared
 from core.ops import attention
@@ -35,7 +34,7 @@ from core.planning.hardware import (
 from core.planning.plan import make_plan
 from tests.core import cuda_stubs as stubs
 from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
-from tests.core.toys import FIXED, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
+from tests.core.toys import FIXED, MACHINE, Letters, last_event, loaded, random_prompt, sized, tiny_config, tiny_engine
 
 pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
@@ -113,7 +112,7 @@ def test_weights_of_four_bits_are_multiplied_as_they_are_and_methods_agree(gpu: 
     assert is_int4(own.module) and kinds["model.layers.0.self_attn.q_proj"] is SelfDraftLinear
     assert not issubclass(kinds["lm_head"], SelfDraftLinear), "logits keep their precision"
     config = EngineConfig(context=512, prefill_chunk=64, bits=4, retrieval=RetrievalConfig(budget=96, local_window=32))
-    plan = make_plan(own.dims, None, replace(config, bits=None), MACHINE, size_of(tiny_config(kv_heads=2), "tiny"))
+    plan = make_plan(sized(own.dims), None, replace(config, bits=None), MACHINE)
     plan = replace(plan, device=Choice("cuda", "test"), dtype=Choice(torch.float32, "test"), bits=Choice(4, "test"))
     offload, texts = Offload(block_rows=64, num_slots=2), []
     for method, where in (("autoregressive", None), ("retrieval", None), ("retrieval", offload)):

@@ -220,7 +220,7 @@ def fit_of(
     config = source.config(name) if context is None else replace(source.config(name), context=context)
     draft, known = None if config.draft_model == "none" else draft, catalog.entries().get(name)
     try:
-        plan = compose(target, draft, config, machine, _counted(name))
+        plan = compose(replace(_counted(name), dims=target), draft, config, machine)
     except (ContextTooSmall, NotEnoughMemory) as error:
         shorter = error.possible if isinstance(error, ContextTooSmall) else error.largest_context
         if shorter is None:

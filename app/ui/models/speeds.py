@@ -55,7 +55,7 @@ def expected_speeds(plan: "Plan", acceptance: "Acceptance") -> Speeds:
     rates = bandwidths(plan)
     found, pages = predict(plan, rates, acceptance), min(PAGES, plan.context.value // PAGE_TOKENS)
     flops = rates.products.value
-    assert plan.size is not None and flops is not None, "counted, and known of this machine"
+    assert flops is not None, "known of this machine"
     return Speeds(
         plain=found.plain_tokens_per_second,
         triforce=found.triforce_tokens_per_second,

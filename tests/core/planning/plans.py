@@ -77,10 +77,10 @@ def planned(case: Case) -> Plan:
     rig = make_rig(HOST, gpu=gpu, **given)
     if not case.loads:
         config = replace(config, num_gpus=assumed)
-        return compose(target.dims, draft.dims if draft else None, config, rig, target)
+        return compose(target, draft.dims if draft else None, config, rig)
     config = replace(config, gpu_memory_gib=case.limit)
     here = Rig(machine=replace(rig.machine, compiles=True, num_cores=2))
-    return compose(stored(target), stored(draft) if draft else None, config, here, target)
+    return compose(replace(target, dims=stored(target)), stored(draft) if draft else None, config, here)
 
 
 def stored(size: ModelSize) -> ModelDims:

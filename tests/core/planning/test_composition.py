@@ -28,7 +28,7 @@ AS_IT_IS = EngineConfig()
 
 def counted(target: ModelSize, draft: ModelSize | None, config: EngineConfig, rig: Rig) -> Plan:
     config = replace(config, num_gpus=max(1, len(rig.machine.gpus)))
-    return compose(target.dims, draft.dims if draft else None, config, rig, target)
+    return compose(target, draft.dims if draft else None, config, rig)
 
 
 def composed(

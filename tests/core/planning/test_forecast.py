@@ -55,10 +55,10 @@ def golden_plan(row: dict[str, Any]) -> Plan:
     """The plan of a measured model, with weights as wide as they lay in memory."""
     size, model = golden_size(row["model"]), GOLDENS["models"][row["model"]]
     config = EngineConfig(device="cpu", context=model["config"]["max_position_embeddings"], kv_bits=row["kv_bits"])
-    plan = make_plan(size.dims, None, config, HOST, size)
+    plan = make_plan(size, None, config, HOST)
     kept = size.num_parameters * model["weight_bits"] // 8  # in 32 bits they are as many times as large as on disk
     dims = replace(size.dims, weight_bytes=kept * size.dims.disk_dtype.itemsize // 4)
-    return replace(plan, model=dims, context=Choice(row["tokens"], "measured at"))
+    return replace(plan, size=replace(size, dims=dims), context=Choice(row["tokens"], "measured at"))
 
 
 @pytest.mark.parametrize("row", GOLDENS["passes"], ids=lambda row: f"{row['model']}-{row['tokens']}-{row['rows']}")
@@ -205,7 +205,7 @@ def forecast(acceptance: Acceptance = PUBLISHED, *, count: int = 1, **changes: A
     llama, rig = sizes_of("llama2-7b-128k")[0], cards(count)
     config = EngineConfig(context=131072, num_gpus=count, retrieval=RetrievalConfig(budget=BUDGET))
     config = replace(config, **changes)
-    plan = make_plan(llama.dims, None, config, rig, llama)
+    plan = make_plan(llama, None, config, rig)
     return plan, predict(plan, bandwidths(plan), acceptance)
 
 
@@ -221,7 +221,7 @@ def test_the_model_meets_the_published_speeds_on_two_4090(
     config = EngineConfig(context=131072, num_gpus=2, retrieval=RetrievalConfig(budget=BUDGET))
     target, draft = sizes_of(name)
     assert draft is not None
-    plan = make_plan(target.dims, draft.dims, config, cards(2), target)
+    plan = make_plan(target, draft.dims, config, cards(2))
     rates = bandwidths(plan)
     assert rates.link is not None and "nominal" in rates.link.because and "4090" in rates.memory.because
     found = predict(replace(plan, resident_layers=layers), rates, PUBLISHED)

@@ -28,7 +28,7 @@ from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan
 from core.planning.sizes import Sizes, grown_window, retrieval_bytes, streaming_bytes
 from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu
-from tests.core.toys import Letters, loaded, random_prompt
+from tests.core.toys import Letters, loaded, random_prompt, sized
 
 pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
@@ -149,7 +149,7 @@ def test_no_peak_of_an_engine_is_above_its_plan(
 ) -> None:
     config = replace(CONFIG, placement=placement, layerwise=layerwise)
     target, draft = on_device(4, kv_heads, LAYERS), on_device(2, 2, 1, 0.1)
-    plan = make_plan(target.dims, draft.dims, config, MACHINE)
+    plan = make_plan(sized(target.dims), draft.dims, config, MACHINE)
     engine = Engine(config, plan, Letters(), LoadedModels(target=target, draft=draft))
     planned = plan.total_bytes - plan.bytes_of("runtime")  # which is no tensor
     assert gpu.memory.peak_bytes <= planned, "loading"

@@ -27,6 +27,7 @@ from core.planning.sizes import (
     kv_bytes_per_token,
 )
 from tests.core.planning.plans import FILE, Case, few_cases, figures, sizes_of
+from tests.core.toys import sized
 
 GIB, KIB = 1 << 30, 1 << 10
 LLAMA2_7B = ModelDims(32, 32, 32, 128, 4096, 32000, 131072, 13_476_839_424, torch.float16, intermediate_size=11008)
@@ -62,7 +63,7 @@ def planned(
 ) -> Plan:
     config = EngineConfig(context=context, retrieval=RetrievalConfig(budget=budget), bits=bits, **changes)
     config = replace(config, num_gpus=max(1, len(rig.machine.gpus)))
-    return make_plan(size.dims, None, config, rig, size)
+    return make_plan(size, None, config, rig)
 
 
 # By hand, for Llama2-7B: a layer has 4 * 4096^2 + 3 * 4096 * 11008 = 202,375,168 linear weights, 32 layers
@@ -106,7 +107,7 @@ def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cann
 
 
 def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
-    plan = make_plan(LLAMA2_7B, None, EngineConfig(context=65536), GAMER)
+    plan = make_plan(sized(LLAMA2_7B), None, EngineConfig(context=65536), GAMER)
     assert plan.placement.value == "split" and plan.offload is not None and plan.offload.block_rows == 256
     assert plan.resident_layers == plan.offload.num_resident >= 5
     assert plan.total_bytes + (1024 << 20) > plan.usable_bytes, "one layer more, of a GiB, would not fit"
@@ -125,7 +126,7 @@ def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_the_layers_that_fit_are_those_of_trying_each(model: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = EngineConfig(context=64, layerwise=False, device=device)  # type: ignore[arg-type]
-    plan = make_plan(size(model).dims, None, config, replace(GAMER, gpus=(HUGE,)))
+    plan = make_plan(size(model), None, config, replace(GAMER, gpus=(HUGE,)))
     cache = plan.sizes
     for context in (64, 200, 1000, 8192, 40_000, 131_072):
         low, high = sorted(cache.device_bytes(context, layers) for layers in (cache.layers, 0))
@@ -148,7 +149,7 @@ def test_the_layers_that_fit_are_those_of_trying_each(model: str, device: str, m
 
 def test_counted_weights_are_as_large_as_their_files() -> None:
     counted, config = size_in(HARBOUR), EngineConfig()
-    plans = [make_plan(dims, None, config, HOST, counted) for dims in (counted.dims, read_dims(HARBOUR))]
+    plans = [make_plan(replace(counted, dims=dims), None, config, HOST) for dims in (counted.dims, read_dims(HARBOUR))]
     shown, stored = (plan.bytes_of(TARGET_WEIGHTS) for plan in plans)
     assert shown == pytest.approx(stored, rel=1e-3) and shown < stored, "a file has a header, too"
 
@@ -159,7 +160,7 @@ def test_of_several_gpus_each_has_its_share_and_the_fullest_decides(memories: tu
     machine = replace(HOST, gpus=tuple(Gpu(f"of {gib}", gib * GIB, gib * GIB) for gib in memories))
     config = EngineConfig(context=131072, num_gpus=2)
     assert draft is not None
-    plan = make_plan(target.dims, draft.dims, config, machine, target)
+    plan = make_plan(target, draft.dims, config, machine)
     assert 0 < plan.resident_layers < 32 and plan.available_bytes == min(memories) * GIB
     assert plan.target.num_kv_heads == 16 and plan.bytes_of(TARGET_WEIGHTS) == target.layer_parameters + 2 * (
         target.other_parameters
@@ -175,25 +176,25 @@ def test_of_several_gpus_each_has_its_share_and_the_fullest_decides(memories: tu
 
 
 def test_a_small_model_gets_the_whole_context_it_can_read() -> None:
-    plan = make_plan(SMALL, None, EngineConfig(), LAPTOP)
+    plan = make_plan(sized(SMALL), None, EngineConfig(), LAPTOP)
     assert (plan.context.value, plan.device.value, plan.dtype.value) == (131072, "cpu", torch.float32)
     assert plan.total_bytes < plan.available_bytes and "model can read" in plan.context.because
-    gpu = make_plan(SMALL, None, EngineConfig(), GAMER)
+    gpu = make_plan(sized(SMALL), None, EngineConfig(), GAMER)
     assert (gpu.device.value, gpu.dtype.value) == ("cuda", torch.float16), "weights keep their precision"
-    assert make_plan(SMALL, None, EngineConfig(device="cpu"), GAMER).device.value == "cpu"
+    assert make_plan(sized(SMALL), None, EngineConfig(device="cpu"), GAMER).device.value == "cpu"
 
 
 @pytest.mark.parametrize(("wish", "layers"), [("resident", 32), ("split", 31), ("offloaded", 0)])
 def test_a_placement_that_was_asked_for_is_planned(wish: PlacementWish, layers: int) -> None:
-    plan = make_plan(LLAMA2_7B, None, EngineConfig(context=4096, placement=wish), GAMER)
+    plan = make_plan(sized(LLAMA2_7B), None, EngineConfig(context=4096, placement=wish), GAMER)
     assert (plan.placement.value, plan.resident_layers) == (wish, layers)
     assert (plan.offload is None) == (wish == "resident")
     assert ("asked for" in plan.placement.because) == (wish != "resident")
 
 
 def test_on_a_processor_only_a_limit_makes_two_memories_of_one() -> None:
-    assert make_plan(SMALL, None, EngineConfig(), LAPTOP).offload is None
-    plan = make_plan(SMALL, None, EngineConfig(gpu_memory_gib=0.75), LAPTOP)
+    assert make_plan(sized(SMALL), None, EngineConfig(), LAPTOP).offload is None
+    plan = make_plan(sized(SMALL), None, EngineConfig(gpu_memory_gib=0.75), LAPTOP)
     assert plan.placement.value in ("split", "offloaded") and "--gpu-memory" in plan.placement.because
     assert plan.available_bytes == 3 * GIB // 4 and plan.prefill_chunk.value == 1024
     assert plan.total_bytes <= 0.9 * plan.available_bytes
@@ -205,10 +206,10 @@ def test_with_the_kernel_weights_are_planned_in_the_bits_of_their_file() -> None
     model = replace(LLAMA2_7B, weight_bytes=16_060_522_496, num_kv_heads=8, vocab_size=128_256)
     for config, asked in ((EngineConfig(), replace(laptop, compiles=False)), (EngineConfig(attention="torch"), laptop)):
         with pytest.raises(NotEnoughMemory, match="weights"):
-            make_plan(model, None, config, asked)
-    plan = make_plan(model, model, EngineConfig(context=8192), replace(laptop, free_ram_bytes=60 * GIB))
+            make_plan(sized(model), None, config, asked)
+    plan = make_plan(sized(model), model, EngineConfig(context=8192), replace(laptop, free_ram_bytes=60 * GIB))
     assert {row.size_bytes for row in plan.rows if row.name.endswith("weights")} == {model.weight_bytes}
-    counted = make_plan(replace(model, packed_bytes=16_100_000_000), None, EngineConfig(), laptop)
+    counted = make_plan(sized(replace(model, packed_bytes=16_100_000_000)), None, EngineConfig(), laptop)
     assert counted.bytes_of(TARGET_WEIGHTS) == 16_100_000_000
 
 
@@ -219,9 +220,12 @@ def test_with_the_kernel_weights_are_planned_in_the_bits_of_their_file() -> None
 def test_a_processor_reads_in_pieces_that_take_a_second_or_two(parameters: float, cores: int, tokens: int) -> None:
     model = replace(SMALL, weight_bytes=int(2 * parameters))
     machine = replace(LAPTOP, num_cores=cores, free_ram_bytes=400 * GIB)
-    assert make_plan(model, None, EngineConfig(), machine).prefill_chunk.value == tokens
-    assert make_plan(model, None, EngineConfig(prefill_chunk=48), machine).prefill_chunk.value == 48
-    assert make_plan(model, None, EngineConfig(device="cuda"), replace(GAMER, gpus=(HUGE,))).prefill_chunk.value == 1024
+    assert make_plan(sized(model), None, EngineConfig(), machine).prefill_chunk.value == tokens
+    assert make_plan(sized(model), None, EngineConfig(prefill_chunk=48), machine).prefill_chunk.value == 48
+    assert (
+        make_plan(sized(model), None, EngineConfig(device="cuda"), replace(GAMER, gpus=(HUGE,))).prefill_chunk.value
+        == 1024
+    )
 
 
 @pytest.mark.parametrize(
@@ -283,10 +287,10 @@ def test_loading_without_counted_parameters_and_under_a_limit_says_what_helps() 
         (LAPTOP, EngineConfig(gpu_memory_gib=0.5), "Raise --gpu-memory"),
     ):
         with pytest.raises(NotEnoughMemory, match="what lies beside them need") as refused:
-            make_plan(LLAMA2_7B, None, config, machine)
+            make_plan(sized(LLAMA2_7B), None, config, machine)
         assert words in refused.value.hint and "smaller model" in refused.value.hint
     with pytest.raises(NotPossibleHere) as cuda:
-        make_plan(SMALL, None, EngineConfig(device="cuda"), LAPTOP)
+        make_plan(sized(SMALL), None, EngineConfig(device="cuda"), LAPTOP)
     assert "--device cpu" in cuda.value.hint
 
 
@@ -313,7 +317,7 @@ def test_ranks_that_cannot_be_are_refused(device: Any, num_gpus: int, gpus: int,
     with pytest.raises(CoreError, match=problem):
         config = replace(TWO, device=device, num_gpus=num_gpus)
         machine = replace(GAMER, gpus=GAMER.gpus * gpus)
-        make_plan(read_dims(HARBOUR), None, config, machine, size_in(HARBOUR))
+        make_plan(size_in(HARBOUR), None, config, machine)
 
 
 def test_gpus_that_cannot_share_a_model_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,9 +329,7 @@ def test_gpus_that_cannot_share_a_model_are_told(monkeypatch: pytest.MonkeyPatch
     assert refused.value.hint == "Start it in WSL2, or leave out --gpus."
     assert planned(qwen, make_rig(here), 8192).ranks == 1
     assert planned(qwen, described, 8192).ranks == 2, "that machine may run Linux"
-    assert make_plan(qwen.dims, None, replace(TWO, context=8192), HOST, qwen).ranks == 2, (
-        "processes on the processor can"
-    )
+    assert make_plan(qwen, None, replace(TWO, context=8192), HOST).ranks == 2, "processes on the processor can"
     monkeypatch.setattr(planning, "ON_WINDOWS", False)
     with pytest.raises(InvalidSetting, match="Quantised weights are not shared"):
         planned(size("llama-3.1-8b"), cards(2), 8192, bits=8)
