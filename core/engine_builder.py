@@ -192,7 +192,7 @@ class LoadedPair(LoadedModels):
         """
         if self.kv.value is None and plan.kv.value is not None:
             wide = make_plan(plan.size, plan.draft, replace(config, kv_bits=32), plan.rig)
-            plan = replace(wide, composition=plan.composition, budget=plan.budget)
+            plan = replace(wide, why_guesser=plan.why_guesser, why_budget=plan.why_budget)
         return replace(plan, kv=self.kv)
 
 

@@ -9,13 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from core.config import EngineConfig
-from core.decoding.registry import METHODS, default_method
+from core.decoding.registry import METHODS
 from core.errors import ContextTooSmall, CoreError, NotEnoughMemory
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
-from core.planning.choices import Choice, Composition
 from core.planning.devices import Rig
 from core.planning.forecast import predict, published_at
 from core.planning.hardware import Machine
@@ -53,19 +52,18 @@ def compose(target: ModelSize, draft: ModelDims | None, config: EngineConfig, ma
     def plan_of(settings: EngineConfig, has_draft: bool) -> Plan:
         return make_plan(target, draft if has_draft else None, settings, machine)
 
-    usual, grows = config.retrieval.budget, config.retrieval.grows
+    usual = config.retrieval.budget
     try:
         plan = _with_guesser(config, plan_of, has_draft=draft is not None)
     except NotEnoughMemory:
-        if grows:
-            less = Choice(usual // 2, f"there is no room for the usual {usual:,} tokens")
+        if config.retrieval.grows:
+            why = f"there is no room for the usual {usual:,} tokens"
             with suppress(CoreError):
-                return replace(
-                    _with_guesser(_budgeted(config, usual // 2), plan_of, has_draft=draft is not None), budget=less
-                )
+                smaller = _with_guesser(_budgeted(config, usual // 2), plan_of, has_draft=draft is not None)
+                return replace(smaller, why_budget=why)
         raise
-    if grows:
-        plan = _roomier(replace(plan, budget=Choice(usual, "as usual for the model")), plan_of)
+    if config.retrieval.grows:
+        plan = _roomier(replace(plan, why_budget="as usual for the model"), plan_of)
     return _with_copy(plan, plan_of) if config.self_draft_bits is None else plan
 
 
@@ -91,7 +89,7 @@ def _roomier(plan: Plan, plan_of: Planner) -> Plan:
         if (ms := forecast(other)) < forecast(best):
             because = "more guesses are right, and passes over the full cache wait for the link: forecast "
             because += f"{ms:.0f} ms a token instead of {alone:.0f} with {usual:,}"
-            best = replace(other, budget=Choice(budget, because), context=plan.context, composition=plan.composition)
+            best = replace(other, why_budget=because, context=plan.context, why_guesser=plan.why_guesser)
     return best
 
 
@@ -100,51 +98,39 @@ def _with_copy(plan: Plan, plan_of: Planner) -> Plan:
 
     That is so of 16-bit weights larger than any cache, which the compiled kernel multiplies.
     """
-    size, chosen = plan.size, plan.composition
     in_16_bits = plan.target.disk_dtype.itemsize == 2 and plan.bits.value not in FORMATS
-    large = size.experts is None and size.num_parameters >= LEAST_COPIED
-    if not (plan.packs and plan.ranks == 1 and in_16_bits and large and chosen is not None):
-        return plan
-    copied = replace(plan.config, self_draft_bits=DRAFTING_BITS, context=plan.context.value)
-    with suppress(NotEnoughMemory, ContextTooSmall):
-        more = plan_of(copied, plan.draft is not None)
-        if more.resident_layers == plan.resident_layers:
-            composition = replace(chosen, value=replace(chosen.value, self_draft_bits=DRAFTING_BITS))
-            return replace(
-                more,
-                budget=plan.budget,
-                composition=composition,
-                context=plan.context,
-                most_context=plan.most_context,
-            )
+    large = plan.size.experts is None and plan.size.num_parameters >= LEAST_COPIED
+    if plan.packs and plan.ranks == 1 and in_16_bits and large:
+        copied = replace(plan.config, self_draft_bits=DRAFTING_BITS, context=plan.context.value)
+        with suppress(NotEnoughMemory, ContextTooSmall):
+            more = plan_of(copied, plan.draft is not None)
+            if more.resident_layers == plan.resident_layers:
+                whys = {"why_budget": plan.why_budget, "why_guesser": plan.why_guesser}
+                return replace(more, context=plan.context, most_context=plan.most_context, **whys)
     return plan
 
 
 def _with_guesser(config: EngineConfig, plan_of: Planner, *, has_draft: bool) -> Plan:
     """The plan with the draft, unless it alone would move a part of the full cache away. Names the composition."""
 
-    def named(plan: Plan, because: str) -> Plan:
-        drafts = plan.draft is not None
-        chosen = Composition(default_method(has_draft=drafts), drafts, config.self_draft_bits or 16)
-        return replace(plan, composition=Choice(chosen, because))
-
     methods = [METHODS[name] for name in config.methods if name in METHODS]
-    if not has_draft:
-        return named(plan_of(config, False), "there is no draft with its tokens")
-    if any(method.needs_draft for method in methods) or config.draft_model != "auto":
-        return named(plan_of(config, True), "the draft was asked for")
-    if methods:
-        return named(plan_of(config, False), "no method that was asked for needs the draft")
+    asked = any(method.needs_draft for method in methods) or config.draft_model != "auto"
+    if not has_draft or (methods and not asked):
+        why = "no method that was asked for needs the draft" if has_draft else "there is no draft with its tokens"
+        return replace(plan_of(config, False), why_guesser=why)
+    if asked:
+        return replace(plan_of(config, True), why_guesser="the draft was asked for")
     try:
         drafting = plan_of(config, True)
     except (NotEnoughMemory, ContextTooSmall) as error:
-        return named(plan_of(config, False), f"with the draft: {error.problem}")
+        return replace(plan_of(config, False), why_guesser=f"with the draft: {error.problem}")
     if drafting.layers_away:
         alone = plan_of(replace(config, context=drafting.context.value), False)
         if not alone.layers_away:
             layers = f"{drafting.layers_away} of {drafting.num_layers} layers"
-            return named(alone, f"beside the draft {layers} of the full cache would wait in host memory")
-    return named(drafting, "the draft fits, too; whether guesses pay is measured in each answer")
+            why = f"beside the draft {layers} of the full cache would wait in host memory"
+            return replace(alone, why_guesser=why)
+    return replace(drafting, why_guesser="the draft fits, too; whether guesses pay is measured in each answer")
 
 
 # -------------------- the memories of a machine

@@ -8,6 +8,7 @@ from typing import Literal
 
 from core.caches.full_parts import Offload
 from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig
+from core.decoding.registry import default_method
 from core.errors import ContextBeyondModel, InvalidSetting, NotEnoughMemory, NotPossibleHere
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
@@ -47,18 +48,30 @@ class Plan(Basis):
     prefill_block: Choice[int] = NO_BLOCK  # tokens read layer by layer; 0: chunk by chunk
     # Share of the blocks in host memory that the host attends to; None: the engine measures it at its start.
     cpu_attention: Choice[float | None] = NOTHING_SHARED
-    budget: Choice[int] | None = None  # of the retrieval cache; None: as it was set
-    composition: Choice[Composition] | None = None  # who guesses; None: not chosen (`core.planning.composition`)
+    why_budget: str = ""  # of the retrieval cache; "": as it was set
+    why_guesser: str = ""  # with the draft, or without it; "": not chosen (`core.planning.composition`)
     most_resident: int = 0  # tokens up to which all layers would be resident, where they are not at `context`; 0: none
     longer: "Plan | None" = None  # of an engine that begins with `most_resident` tokens: the plan beyond them
 
+    @property
+    def budget(self) -> Choice[int] | None:
+        """Tokens of the retrieval cache; None: as it was set."""
+        return Choice(self.config.retrieval.budget, self.why_budget) if self.why_budget else None
+
+    @property
+    def composition(self) -> Choice[Composition] | None:
+        """Who guesses; None: not chosen."""
+        drafts = self.draft is not None
+        chosen = Composition(default_method(has_draft=drafts), drafts, self.config.self_draft_bits or 16)
+        return Choice(chosen, self.why_guesser) if self.why_guesser else None
+
     def settled(self, config: EngineConfig) -> EngineConfig:
         """The settings with the self-draft and the retrieval budget of this plan."""
-        if self.composition is not None:
-            config = replace(config, self_draft_bits=self.composition.value.self_draft_bits)
-        if self.budget is None:
-            return config
-        return replace(config, retrieval=replace(config.retrieval, budget=self.budget.value, grows=False))
+        if self.why_guesser:
+            config = replace(config, self_draft_bits=self.config.self_draft_bits or 16)
+        if self.why_budget:
+            config = replace(config, retrieval=replace(self.config.retrieval, grows=False))
+        return config
 
     @property
     def capacity(self) -> int:
