@@ -239,20 +239,27 @@ def _assigned(file: Path, name: str) -> str | None:
     return match[1] if match else None
 
 
-def hidden_on_purpose() -> bool:
-    """Whether the user hides all GPUs from CUDA programs."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+def unused_gpu(*, torch_lists: bool | None = None) -> UnusedGpu | None:
+    """Why torch cannot use a GPU of this machine; None: no sign of that.
 
-
-def unused_gpu() -> UnusedGpu | None:
-    """Why torch cannot use a GPU of this machine, judged by driver and installed files; None: no sign of that.
-
+    Args:
+        torch_lists: whether torch, which computes on none, lists one; None: driver and installed files alone are asked.
     Cost: nvidia-smi, if it exists and the driver is not known to be new enough for a build with CUDA.
     """
-    installed = installed_torch()
-    if installed is None or hidden_on_purpose() or _surely_meets(installed):
+    installed, hidden = installed_torch(), os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # on purpose
+    if installed is None or hidden or (torch_lists is None and _surely_meets(installed)):
         return None
-    return compare(ask_driver(), installed)
+    answer = ask_driver()
+    known = compare(answer, installed)
+    if known is not None or torch_lists is None or not answer.gpus:
+        return known
+    capability = dotted(answer.gpus[0].capability or ())
+    suits = f"torch {installed.version} and driver {dotted(answer.gpus[0].driver, width=2)} should suit it"
+    problem, hint = f"torch does not find it, although {suits}.", "Restart this computer."
+    if torch_lists:
+        problem = f"torch {installed.version} has no kernels for compute capability {capability}."
+        hint = f"Run: {REPAIR}"
+    return UnusedGpu(gpu=answer.gpus[0].name, problem=problem, hint=hint, known_from="torch")
 
 
 def _surely_meets(installed: InstalledTorch) -> bool:

@@ -206,8 +206,8 @@ def test_a_gpu_that_torch_cannot_use_is_told_with_what_mends_it(
         install(fake, monkeypatch)
     monkeypatch.setattr(nvidia, "SYSTEM", "linux")
     monkeypatch.setattr(nvidia, "PROCESSOR", "x86_64")
-    monkeypatch.setattr(hardware, "installed_torch", lambda: installed)
-    monkeypatch.setattr(hardware, "ask_driver", smi(told(fake or FakeCuda(), driver=driver)))
+    monkeypatch.setattr(nvidia, "installed_torch", lambda: installed)
+    monkeypatch.setattr(nvidia, "ask_driver", smi(told(fake or FakeCuda(), driver=driver)))
     machine = this_machine()
     unused = machine.unused_gpu
     assert machine.gpus == () and unused is not None
@@ -228,7 +228,7 @@ def test_a_gpu_that_torch_cannot_use_is_told_with_what_mends_it(
 
 
 def test_no_gpu_is_no_unused_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "ask_driver", smi())
+    monkeypatch.setattr(nvidia, "ask_driver", smi())
     assert this_machine().unused_gpu is None
     assert choose_device(EngineConfig(), MACHINE).because == "no CUDA device found"
 
@@ -236,13 +236,13 @@ def test_no_gpu_is_no_unused_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("visible", ["", "-1"])
 def test_gpus_hidden_on_purpose_are_not_asked_for(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(hardware, "ask_driver", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(nvidia, "ask_driver", lambda: pytest.fail("asked"))
     assert this_machine().unused_gpu is None
 
 
 def test_a_described_machine_has_no_unused_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "installed_torch", lambda: CPU_BUILD)
-    monkeypatch.setattr(hardware, "ask_driver", smi(told(FakeCuda())))
+    monkeypatch.setattr(nvidia, "installed_torch", lambda: CPU_BUILD)
+    monkeypatch.setattr(nvidia, "ask_driver", smi(told(FakeCuda())))
     here = this_machine()
     assert here.unused_gpu is not None and make_rig(here).machine.unused_gpu is here.unused_gpu
     assert make_rig(here, assume="2x4090").machine.unused_gpu is None

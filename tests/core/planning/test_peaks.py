@@ -26,7 +26,7 @@ from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel
 from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan
-from core.planning.sizes import Sizes, grown_window, retrieval_bytes, streaming_bytes
+from core.planning.sizes import Sizes, grown_window
 from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu
 from tests.core.toys import Letters, loaded, random_prompt, sized
 
@@ -105,8 +105,8 @@ def test_no_cache_takes_more_than_its_row_of_the_plan_and_no_row_is_much_too_lar
     made: list[tuple[int, Callable[[], object]]] = [
         *full_caches(sizes, shape, context),
         (sizes.layer_bytes(context), lambda: full.workspace(context)),
-        (retrieval_bytes(dims, CONFIG, HALF), lambda: RetrievalCache(full, TopChunks(full, CONFIG.retrieval))),
-        (streaming_bytes(dims, CONFIG, HALF), lambda: StreamingCache(shape, window, lambda keys, _: keys)),
+        (sizes.retrieval, lambda: RetrievalCache(full, TopChunks(full, CONFIG.retrieval))),
+        (sizes.streaming, lambda: StreamingCache(shape, window, lambda keys, _: keys)),
     ]
     shares = [kept_of(gpu, make) / planned for planned, make in made]
     assert all(0.98 < share <= 1 for share in shares), shares
