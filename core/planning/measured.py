@@ -97,7 +97,7 @@ def rates_from(seconds: Mapping[str, float], number_bytes: int) -> Bandwidths:
     attended = max(0.0, several - one) / (further * PROBED_GROUP)
     number = max(0.0, one - number_bytes / memory - attended * PROBED_GROUP)
     rows = RowCosts(max(0.0, products / product - 1) / further, number, attended)
-    flops = Choice[float | None](2 * PROBED_WIDTH**3 / seconds["square"], "by products that were measured here")
+    flops: Choice[float | None] = Choice(2 * PROBED_WIDTH**3 / seconds["square"], "by products that were measured here")
     return Bandwidths(Choice(memory, "measured on this processor"), None, rows=rows, products=flops)
 
 
