@@ -105,8 +105,8 @@ def _with_copy(plan: Plan, plan_of: Planner) -> Plan:
         with suppress(NotEnoughMemory, ContextTooSmall):
             more = plan_of(copied, plan.draft is not None)
             if more.resident_layers == plan.resident_layers:
-                whys = {"why_budget": plan.why_budget, "why_guesser": plan.why_guesser}
-                return replace(more, context=plan.context, most_context=plan.most_context, **whys)
+                more = replace(more, why_budget=plan.why_budget, why_guesser=plan.why_guesser)
+                return replace(more, context=plan.context, most_context=plan.most_context)
     return plan
 
 

@@ -284,6 +284,8 @@ def compare(answer: DriverAnswer, installed: InstalledTorch) -> UnusedGpu | None
         problem += f"built with CUDA {dotted(installed.cuda)}."
     elif any(build.cuda == installed.cuda and not build.computes_on(first) for build in BUILDS):
         problem = f"torch {installed.version} has no kernels for compute capability {dotted(first.capability or ())}."
-    if not problem or isinstance(suited, UnusedGpu):
-        return suited if problem else None
-    return UnusedGpu(gpu=first.name, problem=problem, hint=f"Run: {REPAIR}")
+    if not problem:
+        return None
+    return (
+        suited if isinstance(suited, UnusedGpu) else UnusedGpu(gpu=first.name, problem=problem, hint=f"Run: {REPAIR}")
+    )

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import torch
 
-from core.caches.base import KVShape, Reach
+from core.caches.base import KVShape
 from core.caches.full import MOST_WINDOW_MARKS
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import KEPT_ROWS, tail_rows
@@ -20,6 +20,7 @@ from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.models.self_draft import BITS as DRAFTING_BITS
 from core.models.self_draft import STORED_BITS as COPIED_BITS
+from core.ops.reach import Reach
 from core.ops.scores import MOST_GROUPS
 from core.ops.stored_blocks import LAYOUTS
 from core.planning.choices import choose_prefill_chunk
