@@ -32,6 +32,7 @@ from core.planning.sizes import (
 
 ON_FIRST = (DRAFT_WEIGHTS, STREAMING, GRAPHS)  # rows that only the first of several ranks has
 LARGER = (2, 3)  # times the usual budget: 8,192 and 12,288, as published for offloading on one and on two GPUs
+LEAST_GAIN = 0.99  # of a larger budget in milliseconds a token: it takes room from the full cache
 LEAST_COPIED = 4e8  # parameters: 0.5 billion decode a third faster with a 4-bit copy; fewer were not tried
 Planner = Callable[[EngineConfig, bool], Plan]  # plans by settings, with the draft or without
 
@@ -52,19 +53,21 @@ def compose(target: ModelSize, draft: ModelDims | None, config: EngineConfig, ma
     def plan_of(settings: EngineConfig, has_draft: bool) -> Plan:
         return make_plan(target, draft if has_draft else None, settings, machine)
 
-    usual = config.retrieval.budget
+    def guessed(settings: EngineConfig) -> Plan:
+        return _with_guesser(settings, plan_of, has_draft=draft is not None)
+
+    usual, grows = config.retrieval.budget, config.retrieval.grows
     try:
-        plan = _with_guesser(config, plan_of, has_draft=draft is not None)
+        plan = guessed(config)
     except NotEnoughMemory:
-        if config.retrieval.grows:
-            why = f"there is no room for the usual {usual:,} tokens"
-            with suppress(CoreError):
-                smaller = _with_guesser(_budgeted(config, usual // 2), plan_of, has_draft=draft is not None)
-                return replace(smaller, why_budget=why)
+        with suppress(CoreError):
+            if grows:
+                why = f"there is no room for the usual {usual:,} tokens"
+                return replace(guessed(_budgeted(config, usual // 2)), why_budget=why)
         raise
-    if config.retrieval.grows:
+    if grows:
         plan = _roomier(replace(plan, why_budget="as usual for the model"), plan_of)
-    return _with_copy(plan, plan_of) if config.self_draft_bits is None else plan
+    return _with_copy(plan, guessed) if config.self_draft_bits is None else plan
 
 
 def _budgeted(config: EngineConfig, budget: int) -> EngineConfig:
@@ -86,14 +89,14 @@ def _roomier(plan: Plan, plan_of: Planner) -> Plan:
             other = plan_of(replace(_budgeted(plan.config, budget), context=plan.context.value), plan.draft is not None)
         except (NotEnoughMemory, ContextTooSmall):
             break
-        if (ms := forecast(other)) < forecast(best):
+        if (ms := forecast(other)) < LEAST_GAIN * forecast(best):
             because = "more guesses are right, and passes over the full cache wait for the link: forecast "
             because += f"{ms:.0f} ms a token instead of {alone:.0f} with {usual:,}"
             best = replace(other, why_budget=because, context=plan.context, why_guesser=plan.why_guesser)
     return best
 
 
-def _with_copy(plan: Plan, plan_of: Planner) -> Plan:
+def _with_copy(plan: Plan, guessed: Callable[[EngineConfig], Plan]) -> Plan:
     """The plan with a 4-bit copy, where that takes nothing else away and passes with it would be much faster.
 
     That is so of 16-bit weights larger than any cache, which the compiled kernel multiplies.
@@ -103,10 +106,9 @@ def _with_copy(plan: Plan, plan_of: Planner) -> Plan:
     if plan.packs and plan.ranks == 1 and in_16_bits and large:
         copied = replace(plan.config, self_draft_bits=DRAFTING_BITS, context=plan.context.value)
         with suppress(NotEnoughMemory, ContextTooSmall):
-            more = plan_of(copied, plan.draft is not None)
+            more = guessed(copied)
             if more.resident_layers == plan.resident_layers:
-                more = replace(more, why_budget=plan.why_budget, why_guesser=plan.why_guesser)
-                return replace(more, context=plan.context, most_context=plan.most_context)
+                return replace(more, why_budget=plan.why_budget, context=plan.context, most_context=plan.most_context)
     return plan
 
 
