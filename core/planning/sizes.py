@@ -279,6 +279,11 @@ class Sizes:
         rows = max(LEAST_BLOCK, min(PIECE_BYTES // self.row_bytes, context // FEWEST_BLOCKS))
         return -(-rows // self.chunk_size) * self.chunk_size
 
+    def tail_bytes(self, context: int) -> int:
+        """Newest rows of one offloaded layer that stay on the device, and those that a long pass keeps beside them."""
+        block = self.block_rows(context)
+        return ((tail_rows(block) | 1) + KEPT_ROWS + block - 1) * self.row_bytes
+
     def device_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
         """Device memory of the full cache with this many resident layers.
 
@@ -296,12 +301,11 @@ class Sizes:
             return taken(PlanRow("full cache, landmarks, query log", kept + side), *shared)
         block = self.block_rows(context)
         ring = RING_SLOTS * GROUP * block + (block + self.sending_rows if self.sending_rows else 0)
-        tail = (tail_rows(block) | 1) + KEPT_ROWS + block - 1  # with those that a long pass keeps beside them
         return taken(
             PlanRow(f"full cache, {resident} of {self.layers} layers", kept),
             *shared,
             PlanRow("votes, query log", side),
-            PlanRow("newest rows of offloaded layers", away * tail * self.row_bytes),
+            PlanRow("newest rows of offloaded layers", away * self.tail_bytes(context)),
             PlanRow("ring of copies", ring * self.row_bytes),
         )
 
