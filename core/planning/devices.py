@@ -1,10 +1,7 @@
 """The table of devices, and machines to plan for: this one, or one that the user describes. Decides nothing."""
 
-import json
 import re
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from core.config import MOST_GPUS
 from core.errors import InvalidSetting
@@ -71,8 +68,8 @@ class GpuKind:
     memory_gb_per_second: float
     link_gb_per_second: float
     tflops: float | None = None  # of dense products in 16 bits, sums in 32; None: unknown
-    pattern: str = ""  # of the driver's name, where the short name is ambiguous
-    described: bool = False  # by the user
+    pattern: str = field(default="", kw_only=True)  # of the driver's name, where the short name is ambiguous
+    described: bool = field(default=False, kw_only=True)  # by the user
 
     @property
     def bandwidths(self) -> Bandwidths:
@@ -103,7 +100,7 @@ KINDS = {  # the GPUs that a description can name, by their short name
     "4090": GpuKind("RTX 4090", 24, 1008, 25, 165),
     "3090": GpuKind("RTX 3090", 24, 936, 25, 71),
     "l40": GpuKind("L40", 48, 864, 25, 181),
-    "a100-40": GpuKind("A100 40 GB", 40, 1555, 25, 312, "a100.*40 ?gb"),
+    "a100-40": GpuKind("A100 40 GB", 40, 1555, 25, 312, pattern="a100.*40 ?gb"),
     "a100": GpuKind("A100 80 GB", 80, 2039, 25, 312),
     "h100": GpuKind("H100 SXM", 80, 3350, 50, 989),
     "h200": GpuKind("H200 SXM", 141, 4800, 50, 989),
@@ -198,31 +195,21 @@ def _check_maker(name: str) -> None:
 
 
 def described_gpu(text: str) -> GpuKind:
-    """A GPU by its figures: "name,GB,GB/s of its memory,GB/s of its link[,TFLOPS]", or a JSON file of a `GpuKind`.
+    """A GPU by its figures: "name,GB,GB/s of its memory,GB/s of its link[,TFLOPS]".
 
     Raises:
-        InvalidSetting: neither of these, a figure that is no number, or a GPU of another maker.
+        InvalidSetting: not these, a figure that is no number, or a GPU of another maker.
     """
-    description: dict[str, Any]
-    _check_maker(text.partition(",")[0] if "," in text else "")
+    name, *figures = (part.strip() for part in text.split(","))
     try:
-        if "," in text:
-            name, *figures = (part.strip() for part in text.split(","))
-            fields = ("gib", "memory_gb_per_second", "link_gb_per_second", "tflops")
-            if not 3 <= len(figures) <= 4:
-                raise ValueError(f"{len(figures)} figures")
-            description = {"name": name} | dict(zip(fields, map(float, figures), strict=False))
-        else:
-            description = json.loads(Path(text).expanduser().read_text(encoding="utf-8"))
-        kind = GpuKind(**{**description, "described": True})
-        numbers = (kind.gib, kind.memory_gb_per_second, kind.link_gb_per_second, kind.tflops or 1.0)
-        usable = isinstance(kind.name, str) and kind.name.isprintable() and 0 < len(kind.name) <= 80
-        if not usable or not all(0 < float(number) < 1e6 for number in numbers):
-            raise ValueError("a figure that no GPU has")
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+        numbers = [float(figure) for figure in figures]
+    except ValueError:
+        numbers = []
+    usable = name.isprintable() and 0 < len(name) <= 80 and all(0 < number < 1e6 for number in numbers)
+    if not usable or not 3 <= len(numbers) <= 4:
         raise InvalidSetting(
             f"--gpu {text[:80]!r} describes no GPU.",
-            hint='Write "name,GB,GB/s of memory,GB/s of the link", such as "RTX 4090,24,1008,25", or name a JSON file.',
-        ) from error
-    _check_maker(kind.name)
-    return kind
+            hint='Write "name,GB,GB/s of memory,GB/s of the link", such as "RTX 4090,24,1008,25".',
+        )
+    _check_maker(name)
+    return GpuKind(name, *numbers, described=True)
