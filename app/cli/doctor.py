@@ -34,7 +34,6 @@ from core.planning.forecast import (
     Acceptance,
     Prediction,
     bandwidths,
-    lengths_below,
     predict,
     reading_seconds,
     usual_acceptance,
@@ -45,6 +44,7 @@ from core.planning.sizes import kv_bytes_per_token
 
 GIB = float(1 << 30)
 CHOSEN = ("device", "bits", "self_draft_bits", "placement", "cpu_attention", "context")  # of a plan, with reasons
+TOLD_LENGTHS = (2_000, 8_000, 32_000)  # tokens of text for which speeds are shown beside the planned context
 APPLE_GPU = "none with CUDA: Apple's shares the memory of the processor and is not used"
 NO_COMPILER = (
     f"Kernels    none, as there is no C++ compiler: 4-bit files are widened to 32 bits and slow. Run: {INSTALL}"
@@ -129,7 +129,8 @@ def look_at(subject: Subject, plan: Plan, proposal: str) -> Findings:
     """Forecast how fast a plan reads and answers."""
     acceptance = subject.given or usual_acceptance(subject.name, subject.measured, plan.config.retrieval.budget)
     rates, planned, active = bandwidths(plan), plan.context.value, subject.target.active_parameters
-    lengths, tokens = (*lengths_below(planned), planned), min(plan.model.max_context, MOST_CONTEXT)
+    lengths = (*(length for length in TOLD_LENGTHS if length < planned), planned)
+    tokens = min(plan.model.max_context, MOST_CONTEXT)
     flops = rates.products
     return Findings(
         subject=subject,

@@ -107,19 +107,19 @@ KINDS = {  # the GPUs that a description can name, by their short name
 }
 
 
-def kind_of(name: str) -> GpuKind | None:
-    """The known data of a GPU with this name, the driver's or a data sheet's."""
+NOMINAL_PROCESSOR = Bandwidths(
+    Choice(PROCESSOR_BANDWIDTH, "nominal, as of two channels of memory; products as on two server cores"),
+    None,
+    rows=ON_PROCESSOR,
+    products=NOT_HERE,
+)
+
+
+def kind_of(name: str) -> GpuKind:
+    """The data of a GPU with this name, the driver's or a data sheet's; of an unknown one those of another."""
     kinds = (kind for key, kind in KINDS.items() if re.search(kind.pattern or rf"(?<!\w){key}(?!\d)", name.lower()))
-    return next(kinds, None)
-
-
-def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
-    """Bandwidths of a GPU with this name, or of the processor, from data sheets: nothing is measured."""
-    if device != "cuda":
-        memory = Choice(PROCESSOR_BANDWIDTH, "nominal, as of two channels of memory; products as on two server cores")
-        return Bandwidths(memory, None, rows=ON_PROCESSOR, products=NOT_HERE)
     like = KINDS[LIKE]
-    return (kind_of(gpu) or (replace(like, name=f"{like.name}, as {gpu} is not known") if gpu else like)).bandwidths
+    return next(kinds, None) or replace(like, name=f"{like.name}, as {name} is not known")
 
 
 def make_rig(

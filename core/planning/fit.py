@@ -17,7 +17,7 @@ from core.models.param_count import ModelSize
 from core.models.self_draft import BITS as DRAFTING_BITS
 from core.ops.graphs import graph_bytes
 from core.planning.choices import Choice, choose_prefill_chunk
-from core.planning.devices import Bandwidths, Rig, nominal_bandwidths
+from core.planning.devices import NOMINAL_PROCESSOR, Bandwidths, Rig, kind_of
 from core.planning.hardware import Gpu
 from core.planning.sizes import (
     DRAFT_WEIGHTS,
@@ -129,9 +129,9 @@ class Basis:
     @property
     def nominal(self) -> Bandwidths:
         """Rates for forecasts where nothing is measured."""
-        if self.on_gpu and self.rig.kind is not None:
-            return self.rig.kind.bandwidths.of_several(self.ranks)
-        return nominal_bandwidths(self.device.value, self.gpu.name if self.gpu else "").of_several(self.ranks)
+        if self.gpu is None:
+            return NOMINAL_PROCESSOR
+        return (self.rig.kind or kind_of(self.gpu.name)).bandwidths.of_several(self.ranks)
 
     @property
     def packs(self) -> bool:

@@ -4,7 +4,6 @@ A pass takes a fixed time a layer and the slowest of device, link and host, whic
 2211.17192 with the best shape. Of a plan it chooses the retrieval budget alone (`core.planning.composition`).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,7 +25,6 @@ LAYER_OVERHEAD = {"cpu": 2e-4, "cuda": 2.5e-4}
 # are not there yet, which the host gathers. They give 0.087 and 0.144 s for budgets of 4,096 and 8,192 of Llama2-7B's
 # shape, where a choice took 0.073 and 0.139 (NVIDIA H200, 2026-11-26).
 CHOOSING_SECONDS, NEW_SHARE, GATHERED = 0.03, 0.2, 7.3e9
-TOLD_LENGTHS = (2_000, 8_000, 32_000)  # tokens of text for which speeds are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +195,6 @@ def bandwidths(plan: Plan) -> Bandwidths:
         return rates
     memory = Choice(rates.memory.value, f"{rates.memory.because}; the machine that is described may differ")
     return replace(rates, memory=memory, products=plan.nominal.products)
-
-
-def lengths_below(context: int) -> Sequence[int]:
-    """Lengths of text for which speeds are shown beside the planned context."""
-    return [length for length in TOLD_LENGTHS if length < context]
 
 
 def reading_seconds(num_tokens: int, target: ModelDims, num_parameters: int, flops: float) -> float:

@@ -174,11 +174,6 @@ def placed(plan: Plan, resident: int, because: str) -> Plan:
     return replace(plan, placement=Choice(word, f"{because}: {stay}"), resident_layers=resident)
 
 
-def block_changed(plan: Plan, block: int, because: str) -> Plan:
-    """The plan with another block size."""
-    return replace(plan, prefill_block=Choice(block, because))
-
-
 # -------------------- making it
 
 

@@ -17,7 +17,7 @@ from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig, Retr
 from core.models.param_count import ModelSize, size_of
 from core.planning import measured
 from core.planning.choices import Choice
-from core.planning.devices import ON_PROCESSOR, Bandwidths, Rig, kind_of, make_rig, nominal_bandwidths
+from core.planning.devices import ON_PROCESSOR, Bandwidths, Rig, kind_of, make_rig
 from core.planning.forecast import (
     LAYER_OVERHEAD,
     PUBLISHED,
@@ -159,9 +159,8 @@ def test_a_processor_is_measured_once_a_minute_as_passes_compute(
 )
 def test_a_gpu_is_known_by_the_driver_s_name(name: str, kind: str | None) -> None:
     found = kind_of(name)
-    assert (found.name if found else None) == kind
-    rates = nominal_bandwidths("cuda", name)
-    assert (f"as {name} is not known" in rates.memory.because) == (kind is None)
+    assert found.name == (kind or f"RTX 4090, as {name} is not known")
+    assert found.bandwidths.memory.because == f"nominal, as of an {found.name}"
 
 
 def test_further_rows_cost_the_device_and_not_the_link() -> None:

@@ -13,7 +13,7 @@ from app.ui.reading.parts import samples
 from app.ui.site import Site
 from core.generation.reading_pace import work_of
 from core.planning.choices import Choice
-from core.planning.devices import nominal_bandwidths
+from core.planning.devices import NOMINAL_PROCESSOR
 from core.planning.measured import Processor
 from tests.app.fakes import FakeEngine
 from tests.core.toys import tiny_engine
@@ -23,7 +23,7 @@ SAMPLES = one_of_each(load_samples())
 
 def as_if(monkeypatch: pytest.MonkeyPatch, flops: float) -> None:
     """Compute so fast."""
-    rates = replace(nominal_bandwidths("cpu"), products=Choice(flops, "as if"))
+    rates = replace(NOMINAL_PROCESSOR, products=Choice(flops, "as if"))
     monkeypatch.setattr(Processor, "rates", lambda self: rates)
 
 
