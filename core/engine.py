@@ -176,7 +176,7 @@ class Engine:
         from core.kv_store.identity import family_of
 
         target, config = self._models.target, self.config
-        pieces = f"{self.plan.prefill_chunk.value} tokens a pass, {config.retrieval.chunk_size} a landmark"
+        pieces = f"{self.plan.prefill_chunk} tokens a pass, {config.retrieval.chunk_size} a landmark"
         pieces += f", {self.info.weights} weights"
         return family_of(target.module, target.shape, self.text.identity, pieces=pieces, known=known)
 

@@ -119,7 +119,7 @@ class Levels:
             costs_about=self._costs_about,
             costs_folder=costs_folder(),
             count_votes=self._count_votes,
-            most_guesses=lambda: self._plan_now().most_guesses.value,
+            most_guesses=lambda: self._plan_now().most_guesses,
         )
 
     def _count_votes(self, wanted: bool) -> None:

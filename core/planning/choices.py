@@ -149,22 +149,19 @@ PIECE_SECONDS = 1.5  # between two looks at progress and Stop
 LEAST_PIECE = 64
 
 
-def choose_prefill_chunk(
-    target: ModelDims, config: EngineConfig, device: str, *, offloaded: bool, num_cores: int = 1
-) -> Choice[int]:
+def prefill_chunk(target: ModelDims, config: EngineConfig, device: str, *, offloaded: bool, num_cores: int = 1) -> int:
     """Tokens to read in one pass: a power of two on a processor, by the parameters and the cores.
 
-    A row's last bit may depend on the pieces, so they are the same on a machine every time, and saved books name them.
+    Progress and Stop come after each piece. Beside an offloaded cache attending takes as long as the copies, which each
+    pass needs. A row's last bit may depend on the pieces, so they are the same on a machine every time, and saved books
+    name them.
     """
     bound = LINK_BOUND_ROWS * target.num_kv_heads // target.num_heads
-    if device == "cuda" and offloaded and bound > config.prefill_chunk:
-        return Choice(bound, "so that attending takes as long as the copies from host memory, which each pass needs")
+    if device == "cuda":
+        return max(config.prefill_chunk, bound) if offloaded else config.prefill_chunk
     parameters = max(1, target.weight_bytes // target.disk_dtype.itemsize)
     soon = PIECE_SECONDS * num_cores * READING_FLOPS / (2 * parameters)
-    if device == "cpu" and soon < config.prefill_chunk:
-        piece = max(LEAST_PIECE, 1 << max(0, round(log2(soon))))
-        return Choice(min(piece, config.prefill_chunk), "progress and Stop come after each piece, of a second or two")
-    return Choice(config.prefill_chunk, "progress and Stop come after each piece")
+    return min(config.prefill_chunk, max(LEAST_PIECE, 1 << max(0, round(log2(soon)))))
 
 
 def choose_cpu_attention(config: EngineConfig, device: str, *, away: bool) -> Choice[float | None]:

@@ -16,7 +16,7 @@ from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.models.self_draft import BITS as DRAFTING_BITS
 from core.ops.graphs import graph_bytes
-from core.planning.choices import Choice, choose_prefill_chunk
+from core.planning.choices import Choice, prefill_chunk
 from core.planning.devices import NOMINAL_PROCESSOR, Bandwidths, Rig, kind_of
 from core.planning.hardware import Gpu
 from core.planning.sizes import (
@@ -147,10 +147,10 @@ class Basis:
             return "chunk by chunk, as several processes share each layer"
         return "" if self.target.layerwise else "chunk by chunk, as the layers of this family are not called one by one"
 
-    def chunk(self, *, offloaded: bool) -> Choice[int]:
+    def chunk(self, *, offloaded: bool) -> int:
         """Tokens to read in one pass."""
         cores = self.rig.machine.num_cores
-        return choose_prefill_chunk(self.target, self.config, self.device.value, offloaded=offloaded, num_cores=cores)
+        return prefill_chunk(self.target, self.config, self.device.value, offloaded=offloaded, num_cores=cores)
 
     def rows_beside(self, *, offloaded: bool) -> tuple[PlanRow, ...]:
         """What the device holds beside the full cache, at every context.
@@ -167,7 +167,7 @@ class Basis:
             PlanRow(RUNTIME, 0 if self.on_gpu else RUNTIME_BYTES),
             PlanRow(TARGET_WEIGHTS, target.quantised(share, self.bits.value)),
             PlanRow(RETRIEVAL, target.retrieval),
-            PlanRow(PREFILL, target.prefill(self.chunk(offloaded=offloaded).value, offloaded=offloaded)),
+            PlanRow(PREFILL, target.prefill(self.chunk(offloaded=offloaded), offloaded=offloaded)),
             PlanRow(STATES, target.states),
             PlanRow(DRAFT_WEIGHTS, draft.weights if draft else 0),
             PlanRow(STREAMING, draft.streaming if draft else 0),
@@ -213,7 +213,7 @@ class Basis:
         if most == layers and cache.device_bytes(context, layers) <= self.room:
             return Fit(layers)
         resident = self.layers_within(self.room_offloaded, context, min(most, layers - 1))
-        chunk = 0 if self.never_layerwise else self.chunk(offloaded=True).value
+        chunk = 0 if self.never_layerwise else self.chunk(offloaded=True)
         if resident is None or not chunk or context <= 2 * chunk:
             return None if resident is None else Fit(resident)
         least = -(-context // (MOST_PREFILL_BLOCKS * chunk)) * chunk

@@ -233,7 +233,7 @@ def predict(plan: Plan, rates: Bandwidths, acceptance: Acceptance, context: int 
         guess = pass_cost(device, reads.draft, rates).of(0)
         gamma1 = best_gamma(acceptance.level1, guess, retrieval, SpeculationConfig().max_gamma1)
         guess = cost_per_token(acceptance.level1, guess, retrieval, gamma1)
-    gamma2 = best_gamma(acceptance.level2, guess, full, plan.at(context).most_guesses.value)
+    gamma2 = best_gamma(acceptance.level2, guess, full, plan.at(context).most_guesses)
     plain, choosing = full.of(0), choosing_seconds(reads)
     verified = replace(full, base=full.base + choosing, beside=full.beside + choosing)
     fast = cost_per_token(acceptance.level2, guess, verified, gamma2) if gamma2 else plain

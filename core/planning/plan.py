@@ -106,18 +106,18 @@ class Plan(Basis):
         return self.num_layers - self.resident_layers
 
     @property
-    def prefill_chunk(self) -> Choice[int]:
+    def prefill_chunk(self) -> int:
         """Tokens read in one pass."""
         return self.chunk(offloaded=self.offloads)
 
     @property
-    def most_guesses(self) -> Choice[int]:
-        """The longest round that adaptation may choose: guesses that the full cache verifies."""
-        if self.on_gpu and self.layers_away:
-            return Choice(MOST_GUESSES_OVER_LINK, "a pass takes as long as the link, however many guesses it verifies")
-        if self.on_gpu:
-            return Choice(MOST_GUESSES, "passes of more rows are not recorded")
-        return Choice(MOST_GUESSES, "more rows would not come out as each does alone, to the last bit")
+    def most_guesses(self) -> int:
+        """The longest round that adaptation may choose: guesses that the full cache verifies.
+
+        A pass that waits for the link takes as long however many it verifies. Else more rows are not recorded on a GPU,
+        and would not come out as each does alone, to the last bit, on a processor.
+        """
+        return MOST_GUESSES_OVER_LINK if self.on_gpu and self.layers_away else MOST_GUESSES
 
     @property
     def offload(self) -> Offload | None:
@@ -259,7 +259,7 @@ def _prefill_block(basis: Basis, fit: Fit, context: int) -> Choice[int]:
     """Tokens that go through one layer before the next one begins; 0 for chunk by chunk."""
     if not fit.block:
         full = "chunk by chunk, as one layer's keys and values do not fit beside the rest"
-        short = context <= 2 * basis.chunk(offloaded=True).value
+        short = context <= 2 * basis.chunk(offloaded=True)
         return Choice(0, basis.never_layerwise or ("the context holds no more than two chunks" if short else full))
     crossing = "its keys and values are stored once and never brought back"
     if (blocks := -(-context // fit.block)) > 1:

@@ -23,7 +23,7 @@ from core.models.self_draft import STORED_BITS as COPIED_BITS
 from core.ops.reach import Reach
 from core.ops.scores import MOST_GROUPS
 from core.ops.stored_blocks import LAYOUTS
-from core.planning.choices import choose_prefill_chunk
+from core.planning.choices import prefill_chunk
 
 GIB, META = 1 << 30, torch.device("meta")
 # torch, transformers and Python in a process's RAM: 0.55 GB measured. On a GPU no runtime is counted: its free
@@ -166,7 +166,7 @@ class Sizes:
 
         Meanwhile the next layer computes. 0 on a processor, which stores at once.
         """
-        return 0 if self.on_host else choose_prefill_chunk(self.dims, self.config, self.device, offloaded=True).value
+        return 0 if self.on_host else prefill_chunk(self.dims, self.config, self.device, offloaded=True)
 
     # -------------------- weights
 

@@ -99,7 +99,7 @@ def figures(case: Case) -> dict[str, Any]:
     assert chosen is not None and plan.budget is not None
     acceptance = published_at(plan.budget.value)
     ms = [predict(plan, plan.nominal, acceptance, length) for length in (2000, plan.context.value)]
-    one = plan.prefill_chunk.value, plan.prefill_block.value
+    one = plan.prefill_chunk, plan.prefill_block.value
     found: dict[str, Any] = {
         "computes": [plan.device.value, plan.precision, plan.bits.value, plan.cpu_attention.value],
         "context": [
@@ -110,7 +110,7 @@ def figures(case: Case) -> dict[str, Any]:
         ],
         "layers": [plan.placement.value, plan.resident_layers, plan.num_layers],
         "reads": [*one, round(reading_seconds(plan.context.value, target.dims, target.active_parameters, 1e13), 3)],
-        "guesses": [*asdict(chosen.value).values(), plan.budget.value, plan.most_guesses.value],
+        "guesses": [*asdict(chosen.value).values(), plan.budget.value, plan.most_guesses],
         "rows": {row.name: row.size_bytes for row in plan.rows},
         "host": {row.name: row.size_bytes for row in plan.host_rows},
         "ms": [[round(x, 4) for x in (one.plain_ms_per_token, one.triforce_ms_per_token)] for one in ms],

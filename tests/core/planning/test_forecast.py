@@ -187,9 +187,9 @@ def test_what_waits_in_host_memory_crosses_the_link_but_for_the_host_s_share() -
 
 def test_a_processor_has_no_link_that_long_rounds_would_pay_for() -> None:
     apart = tiny_engine(offload=Offload(num_resident=0, block_rows=64))
-    assert apart.plan.most_guesses.value == MOST_GUESSES, "and equal bits up to 32 rows"
+    assert apart.plan.most_guesses == MOST_GUESSES, "and equal bits up to 32 rows"
     for plan, most in ((forecast()[0], MOST_GUESSES_OVER_LINK), (forecast(context=8192)[0], MOST_GUESSES)):
-        assert plan.most_guesses.value == most and plan.most_guesses.because
+        assert plan.most_guesses == most
 
 
 # -------------------- speeds of plans

@@ -113,7 +113,7 @@ def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
     assert plan.total_bytes + (1024 << 20) > plan.usable_bytes, "one layer more, of a GiB, would not fit"
     assert plan.total_bytes <= plan.usable_bytes == 23 * GIB - GPU_MARGIN
     assert plan.host_bytes == (32 - plan.resident_layers) * 1024 << 20
-    assert plan.prefill_chunk.value == 3968 and "copies" in plan.prefill_chunk.because
+    assert plan.prefill_chunk == 3968
     assert "cross the link" in plan.placement.because
     fewer = placed(plan, 3, "the device ran out of memory")
     assert fewer.placement.value == "split" and "3 of 32 layers stay" in fewer.placement.because
@@ -196,7 +196,7 @@ def test_on_a_processor_only_a_limit_makes_two_memories_of_one() -> None:
     assert make_plan(sized(SMALL), None, EngineConfig(), LAPTOP).offload is None
     plan = make_plan(sized(SMALL), None, EngineConfig(gpu_memory_gib=0.75), LAPTOP)
     assert plan.placement.value in ("split", "offloaded") and "--gpu-memory" in plan.placement.because
-    assert plan.available_bytes == 3 * GIB // 4 and plan.prefill_chunk.value == 1024
+    assert plan.available_bytes == 3 * GIB // 4 and plan.prefill_chunk == 1024
     assert plan.total_bytes <= 0.9 * plan.available_bytes
 
 
@@ -220,11 +220,10 @@ def test_with_the_kernel_weights_are_planned_in_the_bits_of_their_file() -> None
 def test_a_processor_reads_in_pieces_that_take_a_second_or_two(parameters: float, cores: int, tokens: int) -> None:
     model = replace(SMALL, weight_bytes=int(2 * parameters))
     machine = replace(LAPTOP, num_cores=cores, free_ram_bytes=400 * GIB)
-    assert make_plan(sized(model), None, EngineConfig(), machine).prefill_chunk.value == tokens
-    assert make_plan(sized(model), None, EngineConfig(prefill_chunk=48), machine).prefill_chunk.value == 48
+    assert make_plan(sized(model), None, EngineConfig(), machine).prefill_chunk == tokens
+    assert make_plan(sized(model), None, EngineConfig(prefill_chunk=48), machine).prefill_chunk == 48
     assert (
-        make_plan(sized(model), None, EngineConfig(device="cuda"), replace(GAMER, gpus=(HUGE,))).prefill_chunk.value
-        == 1024
+        make_plan(sized(model), None, EngineConfig(device="cuda"), replace(GAMER, gpus=(HUGE,))).prefill_chunk == 1024
     )
 
 
