@@ -144,8 +144,13 @@ class Tier(NamedTuple):
     name: str
     total_bytes: int
     free_bytes: int
-    usable_bytes: int  # that a plan may use
     rows: tuple[PlanRow, ...]
+    device: str = "cpu"
+
+    @property
+    def usable_bytes(self) -> int:
+        """Bytes that a plan may use."""
+        return usable_bytes(self.device, self.free_bytes)
 
     @property
     def used_bytes(self) -> int:
@@ -156,14 +161,13 @@ class Tier(NamedTuple):
 def tiers_of(plan: Plan) -> tuple[Tier, ...]:
     """What each memory of the plan's machine would hold: GPUs first, the host last."""
     machine = plan.rig.machine
-    ram = (machine.ram_bytes, machine.free_ram_bytes, usable_bytes("cpu", machine.free_ram_bytes))
     if not plan.on_gpu:
-        return (Tier("memory", *ram, plan.rows),)
-    shared = tuple(row for row in plan.rows if row.name not in ON_FIRST)
+        return (Tier("memory", machine.ram_bytes, machine.free_ram_bytes, plan.rows),)
+    others = tuple(row for row in plan.rows if row.name not in ON_FIRST)
     gpus = [
-        Tier(f"GPU {number}: {gpu.name}", gpu.total_bytes, gpu.free_bytes, usable, shared if number else plan.rows)
+        Tier(f"GPU {number}: {gpu.name}", gpu.total_bytes, gpu.free_bytes, others if number else plan.rows, "cuda")
         for number, gpu in enumerate(machine.gpus)
-        for usable in [usable_bytes("cuda", gpu.free_bytes)]
     ]
     of_one = (PlanRow(RUNTIME, RUNTIME_BYTES), *plan.host_rows)
-    return (*gpus, Tier("host memory", *ram, tuple(PlanRow(row.name, plan.ranks * row.size_bytes) for row in of_one)))
+    host = tuple(PlanRow(row.name, plan.ranks * row.size_bytes) for row in of_one)
+    return (*gpus, Tier("host memory", machine.ram_bytes, machine.free_ram_bytes, host))
