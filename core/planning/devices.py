@@ -11,7 +11,6 @@ from core.planning.hardware import Gpu, Machine
 PRODUCTS_SHARE = 0.5  # of the data sheet's rate that long prompts reach in practice: an assumption
 LIKE = "4090"  # its nominal bandwidths serve for GPUs given by memory alone or with an unknown name
 HOST_BANDWIDTH = 12e9  # nominal, at which two server cores attend to rows in host memory, bytes per second
-HOST_BECAUSE = "nominal, as of two server cores"
 PROCESSOR_BANDWIDTH = 40e9  # nominal, of two channels of memory, bytes per second
 GIB = 1 << 30
 NOT_NVIDIA = re.compile(  # Apple's GPUs, and those of other makers
@@ -47,17 +46,6 @@ class Bandwidths:
     rows: RowCosts = ON_GPU
     products: Choice[float | None] = NO_FIGURE  # operations per second in large products
 
-    def of_several(self, count: int) -> "Bandwidths":
-        """Those of so many GPUs that share a model: each has its memory and its link, and a part of the host's."""
-        if count == 1:
-            return self
-        host, products = self.host, self.products
-        if host is not None:
-            host = Choice(host.value / count, f"{host.because}; {count} GPUs share it")
-        if products.value is not None:
-            products = Choice(count * products.value, f"{products.because} x {count}")
-        return replace(self, host=host, products=products)
-
 
 @dataclass(frozen=True, slots=True)
 class GpuKind:
@@ -71,18 +59,18 @@ class GpuKind:
     pattern: str = field(default="", kw_only=True)  # of the driver's name, where the short name is ambiguous
     described: bool = field(default=False, kw_only=True)  # by the user
 
-    @property
-    def bandwidths(self) -> Bandwidths:
-        """Its nominal bandwidths, and those of a host."""
+    def bandwidths(self, count: int = 1) -> Bandwidths:
+        """Nominal ones of so many that share a model: each has its memory and its link, and a part of the host's."""
         because, sheet = f"nominal, as of an {self.name}", f"the data sheet of an {self.name}"
         if self.described:
             because, sheet = f"as described, {self.name}", f"{self.tflops or 0:g} TFLOPS"
-        flops = PRODUCTS_SHARE * 1e12 * (self.tflops or 0.0)
+        flops = count * PRODUCTS_SHARE * 1e12 * (self.tflops or 0.0)
+        shared, several = (f"; {count} GPUs share it", f" x {count}") if count > 1 else ("", "")
         return Bandwidths(
             memory=Choice(1e9 * self.memory_gb_per_second, because),
             link=Choice(1e9 * self.link_gb_per_second, because),
-            host=Choice(HOST_BANDWIDTH, HOST_BECAUSE),
-            products=Choice(flops, f"{PRODUCTS_SHARE:.0%} of {sheet}") if flops else NO_FIGURE,
+            host=Choice(HOST_BANDWIDTH / count, f"nominal, as of two server cores{shared}"),
+            products=Choice(flops, f"{PRODUCTS_SHARE:.0%} of {sheet}{several}") if flops else NO_FIGURE,
         )
 
 

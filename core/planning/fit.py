@@ -131,7 +131,7 @@ class Basis:
         """Rates for forecasts where nothing is measured."""
         if self.gpu is None:
             return NOMINAL_PROCESSOR
-        return (self.rig.kind or kind_of(self.gpu.name)).bandwidths.of_several(self.ranks)
+        return (self.rig.kind or kind_of(self.gpu.name)).bandwidths(self.ranks)
 
     @property
     def packs(self) -> bool:

@@ -160,7 +160,7 @@ def test_a_processor_is_measured_once_a_minute_as_passes_compute(
 def test_a_gpu_is_known_by_the_driver_s_name(name: str, kind: str | None) -> None:
     found = kind_of(name)
     assert found.name == (kind or f"RTX 4090, as {name} is not known")
-    assert found.bandwidths.memory.because == f"nominal, as of an {found.name}"
+    assert found.bandwidths().memory.because == f"nominal, as of an {found.name}"
 
 
 def test_further_rows_cost_the_device_and_not_the_link() -> None:
