@@ -247,13 +247,38 @@ def report(findings: Findings) -> dict[str, Any]:
         },
         "composition": asdict(plan.composition) if plan.composition else None,
         "prediction": {
-            **asdict(findings.expected[-1]),
+            **forecast_report(findings.expected[-1]),
             "by_length": [
                 {"tokens": expected.context, **{name: getattr(expected, name) for name in by_length}}
                 for expected in findings.expected
             ],
         },
         **{name: getattr(findings, name) for name in further},
+    }
+
+
+def forecast_report(expected: Prediction) -> dict[str, Any]:
+    """A forecast, and what it rests on."""
+    rates, reads, acceptance = expected.rates, expected.reads, expected.acceptance
+    return {
+        "context": expected.context,
+        "bandwidth_bytes_per_second": rates.memory.value,
+        "bandwidth_because": rates.memory.because,
+        "link_bytes_per_second": rates.link.value if rates.link else None,
+        "link_because": rates.link.because if rates.link else None,
+        "link_bytes_per_full_pass": reads.full.link,
+        "host_bytes_per_full_pass": reads.full.host,
+        "host_bytes_per_second": rates.host.value if rates.host else None,
+        "host_because": rates.host.because if rates.host else None,
+        "plain_ms_per_token": expected.plain_ms_per_token,
+        "triforce_ms_per_token": expected.triforce_ms_per_token,
+        "plain_tokens_per_second": 1e3 / expected.plain_ms_per_token,
+        "triforce_tokens_per_second": 1e3 / expected.triforce_ms_per_token,
+        "acceptance1": acceptance.level1 if reads.draft else None,
+        "acceptance2": acceptance.level2,
+        "acceptance_because": acceptance.because,
+        "gamma1": expected.gamma1,
+        "gamma2": expected.gamma2,
     }
 
 
@@ -343,7 +368,8 @@ def tier_lines(tier: Tier) -> list[str]:
 def speed_lines(expected: Sequence[Prediction]) -> list[str]:
     """The expected speed by length of text, and what the estimate rests on."""
     prediction = expected[-1]
-    level1 = "" if prediction.acceptance1 is None else f"{prediction.acceptance1:.2f} / "
+    rates, acceptance, full = prediction.rates, prediction.acceptance, prediction.reads.full
+    level1 = f"{acceptance.level1:.2f} / " if prediction.reads.draft else ""
     shown = ["Predicted, modelled and not measured:"]
     for text in expected:
         plain, fast = (
@@ -353,16 +379,12 @@ def speed_lines(expected: Sequence[Prediction]) -> list[str]:
         where = ", the planned context" if text is prediction else ""
         guessed = f"with guesses {fast}" if text.gamma2 else "no guess pays"
         shown.append(f"  {text.context:,} tokens{where}: plain decoding {plain}; {guessed}")
-    shown.append(f"  memory {prediction.bandwidth_bytes_per_second / 1e9:.1f} GB/s, {prediction.bandwidth_because}")
-    if prediction.link_bytes_per_second is not None:
-        shown.append(
-            f"  link {prediction.link_bytes_per_second / 1e9:.1f} GB/s, {prediction.link_because}; "
-            f"{prediction.link_bytes_per_full_pass / 1e9:.1f} GB cross it in a pass over the full cache"
-        )
-    if prediction.host_bytes_per_second is not None:
-        shown.append(
-            f"  host {prediction.host_bytes_per_second / 1e9:.1f} GB/s, {prediction.host_because}; it attends to "
-            f"{prediction.host_bytes_per_full_pass / 1e9:.1f} GB where they lie"
-        )
-    told = f"  guesses are accepted {level1}{prediction.acceptance2:.2f}, {prediction.acceptance_because}"
+    shown.append(f"  memory {rates.memory.value / 1e9:.1f} GB/s, {rates.memory.because}")
+    if rates.link is not None:
+        crossing = f"{full.link / 1e9:.1f} GB cross it in a pass over the full cache"
+        shown.append(f"  link {rates.link.value / 1e9:.1f} GB/s, {rates.link.because}; {crossing}")
+    if rates.host is not None:
+        attended = f"it attends to {full.host / 1e9:.1f} GB where they lie"
+        shown.append(f"  host {rates.host.value / 1e9:.1f} GB/s, {rates.host.because}; {attended}")
+    told = f"  guesses are accepted {level1}{acceptance.level2:.2f}, {acceptance.because}"
     return [*shown, f"{told}; not counted: what lookups find"]

@@ -74,7 +74,7 @@ def line(row: Row) -> str:
     plain, fast = found.plain_ms_per_token, found.triforce_ms_per_token
     inputs = f"{plan.resident_layers} of {plan.num_layers} layers, budget {budget:,}, "
     inputs += f"{'the draft' if plan.draft else 'no draft'}, accepted {acceptance.level2:.3f}, {found.gamma2} guesses"
-    link = f"{found.link_bytes_per_full_pass / 1e9:.1f}"
+    link = f"{found.reads.full.link / 1e9:.1f}"
     told_ms = f"{plain:.0f} / {fast:.0f} ({plain / fast:.2f}x)"
     return f"| {name} | {machine} | {row.published} | {told_ms} | {inputs} | {link} | |"
 

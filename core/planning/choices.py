@@ -11,7 +11,7 @@ from core.errors import NotPossibleHere
 from core.models.loader import ModelDims
 from core.models.quantised import FORMATS
 from core.ops.native import SCALED_DIMS
-from core.planning.hardware import Machine, gpus_in_words
+from core.planning.hardware import Machine
 
 # Attention of T rows to a cached token takes 4 T H D operations, bringing it from the host 4 H_kv D bytes: equally long
 # at 100 TFLOP/s, 25 GB/s and T = 4000 H_kv / H, here in whole 64s. Longer chunks are not read faster.
@@ -49,16 +49,13 @@ def choose_device(config: EngineConfig, machine: Machine) -> Choice[str]:
     Raises:
         NotPossibleHere: the user wants CUDA, which is not available, or more GPUs than there are.
     """
-    gpus, unused, several = machine.gpus, machine.unused_gpu, config.num_gpus > 1
-    lacking = len(gpus) < config.num_gpus and (several or config.device == "cuda")
-    if lacking and config.device != "cpu":
+    gpus, unused, asked = machine.gpus, machine.unused_gpu, config.num_gpus
+    if config.device != "cpu" and len(gpus) < asked and (asked > 1 or config.device == "cuda"):
         if not gpus and unused is not None:
             raise NotPossibleHere(unused.because, hint=unused.hint)
-        if not several:
+        if asked == 1:
             raise NotPossibleHere("There is no CUDA device on this machine.", hint="Use --device cpu.")
-        problem = (
-            f"--gpus {config.num_gpus} asks for {config.num_gpus} GPUs, this machine has {gpus_in_words(len(gpus))}."
-        )
+        problem = f"--gpus {asked} asks for {asked} GPUs, of which this machine has {len(gpus) or 'none'}."
         raise NotPossibleHere(problem, hint="Leave out --gpus.")
     if config.device != "auto":
         return Choice(config.device, "asked for")

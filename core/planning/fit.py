@@ -34,7 +34,6 @@ from core.planning.sizes import (
     WIDENED,
     PlanRow,
     Sizes,
-    rank_share,
     taken,
     total,
     usable_bytes,
@@ -96,8 +95,14 @@ class Basis:
 
     @cached_property
     def share(self) -> ModelSize:
-        """The target's parameters in a rank."""
-        return self.size if self.ranks == 1 else rank_share(self.size, self.ranks)
+        """What a rank holds: its heads, its part of the layers' linear weights, and all other weights."""
+        size, dims, ranks = self.size, self.size.dims, self.ranks
+        if ranks == 1:
+            return size
+        layers = -(-size.layer_parameters // ranks)
+        dims = replace(dims, num_heads=dims.num_heads // ranks, num_kv_heads=dims.num_kv_heads // ranks)
+        dims = replace(dims, weight_bytes=dims.disk_dtype.itemsize * (layers + size.other_parameters))
+        return replace(size, dims=dims, layer_parameters=layers)
 
     @cached_property
     def target(self) -> ModelDims:

@@ -162,28 +162,17 @@ def planned_reads(plan: Plan, context: int) -> Reads:
 # -------------------- decoding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """Modelled decoding behind a text."""
+class Prediction(NamedTuple):
+    """Modelled decoding behind a text of `context` tokens."""
 
     context: int
-    bandwidth_bytes_per_second: float
-    bandwidth_because: str
-    link_bytes_per_second: float | None
-    link_because: str | None
-    link_bytes_per_full_pass: int  # over each link
-    host_bytes_per_full_pass: int = 0  # that the host attends to in place
-    host_bytes_per_second: float | None = None
-    host_because: str | None = None
+    rates: Bandwidths
+    acceptance: Acceptance
+    reads: Reads
     plain_ms_per_token: float
     triforce_ms_per_token: float
-    plain_tokens_per_second: float
-    triforce_tokens_per_second: float
-    acceptance1: float | None  # None: there is no draft, the retrieval cache guesses
-    acceptance2: float
-    acceptance_because: str
-    gamma1: int
-    gamma2: int
+    gamma1: int  # 0: there is no draft, the retrieval cache guesses
+    gamma2: int  # 0: no guess pays
 
 
 def bandwidths(plan: Plan) -> Bandwidths:
@@ -237,23 +226,4 @@ def predict(plan: Plan, rates: Bandwidths, acceptance: Acceptance, context: int 
     plain, choosing = full.of(0), choosing_seconds(reads)
     verified = replace(full, base=full.base + choosing, beside=full.beside + choosing)
     fast = cost_per_token(acceptance.level2, guess, verified, gamma2) if gamma2 else plain
-    return Prediction(
-        context=context,
-        bandwidth_bytes_per_second=rates.memory.value,
-        bandwidth_because=rates.memory.because,
-        link_bytes_per_second=rates.link.value if rates.link else None,
-        link_because=rates.link.because if rates.link else None,
-        link_bytes_per_full_pass=reads.full.link,
-        host_bytes_per_full_pass=reads.full.host,
-        host_bytes_per_second=rates.host.value if rates.host else None,
-        host_because=rates.host.because if rates.host else None,
-        plain_ms_per_token=1e3 * plain,
-        triforce_ms_per_token=1e3 * fast,
-        plain_tokens_per_second=1 / plain,
-        triforce_tokens_per_second=1 / fast,
-        acceptance1=acceptance.level1 if reads.draft else None,
-        acceptance2=acceptance.level2,
-        acceptance_because=acceptance.because,
-        gamma1=gamma1,
-        gamma2=gamma2,
-    )
+    return Prediction(context, rates, acceptance, reads, 1e3 * plain, 1e3 * fast, gamma1, gamma2)

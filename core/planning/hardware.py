@@ -101,11 +101,6 @@ def has_kernels(capability: tuple[int, int], compiled_for: Sequence[str]) -> boo
     return not compiled_for
 
 
-def gpus_in_words(count: int) -> str:
-    """no GPU, one GPU, 3 GPUs."""
-    return "no GPU" if count == 0 else "one GPU" if count == 1 else f"{count} GPUs"
-
-
 def _num_cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS and Windows
     return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -100,21 +100,6 @@ def grown_window(config: DraftConfig, draft: ModelDims, dtype: torch.dtype) -> D
     return replace(config, window=max(config.window, most))
 
 
-def rank_share(size: ModelSize, num_ranks: int) -> ModelSize:
-    """What each rank holds: its heads, its part of the layers' linear weights, and all other weights.
-
-    `weight_bytes` is computed from the counted parameters.
-    """
-    dims, layers = size.dims, -(-size.layer_parameters // num_ranks)
-    share = replace(
-        dims,
-        num_heads=dims.num_heads // num_ranks,
-        num_kv_heads=dims.num_kv_heads // num_ranks,
-        weight_bytes=dims.disk_dtype.itemsize * (layers + size.other_parameters),
-    )
-    return replace(size, dims=share, layer_parameters=layers)
-
-
 @dataclass(frozen=True)
 class Sizes:
     """Bytes of a model, or of one rank's share of it, as an engine holds it: weights, caches and buffers."""

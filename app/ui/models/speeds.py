@@ -57,9 +57,9 @@ def expected_speeds(plan: "Plan", acceptance: "Acceptance") -> Speeds:
     flops = rates.products.value
     assert flops is not None, "known of this machine"
     return Speeds(
-        plain=found.plain_tokens_per_second,
-        triforce=found.triforce_tokens_per_second,
-        because=found.acceptance_because,
+        plain=1e3 / found.plain_ms_per_token,
+        triforce=1e3 / found.triforce_ms_per_token,
+        because=acceptance.because,
         reading_seconds=reading_seconds(pages * PAGE_TOKENS, plan.model, plan.size.active_parameters, flops),
         pages=pages,
     )

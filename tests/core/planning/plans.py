@@ -115,7 +115,7 @@ def figures(case: Case) -> dict[str, Any]:
         "host": {row.name: row.size_bytes for row in plan.host_rows},
         "ms": [[round(x, 4) for x in (one.plain_ms_per_token, one.triforce_ms_per_token)] for one in ms],
         "gamma": [ms[-1].gamma1, ms[-1].gamma2],
-        "GB over the link": round(ms[-1].link_bytes_per_full_pass / 1e9, 4),
+        "GB over the link": round(ms[-1].reads.full.link / 1e9, 4),
     }
     if not case.loads:
         found["memories"] = [[tier.usable_bytes, tier.used_bytes] for tier in tiers_of(plan)]

@@ -226,7 +226,6 @@ def test_the_model_meets_the_published_speeds_on_two_4090(
     found = predict(replace(plan, resident_layers=layers), rates, PUBLISHED)
     assert found.plain_ms_per_token == pytest.approx(plain_ms, rel=0.1)
     assert found.triforce_ms_per_token == pytest.approx(triforce_ms, rel=0.1)
-    assert found.plain_tokens_per_second == pytest.approx(1e3 / found.plain_ms_per_token)
 
 
 @pytest.mark.parametrize(
@@ -240,11 +239,12 @@ def test_the_model_meets_the_published_speeds_on_two_4090(
 def test_link_and_host_bound_an_offloaded_pass(share: float | None, link_gib: int, host_gib: int, ms: float) -> None:
     plan, found = forecast(placement="offloaded", cpu_attention_share=share)
     assert plan.cpu_attention.value == share
-    assert (found.link_bytes_per_full_pass, found.host_bytes_per_full_pass) == (link_gib * GIB, host_gib * GIB)
+    assert (found.reads.full.link, found.reads.full.host) == (link_gib * GIB, host_gib * GIB)
     assert found.plain_ms_per_token == pytest.approx(ms + 32 * 0.25, abs=1)
-    assert found.acceptance1 is None and found.gamma1 == 0, "no draft, no level 1"
-    assert ("nominal" in (found.host_because or "")) is bool(share)
+    assert found.reads.draft is None and found.gamma1 == 0, "no draft, no level 1"
+    assert (found.rates.host is not None) is bool(share)
     if share == 0.25:
         both = forecast(count=2, cpu_attention_share=share)[1]
-        assert both.host_bytes_per_second == (found.host_bytes_per_second or 0) / 2
-        assert (both.host_because or "").endswith("; 2 GPUs share it")
+        assert both.rates.host is not None and found.rates.host is not None
+        assert both.rates.host.value == found.rates.host.value / 2
+        assert "nominal" in both.rates.host.because and both.rates.host.because.endswith("; 2 GPUs share it")

@@ -300,9 +300,9 @@ def test_a_context_beyond_the_model_and_heads_that_do_not_divide_are_refused() -
 @pytest.mark.parametrize(
     ("device", "num_gpus", "gpus", "problem"),
     [
-        ("cuda", 2, 1, "asks for 2 GPUs, this machine has one GPU"),
-        ("auto", 2, 1, "asks for 2 GPUs, this machine has one GPU"),
-        ("auto", 2, 0, "this machine has no GPU"),
+        ("cuda", 2, 1, "asks for 2 GPUs, of which this machine has 1"),
+        ("auto", 2, 1, "asks for 2 GPUs, of which this machine has 1"),
+        ("auto", 2, 0, "of which this machine has none"),
         ("cpu", 5, 0, "cannot be shared by 5 GPUs"),
         ("cpu", 9, 0, "--gpus 9 is not usable"),
         ("cpu", 0, 0, "--gpus 0 is not usable"),
