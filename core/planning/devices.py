@@ -80,7 +80,7 @@ class Rig:
 
     machine: Machine
     assumed: tuple[str, ...] = ()  # parts that were described, not found; empty: all of it is this machine
-    kind: GpuKind | None = None  # of described GPUs; None: they are here, and their bandwidths can be measured
+    kind: GpuKind | None = None  # of described GPUs; None: they are here
 
 
 KINDS = {  # the GPUs that a description can name, by their short name
