@@ -111,6 +111,13 @@ def test_a_processor_guesses_with_a_copy_in_four_bits_where_that_costs_nothing_e
         assert plan.settled(config).self_draft_bits == wanted
 
 
+@pytest.mark.parametrize(("gib", "bits"), [(30, 16), (60, 4)])
+def test_a_copy_moves_no_layer_beyond_the_limit(gib: float, bits: int) -> None:
+    config = EngineConfig(context=131072, gpu_memory_gib=gib)
+    plan = counted(sizes_of("llama-3.1-8b")[0], None, config, make_rig(replace(HOST, compiles=True)))
+    assert (0 < plan.resident_layers < 32) is (bits == 16) and chosen(plan)[0].self_draft_bits == bits
+
+
 def test_a_method_that_was_asked_for_gets_its_models() -> None:
     for methods, has_draft in ((("triforce",), True), (("lookup",), False), ((PLAIN, "triforce-lookup"), True)):
         for machine in ("1x4090", "1xh100"):
