@@ -118,7 +118,7 @@ class SpeculationConfig:
     gamma2: int = 8
     adaptive: bool = True
     max_gamma1: int = 6
-    max_gamma2: int | None = None  # None: depends on where the full cache lies, see `choices.choose_most_guesses`
+    max_gamma2: int | None = None  # None: depends on where the full cache lies, see `Plan.most_guesses`
 
     def __post_init__(self) -> None:
         most = MOST_GUESSES if self.max_gamma2 is None else self.max_gamma2

@@ -32,7 +32,7 @@ from core.models.hub.catalog import ModelEntry
 from core.models.layerwise import DecoderLayers
 from core.ops.graphs import Graphs
 from core.planning.choices import Choice
-from core.planning.plan import Plan, begun, block_changed
+from core.planning.plan import Plan, begun
 
 if TYPE_CHECKING:
     from core.kv_store.identity import Family
@@ -65,7 +65,8 @@ class Engine:
         self.text, self._models, self._graphs, self._offload = text, models, graphs, offload
         self._layers = DecoderLayers.of(models.target.module) if models.ranks is None else None
         if self._layers is None and plan.prefill_block.value:
-            plan = block_changed(plan, 0, "chunk by chunk, as the layers of this model are not called one by one")
+            because = "chunk by chunk, as the layers of this model are not called one by one"
+            plan = replace(plan, prefill_block=Choice(0, because))
         self.context = plan.context.value  # most tokens of book, conversation and answer together
         first = begun(plan) if offload is None else plan
         self.info = engine_info(first, models, about, text)
@@ -176,7 +177,7 @@ class Engine:
         from core.kv_store.identity import family_of
 
         target, config = self._models.target, self.config
-        pieces = f"{self.plan.prefill_chunk.value} tokens a pass, {config.retrieval.chunk_size} a landmark"
+        pieces = f"{self.plan.prefill_chunk} tokens a pass, {config.retrieval.chunk_size} a landmark"
         pieces += f", {self.info.weights} weights"
         return family_of(target.module, target.shape, self.text.identity, pieces=pieces, known=known)
 

@@ -19,18 +19,16 @@ from core.models.hub.draft_selection import pair
 from core.models.linear import read_in_brain
 from core.models.loader import LoadedModel, ModelDims, dims_of, load_tokenizer, read_dims
 from core.models.loading import load_meter
-from core.models.param_count import ModelSize, size_in
+from core.models.param_count import ModelSize, counted, size_in
 from core.models.self_draft import BITS, self_draft_of
 from core.models.trial import kv_type, try_out
 from core.models.weights import load_model, prepared
 from core.ops.backend import Backend, choose_backend
 from core.ops.graphs import Graphs
 from core.planning.choices import KV_AS_COMPUTED, Choice
-from core.planning.composition import check_ranks, compose
-from core.planning.devices import Rig
-from core.planning.fit import Basis
+from core.planning.composition import compose
 from core.planning.hardware import Machine, cap_memory, resolve_device, this_machine
-from core.planning.plan import Plan, plan_from
+from core.planning.plan import Plan, make_plan
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +49,7 @@ class PairFiles:
     entry: ModelEntry
     target: ModelDims
     draft: ModelDims | None
+    module: nn.Module | None = None  # the target where it is in memory already
 
     @classmethod
     def find(cls, name: str, draft: str) -> "PairFiles":
@@ -80,7 +79,7 @@ class PairFiles:
             raise UnsupportedModel("The draft has more tokens than the model.", hint="Choose another draft, or none.")
         because = "none was given" if draft is None else "given with the model"
         entry = ModelEntry(name=name, target=Path(name), draft=None, description="", draft_because=because)
-        return cls(entry, target, small)
+        return cls(entry, target, small, cast(nn.Module, model))
 
     @property
     def weight_bytes(self) -> int:
@@ -89,7 +88,9 @@ class PairFiles:
 
     def size(self) -> ModelSize:
         """The target's parameters by kind; nothing is loaded."""
-        return size_in(self.entry.target, self.entry.overrides)
+        if self.module is not None:
+            return counted(self.module, cast(PreTrainedModel, self.module).config, self.target)
+        return replace(size_in(self.entry.target, self.entry.overrides), dims=self.target)
 
     def load_target(
         self, dims: ModelDims, dtype: torch.dtype, device: torch.device, backend: Backend, bits: int | None
@@ -193,8 +194,8 @@ class LoadedPair(LoadedModels):
             NotEnoughMemory, ContextTooSmall: the wanted context fits with 16 bits only.
         """
         if self.kv.value is None and plan.kv.value is not None:
-            wide = Basis.of(plan.model, plan.draft, replace(config, kv_bits=32), plan.rig, plan.size)
-            plan = replace(plan_from(wide), composition=plan.composition, budget=plan.budget)
+            wide = make_plan(plan.size, plan.draft, replace(config, kv_bits=32), plan.rig)
+            plan = replace(wide, why_guesser=plan.why_guesser, why_budget=plan.why_budget)
         return replace(plan, kv=self.kv)
 
 
@@ -208,8 +209,6 @@ def planned_pair(config: EngineConfig, files: PairFiles | None = None) -> tuple[
     """
     check_policy(config.retrieval.policy, shared=config.num_gpus > 1)
     files, machine = files or PairFiles.find(config.model, config.draft_model), this_machine()
-    if config.num_gpus > 1:
-        check_ranks(files.entry.target, config, machine)
     plan = composed_plan(files, config, machine)
     config = plan.settled(config)
     if files.draft and plan.composition is not None and not plan.composition.value.has_draft:
@@ -225,7 +224,7 @@ def planned_pair(config: EngineConfig, files: PairFiles | None = None) -> tuple[
 
 def composed_plan(files: PairFiles, config: EngineConfig, machine: Machine) -> Plan:
     """The plan with which loading begins on a machine. Raises what `core.planning.composition.compose` raises."""
-    return compose(files.target, files.draft, config, Rig.of(machine, config.num_gpus), files.size())
+    return compose(files.size(), files.draft, config, machine)
 
 
 def _tried(

@@ -72,7 +72,7 @@ class TriForce:
         if wrong := [name for name in NOT_OF_MODULES if name in settings]:
             raise InvalidSetting(f"{wrong[0]} is for models that are loaded from files.", hint="Leave it out.")
         config, files, machine = EngineConfig(**settings), PairFiles.of_modules(model, draft), this_machine()
-        plan = make_plan(files.target, files.draft, config, machine)
+        plan = make_plan(files.size(), files.draft, config, machine)
         device = resolve_device(plan.device.value)
         cap_memory(device, config.gpu_memory_gib)
         pair = LoadedPair.of_modules(files, model, tokenizer, draft, config, plan, device)

@@ -13,19 +13,13 @@ CARD = "NVIDIA GeForce RTX 4090"
 
 def answer(driver: str, capability: str = ADA, name: str = CARD, index: int = 0) -> str:
     """One GPU's line."""
-    return f"{name}, {driver}, GPU-00000000-0000-0000-0000-{index:012d}, 24564, 23000, {capability}"
+    return f"{name}, {driver}, GPU-00000000-0000-0000-0000-{index:012d}, 23000, {capability}"
 
 
-def put_smi(folder: Path, *lines: str, code: int = 0, hangs: bool = False, old: bool = False) -> Path:
-    """Write a program that prints lines and ends with a code. `old`: it does not know what compute_cap is."""
+def put_smi(folder: Path, *lines: str, code: int = 0, hangs: bool = False) -> Path:
+    """Write a program that prints lines and ends with a code."""
     folder.mkdir(parents=True, exist_ok=True)
     printed = "".join(f"echo '{line}'\n" for line in lines)
-    if old:
-        printed = (
-            'case "$*" in *compute_cap*) '
-            "echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2;; esac\n"
-            + "".join(f"echo '{line.rpartition(', ')[0]}'\n" for line in lines)
-        )
     program = folder / "nvidia-smi"
     program.write_text(
         '#!/bin/sh\ncase "$1" in --query-gpu=*) ;; *) exit 2;; esac\n'

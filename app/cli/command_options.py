@@ -285,7 +285,7 @@ COMMANDS = (
         Group(
             "a machine that you do not have yet (default: this one)",
             Option("--assume NxGPU", "cpu, 1x4090, 2x5090, 1xa100-40, 1xh100, ..."),
-            Option('--gpu "NAME,24,1008,25"', "GB, GB/s of memory and link [, TFLOPS]; or JSON"),
+            Option('--gpu "NAME,24,1008,25"', "GB, GB/s of memory and link [, TFLOPS]"),
             Option("--host-memory GIB", "of the machine itself", type=float),
         ),
         Option("--budget N", "tokens in the retrieval cache", RARE, type=int),

@@ -23,24 +23,18 @@ from core.models.hub.catalog import find, is_here
 from core.models.hub.draft_selection import AUTO, NONE, pair
 from core.models.hub.shapes import find_shape
 from core.models.hub.store import weight_files
-from core.models.loader import read_config
+from core.models.loader import ModelDims, read_config
 from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
 from core.ops.compilers import INSTALL
-from core.planning.choices import Choice
-from core.planning.composition import Tier, compose, runs_here, tiers_of
+from core.planning.composition import Tier, compose, tiers_of
 from core.planning.devices import Rig, described_gpu, make_rig
 from core.planning.fit import MOST_CONTEXT
 from core.planning.forecast import (
-    PUBLISHED,
     PUBLISHED_BUDGET,
     Acceptance,
     Prediction,
     bandwidths,
-    lengths_below,
-    of_another,
     predict,
-    products,
-    published_at,
     reading_seconds,
     usual_acceptance,
 )
@@ -50,6 +44,7 @@ from core.planning.sizes import kv_bytes_per_token
 
 GIB = float(1 << 30)
 CHOSEN = ("device", "bits", "self_draft_bits", "placement", "cpu_attention", "context")  # of a plan, with reasons
+TOLD_LENGTHS = (2_000, 8_000, 32_000)  # tokens of text for which speeds are shown beside the planned context
 APPLE_GPU = "none with CUDA: Apple's shares the memory of the processor and is not used"
 NO_COMPILER = (
     f"Kernels    none, as there is no C++ compiler: 4-bit files are widened to 32 bits and slow. Run: {INSTALL}"
@@ -63,14 +58,14 @@ class Subject:
     name: str
     description: str
     target: ModelSize
-    draft: ModelSize | None = None
-    acceptance: Acceptance = PUBLISHED
+    draft: ModelDims | None = None
+    measured: tuple[float, float] | None = None  # acceptance of both levels
+    given: Acceptance | None = None
     has_files: bool = False  # False: only sizes are known
 
-    def planned(self, config: EngineConfig, rig: Rig, bits: int | None) -> Plan:
-        """Its plan on a machine, with weights of so many bits; None: as usual. Raises what `compose` raises."""
-        draft = self.draft.dims if self.draft else None
-        return compose(self.target.dims, draft, config, rig, self.target, Choice(bits, "asked for") if bits else None)
+    def planned(self, config: EngineConfig, rig: Rig) -> Plan:
+        """Its plan on a machine. Raises what `compose` raises."""
+        return compose(self.target, self.draft, config, rig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +94,11 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: the model or the machine is unknown, or it does not fit (with alternatives).
     """
-    config = replace(engine_config(args), num_gpus=1, gpu_memory_gib=None)  # the machine has its GPUs and their memory
+    config = replace(engine_config(args), gpu_memory_gib=None)  # which is that of a described machine
     subject = find_subject(config.model, config.draft_model)
     if args.acceptance is not None:
         first, second = args.acceptance
-        subject = replace(subject, acceptance=Acceptance(first, second, "as given"))
+        subject = replace(subject, given=Acceptance(first, second, "as given"))
     rig = make_rig(
         this_machine(),
         assume=args.assume,
@@ -112,9 +107,10 @@ def run(args: argparse.Namespace) -> int:
         host_gib=args.host_memory,
         gpu=described_gpu(args.gpu) if args.gpu is not None else None,
     )
-    config = with_budget(config, args.budget, subject, rig)
+    count = max(1, len(rig.machine.gpus)) if rig.kind is not None else config.num_gpus
+    config = with_budget(replace(config, num_gpus=count), args.budget, subject, rig)
     try:
-        plan = subject.planned(config, rig, args.bits)
+        plan = subject.planned(config, rig)
     except NotEnoughMemory as error:
         known = not rig.assumed or args.host_memory is not None
         if error.largest_context is None or not rig.machine.gpus or known:
@@ -131,16 +127,15 @@ def run(args: argparse.Namespace) -> int:
 
 def look_at(subject: Subject, plan: Plan, proposal: str) -> Findings:
     """Forecast how fast a plan reads and answers."""
-    acceptance = subject.acceptance
-    if PUBLISHED.because in acceptance.because:
-        acceptance = published_at(plan.config.retrieval.budget)
-    acceptance, rates, planned = of_another(acceptance, subject.name), bandwidths(plan), plan.context.value
-    lengths, tokens = (*lengths_below(planned), planned), min(plan.model.max_context, MOST_CONTEXT)
-    flops, active = products(plan), subject.target.active_parameters
+    acceptance = subject.given or usual_acceptance(subject.name, subject.measured, plan.config.retrieval.budget)
+    rates, planned, active = bandwidths(plan), plan.context.value, subject.target.active_parameters
+    lengths = (*(length for length in TOLD_LENGTHS if length < planned), planned)
+    tokens = min(plan.model.max_context, MOST_CONTEXT)
+    flops = rates.products
     return Findings(
         subject=subject,
         plan=plan,
-        expected=[predict(plan, subject.draft, rates, acceptance, length) for length in lengths],
+        expected=[predict(plan, rates, acceptance, length) for length in lengths],
         reading_tokens=tokens,
         reading_seconds=reading_seconds(tokens, plan.model, active, flops.value) if flops.value else None,
         reading_because=flops.because,
@@ -157,7 +152,7 @@ def narrower(subject: Subject, plan: Plan, config: EngineConfig) -> str:
         if bits >= plan.bits.value:
             return ""
         try:
-            other = subject.planned(replace(config, context=plan.context.value), plan.rig, bits)
+            other = subject.planned(replace(config, context=plan.context.value, bits=bits), plan.rig)
         except CoreError:
             continue
         if other.placement.value == "resident" and not resident:
@@ -181,12 +176,12 @@ def find_subject(name: str, draft: str = AUTO) -> Subject:
         return Subject(file.name, "a configuration, without weights", size_of(read_config(file), file.name))
     if shape is not None and not (file / "config.json").is_file() and not is_here(name):
         drafting = find_shape(draft) if draft not in (AUTO, NONE) else shape.draft if draft == AUTO else None
-        return Subject(shape.name, shape.description, shape.size(), drafting.size() if drafting else None)
+        return Subject(shape.name, shape.description, shape.size(), drafting.size().dims if drafting else None)
     entry = find(name)
     has_files = bool(weight_files(entry.target))
     entry = pair(name, draft) if has_files else entry
-    target, small = size_in(entry.target, entry.overrides), size_in(entry.draft) if entry.draft else None
-    return Subject(entry.name, entry.description, target, small, usual_acceptance(entry.acceptance), has_files)
+    target, small = size_in(entry.target, entry.overrides), size_in(entry.draft).dims if entry.draft else None
+    return Subject(entry.name, entry.description, target, small, entry.acceptance, has_files=has_files)
 
 
 def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig: Rig) -> EngineConfig:
@@ -195,10 +190,10 @@ def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig:
     Raises:
         InvalidSetting: an invalid budget.
     """
-    imagined = bool(rig.assumed) or not subject.has_files
+    imagined = subject.given is None and subject.measured is None and (rig.assumed or not subject.has_files)
     if budget is not None:
         return replace(config, retrieval=replace(config.retrieval, budget=budget, grows=False))
-    if imagined and PUBLISHED.because in subject.acceptance.because:
+    if imagined:
         return replace(config, retrieval=replace(config.retrieval, budget=PUBLISHED_BUDGET))
     return config
 
@@ -249,11 +244,10 @@ def report(findings: Findings) -> dict[str, Any]:
                 }
                 for tier in tiers
             ],
-            "runs_in_this_version": asdict(runs_here(plan)),
         },
         "composition": asdict(plan.composition) if plan.composition else None,
         "prediction": {
-            **asdict(findings.expected[-1]),
+            **forecast_report(findings.expected[-1]),
             "by_length": [
                 {"tokens": expected.context, **{name: getattr(expected, name) for name in by_length}}
                 for expected in findings.expected
@@ -263,18 +257,41 @@ def report(findings: Findings) -> dict[str, Any]:
     }
 
 
+def forecast_report(expected: Prediction) -> dict[str, Any]:
+    """A forecast, and what it rests on."""
+    rates, reads, acceptance = expected.rates, expected.reads, expected.acceptance
+    return {
+        "context": expected.context,
+        "bandwidth_bytes_per_second": rates.memory.value,
+        "bandwidth_because": rates.memory.because,
+        "link_bytes_per_second": rates.link.value if rates.link else None,
+        "link_because": rates.link.because if rates.link else None,
+        "link_bytes_per_full_pass": reads.full.link,
+        "host_bytes_per_full_pass": reads.full.host,
+        "host_bytes_per_second": rates.host.value if rates.host else None,
+        "host_because": rates.host.because if rates.host else None,
+        "plain_ms_per_token": expected.plain_ms_per_token,
+        "triforce_ms_per_token": expected.triforce_ms_per_token,
+        "plain_tokens_per_second": 1e3 / expected.plain_ms_per_token,
+        "triforce_tokens_per_second": 1e3 / expected.triforce_ms_per_token,
+        "acceptance1": acceptance.level1 if reads.draft else None,
+        "acceptance2": acceptance.level2,
+        "acceptance_because": acceptance.because,
+        "gamma1": expected.gamma1,
+        "gamma2": expected.gamma2,
+    }
+
+
 # -------------------- for people
 
 
 def lines(findings: Findings) -> list[str]:
     """The lines of doctor."""
-    runs, read = runs_here(findings.plan), findings.reading_seconds
+    read = findings.reading_seconds
     shown = [*machine_lines(findings.plan.rig), "", *plan_lines(findings)]
     for tier in tiers_of(findings.plan):
         shown += ["", *tier_lines(tier)]
     shown += ["", *speed_lines(findings.expected)]
-    if not runs.value:
-        shown += ["", f"Note: {runs.because}."]
     took = "-" if read is None else f"about {duration(read)}"
     shown.append(f"  reading {findings.reading_tokens:,} tokens: {took}, {findings.reading_because}")
     if findings.proposal:
@@ -351,7 +368,8 @@ def tier_lines(tier: Tier) -> list[str]:
 def speed_lines(expected: Sequence[Prediction]) -> list[str]:
     """The expected speed by length of text, and what the estimate rests on."""
     prediction = expected[-1]
-    level1 = "" if prediction.acceptance1 is None else f"{prediction.acceptance1:.2f} / "
+    rates, acceptance, full = prediction.rates, prediction.acceptance, prediction.reads.full
+    level1 = f"{acceptance.level1:.2f} / " if prediction.reads.draft else ""
     shown = ["Predicted, modelled and not measured:"]
     for text in expected:
         plain, fast = (
@@ -361,16 +379,12 @@ def speed_lines(expected: Sequence[Prediction]) -> list[str]:
         where = ", the planned context" if text is prediction else ""
         guessed = f"with guesses {fast}" if text.gamma2 else "no guess pays"
         shown.append(f"  {text.context:,} tokens{where}: plain decoding {plain}; {guessed}")
-    shown.append(f"  memory {prediction.bandwidth_bytes_per_second / 1e9:.1f} GB/s, {prediction.bandwidth_because}")
-    if prediction.link_bytes_per_second is not None:
-        shown.append(
-            f"  link {prediction.link_bytes_per_second / 1e9:.1f} GB/s, {prediction.link_because}; "
-            f"{prediction.link_bytes_per_full_pass / 1e9:.1f} GB cross it in a pass over the full cache"
-        )
-    if prediction.host_bytes_per_second is not None:
-        shown.append(
-            f"  host {prediction.host_bytes_per_second / 1e9:.1f} GB/s, {prediction.host_because}; it attends to "
-            f"{prediction.host_bytes_per_full_pass / 1e9:.1f} GB where they lie"
-        )
-    told = f"  guesses are accepted {level1}{prediction.acceptance2:.2f}, {prediction.acceptance_because}"
+    shown.append(f"  memory {rates.memory.value / 1e9:.1f} GB/s, {rates.memory.because}")
+    if rates.link is not None:
+        crossing = f"{full.link / 1e9:.1f} GB cross it in a pass over the full cache"
+        shown.append(f"  link {rates.link.value / 1e9:.1f} GB/s, {rates.link.because}; {crossing}")
+    if rates.host is not None:
+        attended = f"it attends to {full.host / 1e9:.1f} GB where they lie"
+        shown.append(f"  host {rates.host.value / 1e9:.1f} GB/s, {rates.host.because}; {attended}")
+    told = f"  guesses are accepted {level1}{acceptance.level2:.2f}, {acceptance.because}"
     return [*shown, f"{told}; not counted: what lookups find"]

@@ -278,11 +278,12 @@ def choose_torch(device: str) -> TorchWish:
         return TorchWish("cpu", because, f"When the GPU works, run: {nvidia.REPAIR}")
     if not answer.gpus:
         return TorchWish(None, "from your package index, as no NVIDIA GPU was found")
-    found, suited = f"as {answer.gpus[0].name} was found", nvidia.choose_build(answer.gpus)
-    if suited.build is None:
-        return TorchWish("cpu", f"the CPU build for now, {found}, but {suited.because}", suited.hint)
-    cuda = nvidia.dotted(suited.build.cuda)
-    return TorchWish(suited.build.name, f"the build for CUDA {cuda}, {found} and {suited.because}")
+    first, build = answer.gpus[0], nvidia.choose_build(answer.gpus)
+    if isinstance(build, nvidia.UnusedGpu):
+        because = f"the CPU build for now, as {first.name} was found, but {build.problem.removesuffix('.')}"
+        return TorchWish("cpu", because, build.hint)
+    because = f"as {first.name} was found and it has driver {nvidia.dotted(first.driver, width=2)}"
+    return TorchWish(build.name, f"the build for CUDA {nvidia.dotted(build.cuda)}, {because}")
 
 
 def install_torch(python: Path, device: str) -> None:
@@ -355,8 +356,8 @@ def run(_: argparse.Namespace) -> int:
         found = f"torch {installed.version} suits {answer.gpus[0].name}" if answer.gpus else "no NVIDIA GPU was found"
         print(f"There is nothing to repair: {found}.", file=sys.stderr)
         return 0
-    build = nvidia.choose_build(answer.gpus).build if answer.gpus else None
-    if build is None:
+    build = nvidia.choose_build(answer.gpus) if answer.gpus else unused
+    if isinstance(build, nvidia.UnusedGpu):
         raise NotPossibleHere(unused.because, hint=unused.hint)
     if not torch_wheels():
         raise NotPossibleHere(f"{TORCH_WHEELS_VARIABLE} is empty.", hint="Unset it and try again.")

@@ -8,8 +8,6 @@ import sys
 from dataclasses import asdict
 from typing import Any, TextIO
 
-import torch
-
 from app.cli.reading import ProgressLine, print_json
 from app.formats import disk_size, duration, plural
 from app.runtime.data_folder import data_place
@@ -145,7 +143,7 @@ def report(row: Known) -> dict[str, Any]:
         "dtype": str(dtype).removeprefix("torch."),
         "weight_bytes": weight_bytes,
         "file_bytes": row.gguf.size_bytes if row.gguf else weight_bytes,
-        "bits_bytes": {str(bits): size.quantised_bytes(bits, torch.bfloat16) for bits in (16, 8, 4)},
+        "bits_bytes": {str(bits): size.weight_bytes(bits) for bits in (16, 8, 4)},
         "kv_bytes_per_token": kv,
         "kv_bytes": {str(context): kv * context for context in CONTEXTS if context <= size.dims.max_context},
         "usable_context": min(size.dims.max_context, MOST_CONTEXT),

@@ -13,7 +13,6 @@ from core.config import EngineConfig, RetrievalConfig
 from core.errors import NotEnoughMemory
 from core.models.hub.shapes import find_shape
 from core.models.param_count import size_of
-from core.planning.choices import Choice
 from core.planning.composition import compose
 from core.planning.devices import described_gpu, make_rig
 from core.planning.forecast import predict, published_at
@@ -56,21 +55,26 @@ def line(row: Row) -> str:
     here = Machine("cpu", 16, HOST_GIB << 30, HOST_GIB << 30, ())
     rig = make_rig(here, gpu=described_gpu(row.gpu), num_gpus=row.count, host_gib=HOST_GIB)
     retrieval = RetrievalConfig(budget=4096, grows=True)
-    config = EngineConfig(context=row.context, retrieval=retrieval, cpu_attention_share=row.share)
+    config = EngineConfig(
+        context=row.context,
+        retrieval=retrieval,
+        cpu_attention_share=row.share,
+        bits=row.bits,
+        num_gpus=row.count,
+    )
     machine = f"{row.count} x {row.gpu.partition(',')[0]}"
     name = row.model + (f", {row.bits} bits" if row.bits else "") + (f", share {row.share}" if row.share else "")
     try:
-        bits = Choice(row.bits, "asked for") if row.bits else None
-        plan = compose(target.dims, draft.dims if draft else None, config, rig, target, bits)
+        plan = compose(target, draft.dims if draft else None, config, rig)
     except NotEnoughMemory as error:
         return f"| {name} | {machine} | {row.published} | does not fit: {error.problem} | | | |"
     budget = plan.config.retrieval.budget
     acceptance = published_at(budget)
-    found = predict(plan, draft, plan.nominal, acceptance)
+    found = predict(plan, plan.nominal, acceptance)
     plain, fast = found.plain_ms_per_token, found.triforce_ms_per_token
     inputs = f"{plan.resident_layers} of {plan.num_layers} layers, budget {budget:,}, "
     inputs += f"{'the draft' if plan.draft else 'no draft'}, accepted {acceptance.level2:.3f}, {found.gamma2} guesses"
-    link = f"{found.link_bytes_per_full_pass / 1e9:.1f}"
+    link = f"{found.reads.full.link / 1e9:.1f}"
     told_ms = f"{plain:.0f} / {fast:.0f} ({plain / fast:.2f}x)"
     return f"| {name} | {machine} | {row.published} | {told_ms} | {inputs} | {link} | |"
 

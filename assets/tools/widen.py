@@ -150,15 +150,15 @@ def pair_files(config: EngineConfig) -> PairFiles:
         raise InvalidSetting("Widened models are not shared between GPUs.", hint="Leave out --gpus.")
     sizes, small = parse_sizes(config.model.removeprefix(WIDENED)), PairFiles.find(BUNDLED, config.draft_model)
     entry = replace(small.entry, name=config.model, description="the bundled target at the sizes of another model")
-    files = WidenedFiles(entry, small.target, small.draft, sizes)
-    size = files.size()
+    size = size_of(wide_config(read_config(entry.target), sizes), entry.name)
     weight_bytes = size.num_parameters * size.dims.disk_dtype.itemsize
     packed = size.num_parameters * torch.float32.itemsize  # made in the type of computation
     vocab = small.target.vocab_size  # that of its distributions
-    return replace(files, target=replace(size.dims, vocab_size=vocab, weight_bytes=weight_bytes, packed_bytes=packed))
+    target = replace(size.dims, vocab_size=vocab, weight_bytes=weight_bytes, packed_bytes=packed)
+    return WidenedFiles(entry, target, small.draft, sizes=sizes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WidenedFiles(PairFiles):
     """The bundled pair, whose target is made at these sizes."""
 
@@ -166,7 +166,8 @@ class WidenedFiles(PairFiles):
 
     def size(self) -> ModelSize:
         """The wide target's parameters."""
-        return size_of(wide_config(read_config(self.entry.target), self.sizes), self.entry.name)
+        size = size_of(wide_config(read_config(self.entry.target), self.sizes), self.entry.name)
+        return replace(size, dims=self.target)
 
     def load_target(
         self, dims: ModelDims, dtype: torch.dtype, device: torch.device, backend: Backend, bits: int | None

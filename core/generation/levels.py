@@ -41,7 +41,7 @@ from core.ops.graphs import Graphs
 from core.ops.threads import THREADS_AT_START
 from core.planning.hardware import cpu_name, free_memory_bytes
 from core.planning.plan import Plan
-from core.planning.sizes import CacheSizes, grown_window
+from core.planning.sizes import Sizes, grown_window
 
 
 class Levels:
@@ -97,7 +97,7 @@ class Levels:
 
     def _block_rows(self, context: int) -> int:
         target = self._models.target
-        return CacheSizes.of(target.dims, self._config, target.shape.dtype).block_rows(context)
+        return Sizes(target.dims, self._config, target.shape.dtype).block_rows(context)
 
     def when_layers_move(self, moved: Callable[[], None]) -> None:
         """Call `moved` when the device runs out of memory and a layer of the full cache has moved to the host.
@@ -119,7 +119,7 @@ class Levels:
             costs_about=self._costs_about,
             costs_folder=costs_folder(),
             count_votes=self._count_votes,
-            most_guesses=lambda: self._plan_now().most_guesses.value,
+            most_guesses=lambda: self._plan_now().most_guesses,
         )
 
     def _count_votes(self, wanted: bool) -> None:

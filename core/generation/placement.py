@@ -14,7 +14,7 @@ from core.config import EngineConfig
 from core.ops.transfer import pinning
 from core.planning.choices import Choice, choose_cpu_attention
 from core.planning.measured import measure_link, measure_sharing, share_of
-from core.planning.plan import Plan, block_changed, placed
+from core.planning.plan import Plan, placed
 
 if TYPE_CHECKING:
     from core.parallel.rank_pool import RankPool
@@ -45,7 +45,8 @@ class Placement:
     def block_shrunk(self, block: int) -> None:
         """The device had no room for the planned block of layer-by-layer reading."""
         how = "smaller blocks are read layer by layer" if block else "prompts are read chunk by chunk"
-        self.plan = block_changed(self.plan, block, f"the device ran out of memory: {how}")
+        chosen = Choice(block, f"the device ran out of memory: {how}")
+        self.plan = replace(self.plan, prefill_block=chosen)
         self._changed()
         log.warning("out of memory: %s", how)
 

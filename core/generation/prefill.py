@@ -39,7 +39,7 @@ class Prefill:
         shrunk: Callable[[int], None],
     ) -> None:
         self._levels, self._full, self._layers, self._pace, self._shrunk = levels, levels.full, layers, pace, shrunk
-        self._chunk = plan.prefill_chunk.value  # tokens of a pass
+        self._chunk = plan.prefill_chunk  # tokens of a pass
         # Tokens that go through a layer before the next one begins; at most one chunk: chunk by chunk
         self._block = plan.prefill_block.value if layers else 0
         self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count

@@ -174,7 +174,7 @@ class BookStore:
 
     def _settled(self, length: int, total: int) -> int:
         """Rows to keep of `length` so that reading the rest also fills the ring of queries."""
-        chunk = self.engine.plan.prefill_chunk.value
+        chunk = self.engine.plan.prefill_chunk
         return max(0, min(length, total - QUERY_LOG)) // chunk * chunk
 
     def _fill(
@@ -243,7 +243,7 @@ class BookStore:
 
     @property
     def _block_rows(self) -> int:
-        return self.engine.plan.prefill_chunk.value
+        return self.engine.plan.prefill_chunk
 
     def is_saved(self, token_ids: Sequence[int]) -> bool:
         """Whether this text is among the saved books, or one that begins with it and ends a few tokens later."""

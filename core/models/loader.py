@@ -61,6 +61,11 @@ class ModelDims:
     windowed_heads: tuple[int, int] | None = None
     attending: tuple[int, ...] = ()  # of a model with recurrent layers: those that attend, see `KVShape`
     state: StateSize = NO_STATE  # of all recurrent layers
+    tied: bool = True  # whether the embeddings are the output layer's weights, too
+
+    def pass_share(self, num_parameters: int) -> float:
+        """Share of so many parameters that a pass reads: all but embeddings that are not the output layer's, too."""
+        return 1.0 if self.tied else 1 - self.vocab_size * self.hidden_size / num_parameters
 
     @property
     def num_kv_layers(self) -> int:
@@ -217,6 +222,7 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         windowed_heads=windowed_heads,
         attending=attending_layers(config) if recurrent else (),
         state=state_size(config) if recurrent else NO_STATE,
+        tied=bool(getattr(config, "tie_word_embeddings", False)),
     )
 
 

@@ -14,14 +14,13 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from core.errors import UnsupportedModel
-from core.models import self_draft
 from core.models.experts import Experts, experts_of
 from core.models.head_layout import is_divisible
 from core.models.loader import MISREAD, NOTHING, ModelDims, dims_of, read_config
 
 # Bits that one quantised parameter takes. 8: one scale a row is under 0.1%; 4: NF4 keeps a float32 for every 64
 # parameters (arXiv 2305.14314, section 3, without its double quantisation).
-STORED_BITS = {32: 32.0, 16: 16.0, 8: 8.0, 4: 4.5}
+STORED_BITS: dict[float, float] = {32: 32.0, 16: 16.0, 8: 8.0, 4: 4.5}
 UNQUANTISED_BITS = 16  # of the parameters that are not quantised
 
 
@@ -29,7 +28,7 @@ UNQUANTISED_BITS = 16  # of the parameters that are not quantised
 class ModelSize:
     """Sizes of a model, with its parameters grouped by how quantisation and several GPUs treat them."""
 
-    dims: ModelDims  # with the bytes of all parameters in the type of the configuration
+    dims: ModelDims  # where nothing is on disk with the bytes of all parameters in the type of the configuration
     layer_parameters: int  # linear weights of the layers: quantised, and divided between GPUs
     other_parameters: int  # embeddings, output layer, norms, biases: kept whole on every GPU
     divisible: bool = True  # whether the layers can be divided between GPUs by heads
@@ -46,40 +45,15 @@ class ModelSize:
         idle = self.experts.parameters - self.experts.active if self.experts else 0
         return self.num_parameters - idle
 
-    def quantised_bytes(self, bits: int, rest: torch.dtype) -> int:
-        """Bytes of the weights on one device, with the unquantised part in the type `rest`."""
-        return int(self.layer_parameters * STORED_BITS[bits] / 8 + self.other_parameters * rest.itemsize)
-
-    def rounded_bytes(self, bits: float) -> int:
-        """Bytes of the weights for the compiled kernel, layers in so many bits, the rest as in the file."""
-        return int(self.layer_parameters * bits / 8 + self.other_parameters * self.dims.disk_dtype.itemsize)
-
     @property
     def output_parameters(self) -> int:
         """Parameters of the output layer, which may share them with the embeddings."""
         return self.dims.vocab_size * self.dims.hidden_size
 
-    @property
-    def pass_share(self) -> float:
-        """Share of the parameters that a pass reads: all but embeddings that are not the output layer's weights too."""
-        apart = self.other_parameters >= 2 * self.output_parameters
-        return 1 - self.output_parameters / self.num_parameters if apart else 1.0
-
-    @property
-    def self_draft_bytes(self) -> int:
-        """Bytes of the additional 4-bit copy of all linear weights, including the output layer, for drafting."""
-        return int((self.layer_parameters + self.output_parameters) * self_draft.STORED_BITS / 8)
-
-    @property
-    def self_draft_pass_bytes(self) -> int:
-        """Bytes of the weights that a pass with self-draft weights reads."""
-        rest = max(0, self.other_parameters - self.output_parameters)
-        return self.self_draft_bytes + rest * UNQUANTISED_BITS // 8
-
-    def weight_bytes(self, bits: int) -> int:
-        """Bytes of the weights."""
-        layers = self.layer_parameters * STORED_BITS[bits] / 8
-        return int(layers + self.other_parameters * max(bits, UNQUANTISED_BITS) / 8)
+    def weight_bytes(self, bits: float, rest: int = UNQUANTISED_BITS) -> int:
+        """Bytes of the weights with so many bits; what is not quantised has at least `rest`."""
+        layers = self.layer_parameters * STORED_BITS.get(bits, bits) / 8
+        return int(layers + self.other_parameters * max(bits, rest) / 8)
 
 
 def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
@@ -100,13 +74,18 @@ def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
         raise UnsupportedModel(
             f"{name} is no text model that can be planned for.", hint="Choose a decoder-only text model."
         ) from error
+    total = sum(parameter.numel() for parameter in module.parameters())
+    return counted(module, config, replace(dims, weight_bytes=dims.disk_dtype.itemsize * total))
+
+
+def counted(module: nn.Module, config: PreTrainedConfig, dims: ModelDims) -> ModelSize:
+    """The parameters of a module by kind."""
     output = cast(Any, module).get_output_embeddings()
     layers = sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear) and part is not output)
-    total = sum(parameter.numel() for parameter in module.parameters())
     return ModelSize(
-        dims=replace(dims, weight_bytes=dims.disk_dtype.itemsize * total),
+        dims=dims,
         layer_parameters=layers,
-        other_parameters=total - layers,
+        other_parameters=sum(parameter.numel() for parameter in module.parameters()) - layers,
         divisible=is_divisible(config),
         experts=experts_of(module, config),
     )

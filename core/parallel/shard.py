@@ -35,7 +35,7 @@ class SharedInputs(nn.Module):
 def cut(module: nn.Module, rank: int, num_ranks: int, add: Add) -> None:
     """Keep one rank's share of the linear layers of a transformers model, in place.
 
-    Heads must divide evenly (`core.planning.fit.Basis`); MLP units need not.
+    Heads must divide evenly (`core.planning.plan.make_plan`); MLP units need not.
 
     Raises:
         UnsupportedModel: a family that is not divided by heads, or an unknown linear layer.

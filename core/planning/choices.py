@@ -6,8 +6,8 @@ from typing import Generic, TypeVar
 
 import torch
 
-from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig
-from core.errors import NotEnoughMemory, NotPossibleHere
+from core.config import EngineConfig
+from core.errors import NotPossibleHere
 from core.models.loader import ModelDims
 from core.models.quantised import FORMATS
 from core.ops.native import SCALED_DIMS
@@ -47,18 +47,21 @@ def choose_device(config: EngineConfig, machine: Machine) -> Choice[str]:
     """The device that computes.
 
     Raises:
-        NotEnoughMemory: the user wants CUDA, which is not available.
+        NotPossibleHere: the user wants CUDA, which is not available, or more GPUs than there are.
     """
-    unused = machine.unused_gpu
-    if config.device == "cuda" and unused is not None:
-        raise NotEnoughMemory(unused.because, hint=unused.hint)
-    if config.device == "cuda" and not machine.gpus:
-        raise NotEnoughMemory("There is no CUDA device on this machine.", hint="Use --device cpu.")
+    gpus, unused, asked = machine.gpus, machine.unused_gpu, config.num_gpus
+    if config.device != "cpu" and len(gpus) < asked and (asked > 1 or config.device == "cuda"):
+        if not gpus and unused is not None:
+            raise NotPossibleHere(unused.because, hint=unused.hint)
+        if asked == 1:
+            raise NotPossibleHere("There is no CUDA device on this machine.", hint="Use --device cpu.")
+        problem = f"--gpus {asked} asks for {asked} GPUs, of which this machine has {len(gpus) or 'none'}."
+        raise NotPossibleHere(problem, hint="Leave out --gpus.")
     if config.device != "auto":
         return Choice(config.device, "asked for")
-    if unused is not None:
-        return Choice("cpu", unused.because)
-    return Choice("cuda", f"found {machine.gpus[0].name}") if machine.gpus else Choice("cpu", "no CUDA device found")
+    if gpus:
+        return Choice("cuda", f"found {gpus[0].name}")
+    return Choice("cpu", unused.because if unused else "no CUDA device found")
 
 
 def choose_dtype(device: str, target: ModelDims) -> Choice[torch.dtype]:
@@ -143,22 +146,19 @@ PIECE_SECONDS = 1.5  # between two looks at progress and Stop
 LEAST_PIECE = 64
 
 
-def choose_prefill_chunk(
-    target: ModelDims, config: EngineConfig, device: str, *, offloaded: bool, num_cores: int = 1
-) -> Choice[int]:
+def prefill_chunk(target: ModelDims, config: EngineConfig, device: str, *, offloaded: bool, num_cores: int = 1) -> int:
     """Tokens to read in one pass: a power of two on a processor, by the parameters and the cores.
 
-    A row's last bit may depend on the pieces, so they are the same on a machine every time, and saved books name them.
+    Progress and Stop come after each piece. Beside an offloaded cache attending takes as long as the copies, which each
+    pass needs. A row's last bit may depend on the pieces, so they are the same on a machine every time, and saved books
+    name them.
     """
     bound = LINK_BOUND_ROWS * target.num_kv_heads // target.num_heads
-    if device == "cuda" and offloaded and bound > config.prefill_chunk:
-        return Choice(bound, "so that attending takes as long as the copies from host memory, which each pass needs")
+    if device == "cuda":
+        return max(config.prefill_chunk, bound) if offloaded else config.prefill_chunk
     parameters = max(1, target.weight_bytes // target.disk_dtype.itemsize)
     soon = PIECE_SECONDS * num_cores * READING_FLOPS / (2 * parameters)
-    if device == "cpu" and soon < config.prefill_chunk:
-        piece = max(LEAST_PIECE, 1 << max(0, round(log2(soon))))
-        return Choice(min(piece, config.prefill_chunk), "progress and Stop come after each piece, of a second or two")
-    return Choice(config.prefill_chunk, "progress and Stop come after each piece")
+    return min(config.prefill_chunk, max(LEAST_PIECE, 1 << max(0, round(log2(soon)))))
 
 
 def choose_cpu_attention(config: EngineConfig, device: str, *, away: bool) -> Choice[float | None]:
@@ -174,16 +174,3 @@ def choose_cpu_attention(config: EngineConfig, device: str, *, away: bool) -> Ch
     if device != "cuda":
         return Choice(0.0, "the processor is the device itself")
     return Choice(None, "measured when the model is loaded")
-
-
-def choose_most_guesses(device: str, *, away: bool) -> Choice[int]:
-    """The longest round that adaptation may choose.
-
-    Args:
-        away: whether passes over the full cache bring any layer over the link.
-    """
-    if device == "cuda" and away:
-        return Choice(MOST_GUESSES_OVER_LINK, "a pass takes as long as the link, however many guesses it verifies")
-    if device == "cuda":
-        return Choice(MOST_GUESSES, "passes of more rows are not recorded")
-    return Choice(MOST_GUESSES, "more rows would not come out as each does alone, to the last bit")

@@ -1,6 +1,5 @@
 """The machine's processors, memory and devices. Reads, never decides."""
 
-import contextlib
 import gc
 import os
 import platform
@@ -14,16 +13,7 @@ import torch
 
 from core.ops.host_memory import trim_heap
 from core.ops.kernel_build import can_compile
-from core.planning.nvidia import (
-    REPAIR,
-    DriverAnswer,
-    UnusedGpu,
-    ask_driver,
-    compare,
-    dotted,
-    hidden_on_purpose,
-    installed_torch,
-)
+from core.planning.nvidia import DriverAnswer, UnusedGpu, ask_driver, unused_gpu
 
 # Of a GPU, with the first call to it; until then the driver calls it free (NVIDIA H200, 2026-11-26)
 CONTEXT_BYTES = 550_000_000
@@ -92,7 +82,7 @@ def _gpus() -> tuple[tuple[Gpu, ...], UnusedGpu | None]:
         if free_bytes is None:  # asking CUDA itself would take CONTEXT_BYTES for as long as this process lives
             free_bytes, _ = torch.cuda.mem_get_info(index)
         gpus.append(Gpu(properties.name, properties.total_memory, free_bytes))
-    return tuple(gpus), None if gpus else _unused(found=count > 0)
+    return tuple(gpus), None if gpus else unused_gpu(torch_lists=count > 0)
 
 
 def has_kernels(capability: tuple[int, int], compiled_for: Sequence[str]) -> bool:
@@ -109,32 +99,6 @@ def has_kernels(capability: tuple[int, int], compiled_for: Sequence[str]) -> boo
         if built <= capability and (match[1] == "compute" or built[0] == capability[0]):
             return True
     return not compiled_for
-
-
-def _unused(*, found: bool) -> UnusedGpu | None:
-    """A GPU that the driver lists but torch does not compute on, and why. `found`: torch lists it."""
-    installed = installed_torch()
-    if installed is None or hidden_on_purpose():
-        return None
-    answer = ask_driver()
-    known = compare(answer, installed)
-    if known is not None or not answer.gpus:
-        return known
-    capability = dotted(answer.gpus[0].capability or ())
-    suits = f"torch {installed.version} and driver {dotted(answer.gpus[0].driver, width=2)} should suit it"
-    if found:
-        problem, hint = (
-            f"torch {installed.version} has no kernels for compute capability {capability}.",
-            f"Run: {REPAIR}",
-        )
-    else:
-        problem, hint = f"torch does not find it, although {suits}.", "Restart this computer."
-    return UnusedGpu(gpu=answer.gpus[0].name, problem=problem, hint=hint, known_from="torch")
-
-
-def gpus_in_words(count: int) -> str:
-    """no GPU, one GPU, 3 GPUs."""
-    return "no GPU" if count == 0 else "one GPU" if count == 1 else f"{count} GPUs"
 
 
 def _num_cores() -> int:
@@ -245,11 +209,3 @@ def peak_memory_bytes(device: torch.device) -> int:
 def used_memory_bytes(device: torch.device) -> int:
     """Memory this process uses now: on CUDA the allocator's allocations, else the resident set."""
     return int(torch.cuda.memory_allocated(device) if device.type == "cuda" else psutil.Process().memory_info().rss)
-
-
-def reset_peak_memory() -> None:
-    """Start a new peak for `peak_memory_bytes`, where the system supports it (Linux, CUDA)."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak stays that of the whole process
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

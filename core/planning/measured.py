@@ -46,25 +46,15 @@ class Processor:
 
     def __init__(self) -> None:
         self._least: dict[str, float] = {}
-        self._measured, self._flops, self._lock = -math.inf, 0.0, threading.Lock()
+        self._measured, self._lock = -math.inf, threading.Lock()
 
     def rates(self) -> Bandwidths:
         """Its rates. Cost: a third of a second at first, then again at most once a minute."""
         with self._lock:
-            self._look()
+            if time.monotonic() - self._measured > AGAIN_SECONDS:
+                self._measure()
+                self._measured = time.monotonic()
             return rates_from(self._least, self._number_bytes)
-
-    def flops(self) -> float:
-        """Operations per second of square products in float32. Cost: as `rates`, together with it."""
-        with self._lock:
-            self._look()
-            return self._flops
-
-    def _look(self) -> None:
-        if time.monotonic() - self._measured > AGAIN_SECONDS:
-            self._measure()
-            self._flops = max(self._flops, measure_flops(torch.device("cpu")))
-            self._measured = time.monotonic()
 
     def _measure(self) -> None:
         try:
@@ -89,6 +79,8 @@ class Processor:
             with torch.inference_mode():
                 self._probe(f"product {rows}", partial(product, x))
                 self._probe(f"attention {rows}", partial(attention, q, k, v, dim**-0.5))
+        square = torch.ones(PROBED_WIDTH, PROBED_WIDTH)
+        self._probe("square", lambda: square @ square)
 
     def _probe(self, name: str, run: Callable[[], object]) -> None:
         for _ in range(PROBES):
@@ -105,39 +97,11 @@ def rates_from(seconds: Mapping[str, float], number_bytes: int) -> Bandwidths:
     attended = max(0.0, several - one) / (further * PROBED_GROUP)
     number = max(0.0, one - number_bytes / memory - attended * PROBED_GROUP)
     rows = RowCosts(max(0.0, products / product - 1) / further, number, attended)
-    return Bandwidths(Choice(memory, "measured on this processor"), None, rows=rows)
+    flops: Choice[float | None] = Choice(2 * PROBED_WIDTH**3 / seconds["square"], "by products that were measured here")
+    return Bandwidths(Choice(memory, "measured on this processor"), None, rows=rows, products=flops)
 
 
 PROCESSOR = Processor()
-
-
-def measure_bandwidth(device: torch.device, size_bytes: int = 256 << 20) -> float:
-    """Bytes per second at which matmuls of one row read a matrix larger than any cache; the median of five."""
-    matrix = torch.ones(size_bytes // 4 // 1024, 1024, device=device)
-    return matrix.numel() * 4 / _product_seconds(matrix, torch.ones(1024, 1, device=device))
-
-
-def measure_flops(device: torch.device, size: int = 1024) -> float:
-    """Operations per second of square products in float32; the median of five."""
-    matrix = torch.ones(size, size, device=device)
-    return 2 * float(size) ** 3 / _product_seconds(matrix, matrix)
-
-
-def _product_seconds(left: Tensor, right: Tensor) -> float:
-    """The median of five; the first product warms up."""
-    seconds = []
-    for _ in range(6):
-        _wait(left.device)
-        started = time.perf_counter()
-        left @ right
-        _wait(left.device)
-        seconds.append(time.perf_counter() - started)
-    return sorted(seconds[1:])[2]
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def measure_link(device: torch.device, size_bytes: int | None = None) -> Choice[float]:
@@ -215,7 +179,7 @@ def _beside_on_cuda(
     """Started together."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     stream = torch.cuda.Stream(slot.device)  # type: ignore[no-untyped-call]
-    _wait(slot.device)
+    torch.cuda.synchronize(slot.device)
     started = time.perf_counter()
     helper.ask(q, attended, 1.0, chunk_size=chunk_size)
     with torch.cuda.stream(stream):
@@ -225,7 +189,7 @@ def _beside_on_cuda(
         stop.record(stream)
     helper.answer()
     host = time.perf_counter() - started
-    _wait(slot.device)
+    torch.cuda.synchronize(slot.device)
     return Sharing(start.elapsed_time(stop) / 1e3, host)
 
 

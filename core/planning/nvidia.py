@@ -3,15 +3,14 @@
 Standard library only, because launch.py uses it before anything is installed. No network, no torch, no GPU memory.
 """
 
-import ast
 import contextlib
 import csv
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,9 +21,7 @@ SYSTEM, PROCESSOR = sys.platform, platform.machine().lower()
 SMI_SECONDS = 10.0  # starting several GPUs takes a driver some of these seconds
 WSL_SMI = Path("/usr/lib/wsl/lib/nvidia-smi")  # not on every PATH there
 DRIVER_MODULE = Path("/sys/module/nvidia/version")
-# Drivers before 510 lack the last
-FIELDS = ("name", "driver_version", "uuid", "memory.total", "memory.free", "compute_cap")
-WRONG_USAGE = 2  # exit code of nvidia-smi for a field that it does not know
+FIELDS = ("name", "driver_version", "uuid", "memory.free", "compute_cap")
 REPAIR = "python launch.py repair"
 Version = tuple[int, ...]
 
@@ -39,8 +36,7 @@ class DriverGpu:
     name: str
     driver: Version
     uuid: str  # without "GPU-"
-    total_bytes: int | None  # None: not reported
-    free_bytes: int | None
+    free_bytes: int | None  # None: not reported
     capability: Version | None  # compute capability, for example (8, 9)
 
 
@@ -58,24 +54,18 @@ def ask_driver(seconds: float | None = None) -> DriverAnswer:
     if program is None:
         return DriverAnswer()
     seconds = SMI_SECONDS if seconds is None else seconds
-    until, failure = time.monotonic() + seconds, ""
-    for fields in (FIELDS, FIELDS[:-1]):
-        command = [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
-        try:
-            code, out = _output(command, until - time.monotonic())
-        except subprocess.TimeoutExpired:
-            return DriverAnswer(failure=f"does not answer within {seconds:g} seconds")
-        except OSError as error:
-            return DriverAnswer(failure=f"cannot be started ({error.strerror})")
-        if code == 0:
-            return _understood(out)
-        if "No devices were found" in out:
-            return DriverAnswer()
-        lines = [line.strip() for line in out.splitlines() if line.strip()]
-        failure = f"fails: {lines[0].rstrip('.')}" if lines else f"fails with exit code {code}"
-        if code != WRONG_USAGE:
-            break
-    return DriverAnswer(failure=failure)
+    try:
+        code, out = _output([program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"], seconds)
+    except subprocess.TimeoutExpired:
+        return DriverAnswer(failure=f"does not answer within {seconds:g} seconds")
+    except OSError as error:
+        return DriverAnswer(failure=f"cannot be started ({error.strerror})")
+    if code == 0:
+        return _understood(out)
+    if "No devices were found" in out:
+        return DriverAnswer()
+    lines = [line.strip() for line in out.splitlines() if line.strip()]
+    return DriverAnswer(failure=f"fails: {lines[0].rstrip('.')}" if lines else f"fails with exit code {code}")
 
 
 def _smi() -> str | None:
@@ -90,7 +80,7 @@ def _output(command: Sequence[str], seconds: float) -> tuple[int, str]:
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
     try:
-        out, _ = process.communicate(timeout=max(0.0, seconds))
+        out, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         if process.stdout is not None:
@@ -106,16 +96,15 @@ def _understood(out: str) -> DriverAnswer:
     for row in csv.reader(out.splitlines(), skipinitialspace=True):
         values = dict(zip(FIELDS, row, strict=False))
         driver = version_of(values.get("driver_version", ""))
-        if len(row) < len(FIELDS) - 1 or not driver:
+        if len(row) < len(FIELDS) or not driver:
             return DriverAnswer(failure=f"gives an answer that is not understood: {' '.join(row)[:80]!r}")
         gpus.append(
             DriverGpu(
                 name=values["name"],
                 driver=driver,
                 uuid=values["uuid"].removeprefix("GPU-"),
-                total_bytes=_mib(values["memory.total"]),
                 free_bytes=_mib(values["memory.free"]),
-                capability=version_of(values.get("compute_cap", "")) or None,
+                capability=version_of(values["compute_cap"]) or None,
             )
         )
     return DriverAnswer(tuple(gpus))
@@ -173,32 +162,38 @@ BUILDS = (
 PROCESSORS = {"win32": ("amd64", "x86_64"), "linux": ("x86_64", "amd64", "aarch64", "arm64")}
 
 
-@dataclass(frozen=True, slots=True)
-class SuitedBuild:
-    """The build for a machine's GPUs, and the reason for it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnusedGpu:
+    """An NVIDIA GPU that torch cannot compute on, and the one action that helps."""
 
-    build: TorchBuild | None  # None: no build suits them
-    because: str
-    hint: str = ""  # what the user can do if there is none
+    gpu: str
+    problem: str
+    hint: str
+    known_from: Literal["driver", "torch"] = "driver"  # "torch": driver and installed files gave no sign of it
+
+    @property
+    def because(self) -> str:
+        """Why the processor computes instead."""
+        return f"{self.gpu} is not used: {self.problem}"
 
 
-def choose_build(gpus: Sequence[DriverGpu]) -> SuitedBuild:
+def choose_build(gpus: Sequence[DriverGpu]) -> TorchBuild | UnusedGpu:
     """The newest build that the driver is new enough for, with kernels for all GPUs, or else for the first."""
     first = gpus[0]
     if PROCESSOR not in PROCESSORS.get(SYSTEM, ()):
-        because = f"there is no CUDA build of torch for {platform.system()} on {PROCESSOR}"
-        return SuitedBuild(None, because, "Use --device cpu.")
+        problem = f"there is no CUDA build of torch for {platform.system()} on {PROCESSOR}."
+        return UnusedGpu(gpu=first.name, problem=problem, hint="Use --device cpu.")
     fitting = [build for build in BUILDS if all(map(build.computes_on, gpus))]
     fitting = fitting or [build for build in BUILDS if build.computes_on(first)]
     if not fitting:
-        because = f"torch {BUILDS_OF} has no kernels for its compute capability, {dotted(first.capability or ())}"
-        return SuitedBuild(None, because, "Use --device cpu.")
-    for build in fitting:
-        if first.driver >= build.driver:
-            return SuitedBuild(build, f"it has driver {dotted(first.driver, width=2)}")
+        problem = f"torch {BUILDS_OF} has no kernels for its compute capability, {dotted(first.capability or ())}."
+        return UnusedGpu(gpu=first.name, problem=problem, hint="Use --device cpu.")
+    if (build := next((build for build in fitting if first.driver >= build.driver), None)) is not None:
+        return build
     needed = min(build.driver for build in fitting)
-    because = f"its driver {dotted(first.driver, width=2)} is too old for torch {BUILDS_OF}"
-    return SuitedBuild(None, because, f"Update the NVIDIA driver to {dotted(needed)} or newer, then run: {REPAIR}")
+    problem = f"its driver {dotted(first.driver, width=2)} is too old for torch {BUILDS_OF}."
+    hint = f"Update the NVIDIA driver to {dotted(needed)} or newer, then run: {REPAIR}"
+    return UnusedGpu(gpu=first.name, problem=problem, hint=hint)
 
 
 # -------------------- what is installed, and whether the two meet
@@ -226,8 +221,7 @@ def installed_torch() -> InstalledTorch | None:
     version, cuda = distribution.version, None
     version_file = Path(str(distribution.locate_file("torch/version.py")))
     if version_file.is_file():  # on the public index the version itself does not name the build
-        values = _assigned(version_file)
-        version, cuda = values.get("__version__") or version, values.get("cuda")
+        version, cuda = _assigned(version_file, "__version__") or version, cuda_of(version_file)
     elif "+cu" in version:
         name = version.partition("+cu")[2]  # 130
         cuda = f"{name[:-1]}.{name[-1]}"
@@ -236,54 +230,36 @@ def installed_torch() -> InstalledTorch | None:
 
 def cuda_of(told: Path) -> str | None:
     """The version of CUDA that a build of torch is for, from its `version.py`."""
-    return _assigned(told).get("cuda")
+    return _assigned(told, "cuda")
 
 
-def _assigned(file: Path) -> dict[str, str | None]:
-    """Strings and None that a module assigns to names."""
-    values: dict[str, str | None] = {}
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        value = getattr(node, "value", None)
-        if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str | None):
-            values[target.id] = value.value
-    return values
+def _assigned(file: Path, name: str) -> str | None:
+    """The string that a module assigns to a name; None: there is none."""
+    match = re.search(rf"^{name}\b[^=\n]*=\s*['\"](.*)['\"]", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return match[1] if match else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnusedGpu:
-    """An NVIDIA GPU that torch cannot compute on, and the one action that helps."""
+def unused_gpu(*, torch_lists: bool | None = None) -> UnusedGpu | None:
+    """Why torch cannot use a GPU of this machine; None: no sign of that.
 
-    gpu: str
-    problem: str
-    hint: str
-    known_from: Literal["driver", "torch"] = "driver"  # "torch": driver and installed files gave no sign of it
-
-    @property
-    def because(self) -> str:
-        """Why the processor computes instead."""
-        return f"{self.gpu} is not used: {self.problem}"
-
-    @property
-    def advice(self) -> str:
-        """Problem and hint as one line."""
-        return f"{self.problem} {self.hint}"
-
-
-def hidden_on_purpose() -> bool:
-    """Whether the user hides all GPUs from CUDA programs."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-
-
-def unused_gpu() -> UnusedGpu | None:
-    """Why torch cannot use a GPU of this machine, judged by driver and installed files; None: no sign of that.
-
+    Args:
+        torch_lists: whether torch, which computes on none, lists one; None: driver and installed files alone are asked.
     Cost: nvidia-smi, if it exists and the driver is not known to be new enough for a build with CUDA.
     """
-    installed = installed_torch()
-    if installed is None or hidden_on_purpose() or _surely_meets(installed):
+    installed, hidden = installed_torch(), os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # on purpose
+    if installed is None or hidden or (torch_lists is None and _surely_meets(installed)):
         return None
-    return compare(ask_driver(), installed)
+    answer = ask_driver()
+    known = compare(answer, installed)
+    if known is not None or torch_lists is None or not answer.gpus:
+        return known
+    capability = dotted(answer.gpus[0].capability or ())
+    suits = f"torch {installed.version} and driver {dotted(answer.gpus[0].driver, width=2)} should suit it"
+    problem, hint = f"torch does not find it, although {suits}.", "Restart this computer."
+    if torch_lists:
+        problem = f"torch {installed.version} has no kernels for compute capability {capability}."
+        hint = f"Run: {REPAIR}"
+    return UnusedGpu(gpu=answer.gpus[0].name, problem=problem, hint=hint, known_from="torch")
 
 
 def _surely_meets(installed: InstalledTorch) -> bool:
@@ -300,18 +276,16 @@ def compare(answer: DriverAnswer, installed: InstalledTorch) -> UnusedGpu | None
             return None
         hint = "Restart this computer, or install the NVIDIA driver anew."
         return UnusedGpu(gpu="The NVIDIA GPU", problem=f"nvidia-smi is there and {answer.failure}.", hint=hint)
-    first, suited = answer.gpus[0], choose_build(answer.gpus)
-    problem, driver = "", dotted(first.driver, width=2)
+    first, suited, problem = answer.gpus[0], choose_build(answer.gpus), ""
     if installed.cuda is None:
         problem = f"torch {installed.version} is a build without CUDA."
     elif first.driver < installed.oldest_driver:
-        problem = (
-            f"its driver {driver} is too old for torch {installed.version}, built with CUDA {dotted(installed.cuda)}."
-        )
+        problem = f"its driver {dotted(first.driver, width=2)} is too old for torch {installed.version}, "
+        problem += f"built with CUDA {dotted(installed.cuda)}."
     elif any(build.cuda == installed.cuda and not build.computes_on(first) for build in BUILDS):
         problem = f"torch {installed.version} has no kernels for compute capability {dotted(first.capability or ())}."
     if not problem:
         return None
-    if suited.build is None:
-        return UnusedGpu(gpu=first.name, problem=f"{suited.because}.", hint=suited.hint)
-    return UnusedGpu(gpu=first.name, problem=problem, hint=f"Run: {REPAIR}")
+    return (
+        suited if isinstance(suited, UnusedGpu) else UnusedGpu(gpu=first.name, problem=problem, hint=f"Run: {REPAIR}")
+    )

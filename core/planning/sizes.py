@@ -1,9 +1,11 @@
 """The size in bytes of everything that a plan counts."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
+from core.caches.base import KVShape
 from core.caches.full import MOST_WINDOW_MARKS
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import KEPT_ROWS, tail_rows
@@ -16,14 +18,14 @@ from core.config import DraftConfig, EngineConfig
 from core.models.linear import ROUNDED
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
-from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
-from core.ops.graphs import graph_bytes
+from core.models.self_draft import STORED_BITS as COPIED_BITS
+from core.ops.reach import Reach
 from core.ops.scores import MOST_GROUPS
 from core.ops.stored_blocks import LAYOUTS
-from core.planning.choices import choose_prefill_chunk
+from core.planning.choices import prefill_chunk
 
-GIB = 1 << 30
+GIB, META = 1 << 30, torch.device("meta")
 # torch, transformers and Python in a process's RAM: 0.55 GB measured. On a GPU no runtime is counted: its free
 # memory is what CUDA's context leaves.
 RUNTIME_BYTES = 600 << 20
@@ -64,6 +66,11 @@ def total(rows: tuple[PlanRow, ...]) -> int:
     return sum(row.size_bytes for row in rows)
 
 
+def taken(*rows: PlanRow) -> tuple[PlanRow, ...]:
+    """The rows that take memory."""
+    return tuple(row for row in rows if row.size_bytes)
+
+
 def gib(size_bytes: int) -> str:
     """12.6 GiB."""
     tiny = size_bytes < GIB // 10  # of a small model: 0.0 GiB would say nothing
@@ -75,89 +82,9 @@ def usable_bytes(device: str, free_bytes: int) -> int:
     return max(0, free_bytes - GPU_MARGIN) if device == "cuda" else int(free_bytes * USABLE_SHARE)
 
 
-# -------------------- weights
-
-
-def weight_bytes(dims: ModelDims, dtype: torch.dtype, *, packs: bool = False) -> int:
-    """Bytes of as many weights as there are on disk, in the type of computation.
-
-    Args:
-        packs: whether the compiled kernel computes with them: then matrices stay in the bits of their file.
-    """
-    if packs:
-        return dims.packed_bytes or dims.weight_bytes
-    return dims.weight_bytes * dtype.itemsize // dims.disk_dtype.itemsize
-
-
-def target_weight_bytes(
-    dims: ModelDims, size: ModelSize | None, dtype: torch.dtype, bits: int, *, packs: bool = False
-) -> int:
-    """Bytes of the target's weights with so many bits.
-
-    Args:
-        size: its counted parameters; needed if `bits` is not the width of `dtype`.
-        packs: as in `weight_bytes`.
-    """
-    if bits == 8 * dtype.itemsize:
-        return weight_bytes(dims, dtype, packs=packs)
-    assert size is not None, "quantised weights are planned from counted parameters"
-    if bits not in FORMATS:
-        return size.weight_bytes(bits)
-    return size.rounded_bytes(LAYOUTS[ROUNDED[bits]].bits) if packs else size.quantised_bytes(bits, dtype)
-
-
-def self_draft_weight_bytes(size: ModelSize, *, packs: bool) -> int:
-    """Bytes of the 4-bit copy of all linear weights; `packs`: as in `weight_bytes`."""
-    linear = size.layer_parameters + size.output_parameters
-    return int(linear * LAYOUTS[ROUNDED[DRAFTING_BITS]].bits / 8) if packs else size.self_draft_bytes
-
-
-def widened_bytes(dims: ModelDims, dtype: torch.dtype, bits: int) -> int:
-    """Room for quantised weights widened to the type of computation: one matrix at a time, and again in recordings."""
-    wide = max(dims.intermediate_size or USUAL_MLP * dims.hidden_size, dims.num_heads * dims.head_dim)
-    copies = 2 if bits == 4 else 4  # of 8 bits before and after they are scaled
-    return copies * wide * dims.hidden_size * dtype.itemsize
-
-
-def rank_share(size: ModelSize, num_ranks: int) -> ModelSize:
-    """What each rank holds: its heads, its part of the layers' linear weights, and all other weights.
-
-    `weight_bytes` is computed from the counted parameters.
-    """
-    dims, layers = size.dims, -(-size.layer_parameters // num_ranks)
-    share = replace(
-        dims,
-        num_heads=dims.num_heads // num_ranks,
-        num_kv_heads=dims.num_kv_heads // num_ranks,
-        weight_bytes=dims.disk_dtype.itemsize * (layers + size.other_parameters),
-    )
-    return replace(size, dims=share, layer_parameters=layers)
-
-
-# -------------------- the small caches, and buffers
-
-
-def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """All rows of the retrieval cache (the budget, and room to grow between two selections) and the chunks' numbers."""
-    retrieval = config.retrieval
-    shape = target.shape(dtype, torch.device("meta"))
-    numbers = retrieval.num_chunks * len(shape.full_layers) * target.num_kv_heads * torch.int64.itemsize
-    windows = sum(window_rows(reach, SHORT) | 1 for reach in shape.reaches if reach is not None)
-    rows = (retrieval.budget + retrieval.chunk_size + GROWTH) | 1
-    return rows * kv_bytes_per_token(target, dtype) + numbers + windows * shape.window_layer_bytes
-
-
-def state_bytes(target: ModelDims, dtype: torch.dtype, device: str) -> int:
-    """Running states of recurrent layers, as often as the device keeps them, and inputs of a pass in two caches."""
-    copies = STATE_COPIES + (MOST_STATE_MARKS if device == "cpu" else 0)  # a GPU's marks lie in host memory
-    inputs = 2 * target.state.layers * MOST_INPUTS * target.hidden_size * dtype.itemsize
-    return copies * target.state.nbytes(dtype) + inputs
-
-
-def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """All rows of the streaming cache."""
-    shape = draft.shape(dtype, torch.device("meta"))
-    return (grown_window(config.draft, draft, dtype).window | 1) * shape.num_layers * shape.layer_bytes
+def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
+    """Keys and values of one token, in the layers that attend to all tokens."""
+    return dims.shape(dtype, META).bytes_per_token
 
 
 def grown_window(config: DraftConfig, draft: ModelDims, dtype: torch.dtype) -> DraftConfig:
@@ -167,110 +94,170 @@ def grown_window(config: DraftConfig, draft: ModelDims, dtype: torch.dtype) -> D
     """
     if dtype.itemsize == torch.float32.itemsize:
         return config
-    shape = draft.shape(dtype, torch.device("meta"))
+    shape = draft.shape(dtype, META)
     rows = int(WINDOW_SHARE * draft.weight_bytes) // (shape.num_layers * shape.layer_bytes)
     most = min(MOST_WINDOW, draft.max_context // 2, rows // 64 * 64)
     return replace(config, window=max(config.window, most))
 
 
-def recorded_bytes(
-    target: ModelDims, draft: ModelDims | None, config: EngineConfig, device: str, num_shares: int
-) -> int:
-    """Memory of recorded passes on a GPU. If several share the target, only the draft's passes are recorded.
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of a model, or of one rank's share of it, as an engine holds it: weights, caches and buffers."""
 
-    Args:
-        draft: also None on a GPU without the draft.
-    """
-    largest = target if num_shares == 1 else draft
-    return graph_bytes(largest.num_layers) if device == "cuda" and config.graphs and largest is not None else 0
+    dims: ModelDims
+    config: EngineConfig
+    dtype: torch.dtype  # of computation
+    device: str = "cpu"
+    packs: bool = False  # whether the compiled kernel computes with the weights, in the bits of their file
 
+    @cached_property
+    def shape(self) -> KVShape:
+        """Of the caches."""
+        return self.dims.shape(self.dtype, META)
 
-def prefill_bytes(target: ModelDims, chunk: int, dtype: torch.dtype, *, offloaded: bool) -> int:
-    """Activations of one prompt chunk at their peak, in the MLP or where parts of attention are merged.
+    @cached_property
+    def layers(self) -> int:
+        """Layers that attend to all tokens."""
+        return len(self.shape.full_layers)
 
-    Args:
-        offloaded: whether any layer is; then each part is added to the sum of the earlier parts, in float32.
-    """
-    wide, hidden = torch.float32.itemsize, target.hidden_size * dtype.itemsize
-    heads = target.num_heads * target.head_dim
-    # Embeddings, a layer's input, its sum with attention, the norm of that; gate, its activation, the other factor
-    mlp = 4 * hidden + 3 * (target.intermediate_size or USUAL_MLP * target.hidden_size) * dtype.itemsize
-    # Embeddings, a layer's input, the norm of that; queries, perhaps folded too, and one or two parts; their sum
-    merging = 3 * hidden + heads * (3 * (dtype.itemsize + wide) if offloaded else 4 * dtype.itemsize + 2 * wide)
-    merging += 8 * wide * target.num_heads  # log-sum-exps
-    rotary = 2 * target.head_dim * dtype.itemsize + 4 * torch.int64.itemsize  # cosines, sines, positions
-    return chunk * (max(mlp, merging) + rotary)
+    @property
+    def row_bytes(self) -> int:
+        """Keys and values of one token in one layer."""
+        return self.shape.layer_bytes
 
+    @property
+    def chunk_size(self) -> int:
+        """Tokens of a chunk."""
+        return self.config.retrieval.chunk_size
 
-def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
-    """Keys and values of one token, in the layers that attend to all tokens."""
-    return dims.shape(dtype, torch.device("meta")).bytes_per_token
+    @property
+    def on_host(self) -> bool:
+        """Whether this is the device's own memory."""
+        return self.device != "cuda"
 
+    @property
+    def hidden_bytes(self) -> int:
+        """Hidden states of one token."""
+        return self.dims.hidden_size * self.dtype.itemsize
 
-# -------------------- the full cache
+    @property
+    def windows(self) -> tuple[Reach, ...]:
+        """The reaches of windowed layers, which always lie on the device."""
+        return tuple(reach for reach in self.shape.reaches if reach is not None)
 
+    @cached_property
+    def sending_rows(self) -> int:
+        """Rows of a long pass through one layer, kept until they have been read on their way to the host.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheSizes:
-    """Sizes of a model's full cache, or of one rank's share of it, by context and number of resident layers."""
+        Meanwhile the next layer computes. 0 on a processor, which stores at once.
+        """
+        return 0 if self.on_host else prefill_chunk(self.dims, self.config, self.device, offloaded=True)
 
-    layers: int  # that attend to all tokens
-    row_bytes: int  # keys and values of one token in one layer
-    side_bytes: int  # scores of one token in all layers
-    chunk_size: int
-    landmark_bytes: int = 0  # of one token in one layer on the device
-    sample_bytes: int = 0  # queries of one token in all layers; kept if all are on the device
-    away_bytes: int = 0  # of one token in one layer in host memory: votes, or a landmark if the policy needs them
-    fixed_bytes: int = 0  # needed besides at every context: the newest queries, in all layers
-    window_rows: tuple[int, ...] = ()  # rows of each windowed layer, which always lie on the device
-    window_row_bytes: int = 0  # keys and values of one token in one windowed layer
-    reaches: tuple[int, ...] = ()  # rows of each windowed layer that the end of a prompt remembers in host memory
-    on_host: bool = False  # whether this is the device's own memory
-    hidden_bytes: int = 0  # hidden states of one token; 0: the layers cannot be called one by one
-    # Rows of a long pass through one layer, kept until they have been read on their way to the host, while the next
-    # layer computes; 0: on a processor, which stores at once.
-    sending_rows: int = 0
+    # -------------------- weights
 
-    @classmethod
-    def of(cls, dims: ModelDims, config: EngineConfig, dtype: torch.dtype, device: str = "cpu") -> "CacheSizes":
-        """The sizes for a model."""
-        shape, chunk = dims.shape(dtype, torch.device("meta")), config.retrieval.chunk_size
-        queries = dims.full_layers * dims.num_heads * dims.head_dim * dtype.itemsize
-        landmark = -(-dims.num_kv_heads * dims.head_dim * dtype.itemsize // chunk)  # a key in the type of computation
-        votes = -(-MOST_GROUPS * dims.num_kv_heads * min(dtype.itemsize, 4) // chunk)  # by groups of tokens
-        # Rows added by rounding up: of sampled queries one for those not sampled and one for the last interval, and one
-        # landmark of each layer, in the type of computation
-        one = shape.bytes_per_token * dtype.itemsize // (dims.kv_dtype or dtype).itemsize // 2
-        return cls(
-            layers=len(shape.full_layers),
-            row_bytes=shape.layer_bytes,
-            side_bytes=-(-4 * dims.full_layers * dims.num_kv_heads // chunk),
-            chunk_size=chunk,
-            landmark_bytes=landmark,
-            sample_bytes=-(-queries // QUERY_SAMPLE_STRIDE),
-            away_bytes=landmark if needs_landmarks(config.retrieval) else votes,
-            fixed_bytes=(QUERY_LOG + 2) * queries + one,
-            window_rows=tuple(window_rows(reach, FORGETTABLE) for reach in shape.reaches if reach is not None),
-            window_row_bytes=shape.window_layer_bytes,
-            reaches=tuple(reach.size for reach in shape.reaches if reach is not None),
-            on_host=device != "cuda",
-            hidden_bytes=dims.hidden_size * dtype.itemsize if dims.layerwise and config.layerwise else 0,
-            sending_rows=choose_prefill_chunk(dims, config, device, offloaded=True).value if device == "cuda" else 0,
-        )
+    @property
+    def weights(self) -> int:
+        """As many weights as there are on disk, in the type of computation."""
+        dims = self.dims
+        if self.packs:
+            return dims.packed_bytes or dims.weight_bytes
+        return dims.weight_bytes * self.dtype.itemsize // dims.disk_dtype.itemsize
+
+    def quantised(self, size: ModelSize, bits: int) -> int:
+        """The weights with so many bits, which may be those of the type of computation."""
+        if bits == 8 * self.dtype.itemsize:
+            return self.weights
+        if self.packs:
+            return size.weight_bytes(LAYOUTS[ROUNDED[bits]].bits, 8 * self.dims.disk_dtype.itemsize)
+        return size.weight_bytes(bits, 8 * self.dtype.itemsize)
+
+    def copied(self, size: ModelSize) -> int:
+        """The 4-bit copy of all linear weights."""
+        bits = LAYOUTS[ROUNDED[DRAFTING_BITS]].bits if self.packs else COPIED_BITS
+        return int((size.layer_parameters + size.output_parameters) * bits / 8)
+
+    def widened(self, bits: int) -> int:
+        """Room for quantised weights in the type of computation: one matrix at a time, and again in recordings."""
+        dims = self.dims
+        if self.packs or bits not in WIDENED_BITS[self.device]:
+            return 0
+        copies = 2 if bits == 4 else 4  # of 8 bits before and after they are scaled
+        return copies * max(self.mlp_width, dims.num_heads * dims.head_dim) * self.hidden_bytes
+
+    @property
+    def mlp_width(self) -> int:
+        """Numbers within the MLP."""
+        return self.dims.intermediate_size or USUAL_MLP * self.dims.hidden_size
+
+    # -------------------- the small caches, and buffers
+
+    @property
+    def retrieval(self) -> int:
+        """All rows of the retrieval cache (budget, room to grow between two selections), and the chunks' numbers."""
+        config, shape = self.config.retrieval, self.shape
+        numbers = config.num_chunks * self.layers * self.dims.num_kv_heads * torch.int64.itemsize
+        windows = sum(window_rows(reach, SHORT) | 1 for reach in self.windows)
+        rows = (config.budget + config.chunk_size + GROWTH) | 1
+        return rows * shape.bytes_per_token + numbers + windows * shape.window_layer_bytes
+
+    @property
+    def states(self) -> int:
+        """Running states of recurrent layers, as often as the device keeps them; inputs of a pass in two caches."""
+        copies = STATE_COPIES + (MOST_STATE_MARKS if self.on_host else 0)  # a GPU's marks lie in host memory
+        state = self.dims.state
+        return copies * state.nbytes(self.dtype) + 2 * state.layers * MOST_INPUTS * self.hidden_bytes
+
+    @property
+    def streaming(self) -> int:
+        """All rows of the streaming cache, of a draft."""
+        window = grown_window(self.config.draft, self.dims, self.dtype).window
+        return (window | 1) * self.shape.num_layers * self.shape.layer_bytes
+
+    def prefill(self, chunk: int, *, offloaded: bool) -> int:
+        """Activations of one prompt chunk at their peak, in the MLP or where parts of attention are merged.
+
+        Args:
+            offloaded: whether any layer is; then each part is added to the sum of the earlier parts, in float32.
+        """
+        dims, width, wide, hidden = self.dims, self.dtype.itemsize, torch.float32.itemsize, self.hidden_bytes
+        # Embeddings, a layer's input, its sum with attention, the norm of that; gate, its activation, the other factor
+        mlp = 4 * hidden + 3 * self.mlp_width * width
+        # Embeddings, a layer's input, the norm of that; queries, perhaps folded too, and one or two parts; their sum
+        merged = 3 * (width + wide) if offloaded else 4 * width + 2 * wide
+        merging = 3 * hidden + dims.num_heads * dims.head_dim * merged
+        merging += 8 * wide * dims.num_heads  # log-sum-exps
+        rotary = 2 * dims.head_dim * width + 4 * torch.int64.itemsize  # cosines, sines, positions
+        return chunk * (max(mlp, merging) + rotary)
+
+    # -------------------- the full cache
 
     def layer_bytes(self, context: int) -> int:
         """Keys and values of one resident layer, an odd number of rows (`KVShape.allocate`)."""
         return self.row_bytes * (context | 1)
 
     def beside_bytes(self, context: int, resident: int) -> int:
-        """What chooses chunks, which always lies on the device: landmarks, votes, scores and query log."""
-        layers = resident * self.landmark_bytes + (self.layers - resident) * self.away_bytes
-        samples = self.sample_bytes if resident == self.layers else 0
-        return (self.side_bytes + layers + samples) * context + self.fixed_bytes
+        """What chooses chunks, which always lies on the device: landmarks, votes, scores and query log.
+
+        Of offloaded layers it has votes by groups of tokens, or landmarks if the policy needs them; sampled queries
+        only if no layer is offloaded.
+        """
+        dims, width, chunk = self.dims, self.dtype.itemsize, self.chunk_size
+        queries = dims.full_layers * dims.num_heads * dims.head_dim * width  # of a token
+        landmark = -(-dims.num_kv_heads * dims.head_dim * width // chunk)  # a key in the type of computation
+        votes = -(-MOST_GROUPS * dims.num_kv_heads * min(width, 4) // chunk)
+        away = landmark if needs_landmarks(self.config.retrieval) else votes
+        scores = -(-4 * dims.full_layers * dims.num_kv_heads // chunk)
+        samples = -(-queries // QUERY_SAMPLE_STRIDE) if resident == self.layers else 0
+        # Rows added by rounding up: of sampled queries one for those not sampled and one for the last interval, and one
+        # landmark of each layer, in the type of computation
+        rounded = self.shape.bytes_per_token * width // self.shape.kv_dtype.itemsize // 2
+        of_a_token = scores + resident * landmark + (self.layers - resident) * away + samples
+        return of_a_token * context + (QUERY_LOG + 2) * queries + rounded
 
     def remembered_bytes(self, context: int) -> int:
         """Host memory for the windows at the ends of the book and of the newest prompts."""
-        return MOST_WINDOW_MARKS * sum(min(rows, context) for rows in self.reaches) * self.window_row_bytes
+        rows = sum(min(reach.size, context) for reach in self.windows)
+        return MOST_WINDOW_MARKS * rows * self.shape.window_layer_bytes
 
     def block_rows(self, context: int) -> int:
         """Rows of one layer that cross the link in one block; a multiple of the chunk size."""
@@ -288,21 +275,18 @@ class CacheSizes:
         For the other layers there are buffers for blocks on their way: the ring's, and one to the host with the rows
         that it takes.
         """
-        kept, side, away = (
-            resident * self.layer_bytes(context),
-            self.beside_bytes(context, resident),
-            self.layers - resident,
-        )
-        windows = sum(min(rows, context) | 1 for rows in self.window_rows) * self.window_row_bytes
+        kept, side = resident * self.layer_bytes(context), self.beside_bytes(context, resident)
+        away, windows = self.layers - resident, self.windows
+        rows = sum(min(window_rows(reach, FORGETTABLE), context) | 1 for reach in windows)
         shared = (
-            PlanRow(f"windows of {len(self.window_rows)} layers", windows),
+            PlanRow(f"windows of {len(windows)} layers", rows * self.shape.window_layer_bytes),
             PlanRow(REMEMBERED, self.remembered_bytes(context) if self.on_host else 0),
         )
         if not away:
-            return _taken(PlanRow("full cache, landmarks, query log", kept + side), *shared)
+            return taken(PlanRow("full cache, landmarks, query log", kept + side), *shared)
         block = self.block_rows(context)
         ring = RING_SLOTS * GROUP * block + (block + self.sending_rows if self.sending_rows else 0)
-        return _taken(
+        return taken(
             PlanRow(f"full cache, {resident} of {self.layers} layers", kept),
             *shared,
             PlanRow("votes, query log", side),
@@ -324,24 +308,19 @@ class CacheSizes:
         """What lies in the memory of a GPU's host: the full cache's other layers, and remembered windows."""
         which = f", {self.layers - resident} of {self.layers} layers" if resident else ""
         remembered = 0 if self.on_host else self.remembered_bytes(context)
-        return _taken(
+        return taken(
             PlanRow(f"full cache{which}, host", self.host_bytes(context, resident)), PlanRow(REMEMBERED, remembered)
         )
 
-    def block_bytes(self, context: int, block: int, lent: int) -> int:
+    def block_bytes(self, context: int, block: int) -> int:
         """Device memory for reading blocks of so many tokens layer by layer: one layer's rows, and hidden states.
 
-        Args:
-            lent: bytes of the retrieval cache, which are free meanwhile.
+        The retrieval cache lends its own meanwhile.
         """
-        return max(0, self.layer_bytes(context) + block * self.hidden_bytes - lent) if block else 0
+        return max(0, self.layer_bytes(context) + block * self.hidden_bytes - self.retrieval) if block else 0
 
     def offload(self, context: int, resident: int) -> Offload | None:
         """The settings for the cache's offloaded layers; None: there are none."""
         if resident == self.layers:
             return None
         return Offload(num_resident=resident, block_rows=self.block_rows(context), group=GROUP, num_slots=RING_SLOTS)
-
-
-def _taken(*rows: PlanRow) -> tuple[PlanRow, ...]:
-    return tuple(row for row in rows if row.size_bytes)

@@ -40,7 +40,7 @@ from core.generation.reading_pace import ReadingPace
 from core.generation.text import Turn
 from core.generation.together import Question, one_by_one
 from core.planning.choices import Choice
-from core.planning.devices import nominal_bandwidths
+from core.planning.devices import NOMINAL_PROCESSOR
 from core.planning.hardware import Machine
 from core.planning.nvidia import UnusedGpu
 from core.planning.sizes import PlanRow
@@ -143,8 +143,7 @@ class FakeEngine:
             available_bytes=12 << 30,
             host_bytes=0,
             resident_layers=4,
-            cache_sizes=SimpleNamespace(window_rows=()),
-            nominal=nominal_bandwidths("cpu"),
+            nominal=NOMINAL_PROCESSOR,
             on_gpu=False,
             rig=SimpleNamespace(assumed=()),
             composition=None,

@@ -86,7 +86,7 @@ def test_a_share_left_to_the_host_changes_no_greedy_token() -> None:
         config = EngineConfig(
             context=2048, device="cpu", placement="offloaded", gpu_memory_gib=1.0, cpu_attention_share=share
         )
-        plan = make_plan(files.target, files.draft, config, MACHINE)
+        plan = make_plan(files.size(), files.draft, config, MACHINE)
         engine = Engine.of(LoadedPair.load(files, config, plan, torch.device("cpu")), config, plan)
         opened = Conversation(tuple(engine.text.encode(text)[:1200]))
         prompt = opened.ask("Who keeps the light?").prompt_ids(engine.text)

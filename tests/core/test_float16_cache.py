@@ -171,7 +171,7 @@ def test_keys_that_float16_does_not_hold_are_kept_in_32_bits_and_nothing_is_refu
     plan = large.engine.plan
     assert plan.kv.value is None and large.engine.full_cache.shape.narrow is None
     assert "float16 holds 65,504" in plan.kv.because and "bfloat16 would cost" in plan.kv.because
-    assert plan.cache_sizes.row_bytes == 2 * usual.engine.plan.cache_sizes.row_bytes, "planned anew"
+    assert plan.sizes.row_bytes == 2 * usual.engine.plan.sizes.row_bytes, "planned anew"
     assert plan.composition == usual.engine.plan.composition and plan.precision == "float32"
     wide = with_keys_of(1e5, context, kv_bits=32)
     prompt = random_prompt(300)

@@ -19,7 +19,8 @@ from core.models.families import HYBRIDS
 from core.models.head_layout import is_divisible
 from core.models.loader import dims_of
 from core.models.rotary import KeyShift
-from core.planning.fit import Rooms, find_fit
+from core.planning.choices import Choice
+from core.planning.plan import Plan
 from core.planning.sizes import REMEMBERED
 from tests.core import toys
 from tests.core.models.tiny_families import family_engine, family_target, tiny_family, transformers_text
@@ -84,14 +85,14 @@ def test_layers_without_keys_of_their_own_read_those_of_an_earlier_layer_again(f
     prompt = random_prompt(900)
     assert answer(engine, prompt, "autoregressive").token_ids == written(stock, prompt)
     full = engine.full_cache
-    shape, block = full.shape, engine.plan.cache_sizes.block_rows(2048)
+    shape, block = full.shape, engine.plan.sizes.block_rows(2048)
     assert (shape.num_layers, len(shape.full_layers), engine.info.target_layers) == (3, 1, 6)
     assert full.link_bytes == 2 * ((full.length - KEPT_ROWS) // block) * block * shape.layer_bytes > 0
     assert full.nbytes == 2 * full.length * shape.layer_bytes + shape.window_bytes(full.length)
     assert (
         shape.window_bytes(500) == 15 * (1 + 3) * shape.window_layer_bytes
     )  # two layers, one of them read three times
-    assert engine.plan.cache_sizes.layers == 1 and engine.info.kv_bytes_per_token == shape.layer_bytes
+    assert engine.plan.sizes.layers == 1 and engine.info.kv_bytes_per_token == shape.layer_bytes
 
 
 def test_heads_that_differ_otherwise_and_sharing_that_a_family_does_not_have_are_refused() -> None:
@@ -138,21 +139,22 @@ def test_no_question_reads_the_book_again_whatever_was_asked_between(
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "gemma4_text"])
-def test_what_is_remembered_of_windows_is_planned(family: str) -> None:
+def test_what_is_remembered_of_windows_is_planned(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, _ = family_engine(family)
     for number in range(5):
         list(engine.read(random_prompt(100 + 50 * number)))
     marks, *others = (window._marks for window in engine.full_cache.windows.values())
     held = sum(rows.k.nbytes + rows.v.nbytes for kept in (marks, *others) for rows in kept.values())
-    planned = engine.plan.cache_sizes.remembered_bytes(2048)
+    planned = engine.plan.sizes.remembered_bytes(2048)
     assert len(marks) == 3 and min(marks) == 99 and held <= planned == engine.plan.bytes_of(REMEMBERED)
     assert held > 0.9 * planned
-    on_gpu = replace(engine.plan.cache_sizes, on_host=False)
-    assert [row.size_bytes for row in on_gpu.host_rows(2048, 1)] == [planned]
-    assert on_gpu.device_bytes(2048, 1) == engine.plan.cache_sizes.device_bytes(2048, 1) - planned
-    assert find_fit(on_gpu, 2048, Rooms(0, 1 << 30, planned, 0, 0), 0) is None
-    fits = Rooms(0, 1 << 30, planned + on_gpu.host_bytes(2048, 0), 0, 0)
-    assert find_fit(on_gpu, 2048, fits, 0) is not None
+    on_gpu = replace(engine.plan, device=Choice("cuda", "chosen"))
+    assert [row.size_bytes for row in on_gpu.sizes.host_rows(2048, 1)] == [planned]
+    assert REMEMBERED not in [row.name for row in on_gpu.sizes.device_rows(2048, 1)]
+    monkeypatch.setattr(Plan, "host_room", planned + on_gpu.sizes.host_bytes(2048, 0))
+    assert on_gpu.layers_within(1 << 30, 2048, 0) == 0
+    monkeypatch.setattr(Plan, "host_room", planned + on_gpu.sizes.host_bytes(2048, 0) - 1)
+    assert on_gpu.layers_within(1 << 30, 2048, 0) is None
 
 
 # -------------------- running states

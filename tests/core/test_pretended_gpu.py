@@ -15,7 +15,6 @@ from core.config import EngineConfig, GenerationConfig, RetrievalConfig, Samplin
 from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
-from core.models.param_count import size_of
 from core.models.self_draft import SelfDraftLinear, is_int4
 from core.models.weights import prepared
 from core.ops import attention
@@ -28,16 +27,14 @@ from core.planning.choices import Choice
 from core.planning.hardware import (
     cap_memory,
     peak_memory_bytes,
-    reset_peak_memory,
     return_memory,
     this_machine,
     used_memory_bytes,
 )
-from core.planning.measured import measure_bandwidth
 from core.planning.plan import make_plan
 from tests.core import cuda_stubs as stubs
 from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
-from tests.core.toys import FIXED, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
+from tests.core.toys import FIXED, MACHINE, Letters, last_event, loaded, random_prompt, sized, tiny_config, tiny_engine
 
 pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
@@ -115,7 +112,7 @@ def test_weights_of_four_bits_are_multiplied_as_they_are_and_methods_agree(gpu: 
     assert is_int4(own.module) and kinds["model.layers.0.self_attn.q_proj"] is SelfDraftLinear
     assert not issubclass(kinds["lm_head"], SelfDraftLinear), "logits keep their precision"
     config = EngineConfig(context=512, prefill_chunk=64, bits=4, retrieval=RetrievalConfig(budget=96, local_window=32))
-    plan = make_plan(own.dims, None, replace(config, bits=None), MACHINE, size_of(tiny_config(kv_heads=2), "tiny"))
+    plan = make_plan(sized(own.dims), None, replace(config, bits=None), MACHINE)
     plan = replace(plan, device=Choice("cuda", "test"), dtype=Choice(torch.float32, "test"), bits=Choice(4, "test"))
     offload, texts = Offload(block_rows=64, num_slots=2), []
     for method, where in (("autoregressive", None), ("retrieval", None), ("retrieval", offload)):
@@ -337,8 +334,6 @@ def test_everything_that_we_call_of_torch_cuda_was_called_with_its_checks(gpu: P
     assert this_machine().gpus[0].name == "Pretended GPU"
     cap_memory(device, 1.0)
     assert 0 < gpu.fraction < 1
-    measure_bandwidth(device, 1 << 14)
-    reset_peak_memory()
     held = torch.ones(100, device=device)
     assert peak_memory_bytes(device) >= used_memory_bytes(device) >= held.nbytes
     return_memory()

@@ -28,7 +28,7 @@ from core.ops.graphs import Graphs
 from core.planning import measured, sizes
 from core.planning.plan import make_plan
 from tests.core.models.tiny_families import tiny_family
-from tests.core.toys import CPU, MACHINE, loaded, tiny_config, tiny_model
+from tests.core.toys import CPU, MACHINE, loaded, sized, tiny_config, tiny_model
 from tests.exactness.cases import Case, LetterChat, Pair, Setup
 
 
@@ -127,7 +127,7 @@ class TinyWorld:
 
     def engine(self, setup: Setup) -> Engine:
         config = config_of(setup)
-        plan = make_plan(self._target.dims, self._draft.dims, config, MACHINE)
+        plan = make_plan(sized(self._target.dims), self._draft.dims, config, MACHINE)
         offload = plan.offload and setup.block_rows and replace(plan.offload, block_rows=setup.block_rows)
         return Engine(
             config,
@@ -144,7 +144,7 @@ class TinyWorld:
 
     def plain_engine(self, context: int) -> Engine:
         config = plain_config(context)
-        plan = make_plan(self._target.dims, None, config, MACHINE)
+        plan = make_plan(sized(self._target.dims), None, config, MACHINE)
         return Engine(config, plan, LetterChat(), LoadedModels(target=self._target))
 
     def logits(self, tokens: Sequence[int], keep: int) -> Tensor:
@@ -172,7 +172,7 @@ class BundledWorld:
         self.text: ChatText = self.engine_of(config).text
 
     def _plan(self, config: EngineConfig) -> Any:
-        return make_plan(self._files.target, self._files.draft, config, self._machine)
+        return make_plan(self._files.size(), self._files.draft, config, self._machine)
 
     def engine_of(self, config: EngineConfig, self_draft: nn.Module | None = None) -> Engine:
         return Engine.of(replace(self._pair, self_draft=self_draft), config, self._plan(config))

@@ -17,6 +17,7 @@ from unittest import mock
 import psutil
 import torch
 
+from assets.tools.bench.speed import reset_peak_memory
 from assets.tools.widen import pair_files
 from core.caches.retrieval import RetrievalCache
 from core.caches.tokens import Context
@@ -24,7 +25,7 @@ from core.config import EngineConfig, GenerationConfig, RetrievalConfig, Specula
 from core.engine import Engine
 from core.engine_builder import planned_pair
 from core.errors import NotEnoughMemory
-from core.planning.hardware import peak_memory_bytes, reset_peak_memory, return_memory
+from core.planning.hardware import peak_memory_bytes, return_memory
 from tests.gpu.checklist import Here
 from tests.gpu.machine import device_of, smi
 from tests.gpu.texts import CARD_GIB, ROOM, Answers, measured, prompt_of

@@ -215,13 +215,12 @@ def fit_of(
         context: in place of the requested one, which did not fit.
     """
     from core.planning.composition import compose
-    from core.planning.devices import Rig
-    from core.planning.forecast import of_another, usual_acceptance
+    from core.planning.forecast import usual_acceptance
 
     config = source.config(name) if context is None else replace(source.config(name), context=context)
     draft, known = None if config.draft_model == "none" else draft, catalog.entries().get(name)
     try:
-        plan = compose(target, draft, config, Rig.of(machine, config.num_gpus), _counted(name))
+        plan = compose(replace(_counted(name), dims=target), draft, config, machine)
     except (ContextTooSmall, NotEnoughMemory) as error:
         shorter = error.possible if isinstance(error, ContextTooSmall) else error.largest_context
         if shorter is None:
@@ -234,9 +233,8 @@ def fit_of(
         return Fit(weights_refused=str(error))
     except Exception as error:  # an odd configuration on this disk must not hide all other models
         return Fit(weights_refused=f"Its configuration makes no model ({type(error).__name__}).")
-    acceptance = of_another(usual_acceptance(known.acceptance if known else None), name)
-    small = _counted(known.draft) if draft and known and known.draft else None
-    speeds = expected_speeds(plan, small, acceptance)
+    measured = known.acceptance if known else None
+    speeds = expected_speeds(plan, usual_acceptance(name, measured, plan.config.retrieval.budget))
     return Fit(context=plan.context.value, placement=plan.placement.value, speeds=speeds)
 
 

@@ -8,7 +8,6 @@ from app.ui.header import PAGE_TOKENS
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
     from app.runtime.events import Ready
-    from core.models.param_count import ModelSize
     from core.planning.forecast import Acceptance
     from core.planning.plan import Plan
 
@@ -49,19 +48,19 @@ class Speeds:
         )
 
 
-def expected_speeds(plan: "Plan", draft: "ModelSize | None", acceptance: "Acceptance") -> Speeds:
+def expected_speeds(plan: "Plan", acceptance: "Acceptance") -> Speeds:
     """The model of `doctor`: nominal rates of GPUs, rates of a processor that were measured here."""
-    from core.planning.forecast import predict, reading_seconds
-    from core.planning.measured import PROCESSOR
+    from core.planning.forecast import bandwidths, predict, reading_seconds
 
-    found = predict(plan, draft, plan.nominal if plan.on_gpu else PROCESSOR.rates(), acceptance)
-    pages = min(PAGES, plan.context.value // PAGE_TOKENS)
-    assert plan.size is not None, "counted"
+    rates = bandwidths(plan)
+    found, pages = predict(plan, rates, acceptance), min(PAGES, plan.context.value // PAGE_TOKENS)
+    flops = rates.products.value
+    assert flops is not None, "known of this machine"
     return Speeds(
-        plain=found.plain_tokens_per_second,
-        triforce=found.triforce_tokens_per_second,
-        because=found.acceptance_because,
-        reading_seconds=reading_seconds(pages * PAGE_TOKENS, plan.model, plan.size.active_parameters, _flops(plan)),
+        plain=1e3 / found.plain_ms_per_token,
+        triforce=1e3 / found.triforce_ms_per_token,
+        because=acceptance.because,
+        reading_seconds=reading_seconds(pages * PAGE_TOKENS, plan.model, plan.size.active_parameters, flops),
         pages=pages,
     )
 
@@ -71,7 +70,7 @@ def reading_time(ready: "Ready", num_tokens: int) -> float | None:
 
     By what it has read since it was loaded, else by the model of `expected_speeds`.
     """
-    from core.planning.forecast import reading_seconds
+    from core.planning.forecast import bandwidths, reading_seconds
 
     info = ready.info
     measured, target = info.pace.whole(num_tokens), info.target_dims
@@ -79,12 +78,6 @@ def reading_time(ready: "Ready", num_tokens: int) -> float | None:
         return measured
     parameters = target.weight_bytes // target.disk_dtype.itemsize
     parameters -= info.experts.parameters - info.experts.active if info.experts else 0
-    return reading_seconds(num_tokens, target, parameters, _flops(info.plan))
-
-
-def _flops(plan: "Plan") -> float:
-    from core.planning.forecast import products
-
-    flops = products(plan).value
-    assert flops is not None, "measured, or known of every GPU that is not described"
-    return flops
+    flops = bandwidths(info.plan).products.value
+    assert flops is not None, "known of this machine"
+    return reading_seconds(num_tokens, target, parameters, flops)

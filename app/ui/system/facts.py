@@ -272,8 +272,8 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
             for number, gpu in enumerate(machine.gpus)
         ),
     ]
-    if machine.unused_gpu is not None:
-        rows.append(Fact("GPU", f"{machine.unused_gpu.gpu}, not used", machine.unused_gpu.advice))
+    if (unused := machine.unused_gpu) is not None:
+        rows.append(Fact("GPU", f"{unused.gpu}, not used", f"{unused.problem} {unused.hint}"))
     elif not machine.gpus:
         rows.append(Fact("GPU", "none", "no CUDA device found"))
     elif len(machine.gpus) > 1:

@@ -166,7 +166,7 @@ class Ablation:
 
     def _plan(self, config: EngineConfig) -> Plan:
         files = self._files
-        return make_plan(files.target, files.draft, config, self._machine, files.size())
+        return make_plan(files.size(), files.draft, config, self._machine)
 
     def rows(
         self,

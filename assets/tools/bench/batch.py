@@ -96,7 +96,7 @@ def _shared_prompts(text: ChatText, context: int, seed: int, count: int) -> list
 
 def num_fitting(plan: Plan, rows: int) -> int:
     """Conversations of so many tokens that fit beside the planned one."""
-    sizes = plan.cache_sizes
+    sizes = plan.sizes
     each = sizes.device_bytes(rows, sizes.layers) + plan.bytes_of(RETRIEVAL) + plan.bytes_of(STREAMING)
     return max(0, plan.usable_bytes - plan.total_bytes) // each
 

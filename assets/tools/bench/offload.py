@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 from assets.tools.bench.report import bench_config, finish, follow, settings, speed_shape, tell
-from assets.tools.bench.speed import bench_prompt, plain_first
+from assets.tools.bench.speed import bench_prompt, plain_first, reset_peak_memory
 from assets.tools.widen import pair_files
 from core.config import EngineConfig, GenerationConfig, PlacementWish
 from core.decoding.registry import COMPARED, PLAIN
@@ -21,7 +21,7 @@ from core.engine import Engine
 from core.engine_builder import LoadedPair
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.generation.events import Finished, PrefillProgress
-from core.planning.hardware import cap_memory, peak_memory_bytes, reset_peak_memory, resolve_device, this_machine
+from core.planning.hardware import cap_memory, peak_memory_bytes, resolve_device, this_machine
 from core.planning.plan import Plan, make_plan
 
 PLACEMENTS: tuple[PlacementWish, ...] = ("resident", "split", "offloaded")
@@ -109,7 +109,7 @@ class Bench:
         self._config, self.machine = config, this_machine()
         self._files = pair_files(config)
         least = replace(config, context=64, placement="auto")
-        plan = make_plan(self._files.target, self._files.draft, least, self.machine, self._files.size())
+        plan = make_plan(self._files.size(), self._files.draft, least, self.machine)
         self.model = self._files.entry.name
         self.plan, self._device = plan, resolve_device(plan.device.value)
         cap_memory(self._device, None)
@@ -151,7 +151,7 @@ class Bench:
             config = replace(config, gpu_memory_gib=None)
         elif config.gpu_memory_gib is None and self._device.type == "cpu":  # only a limit divides this memory into two
             config = replace(config, gpu_memory_gib=self.machine.free_ram_bytes / (1 << 31))
-        plan: Plan = make_plan(self._files.target, self._files.draft, config, self.machine, self._files.size())
+        plan: Plan = make_plan(self._files.size(), self._files.draft, config, self.machine)
         cap_memory(self._device, config.gpu_memory_gib)
         reset_peak_memory()
         return Engine.of(self._pair, config, plan)

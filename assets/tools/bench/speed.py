@@ -5,9 +5,11 @@ run, over several books. Times other than decoding are reported separately. Book
 their seeds.
 """
 
+import contextlib
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -20,11 +22,19 @@ from core.errors import ContextTooSmall
 from core.generation.events import Finished
 from core.generation.session import Conversation
 from core.generation.text import ChatText
-from core.planning.hardware import peak_memory_bytes, reset_peak_memory, resolve_device, used_memory_bytes
+from core.planning.hardware import peak_memory_bytes, resolve_device, used_memory_bytes
 
 WORDS_PER_TOKEN = 0.8  # about the bundled tokenizer's value: if it is too small, a longer book is written
 QUESTION_ROOM = 48  # tokens of question and chat template
 ADAPTIVE, GREEDY = SpeculationConfig(), SamplingParams()
+
+
+def reset_peak_memory() -> None:
+    """Start a new peak for `peak_memory_bytes`, where the system supports it (Linux, CUDA)."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak stays that of the whole process
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

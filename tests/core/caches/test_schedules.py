@@ -22,10 +22,11 @@ from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.policies import ByVerification
 from core.caches.retrieval import RetrievalCache
-from core.config import RetrievalConfig
+from core.config import EngineConfig, RetrievalConfig
+from core.models.loader import ModelDims
 from core.ops import transfer
 from core.ops.native import VOTERS
-from core.planning.sizes import CacheSizes
+from core.planning.sizes import Sizes
 from tests.core.ops.simulated import DEVICE, SimulatedDevice, simulated
 from tests.core.toys import CPU
 
@@ -298,14 +299,8 @@ def test_a_new_conveyor_may_bring_at_once() -> None:
 
 
 ROWS = 160  # of a long pass
-SIZES = CacheSizes(
-    layers=4,
-    row_bytes=2 * KV_HEADS * DIM * 4,
-    side_bytes=0,
-    chunk_size=CHUNK,
-    hidden_bytes=1,
-    sending_rows=ROWS,
-)
+DIMS = ModelDims(4, HEADS, KV_HEADS, DIM, HEADS * DIM, 8, 4096, 0, torch.float32)
+SIZES = Sizes(DIMS, EngineConfig(retrieval=CONFIG), torch.float32, "cuda")
 CONTEXT = 640
 # What a pass has at a time beside what is planned for the cache: queries, new keys and values, attention to one block
 # and what was found before with their log-sum-exps; a part of "prefill buffers".
@@ -336,7 +331,7 @@ def taken(read: str, *, eager: Sequence[str] = ("computing",)) -> tuple[int, int
         suffixes = SIZES.layers * SIZES.tail_bytes(CONTEXT) // 2  # there from the beginning; as much again may come
         planned = suffixes + ROWS * SIZES.row_bytes
         if read == "layer by layer":
-            planned = suffixes + SIZES.block_bytes(CONTEXT, ROWS, 0)
+            planned = suffixes + SIZES.layer_bytes(CONTEXT)
             planned += 4 * HEADS * VOTERS * CONTEXT  # scores of the tokens that vote at the end of a block
     return peak, left, planned
 

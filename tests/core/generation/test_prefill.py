@@ -26,7 +26,7 @@ from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
 from core.planning.plan import make_plan
 from tests.core import toys
-from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
+from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, sized, tiny_config, tiny_engine
 
 PLACES = {
     "resident": None,
@@ -269,6 +269,6 @@ def test_short_readings_and_other_families_go_chunk_by_chunk(monkeypatch: pytest
     target.module.config.model_type = "granite"  # whose forward scales the embeddings
     assert DecoderLayers.of(target.module) is None
     config = EngineConfig(context=2048, prefill_chunk=100, placement="offloaded", gpu_memory_gib=1.0)
-    other = Engine(config, make_plan(target.dims, None, config, MACHINE), Letters(), LoadedModels(target=target))
+    other = Engine(config, make_plan(sized(target.dims), None, config, MACHINE), Letters(), LoadedModels(target=target))
     assert other.plan.prefill_block.value == 0 and "not called one by one" in other.plan.prefill_block.because
     list(other.read(random_prompt(900)))

@@ -19,7 +19,7 @@ from core.ops.backend import Backend
 from core.ops.native import KEYS_OF_A_SHARE, MOST_TOKENS, SmallRows
 from core.planning.devices import Rig
 from core.planning.plan import make_plan
-from tests.core.toys import CPU, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
+from tests.core.toys import CPU, MACHINE, Letters, last_event, loaded, random_prompt, sized, tiny_config, tiny_engine
 
 GREEDY = SamplingParams()
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95)
@@ -41,7 +41,7 @@ def engine_with(backend: Backend, *, heads: int = 4, kv_heads: int = 4, kv_bits:
         draft=DraftConfig(window=128),
     )
     tiny = [loaded(tiny_config(heads=heads, kv_heads=kv_heads), 3, noise) for noise in (0.0, 0.15)]
-    plan = make_plan(tiny[0].dims, tiny[1].dims, config, MACHINE)
+    plan = make_plan(sized(tiny[0].dims), tiny[1].dims, config, MACHINE)
     target, draft = (prepared(one.module, one.dims, torch.float32, CPU, backend) for one in tiny)
     dims = replace(target.dims, kv_dtype=plan.kv.value)
     target = replace(target, dims=dims, shape=dims.shape(torch.float32, CPU))
@@ -258,5 +258,5 @@ def test_no_more_are_together_than_memory_holds(engine: Engine) -> None:
     for fit, number in ((0, 1), (1, 1), (2, 2), (3, 3), (9, 5)):
         small = Engine(engine.config, plan, engine.text, engine._models)
         free = int((plan.total_bytes + (fit + 0.5) * each) / 0.9)
-        small._placement.plan = replace(plan, rig=Rig.of(replace(plan.rig.machine, free_ram_bytes=free)))
+        small._placement.plan = replace(plan, rig=Rig(machine=replace(plan.rig.machine, free_ram_bytes=free)))
         assert small.together(asked).value == number

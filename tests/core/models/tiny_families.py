@@ -19,7 +19,7 @@ from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.loader import LoadedModel, dims_of
 from core.models.weights import prepared
 from core.planning.plan import make_plan
-from tests.core.toys import CPU, MACHINE, Letters
+from tests.core.toys import CPU, MACHINE, Letters, sized
 
 VOCAB = 64
 WINDOW = 16
@@ -190,7 +190,7 @@ def family_engine(family: str, placement: PlacementWish = "auto", draft: str | N
         retrieval=RetrievalConfig(budget=128, chunk_size=8, local_window=64, query_window=8),
         draft=DraftConfig(window=128),
     )
-    plan = make_plan(target.dims, small.dims if small else None, wanted, MACHINE)
+    plan = make_plan(sized(target.dims), small.dims if small else None, wanted, MACHINE)
     return Engine(wanted, plan, Letters(), LoadedModels(target=target, draft=small)), stock
 
 

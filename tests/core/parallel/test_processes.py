@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -54,7 +55,7 @@ def shared_engine(folder: Path, kv_heads: int, offload: Offload | None = None) -
     config = tiny_config(kv_heads=kv_heads)
     cast(Any, loaded(config, 3).module).save_pretrained(folder)
     draft = loaded(config, 3, NOISE)
-    plan = make_plan(read_dims(folder), draft.dims, CONFIG, MACHINE, size_in(folder))
+    plan = make_plan(replace(size_in(folder), dims=read_dims(folder)), draft.dims, CONFIG, MACHINE)
     ranks, target = load_shared(folder, CONFIG, plan, STOCK, offload, recorded=True)
     models = LoadedModels(target=target, draft=draft, ranks=ranks)
     return Engine(CONFIG, plan, Letters(), models, offload=offload, graphs=ranks.graphs), ranks

@@ -16,8 +16,7 @@ from core.models.hub.catalog import entries, find
 from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize, size_in
-from core.planning.choices import Choice
-from core.planning.composition import compose, runs_here, tiers_of
+from core.planning.composition import compose, tiers_of
 from core.planning.devices import Rig, described_gpu, make_rig
 from core.planning.forecast import predict, published_at, reading_seconds
 from core.planning.hardware import Machine
@@ -71,16 +70,17 @@ def sizes_of(model: str) -> tuple[ModelSize, ModelSize | None]:
 def planned(case: Case) -> Plan:
     """The plan."""
     target, draft = sizes_of(case.model)
-    config = EngineConfig(context=case.context, retrieval=RetrievalConfig(budget=4096, grows=True))
+    config = EngineConfig(context=case.context, retrieval=RetrievalConfig(budget=4096, grows=True), bits=case.bits)
     given = dict(MACHINES[case.machine])
+    assumed = given.get("num_gpus", 1)
     gpu = described_gpu(given.pop("gpu")) if "gpu" in given else None
     rig = make_rig(HOST, gpu=gpu, **given)
     if not case.loads:
-        bits = Choice(case.bits, "asked for") if case.bits else None
-        return compose(target.dims, draft.dims if draft else None, config, rig, target, bits)
-    config = replace(config, bits=case.bits, gpu_memory_gib=case.limit)
-    here = Rig.of(replace(rig.machine, compiles=True, num_cores=2))
-    return compose(stored(target), stored(draft) if draft else None, config, here, target)
+        config = replace(config, num_gpus=assumed)
+        return compose(target, draft.dims if draft else None, config, rig)
+    config = replace(config, gpu_memory_gib=case.limit)
+    here = Rig(machine=replace(rig.machine, compiles=True, num_cores=2))
+    return compose(replace(target, dims=stored(target)), stored(draft) if draft else None, config, here)
 
 
 def stored(size: ModelSize) -> ModelDims:
@@ -94,12 +94,12 @@ def figures(case: Case) -> dict[str, Any]:
         plan = planned(case)
     except CoreError as error:
         return {"refused": getattr(error, "largest_context", None)}
-    target, draft = sizes_of(case.model)
+    target = sizes_of(case.model)[0]
     chosen = plan.composition
     assert chosen is not None and plan.budget is not None
     acceptance = published_at(plan.budget.value)
-    ms = [predict(plan, draft, plan.nominal, acceptance, length) for length in (2000, plan.context.value)]
-    one = plan.prefill_chunk.value, plan.prefill_block.value
+    ms = [predict(plan, plan.nominal, acceptance, length) for length in (2000, plan.context.value)]
+    one = plan.prefill_chunk, plan.prefill_block.value
     found: dict[str, Any] = {
         "computes": [plan.device.value, plan.precision, plan.bits.value, plan.cpu_attention.value],
         "context": [
@@ -110,16 +110,16 @@ def figures(case: Case) -> dict[str, Any]:
         ],
         "layers": [plan.placement.value, plan.resident_layers, plan.num_layers],
         "reads": [*one, round(reading_seconds(plan.context.value, target.dims, target.active_parameters, 1e13), 3)],
-        "guesses": [*asdict(chosen.value).values(), plan.budget.value, plan.most_guesses.value],
+        "guesses": [*asdict(chosen.value).values(), plan.budget.value, plan.most_guesses],
         "rows": {row.name: row.size_bytes for row in plan.rows},
         "host": {row.name: row.size_bytes for row in plan.host_rows},
         "ms": [[round(x, 4) for x in (one.plain_ms_per_token, one.triforce_ms_per_token)] for one in ms],
         "gamma": [ms[-1].gamma1, ms[-1].gamma2],
-        "GB over the link": round(ms[-1].link_bytes_per_full_pass / 1e9, 4),
+        "GB over the link": round(ms[-1].reads.full.link / 1e9, 4),
     }
     if not case.loads:
         found["memories"] = [[tier.usable_bytes, tier.used_bytes] for tier in tiers_of(plan)]
-        found["runs"], found["self-draft bits"] = runs_here(plan).value, plan.self_draft_bits.value
+        found["self-draft bits"] = plan.self_draft_bits.value
     return found
 
 

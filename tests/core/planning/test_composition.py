@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from core.config import EngineConfig, RetrievalConfig
 from core.decoding.adaptive import PassCost
@@ -14,14 +13,9 @@ from core.engine_builder import PairFiles, composed_plan
 from core.errors import NotEnoughMemory
 from core.models.param_count import ModelSize
 from core.planning.choices import Choice, Composition
-from core.planning.composition import compose, runs_here
+from core.planning.composition import compose
 from core.planning.devices import Rig, described_gpu, make_rig
-from core.planning.forecast import (
-    PUBLISHED,
-    pass_cost,
-    planned_reads,
-    predict,
-)
+from core.planning.forecast import PUBLISHED, pass_cost, planned_reads, predict
 from core.planning.hardware import Machine
 from core.planning.plan import Plan
 from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, WIDENED
@@ -32,11 +26,9 @@ HOST = Machine("cpu", 16, 256 * GIB, 256 * GIB, ())
 AS_IT_IS = EngineConfig()
 
 
-def counted(
-    target: ModelSize, draft: ModelSize | None, config: EngineConfig, rig: Rig, bits: int | None = None
-) -> Plan:
-    wanted = Choice(bits, "asked for") if bits else None
-    return compose(target.dims, draft.dims if draft else None, config, rig, target, wanted)
+def counted(target: ModelSize, draft: ModelSize | None, config: EngineConfig, rig: Rig) -> Plan:
+    config = replace(config, num_gpus=max(1, len(rig.machine.gpus)))
+    return compose(target, draft.dims if draft else None, config, rig)
 
 
 def composed(
@@ -119,6 +111,13 @@ def test_a_processor_guesses_with_a_copy_in_four_bits_where_that_costs_nothing_e
         assert plan.settled(config).self_draft_bits == wanted
 
 
+@pytest.mark.parametrize(("gib", "bits"), [(30, 16), (60, 4)])
+def test_a_copy_moves_no_layer_beyond_the_limit(gib: float, bits: int) -> None:
+    config = EngineConfig(context=131072, gpu_memory_gib=gib)
+    plan = counted(sizes_of("llama-3.1-8b")[0], None, config, make_rig(replace(HOST, compiles=True)))
+    assert (0 < plan.resident_layers < 32) is (bits == 16) and chosen(plan)[0].self_draft_bits == bits
+
+
 def test_a_method_that_was_asked_for_gets_its_models() -> None:
     for methods, has_draft in ((("triforce",), True), (("lookup",), False), ((PLAIN, "triforce-lookup"), True)):
         for machine in ("1x4090", "1xh100"):
@@ -137,7 +136,7 @@ def test_a_token_of_a_mixture_reads_the_experts_that_it_uses() -> None:
     assert 3.3e9 < size.active_parameters < 3.4e9, "as its name says"
     assert sizes_of("llama-3.1-8b")[0].experts is None
     plan = composed("qwen3-30b-a3b-2507", "1xh100", 8192)
-    found = predict(plan, None, plan.nominal, PUBLISHED)
+    found = predict(plan, plan.nominal, PUBLISHED)
     # 3.4e9 parameters less embeddings, in 16 bits, and 0.8 GB of keys and values at 3350 GB/s, and 48 layers of 0.25 ms
     read = 2 * (size.active_parameters - 151_936 * 2048) + 0.8e9
     assert found.plain_ms_per_token == pytest.approx(1e3 * read / 3350e9 + 12, rel=0.01)
@@ -151,7 +150,7 @@ def test_verifying_many_guesses_reads_more_experts() -> None:
     further = []
     for model in ("qwen3-8b-yarn", "qwen3-30b-a3b-2507"):
         plan = composed(model, "1xh100", 8192)
-        full = pass_cost("cuda", planned_reads(plan, None, 8192).full, plan.nominal)
+        full = pass_cost("cuda", planned_reads(plan, 8192).full, plan.nominal)
         further.append(full.of(8) / full.of(0))
     assert further[0] < 1.05 and further[1] > 1.3
 
@@ -199,11 +198,11 @@ def test_a_budget_that_was_asked_for_stays_and_one_without_room_falls_back() -> 
 def test_a_dense_model_of_four_bits_keeps_its_weights_on_the_card_and_its_context_in_host_memory() -> None:
     target, small = sizes_of("qwen3-14b-yarn")
     rig = make_rig(HOST, gpu=described_gpu("RTX 4090,22,1008,25"), host_gib=128)
-    plan = counted(target, small, replace(GROWING, context=131072), rig, bits=4)
-    assert runs_here(plan).value and plan.placement.value == "split" and plan.prefill_block.value
-    assert chosen(plan)[0].has_draft and plan.bytes_of(TARGET_WEIGHTS) == target.quantised_bytes(4, torch.bfloat16)
+    plan = counted(target, small, replace(GROWING, context=131072, bits=4), rig)
+    assert plan.placement.value == "split" and plan.prefill_block.value
+    assert chosen(plan)[0].has_draft and plan.bytes_of(TARGET_WEIGHTS) == target.weight_bytes(4)
     assert not plan.bytes_of(WIDENED) and str(plan.kv.value or plan.dtype.value) == "torch.bfloat16"
-    eight = counted(target, small, replace(GROWING, context=8192), rig, bits=8)
+    eight = counted(target, small, replace(GROWING, context=8192, bits=8), rig)
     assert eight.bytes_of(WIDENED) == 4 * 17408 * 5120 * 2, "int8 is widened by every pass, before and after scaling"
-    reads = [planned_reads(one, None, 4096).full for one in (plan, eight)]
+    reads = [planned_reads(one, 4096).full for one in (plan, eight)]
     assert reads[1].weights > 4 * reads[0].weights, "and each pass writes and reads what is widened"

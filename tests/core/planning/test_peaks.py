@@ -26,9 +26,9 @@ from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel
 from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan
-from core.planning.sizes import CacheSizes, grown_window, retrieval_bytes, streaming_bytes
+from core.planning.sizes import Sizes, grown_window
 from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu
-from tests.core.toys import Letters, loaded, random_prompt
+from tests.core.toys import Letters, loaded, random_prompt, sized
 
 pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
@@ -80,7 +80,7 @@ def kept_of(gpu: PretendedGpu, make: Callable[[], object]) -> int:
     return kept
 
 
-def full_caches(sizes: CacheSizes, shape: KVShape, context: int) -> Iterator[tuple[int, Callable[[], object]]]:
+def full_caches(sizes: Sizes, shape: KVShape, context: int) -> Iterator[tuple[int, Callable[[], object]]]:
     """Before anything was read: without scores of chunks, rows on their way, a long pass's rows."""
     for resident in range(LAYERS, -1, -1):
         planned = sizes.device_bytes(context, resident)
@@ -99,23 +99,24 @@ def test_no_cache_takes_more_than_its_row_of_the_plan_and_no_row_is_much_too_lar
 ) -> None:
     """Each alone: what one lacks hides in no other one's room."""
     dims = on_device(4, kv_heads, LAYERS).dims
-    shape, sizes = dims.shape(HALF, CUDA), CacheSizes.of(dims, CONFIG, HALF, device="cuda")
+    shape, sizes = dims.shape(HALF, CUDA), Sizes(dims, CONFIG, HALF, device="cuda")
     full = FullCache(shape, context, sizes.chunk_size, offload=sizes.offload(context, 0))
     window = grown_window(CONFIG.draft, dims, HALF)
     made: list[tuple[int, Callable[[], object]]] = [
         *full_caches(sizes, shape, context),
         (sizes.layer_bytes(context), lambda: full.workspace(context)),
-        (retrieval_bytes(dims, CONFIG, HALF), lambda: RetrievalCache(full, TopChunks(full, CONFIG.retrieval))),
-        (streaming_bytes(dims, CONFIG, HALF), lambda: StreamingCache(shape, window, lambda keys, _: keys)),
+        (sizes.retrieval, lambda: RetrievalCache(full, TopChunks(full, CONFIG.retrieval))),
+        (sizes.streaming, lambda: StreamingCache(shape, window, lambda keys, _: keys)),
     ]
     shares = [kept_of(gpu, make) / planned for planned, make in made]
     assert all(0.98 < share <= 1 for share in shares), shares
 
 
-def test_a_plan_without_the_newest_queries_is_too_small(gpu: PretendedGpu) -> None:
+def test_a_plan_without_the_newest_queries_is_too_small(gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: the count notices a buffer that is left out."""
     dims = on_device(4, 4, LAYERS).dims
-    sizes = replace(CacheSizes.of(dims, CONFIG, HALF, device="cuda"), fixed_bytes=0)
+    monkeypatch.setattr("core.planning.sizes.QUERY_LOG", -2)
+    sizes = Sizes(dims, CONFIG, HALF, device="cuda")
     planned, make = next(full_caches(sizes, dims.shape(HALF, CUDA), 512))
     assert kept_of(gpu, make) / planned > 1.05
 
@@ -148,7 +149,7 @@ def test_no_peak_of_an_engine_is_above_its_plan(
 ) -> None:
     config = replace(CONFIG, placement=placement, layerwise=layerwise)
     target, draft = on_device(4, kv_heads, LAYERS), on_device(2, 2, 1, 0.1)
-    plan = make_plan(target.dims, draft.dims, config, MACHINE)
+    plan = make_plan(sized(target.dims), draft.dims, config, MACHINE)
     engine = Engine(config, plan, Letters(), LoadedModels(target=target, draft=draft))
     planned = plan.total_bytes - plan.bytes_of("runtime")  # which is no tensor
     assert gpu.memory.peak_bytes <= planned, "loading"

@@ -12,11 +12,19 @@ from app.runtime.worker import EngineWorker
 from app.ui.reading.parts import samples
 from app.ui.site import Site
 from core.generation.reading_pace import work_of
+from core.planning.choices import Choice
+from core.planning.devices import NOMINAL_PROCESSOR
 from core.planning.measured import Processor
 from tests.app.fakes import FakeEngine
 from tests.core.toys import tiny_engine
 
 SAMPLES = one_of_each(load_samples())
+
+
+def as_if(monkeypatch: pytest.MonkeyPatch, flops: float) -> None:
+    """Compute so fast."""
+    rates = replace(NOMINAL_PROCESSOR, products=Choice(flops, "as if"))
+    monkeypatch.setattr(Processor, "rates", lambda self: rates)
 
 
 def labels(worker: EngineWorker, context: int) -> list[str]:
@@ -33,9 +41,9 @@ def test_samples_tell_the_time_by_what_was_read_here_else_by_the_model_of_the_ma
     assert labels(worker, 131_072) == ["PDF, 25 pages", "EPUB, 89 pages", "TXT, 313 pages"], "nothing is known"
     engine.info.target_dims, engine.info.limits = tiny_engine().info.target_dims, "Samples only"
     assert engine.info.target_dims is not None
-    monkeypatch.setattr(Processor, "flops", lambda self: 1e8)
+    as_if(monkeypatch, 1e8)
     slow = labels(worker, 131_072)
-    monkeypatch.setattr(Processor, "flops", lambda self: 1e12)
+    as_if(monkeypatch, 1e12)
     fast = labels(worker, 131_072)
     assert all(", read in " in one for one in slow + fast) and slow[2] != fast[2], "it is this machine's time"
     engine.info.pace.remaining(work_of(0), work_of(8192), work_of(8192), 20.0)

@@ -23,6 +23,7 @@ from core.config import EngineConfig, GenerationConfig
 from core.errors import NotEnoughMemory
 from core.models.hub.catalog import find
 from core.models.loader import read_dims
+from core.models.param_count import size_in
 from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan
 from core.planning.sizes import DRAFTING_WEIGHTS
@@ -87,8 +88,8 @@ def test_the_plan_is_drawn_to_scale_and_every_choice_has_its_reason(ready: Ready
 def test_every_part_of_a_real_plan_has_a_purpose() -> None:
     entry = find("harbour")
     assert entry.draft is not None
-    plan = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(), MACHINE)
-    away = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(placement="offloaded"), GPU_MACHINE)
+    plan = make_plan(size_in(entry.target), read_dims(entry.draft), EngineConfig(), MACHINE)
+    away = make_plan(size_in(entry.target), read_dims(entry.draft), EngineConfig(placement="offloaded"), GPU_MACHINE)
     assert {row.name for row in (*plan.rows, *away.rows)} | {DRAFTING_WEIGHTS} == set(PARTS)
 
 
