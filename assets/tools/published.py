@@ -44,6 +44,7 @@ ROWS = (
     Row("llama2-7b-128k", CHIP, 1, "2.31x"),
     Row("qwen3-14b-yarn", CARD, 1, "none", 131_072, 4),
     Row("qwen3-32b-yarn", CARD, 1, "none", 131_072, 4),
+    Row("qwen3-32b-yarn", CARD, 1, "none", 131_072, 4, share=0.3),
 )
 
 

@@ -22,7 +22,6 @@ from core.planning.hardware import Machine
 from core.planning.plan import Plan, make_plan
 from core.planning.sizes import (
     DRAFT_WEIGHTS,
-    GRAPHS,
     RUNTIME,
     RUNTIME_BYTES,
     STREAMING,
@@ -31,7 +30,7 @@ from core.planning.sizes import (
     usable_bytes,
 )
 
-ON_FIRST = (DRAFT_WEIGHTS, STREAMING, GRAPHS)  # rows that only the first of several ranks has
+ON_FIRST = (DRAFT_WEIGHTS, STREAMING)  # rows that only the first of several ranks has
 LARGER = (2, 3)  # times the usual budget: 8,192 and 12,288, as published for offloading on one and on two GPUs
 LEAST_COPIED = 4e8  # parameters: 0.5 billion decode a third faster with a 4-bit copy; fewer were not tried
 Planner = Callable[[EngineConfig, bool], Plan]  # plans by settings, with the draft or without

@@ -165,8 +165,7 @@ class Basis:
         """
         target, share, config = self.sizes, self.share, self.config
         draft = Sizes(self.draft, config, self.dtype.value, self.device.value, self.packs) if self.draft else None
-        recorded = self.target if self.ranks == 1 else self.draft  # several ranks record the draft's passes alone
-        graphs = graph_bytes(recorded.num_layers) if self.on_gpu and config.graphs and recorded else 0
+        graphs = graph_bytes(self.target.num_layers) if self.on_gpu and config.graphs else 0
         copied = config.self_draft_bits == DRAFTING_BITS
         return taken(
             PlanRow(RUNTIME, 0 if self.on_gpu else RUNTIME_BYTES),
