@@ -1,4 +1,4 @@
-"""One OpenAI-compatible server over HTTP: its models, its count of tokens, and answers as they are written.
+"""One OpenAI-compatible server over HTTP: its models, and answers as they are written.
 
 No error contains the key or text of a document.
 """
@@ -78,32 +78,26 @@ def count_of(fields: Any, name: str) -> int | None:
 class Server:
     """One server. `base` ends in /v1; only this object holds the key."""
 
-    def __init__(self, base: str, key: str | None = None) -> None:
-        if key is not None and not (key.isascii() and key.isprintable()):
+    def __init__(self, url: str, key: str | None = None) -> None:
+        """Raises InvalidSetting: not an address, or not a key."""
+        if key and not (key.isascii() and key.isprintable()):
             raise InvalidSetting("The server's key cannot be sent in a header.", hint=f"Check {KEY_VARIABLE}.")
-        self.base, self.name = base, urlsplit(base).netloc
-        here = is_loopback(urlsplit(base).hostname or "")
-        self.is_open = base.startswith("http:") and not here  # others on the way can read along
+        self.base = base_of(url)
+        self.name, here = urlsplit(self.base).netloc, is_loopback(urlsplit(self.base).hostname or "")
+        self.is_open = self.base.startswith("http:") and not here  # others on the way can read along
         self._options: dict[str, Any] = {
             "headers": {"Authorization": f"Bearer {key}"} if key else {},
             "trust_env": not here,  # no proxy to this machine
-            "verify": base.startswith("https:"),  # certificates are only loaded for TLS
+            "verify": self.base.startswith("https:"),  # certificates are only loaded for TLS
         }
 
     def models(self) -> dict[str, int | None]:
         """Its models, and the tokens each reads; None: it does not say. Raises RemoteError."""
         with self._explained():
-            rows = self._ask("GET", f"{self.base}/models")["data"]
-            return {str(row["id"]): count_of(row, "max_model_len") for row in rows}
-
-    def count(self, model: str, text: str) -> int | None:
-        """The tokens of a text, as vLLM and SGLang tell; None: this server does not."""
-        body = {"model": model, "prompt": text, "add_special_tokens": False}
-        try:
-            with self._explained():
-                return count_of(self._ask("POST", f"{self.base.removesuffix('/v1')}/tokenize", body), "count")
-        except RemoteError:
-            return None
+            reply = httpx.get(f"{self.base}/models", timeout=SHORT_SECONDS, **self._options)
+            if reply.status_code != 200:
+                raise self._refused(reply.status_code, reply.content)
+            return {str(row["id"]): count_of(row, "max_model_len") for row in reply.json()["data"]}
 
     def answer(self, body: Mapping[str, Any], cancel: threading.Event | None = None) -> Iterator[Piece]:
         """An answer's pieces. Setting `cancel` or closing the generator closes the connection, whatever it waits for.
@@ -148,13 +142,6 @@ class Server:
                         is_whole = is_whole or piece.reason is not None
         if not is_whole:
             raise ValueError("no events") if is_whole is None else httpx.ReadError("")
-
-    def _ask(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON that answers a short request."""
-        reply = httpx.request(method, url, json=body, timeout=SHORT_SECONDS, **self._options)
-        if reply.status_code != 200:
-            raise self._refused(reply.status_code, reply.content)
-        return reply.json()
 
     def _refused(self, status: int, body: bytes) -> RemoteError:
         """The error with a server's own words: in OpenAI's form, FastAPI's, or any other JSON with a message."""

@@ -6,17 +6,15 @@ Leaving `events` early, as when a client disconnects, cancels the answer after t
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 
 from app.runtime.events import BookMoving, Pause, Waiting, WorkerEvent
-from app.runtime.jobs import Work
 from app.runtime.worker import EngineWorker
 from app.server.openai.errors import RequestError, overloaded, request_error
 from app.server.openai.prompts import Prompt, Prompts
@@ -28,7 +26,6 @@ from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 if TYPE_CHECKING:
     from core.engine_api import TextEngine
 
-T = TypeVar("T")
 MOST_WAITING = 16  # requests behind the running one
 SENT = ("sent by a program",)  # the name of its texts among the saved books
 
@@ -67,30 +64,26 @@ class Turns:
         self.num_here = 0  # requests that run or wait; only the event loop changes it
         self._threads = CapacityLimiter(most_waiting + 2)
 
-    @asynccontextmanager
-    async def answer(self, request: Body, timing: Timing) -> AsyncIterator[AsyncIterator[Event | Pause]]:
-        """Yield the events of one answer when its turn comes. Leaving early cancels it.
+    async def answer(self, request: Body, timing: Timing) -> AsyncGenerator[Event | Pause]:
+        """The events of an answer when its turn comes. Closing the generator cancels it.
 
         Raises:
-            RequestError: at once where too many wait, and while iterating.
+            RequestError: while iterating, at once where too many wait.
         """
-        async with self._turn(partial(self._work, request, timing), request.field) as events:
-            yield events
-
-    async def do(self, job: "Callable[[TextEngine], T]") -> T:
-        """Run a short job that needs the engine, when its turn comes. Raises RequestError."""
-        found: list[T] = []
-
-        def work(engine: "TextEngine", _cancel: threading.Event) -> Iterator[WorkerEvent]:
-            found.append(job(engine))
-            yield Pause()
-
-        async with self._turn(work) as events:
-            async for _ in events:
-                pass
-        if not found:
-            raise ended_early()
-        return found[0]
+        if self.num_here > self._most:
+            raise overloaded(f"{self.num_here - 1} requests wait already: one is answered at a time.")
+        self.num_here += 1
+        stream = _Stream(self._worker.borrow(self._session.id, partial(self._work, request, timing)))
+        try:
+            while (event := await to_thread.run_sync(stream.next, limiter=self._threads)) is not None:
+                yield Pause() if isinstance(event, Waiting | BookMoving) else cast("Event | Pause", event)
+        except CoreError as error:
+            raise request_error(error, request.field) from error
+        finally:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(stream.close, limiter=self._threads)
+            self.num_here -= 1
+            self._worker.reading.save_later(self._session)
 
     def _work(
         self, request: Body, timing: Timing, engine: "TextEngine", cancel: threading.Event
@@ -124,28 +117,6 @@ class Turns:
                     elif not isinstance(request, TextBody):
                         prompts.wrote(event, text)
             yield event
-
-    @asynccontextmanager
-    async def _turn(self, work: Work, field: str = "") -> AsyncIterator[AsyncIterator[Event | Pause]]:
-        if self.num_here > self._most:
-            raise overloaded(f"{self.num_here - 1} requests wait already: one is answered at a time.")
-        self.num_here += 1
-        stream = _Stream(self._worker.borrow(self._session.id, work))
-
-        async def brought_over() -> AsyncIterator[Event | Pause]:
-            try:
-                while (event := await to_thread.run_sync(stream.next, limiter=self._threads)) is not None:
-                    yield Pause() if isinstance(event, Waiting | BookMoving) else cast("Event | Pause", event)
-            except CoreError as error:
-                raise request_error(error, field) from error
-
-        try:
-            yield brought_over()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(stream.close, limiter=self._threads)
-            self.num_here -= 1
-            self._worker.reading.save_later(self._session)
 
 
 class _Stream:

@@ -72,6 +72,30 @@ def test_the_tokens_of_an_answer_can_be_checked_by_transformers_alone(
     assert "prompt_token_ids" not in plain
 
 
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        (None, "cannot be read"),
+        ("{", "is no JSON list"),
+        ('{"question": "Who?"}', "is no JSON list"),
+        ("5", "is no JSON list"),
+        ('[{"answer": "Martha"}]', "is no JSON list"),
+        ("[5]", "is no JSON list"),
+        ("[" * 100_000, "is no JSON list"),
+        ('[{"question": "Who?", "book": "other.pdf"}]', "has no question about these files"),
+        ("[]", "has no question about these files"),
+    ],
+)
+def test_a_file_without_questions_is_refused(
+    written: str | None, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = tmp_path / "q.json"
+    if written is not None:
+        questions.write_text(written)
+    assert launcher.main(["ask", str(BOOK), "--questions", str(questions), "--no-venv"]) == 2
+    assert f"error: q.json {problem}" in capsys.readouterr().err
+
+
 SITUATIONS = ("the context holds",)  # of a text; all other mistakes are in what was typed
 WRONG: list[tuple[tuple[object, ...], str]] = [
     (("ask", "missing.pdf", "-q", "x"), "missing.pdf"),

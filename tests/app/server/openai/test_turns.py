@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
-from starlette.requests import Request
 
 from app.runtime.worker import EngineWorker
 from app.server.bodies import BodyLimit
-from app.server.openai.api import event_stream, prompt_bytes
+from app.server.openai.api import prompt_bytes, sending
 from app.server.openai.errors import RequestError
 from tests.app.fakes import HOLD, SECONDS, wait_for
 from tests.app.server.openai.servers import ServedEngine, served
@@ -238,9 +237,7 @@ def test_a_client_that_takes_nothing_gives_its_turn_back(monkeypatch: pytest.Mon
 
     async def answer() -> None:
         scope: dict[str, Any] = {"type": "http", "headers": []}
-        written = parts()
-        stream = event_stream(Request(scope, silent), await anext(written), written)
-        await asyncio.wait_for(stream(scope, silent, full), SECONDS)
+        await asyncio.wait_for(sending(parts())(scope, silent, full), SECONDS)
 
     asyncio.run(answer())
     assert closed == [True]
