@@ -39,7 +39,7 @@ class Piece(NamedTuple):
     text: str
     thought: str
     reason: str | None
-    usage: Mapping[str, Any]
+    usage: dict[str, Any]
 
 
 def is_loopback(host: str) -> bool:
