@@ -11,6 +11,7 @@ import launch as launcher
 from app.cli import answering, race
 from app.cli.answering import stoppable
 from app.runtime.trace import Trace
+from core.decoding.registry import PLAIN
 from core.generation.events import Event, RoundDone
 from tests.app.fakes import write_book
 
@@ -74,7 +75,7 @@ def test_a_race_that_is_stopped_has_its_figures_and_no_verdict(
     book, pressed = write_book(tmp_path, BOOK), list[str]()
 
     def progress(lane: Trace) -> str:
-        if not pressed:
+        if not pressed and lane.method != PLAIN and lane.stats.new_tokens:  # both have written
             pressed.append(lane.method)
             signal.raise_signal(signal.SIGINT)
         return lane.method
@@ -84,4 +85,4 @@ def test_a_race_that_is_stopped_has_its_figures_and_no_verdict(
     assert launcher.main([*command, "--no-saved", "--json", "--no-venv"]) == 130
     told = json.loads(capsys.readouterr().out)
     assert told["equality"]["verdict"] == "not_comparable"
-    assert {lane["stop_reason"] for lane in told["methods"].values()} == {"cancelled"}
+    assert "cancelled" in {lane["stop_reason"] for lane in told["methods"].values()}
