@@ -1,12 +1,13 @@
 """A model on a server as a `TextEngine`: it reads a book and answers. `local` refuses what only a model here can do.
 
-Prompts are lists of numbers elsewhere in the app, so a number stands for four bytes of text here; nothing keeps them.
+Prompts are lists of numbers elsewhere in the app, so a number stands for a few bytes of text here; nothing keeps them.
 """
 
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -23,14 +24,22 @@ from core.generation.text import Turn
 
 ROLES = {2: "user", 3: "assistant"}  # numbers that begin a message; those of texts are larger
 USER, ASSISTANT = ROLES
-BYTES_PER_TOKEN = 4  # of text, about
+BYTES_PER_TOKEN = 4.0  # of text that the server does not count
+LEAST_COUNTED = 8192  # bytes of the first text that it is asked to count
 
 
 class RemoteText:
-    """Texts as groups of bytes, about as many as the server has tokens."""
+    """Texts as groups of bytes, about as many as the server has tokens.
+
+    Args:
+        count: counts the tokens of the first long text, if the server can; all others are estimated from that.
+    """
 
     eos_ids: frozenset[int] = frozenset()
     knows_offsets = False
+
+    def __init__(self, count: Callable[[str], int | None]) -> None:
+        self._count, self._bytes_per_token = count, 0.0  # 0: nothing was counted
 
     def offsets(self, text: str) -> list[int]:
         """Nothing: groups of bytes begin within characters."""
@@ -38,8 +47,12 @@ class RemoteText:
 
     def encode(self, text: str) -> list[int]:
         """A number for each group: its bytes behind a 1."""
-        whole, step = text.encode("utf-8", "surrogatepass"), BYTES_PER_TOKEN
-        return [int.from_bytes(b"\x01" + whole[at : at + step], "big") for at in range(0, len(whole), step)]
+        whole = text.encode("utf-8", "surrogatepass")
+        if not self._bytes_per_token and len(whole) >= LEAST_COUNTED:
+            self._bytes_per_token = len(whole) / (self._count(text) or len(whole) / BYTES_PER_TOKEN)
+        number = min(-int(-len(whole) // (self._bytes_per_token or BYTES_PER_TOKEN)), len(whole))
+        ends = [len(whole) * at // number for at in range(number + 1)] if whole else []
+        return [int.from_bytes(b"\x01" + whole[start:end], "big") for start, end in pairwise(ends)]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of numbers."""
@@ -88,7 +101,7 @@ class RemoteEngine:
             )
         self._server, self._model, self.context = server, name, context
         self._sent: Sequence[int] = ()  # the newest prompt, which the server has in its prefix cache
-        self.config, self.text = EngineConfig(context=context), RemoteText()
+        self.config, self.text = EngineConfig(context=context), RemoteText(partial(server.count, name))
         self.info = EngineInfo(
             model=f"{name} @ {server.name}",
             description=f"On the server {server.base}. Numbers of tokens are estimates before it has answered.",

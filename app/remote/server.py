@@ -1,4 +1,4 @@
-"""One OpenAI-compatible server over HTTP: its models, and answers as they are written.
+"""One OpenAI-compatible server over HTTP: its models, its count of tokens, and answers as they are written.
 
 No error contains the key or text of a document.
 """
@@ -9,7 +9,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -94,10 +94,15 @@ class Server:
     def models(self) -> dict[str, int | None]:
         """Its models, and the tokens each reads; None: it does not say. Raises RemoteError."""
         with self._explained():
-            reply = httpx.get(f"{self.base}/models", timeout=SHORT_SECONDS, **self._options)
-            if reply.status_code != 200:
-                raise self._refused(reply.status_code, reply.content)
-            return {str(row["id"]): count_of(row, "max_model_len") for row in reply.json()["data"]}
+            rows = self._ask("GET", f"{self.base}/models")["data"]
+            return {str(row["id"]): count_of(row, "max_model_len") for row in rows}
+
+    def count(self, model: str, text: str) -> int | None:
+        """The tokens of a text, as vLLM and SGLang tell; None: this server does not."""
+        body = {"model": model, "prompt": text, "add_special_tokens": False}
+        with suppress(RemoteError), self._explained():
+            return count_of(self._ask("POST", f"{self.base.removesuffix('/v1')}/tokenize", body), "count")
+        return None
 
     def answer(self, body: Mapping[str, Any], cancel: threading.Event | None = None) -> Iterator[Piece]:
         """An answer's pieces. Setting `cancel` or closing the generator closes the connection, whatever it waits for.
@@ -142,6 +147,13 @@ class Server:
                         is_whole = is_whole or piece.reason is not None
         if not is_whole:
             raise ValueError("no events") if is_whole is None else httpx.ReadError("")
+
+    def _ask(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The JSON that answers a short request."""
+        reply = httpx.request(method, url, json=body, timeout=SHORT_SECONDS, **self._options)
+        if reply.status_code != 200:
+            raise self._refused(reply.status_code, reply.content)
+        return reply.json()
 
     def _refused(self, status: int, body: bytes) -> RemoteError:
         """The error with a server's own words: in OpenAI's form, FastAPI's, or any other JSON with a message."""

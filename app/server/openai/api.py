@@ -1,17 +1,18 @@
 """The server's addresses and their answers; see https://platform.openai.com/docs/api-reference/chat.
 
-`max_model_len` is vLLM's addition to OpenAI's interface; common clients use it.
+/tokenize and `max_model_len` are vLLM's additions to OpenAI's interface; common clients use them, and so does --remote.
 """
 
 import asyncio
 import contextlib
 import hmac
+import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -33,6 +34,9 @@ from app.server.openai.turns import MOST_WAITING, Timing, Turns, ended_early
 from app.server.request_guard import Hosts, RequestGuard
 from core.decoding.registry import methods_for
 from core.generation.events import Finished, PrefillProgress, RoundDone, TokenRecord
+
+if TYPE_CHECKING:
+    from core.engine_api import TextEngine
 
 ALIVE_SECONDS = 5.0  # between comments while there is no text
 LEAST_BODY, MOST_BODY = 1 << 20, 64 << 20
@@ -80,6 +84,7 @@ class Api:
             *(Route(path, partial(self.answer, *kinds), methods=["POST"]) for path, kinds in ANSWERS.items()),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/health", lambda _: JSONResponse({"status": "ok"})),
         ]
         self.app = Starlette(
@@ -100,6 +105,22 @@ class Api:
         """The loaded model, by name."""
         self._check_name(request.path_params["name"])
         return JSONResponse(self._card())
+
+    async def tokenize(self, request: Request) -> Response:
+        """The tokens of a text."""
+        asked, ids = parse(TextBody, await _read(request), self._methods), list[int]()
+        self._check_name(asked.model)
+
+        def work(engine: "TextEngine", _cancel: threading.Event) -> Iterator[Pause]:
+            ids.extend(engine.text.encode(asked.prompt) if isinstance(asked.prompt, str) else asked.prompt)
+            yield Pause()
+
+        async with aclosing(self._turns.turn(work)) as events:
+            async for _ in events:
+                pass
+        if not ids:
+            raise ended_early()
+        return JSONResponse({"count": len(ids), "max_model_len": self._ready.context, "tokens": ids})
 
     async def answer(self, body: type[Body], kind: type[ChatShape], request: Request) -> ASGIApp:
         """An answer, whole or streamed."""

@@ -15,6 +15,7 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from app.runtime.events import BookMoving, Pause, Waiting, WorkerEvent
+from app.runtime.jobs import Work
 from app.runtime.worker import EngineWorker
 from app.server.openai.errors import RequestError, overloaded, request_error
 from app.server.openai.prompts import Prompt, Prompts
@@ -64,8 +65,12 @@ class Turns:
         self.num_here = 0  # requests that run or wait; only the event loop changes it
         self._threads = CapacityLimiter(most_waiting + 2)
 
-    async def answer(self, request: Body, timing: Timing) -> AsyncGenerator[Event | Pause]:
-        """The events of an answer when its turn comes. Closing the generator cancels it.
+    def answer(self, request: Body, timing: Timing) -> AsyncGenerator[Event | Pause]:
+        """The events of an answer, as `turn` has them."""
+        return self.turn(partial(self._work, request, timing), request.field)
+
+    async def turn(self, work: Work, field: str = "") -> AsyncGenerator[Event | Pause]:
+        """The events of work with the engine, when its turn comes. Closing the generator cancels it.
 
         Raises:
             RequestError: while iterating, at once where too many wait.
@@ -73,12 +78,12 @@ class Turns:
         if self.num_here > self._most:
             raise overloaded(f"{self.num_here - 1} requests wait already: one is answered at a time.")
         self.num_here += 1
-        stream = _Stream(self._worker.borrow(self._session.id, partial(self._work, request, timing)))
+        stream = _Stream(self._worker.borrow(self._session.id, work))
         try:
             while (event := await to_thread.run_sync(stream.next, limiter=self._threads)) is not None:
                 yield Pause() if isinstance(event, Waiting | BookMoving) else cast("Event | Pause", event)
         except CoreError as error:
-            raise request_error(error, request.field) from error
+            raise request_error(error, field) from error
         finally:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(stream.close, limiter=self._threads)

@@ -58,6 +58,13 @@ class FakeServer(ThreadingHTTPServer):
     def answers(self, *replies: Reply) -> None:
         self.tells("/v1/chat/completions", *replies)
 
+    def counts_words(self) -> None:
+        def reply(handler: Handler) -> None:
+            text = handler.server.seen[-1][1]["prompt"]  # type: ignore[attr-defined]
+            json_reply({"count": len(text.split()), "max_model_len": 4096, "tokens": []})(handler)
+
+        self.tells("/tokenize", reply)
+
     def handle_error(self, *_: Any) -> None:
         self.gone.set()
 

@@ -61,15 +61,27 @@ def end(events: list[Event]) -> Finished:
     return events[-1]
 
 
-@given(st.text(max_size=200))
-def test_text_comes_back_from_its_numbers_of_which_there_is_one_for_four_bytes(text: str) -> None:
-    ids = RemoteText().encode(text)
-    assert RemoteText().decode(ids) == text and len(ids) == -(-len(text.encode("utf-8", "surrogatepass")) // 4)
+@given(st.text(max_size=200), st.integers(1, 99) | st.none())
+def test_text_comes_back_from_its_numbers(text: str, counted: int | None) -> None:
+    tokens = RemoteText(lambda _: counted)
+    for whole in (text, f"{text}{BOOK}", text):
+        assert tokens.decode(tokens.encode(whole)) == whole
+
+
+def test_there_are_as_many_numbers_as_the_server_counts_or_an_estimate(server: FakeServer) -> None:
+    server.counts_words()
+    text = connect(server).text
+    assert len(text.encode("short")) == 2 and not [path for path, _, _ in server.seen if path == "/tokenize"]
+    assert len(text.encode(BOOK)) == pytest.approx(len(BOOK.split()), abs=1)
+    assert len(text.encode(BOOK[:9000])) == pytest.approx(len(BOOK[:9000].split()), rel=0.1)
+    assert len([path for path, _, _ in server.seen if path == "/tokenize"]) == 1
+    del server.scripts["/tokenize"]
+    assert len(connect(server).text.encode(BOOK)) == -(-len(BOOK) // 4)
 
 
 @given(st.text(max_size=50), st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=3))
 def test_a_prompt_holds_the_messages_that_are_sent(book: str, past: list[tuple[str, str]]) -> None:
-    tokens = RemoteText()
+    tokens = RemoteText(lambda _: None)
     turns = [Turn(question, tuple(tokens.encode(answer))) for question, answer in past] + [Turn("Where?")]
     sent = tokens.messages(tokens.prompt(tokens.encode(book), turns))
     texts = [text for pair in past for text in pair] + ["Where?"]

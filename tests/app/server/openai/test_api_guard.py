@@ -26,7 +26,7 @@ def get(url: str, path: str = "/v1/models", method: str = "GET", **headers: str)
 
 
 PAGE, KEY = "http://localhost:3000", {"Authorization": "Bearer secret"}
-ADDRESSES = [("GET", "/v1/models"), ("GET", "/v1/models/fake")]
+ADDRESSES = [("GET", "/v1/models"), ("GET", "/v1/models/fake"), ("POST", "/tokenize")]
 ADDRESSES += [("POST", f"/v1/{name}") for name in ("chat/completions", "completions", "responses")]
 
 

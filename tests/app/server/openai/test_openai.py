@@ -248,3 +248,13 @@ def answers(client: openai.OpenAI) -> bool:
         return bool(client.models.list().data)
     except openai.APIConnectionError:
         return False
+
+
+def test_a_text_is_counted(client: openai.OpenAI, worker: EngineWorker) -> None:
+    address, keyed = str(client.base_url).removesuffix("/v1/"), {"Authorization": "Bearer a key"}
+    told = httpx2.post(f"{address}/tokenize", json={"prompt": BOOK}, headers=keyed, trust_env=False).json()
+    plain = client.completions.create(model="harbour", prompt=told["tokens"], max_tokens=1)
+    assert told["count"] == len(told["tokens"]) > 200 and told["max_model_len"] == 2048
+    assert plain.usage and plain.usage.prompt_tokens == told["count"]
+    refused = httpx2.post(f"{address}/tokenize", json={"prompt": 5}, headers=keyed, trust_env=False)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "prompt"
