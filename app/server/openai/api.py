@@ -23,14 +23,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.runtime.events import Pause, Ready
+from app.runtime.events import Changed, Pause, Ready
 from app.runtime.worker import EngineWorker
 from app.server.bodies import STALLED_SECONDS, BodyLimit
 from app.server.openai.errors import RequestError
 from app.server.openai.request import Body, ChatBody, ResponseBody, TextBody, parse, parse_json, quoted
 from app.server.openai.request_log import RequestLog
 from app.server.openai.shapes import DONE, ChatShape, Document, ResponseShape, Result, TextShape, event, remark
-from app.server.openai.turns import MOST_WAITING, Timing, Turns, ended_early
+from app.server.openai.turns import MOST_WAITING, Turns, ended_early
 from app.server.request_guard import Hosts, RequestGuard
 from core.decoding.registry import methods_for
 from core.generation.events import Finished, PrefillProgress, RoundDone, TokenRecord
@@ -124,38 +124,43 @@ class Api:
 
     async def answer(self, body: type[Body], kind: type[ChatShape], request: Request) -> ASGIApp:
         """An answer, whole or streamed."""
-        timing, results = Timing(time.perf_counter()), list[Result]()
+        arrived, results = time.perf_counter(), list[Result]()
         request.state.results = results  # for `RequestLog`
         asked = parse(body, await _read(request), self._methods)
         self._check_name(asked.model)
         shape = kind(self._ready.info.model, include_usage=bool(asked.stream_options.get("include_usage")))
-        whole = None if asked.stream else lambda: shape.whole(results, timing)
-        return sending(self._parts(asked, shape, timing, results), whole)
+        whole = None if asked.stream else lambda: shape.whole(results)
+        return sending(self._parts(asked, shape, arrived, results), whole)
 
     async def _parts(
-        self, asked: Body, shape: ChatShape, timing: Timing, results: list[Result]
+        self, asked: Body, shape: ChatShape, arrived: float, results: list[Result]
     ) -> AsyncGenerator[bytes]:
         """The stream of an answer. `results` gets every answer that has ended."""
         shown, reading, told_at, records = 0, False, 0.0, list[TokenRecord]()
-        noting = asked.num_logprobs is not None
-        async with aclosing(self._turns.answer(asked, timing)) as events:
+        noting, waited, first_after = asked.num_logprobs is not None, 0.0, None
+        async with aclosing(self._turns.answer(asked)) as events:
             async for one in events:
                 documents: Iterable[Document] = ()
-                index = len(results)
+                index, now = len(results), time.perf_counter() - arrived
                 match one:
+                    case Changed():
+                        waited = now
                     case PrefillProgress() if not reading:
                         reading, documents = True, (shape.first(),)
                     case PrefillProgress() if not results:
                         told_at = time.monotonic()
                         yield remark(f"read {one.done_tokens} of {one.total_tokens} tokens")
                     case RoundDone():
+                        first_after = first_after or now
                         shown += len(one.text)
                         records += one.tokens if noting else ()
                         documents = shape.part(index, one.text, one.thought, one.tokens if noting else None)
                     case Finished() if one.stop_reason != "cancelled":
-                        results.append(Result(one, asked.seed + index, records if noting else None))
+                        results.append(
+                            Result(one, asked.seed + index, waited, first_after, records if noting else None)
+                        )
                         rest = shape.part(index, one.text[shown:])
-                        documents = chain(rest, shape.ended(index, results[index], timing))
+                        documents = chain(rest, shape.ended(index, results[index]))
                         shown, records = 0, []
                     case Pause() if reading and time.monotonic() - told_at >= ALIVE_SECONDS:
                         told_at = time.monotonic()

@@ -9,7 +9,6 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from app.runtime.answer_json import answer_report, rounded
-from app.server.openai.turns import Timing
 from core.generation.events import Finished, TokenRecord
 
 OURS = ("full_passes", "tokens_per_full_pass", "acceptance", "gamma1_mean", "gamma2_mean", "reselections")
@@ -26,6 +25,8 @@ class Result:
 
     finished: Finished
     seed: int
+    queue_seconds: float  # from the arrival of the request to its turn
+    first_token_seconds: float | None  # from its arrival to its first token
     records: Records = None  # of its text
 
 
@@ -40,10 +41,10 @@ class ChatShape:
         self.id, self._created, self._model = f"{self.PREFIX}{secrets.token_hex(12)}", int(time.time()), model
         self._include_usage = include_usage
 
-    def whole(self, results: Sequence[Result], timing: Timing) -> Document:
+    def whole(self, results: Sequence[Result]) -> Document:
         """The response with whole answers."""
         choices = [self._whole(index, result) for index, result in enumerate(results)]
-        return self._document(self.KIND, choices, usage=usage(results), triforce=ours(results[0], timing))
+        return self._document(self.KIND, choices, usage=usage(results), triforce=ours(results[0]))
 
     def first(self) -> Document:
         """The first event of a stream."""
@@ -56,10 +57,10 @@ class ChatShape:
         if text or records:
             yield self._document(self.STREAM, [self._choice(index, {"content": text}, self._logs(index, records))])
 
-    def ended(self, index: int, result: Result, timing: Timing) -> Iterable[Document]:
+    def ended(self, index: int, result: Result) -> Iterable[Document]:
         """The events at the end of an answer."""
         choice = self._choice(index, {}, finish=finish_reason(result.finished))
-        yield self._document(self.STREAM, [choice], triforce=ours(result, timing))
+        yield self._document(self.STREAM, [choice], triforce=ours(result))
 
     def last(self, results: Sequence[Result]) -> Iterable[Document]:
         """The events at the end of the stream."""
@@ -109,10 +110,10 @@ class TextShape(ChatShape):
         super().__init__(model, include_usage=include_usage)
         self._sent: dict[int, int] = {}  # characters of each answer, for the offsets of tokens
 
-    def whole(self, results: Sequence[Result], timing: Timing) -> Document:
+    def whole(self, results: Sequence[Result]) -> Document:
         """See `ChatShape`."""
         self._sent.clear()
-        return super().whole(results, timing)
+        return super().whole(results)
 
     def _logs(self, index: int, records: Records) -> Document | None:
         at = self._sent.get(index, 0)
@@ -143,13 +144,13 @@ class ResponseShape(ChatShape):
         super().__init__(model, include_usage=include_usage)
         self._text, self._number = "", 0
 
-    def whole(self, results: Sequence[Result], timing: Timing) -> Document:
+    def whole(self, results: Sequence[Result]) -> Document:
         """See `ChatShape`."""
         counts = {
             name.replace("prompt", "input").replace("completion", "output"): value
             for name, value in usage(results).items()
         }
-        return {**self._response(results[0].finished), "usage": counts, "triforce": ours(results[0], timing)}
+        return {**self._response(results[0].finished), "usage": counts, "triforce": ours(results[0])}
 
     def first(self) -> Document:
         """See `ChatShape`."""
@@ -165,9 +166,9 @@ class ResponseShape(ChatShape):
         self._text += text
         yield self._event("response.output_text.delta", **self._place, delta=text, logprobs=[])
 
-    def ended(self, index: int, result: Result, timing: Timing) -> Iterable[Document]:
+    def ended(self, index: int, result: Result) -> Iterable[Document]:
         """See `ChatShape`."""
-        response, text = self.whole([result], timing), self._text
+        response, text = self.whole([result]), self._text
         if text:
             yield self._event("response.output_text.done", **self._place, text=text, logprobs=[])
             yield self._event("response.content_part.done", **self._place, part=content(text))
@@ -240,7 +241,7 @@ def usage(results: Sequence[Result]) -> Document:
     }
 
 
-def ours(result: Result, timing: Timing) -> Document:
+def ours(result: Result) -> Document:
     """Method, acceptance and times, for which OpenAI's interface has no field."""
     finished, report = result.finished, answer_report(result.finished)
     return {
@@ -248,8 +249,8 @@ def ours(result: Result, timing: Timing) -> Document:
         "exact": finished.exact,
         "seed": result.seed,
         "stop_reason": finished.stop_reason,
-        "queue_seconds": round(timing.queue_seconds, 4),
-        "time_to_first_token_seconds": rounded(timing.first_token_seconds, 4),
+        "queue_seconds": round(result.queue_seconds, 4),
+        "time_to_first_token_seconds": rounded(result.first_token_seconds, 4),
         "prefill_seconds": round(finished.prefill_seconds, 4),
         "decode_seconds": report["decode_seconds"],
         "tokens_per_second": report["tokens_per_second"],

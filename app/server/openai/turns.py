@@ -5,16 +5,15 @@ Leaving `events` early, as when a client disconnects, cancels the answer after t
 """
 
 import threading
-import time
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from app.runtime.events import BookMoving, Pause, Waiting, WorkerEvent
+from app.runtime.events import BookMoving, Changed, Pause, Waiting, WorkerEvent
 from app.runtime.jobs import Work
 from app.runtime.worker import EngineWorker
 from app.server.openai.errors import RequestError, overloaded, request_error
@@ -29,25 +28,6 @@ if TYPE_CHECKING:
 
 MOST_WAITING = 16  # requests behind the running one
 SENT = ("sent by a program",)  # the name of its texts among the saved books
-
-
-@dataclass(slots=True)
-class Timing:
-    """Times of one request, by time.perf_counter. The engine's thread writes, the event loop reads."""
-
-    arrived: float
-    begun: float | None = None  # when its turn came
-    first_token: float | None = None
-
-    @property
-    def queue_seconds(self) -> float:
-        """From its arrival to its turn."""
-        return (self.begun or time.perf_counter()) - self.arrived
-
-    @property
-    def first_token_seconds(self) -> float | None:
-        """From its arrival to its first token."""
-        return None if self.first_token is None else self.first_token - self.arrived
 
 
 class Turns:
@@ -65,11 +45,11 @@ class Turns:
         self.num_here = 0  # requests that run or wait; only the event loop changes it
         self._threads = CapacityLimiter(most_waiting + 2)
 
-    def answer(self, request: Body, timing: Timing) -> AsyncGenerator[Event | Pause]:
-        """The events of an answer, as `turn` has them."""
-        return self.turn(partial(self._work, request, timing), request.field)
+    def answer(self, request: Body) -> AsyncGenerator[Event | Changed | Pause]:
+        """The events of an answer behind a Changed, as `turn` has them."""
+        return self.turn(partial(self._work, request), request.field)
 
-    async def turn(self, work: Work, field: str = "") -> AsyncGenerator[Event | Pause]:
+    async def turn(self, work: Work, field: str = "") -> AsyncGenerator[Event | Changed | Pause]:
         """The events of work with the engine, when its turn comes. Closing the generator cancels it.
 
         Raises:
@@ -81,7 +61,7 @@ class Turns:
         stream = _Stream(self._worker.borrow(self._session.id, work))
         try:
             while (event := await to_thread.run_sync(stream.next, limiter=self._threads)) is not None:
-                yield Pause() if isinstance(event, Waiting | BookMoving) else cast("Event | Pause", event)
+                yield Pause() if isinstance(event, Waiting | BookMoving) else cast("Event | Changed | Pause", event)
         except CoreError as error:
             raise request_error(error, field) from error
         finally:
@@ -90,13 +70,11 @@ class Turns:
             self.num_here -= 1
             self._worker.reading.save_later(self._session)
 
-    def _work(
-        self, request: Body, timing: Timing, engine: "TextEngine", cancel: threading.Event
-    ) -> Iterator[WorkerEvent]:
+    def _work(self, request: Body, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         """The answer, on the engine's thread; what is kept of its prompt need not be read."""
         from core.generation.text import StopWatcher  # already imported with the engine
 
-        timing.begun = time.perf_counter()
+        yield Changed()
         text, books, prompts = local(engine).text, self._worker.saved_books, self._prompts
         prompt = prompts.of(request, text, wish_of(request, engine.info.thinking, self._thinking))
         if isinstance(request, TextBody) and not engine.knows(prompt.ids):
@@ -107,11 +85,10 @@ class Turns:
         yield from books.fetch(self._session, [*prompt.ids, *prompt.written], engine, cancel)
         for event in answers(engine, prompt, request, cancel):
             match event:
-                case PrefillProgress() if timing.first_token is None:
-                    if end and event.kept_tokens == end > event.reused_tokens:  # its longest text was just read
+                case PrefillProgress() if end:
+                    if event.kept_tokens == end > event.reused_tokens:  # its longest text was just read
                         books.was_read(self._session, prompt.ids[:end], engine, SENT, event.elapsed_seconds)
                 case RoundDone():
-                    timing.first_token = timing.first_token or time.perf_counter()
                     if again:
                         fresh = replace(event, text=event.text[again:])
                         event, again = fresh, max(0, again - len(event.text))

@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -241,3 +242,17 @@ def test_a_client_that_takes_nothing_gives_its_turn_back(monkeypatch: pytest.Mon
 
     asyncio.run(answer())
     assert closed == [True]
+
+
+def test_the_time_in_the_queue_is_told(url: str, engine: ServedEngine) -> None:
+    engine.writing.clear()
+    for word in ("one", "two"):
+        engine.enqueue(word)
+    first = Client(url)
+    wait_for(lambda: len(engine.configs) == 1)
+    second, begun = Client(url), time.monotonic()
+    time.sleep(0.5)
+    engine.writing.set()
+    (quick, slow), took = (client.answer()[1]["triforce"] for client in (first, second)), time.monotonic() - begun
+    assert quick["queue_seconds"] < slow["queue_seconds"] > 0.4
+    assert slow["queue_seconds"] <= slow["time_to_first_token_seconds"] < took + 1
