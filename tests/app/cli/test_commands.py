@@ -17,11 +17,12 @@ BOOK = ROOT / "assets" / "books" / "harbour-8k.pdf"
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """A command in this process, without the seconds that imports take; returns its JSON."""
+def command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Any]:
+    """A command in this process, without the seconds that imports take, on a folder of its own; returns its JSON."""
 
     def run(*arguments: object) -> Any:
-        assert launcher.main([*map(str, arguments), "--json", "--no-venv"]) == 0
+        options = ("--json", "--no-venv", "--data-dir", tmp_path / "data")
+        assert launcher.main([*map(str, (*arguments, *options))]) == 0
         return json.loads(capsys.readouterr().out.splitlines()[-1])
 
     return run
