@@ -259,4 +259,5 @@ def progress_text(progress: DownloadProgress) -> str:
     """[3/9] model-00001-of-00004.safetensors, 42.0 MB/s · 3.11 GB of 16.07 GB · 19% · 5 min left."""
     rate, to_come = progress.bytes_per_second, progress.total_bytes - progress.done_bytes
     whole = LoadProgress(progress.done_bytes, progress.total_bytes, to_come / rate if rate > 0 else None)
-    return f"[{progress.number}/{progress.num_files}] {progress.name}, {rate / 1e6:.1f} MB/s · {loading(whole)}"
+    file = f"[{progress.number}/{progress.num_files}] {progress.name}, {rate / 1e6:.1f} MB/s"
+    return " · ".join(filter(None, (file, loading(whole))))
