@@ -1,14 +1,14 @@
-"""Answers on the terminal: as they are written, alone or several in their turns, and their figures as lines."""
+"""Answers on the terminal: as they are written, one after the other, and their figures as lines."""
 
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from app.cli.reading import ProgressLine
+from app.cli.output import ProgressLine
 from core.decoding.registry import LOSSY_METHODS
 from core.decoding.stats import LevelStats
 from core.engine_api import local
@@ -16,10 +16,8 @@ from core.errors import NotPossibleHere
 from core.generation.events import Event, Finished, PrefillProgress
 
 if TYPE_CHECKING:
-    from core.config import GenerationConfig
     from core.engine_api import TextEngine
     from core.generation.decode_loop import Question
-    from core.generation.session import Conversation
 
 
 INTERRUPTED = 130  # the exit code
@@ -29,7 +27,7 @@ class Shown:
     """One answer, streamed to stdout, and its thought to stderr."""
 
     def __init__(self, *, shown: bool) -> None:
-        self._shown, self._progress = shown, ProgressLine(sys.stderr)
+        self._shown, self._progress = shown, ProgressLine()
         self._streamed, self._thinking = 0, False
 
     def show(self, event: Event) -> None:
@@ -51,68 +49,25 @@ class Shown:
         self._streamed += len(event.text)
 
 
-def no_answer(finished: Finished) -> str:
-    """A line for people where there is nothing to read, or not all of it."""
-    if finished.stop_reason == "cancelled":
-        return "Stopped.\n"
-    if finished.stop_reason == "repeating":
-        return "Ended: the model went on repeating itself. A --temperature above 0 may help.\n"
-    if finished.in_thought:
-        return "The thought was not finished: raise --max-new-tokens, or use --thinking off where the model has it.\n"
-    return "" if finished.text.strip() else "The answer is white space alone.\n"
-
-
-def answer(
-    engine: "TextEngine",
-    conversation: "Conversation",
-    question: str,
-    config: "GenerationConfig",
-    *,
-    shown: bool,
-    stop: threading.Event | None = None,
-) -> Finished:
-    """The answer to a further question; if it is to be shown, streamed to stdout, and its thought to stderr.
-
-    Args:
-        stop: ends it when it is set.
-    """
-    prompt = conversation.ask(question).prompt_ids(engine.text, config.thinking)
-    view = Shown(shown=shown)
-    for event in engine.generate(prompt, config, stop):
-        view.show(event)
-    assert isinstance(event, Finished)
-    return event
-
-
-def answer_in_order(
-    engine: "TextEngine",
-    questions: "Sequence[Question]",
-    headings: Sequence[str],
-    added: Callable[[int, Finished], Finished],
-    *,
-    shown: bool,
-) -> list[Finished]:
+def answers(
+    engine: "TextEngine", questions: "Sequence[Question]", headings: Sequence[str], *, shown: bool
+) -> Iterator[Finished]:
     """Answer questions, perhaps several at a time; show them one after the other, as if they were written so.
+
+    Only those answers come that had begun when the engine was stopped.
 
     Args:
         headings: what is printed before each answer.
-        added: may change the figures of a numbered answer.
-    Returns:
-        The answers to the first questions: to all that had begun when the engine was stopped.
     """
-    answers: list[Finished] = []
-    view: Shown | None = None  # of the first answer that is not in `answers`
+    view: Shown | None = None  # of the answer that is being written
     for number, event in _events(engine, questions):
         if view is None and shown and headings[number]:
             print(f"\n> {headings[number]}\n", flush=True)
         view = view or Shown(shown=shown)
         view.show(event)
         if isinstance(event, Finished):
-            answers.append(added(number, event))
             view = None
-            if shown:
-                print(f"\n{no_answer(event)}{summary_line(answers[-1])}", file=sys.stderr, flush=True)
-    return answers
+            yield event
 
 
 def _events(engine: "TextEngine", questions: "Sequence[Question]") -> "Iterator[tuple[int, Event]]":
@@ -164,6 +119,17 @@ class NotWritten(NotPossibleHere):
     has_results = True
 
 
+def no_answer(finished: Finished) -> str:
+    """A line for people where there is nothing to read, or not all of it."""
+    if finished.stop_reason == "cancelled":
+        return "Stopped.\n"
+    if finished.stop_reason == "repeating":
+        return "Ended: the model went on repeating itself. A --temperature above 0 may help.\n"
+    if finished.in_thought:
+        return "The thought was not finished: raise --max-new-tokens, or use --thinking off where the model has it.\n"
+    return "" if finished.text.strip() else "The answer is white space alone.\n"
+
+
 def summary_line(finished: Finished) -> str:
     """One answer's figures for people."""
     stats = finished.stats
@@ -179,19 +145,6 @@ def summary_line(finished: Finished) -> str:
     parts.append(f"read {finished.prompt_tokens - finished.reused_tokens:,} tokens in {finished.prefill_seconds:.1f} s")
     parts.append(f"{finished.method}, not exact" if finished.method in LOSSY_METHODS else finished.method)
     return " · ".join(parts)
-
-
-def race_lines(methods: Mapping[str, Finished], speedup: float | None, verdict: str) -> list[str]:
-    """A race for people: one line a method, then the result."""
-    lines = [
-        f"{name:<16}{f.stats.ms_per_token or 0:8.1f} ms/token {f.stats.tokens_per_second or 0:8.1f} tokens/s"
-        + (f"   acceptance {percent(f.stats.level1)} / {percent(f.stats.level2)}" if f.stats.level2 else "")
-        + ("" if f.exact else "   not exact")
-        for name, f in methods.items()
-    ]
-    if speedup is not None:
-        lines.append(f"Speedup {speedup:.2f}x, texts: {verdict.replace('_', ' ')}")
-    return lines
 
 
 def percent(level: LevelStats | None) -> str:

@@ -87,13 +87,14 @@ def build_parser(command: Command, commands: Mapping[str, Command], *, everythin
         told += "\n\ncommands:\n" + "\n".join(f"  {name:<20}  {row.text}" for name, row in commands.items())
     parser = Parser(
         prog=f"launch.py {command.name}".strip(),
-        usage=command.usage,
         description=told,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.set_defaults(module=command.module, command=command.name or None)
     parser.set_defaults(remote=None, device="auto", offline=False)  # where a command has no such option
-    for row in command.rows:
-        row.add(parser, "" if everything else command.name or "app")
+    for add in command.rows:
+        add(parser, "" if everything else command.name or "app")
+    values = [str(action.metavar) for action in parser._actions if not action.option_strings]
+    parser.usage = " ".join(("launch.py", command.name or "[COMMAND]", "[OPTION...]", *values))
     return parser

@@ -4,28 +4,18 @@ import argparse
 import contextlib
 import io
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from app.cli.answering import answer, no_answer, race_lines, stoppable, summary_line
-from app.cli.parts import naming_parts, opened
-from app.cli.piped import STDIN
+from app.cli.answering import answers, no_answer, stoppable, summary_line
+from app.cli.opening import OpenText, opened
+from app.cli.reading import STDIN
 from app.context.context_documents import Library
 from app.context.evidence import evidence_in
 from app.conversations.exchange import Exchange
-from app.runtime.answer_json import equality_report
-from app.runtime.prompts import prompt_of, with_past
-from core.config import GenerationConfig
+from app.runtime.prompts import prompt_of
 from core.decoding.registry import PLAIN
 from core.errors import CoreError, InvalidSetting
-from core.generation.events import Finished
-
-if TYPE_CHECKING:
-    from app.cli.saved_books import Opening
-    from core.engine_api import TextEngine
-    from core.generation.session import Conversation
 
 HELP = """Type a question. Ctrl+C stops an answer, and what was written stays; Ctrl+D ends.
 /race [QUESTION]   plain decoding and the usual method answer in fair turns; without QUESTION the last one again
@@ -44,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if STDIN in args.files:
         raise InvalidSetting("Questions come where - would read a document.", hint="Name files, or use 'ask'.")
-    with opened(args) as (engine, library, conversation, config):
-        Chat(args, engine, library, conversation, config).run()
+    with opened(args) as text:
+        Chat(text).run()
     return 0
 
 
@@ -77,21 +67,12 @@ def typed(*, terminal: bool) -> Iterator[str]:
 
 
 class Chat:
-    """One conversation about a library."""
+    """One conversation about an open text."""
 
-    def __init__(
-        self,
-        args: argparse.Namespace,
-        engine: "TextEngine",
-        library: Library,
-        conversation: "Conversation",
-        config: GenerationConfig,
-    ) -> None:
-        self._args, self._engine, self._library = args, engine, library
-        self._conversation, self._config = conversation, config
+    def __init__(self, text: OpenText) -> None:
+        self._text, self._config = text, text.config()
         self._past: list[Exchange] = []
         self._asked = ""  # the last question
-        self._is_read = False
 
     def run(self) -> None:
         """Answer what is typed, until /quit or the end of the input."""
@@ -125,61 +106,41 @@ class Chat:
                 self._ask(line)
 
     def _ask(self, question: str) -> None:
-        self._asked = question
-        with naming_parts(self._engine, self._library), stoppable() as stop:
-            opening = self._read(question, stop)
+        from core.generation.decode_loop import Question  # already imported with the engine
+
+        self._asked, text, engine = question, self._text, self._text.engine
+        with stoppable() as stop:
+            opening = text.read(question, [self._config], stop)
+            prompt = prompt_of(text.conversation, self._past, question, engine, self._config.thinking)
             config = replace(self._config, seed=self._config.seed + len(self._past))
-            before = with_past(self._conversation, self._past, self._engine)
-            finished = answer(self._engine, before, question, config, shown=True, stop=stop)
+            (finished,) = answers(engine, [Question(prompt, config, stop)], [""], shown=True)
             finished = opening.added_to(finished) if opening else finished
         if finished.stats.new_tokens:
-            self._past.append(Exchange(question, finished, model=self._engine.info.model))
-        for line in page_lines(finished.text, self._library):
+            self._past.append(Exchange(question, finished, model=engine.info.model))
+        for line in page_lines(finished.text, text.library):
             print(line)
         sys.stdout.flush()
         print(f"{no_answer(finished)}{summary_line(finished)}\n", file=sys.stderr, flush=True)
 
-    def _read(self, question: str, stop: threading.Event) -> "Opening | None":
-        """Read the text once; what Ctrl+C left unread is read with the next question."""
-        from app.cli.saved_books import open_text
-
-        if self._is_read or self._engine.info.elsewhere:
-            return None
-        opening = open_text(self._engine, self._conversation, question, [self._config], self._args, stop)
-        self._is_read = not stop.is_set()
-        return opening
-
     def _race(self, question: str) -> None:
         """Plain decoding against the usual method; "": the last question again. The conversation stays as it is."""
-        from app.cli.race import equality_with_plain, rival_of_plain, speed_ratio
-        from app.cli.scoreboard import Scoreboard
-        from core.engine import Engine
+        from app.cli.race import in_turns, race_lines, rival_of_plain
 
-        engine = self._engine
-        if not isinstance(engine, Engine):
+        text, past = self._text, self._past
+        if text.engine.info.elsewhere:
             raise InvalidSetting("Fair turns need the model on this machine.", hint="Use: python launch.py race")
         if not (question or self._asked):
             raise InvalidSetting("Nothing was asked yet.", hint="Type /race QUESTION.")
-        past = self._past
         if not question and past and past[-1].question == self._asked:
             past = past[:-1]  # the race answers the question where it was asked
-        question = question or self._asked
-        rival = self._config.method if self._config.method != PLAIN else rival_of_plain(engine.info)
-        configs = [replace(self._config, method=method) for method in (PLAIN, rival)]
-        prompt = prompt_of(self._conversation, past, question, engine, self._config.thinking)
-        board = Scoreboard(sys.stderr, [config.method for config in configs], self._config.max_new_tokens)
-        finished: dict[str, Finished] = {}
-        with naming_parts(engine, self._library), stoppable() as stop:
-            self._read(question, stop)
-            for event in board.watch(engine.race(prompt, configs, stop)):
-                if event.lane is not None and isinstance(event.event, Finished):
-                    finished[configs[event.lane].method] = event.event
-        stopped = stop.is_set()
-        greedy = self._config.sampling.greedy and not stopped
-        verdict = equality_report(equality_with_plain(engine, prompt, finished, greedy=greedy))["verdict"]
-        print(finished[rival].text, end="" if finished[rival].text.endswith("\n") else "\n", flush=True)
-        told = race_lines(finished, speed_ratio(finished), "stopped" if stopped else verdict)
-        print("", *told, "", sep="\n", file=sys.stderr, flush=True)
+        question, method = question or self._asked, self._config.method
+        configs = text.lanes((PLAIN, method if method != PLAIN else rival_of_plain(text.engine.info)))
+        prompt = prompt_of(text.conversation, past, question, text.engine, self._config.thinking)
+        with stoppable() as stop:
+            race = in_turns(text, prompt, question, configs, text.read(question, configs, stop), stop)
+        written = race.lanes[-1].answer
+        print(written, end="" if written.endswith("\n") else "\n", flush=True)
+        print("", *race_lines(race), "", sep="\n", file=sys.stderr, flush=True)
 
 
 def page_lines(text: str, library: Library) -> Iterator[str]:

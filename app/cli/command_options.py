@@ -4,6 +4,7 @@ import argparse
 import platform
 import sys
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,10 @@ def acceptances(text: str) -> tuple[float, float]:
     raise ArgumentTypeError(f"{text!r} is not usable: give both levels between 0 and 1, for example 0.3,0.92")
 
 
-class Option:
+Row = Callable[[argparse._ActionsContainer, str], None]  # adds options to a parser; of a command "" all are in --help
+
+
+def option(spelled: str, told: str = "", shown: str | None = None, **more: Any) -> Row:
     """An option, or a positional argument.
 
     Args:
@@ -75,159 +79,148 @@ class Option:
         shown: the commands whose --help lists it ("app": the app's); None: all. --help-all lists every one.
         more: arguments of argparse's `add_argument`.
     """
+    words = spelled.split(" ")
+    names = [word for word in words if word.startswith("-")] or words[:1]
+    if value := " ".join(words[len(names) :]):
+        more["metavar"] = value
 
-    def __init__(self, spelled: str, told: str = "", shown: str | None = None, **more: Any) -> None:
-        words = spelled.split(" ")
-        flags = [word for word in words if word.startswith("-")]
-        self._names, self.is_positional = flags or words[:1], not flags
-        self.value = " ".join(words[len(self._names) :])
-        self._told, self._shown, self._more = told, shown, more | ({"metavar": self.value} if self.value else {})
+    def add(place: argparse._ActionsContainer, command: str) -> None:
+        is_shown = not command or shown is None or command in shown.split()
+        place.add_argument(*names, help=told if is_shown else argparse.SUPPRESS, **more)
 
-    def add(self, place: argparse._ActionsContainer, command: str) -> None:
-        """Add it to a parser or a group of one. `command` "": --help lists it."""
-        is_shown = not command or self._shown is None or command in self._shown.split()
-        place.add_argument(*self._names, help=self._told if is_shown else argparse.SUPPRESS, **self._more)
+    return add
 
 
-def flag(name: str, told: str, shown: str | None = None) -> Option:
+def flag(name: str, told: str, shown: str | None = None) -> Row:
     """An option without a value: `--NAME` makes NAME true, `--no-NAME` false."""
     off = name.startswith("--no-")
     more = {"dest": name.removeprefix("--no-")} if off else {}
-    return Option(name, told, shown, action="store_false" if off else "store_true", default=off, **more)
+    return option(name, told, shown, action="store_false" if off else "store_true", default=off, **more)
 
 
-class Group:
+def group(title: str, *rows: Row) -> Row:
     """Options under a title."""
 
-    def __init__(self, title: str, *options: Option) -> None:
-        self._title, self._options = title, options
+    def add(place: argparse._ActionsContainer, command: str) -> None:
+        titled = place.add_argument_group(title)
+        for row in rows:
+            row(titled, command)
 
-    def add(self, place: argparse._ActionsContainer, command: str) -> None:
-        """As `Option.add`."""
-        group = place.add_argument_group(self._title)
-        for option in self._options:
-            option.add(group, command)
+    return add
 
 
-class OneOf:
+def one_of(*rows: Row, required: bool = False) -> Row:
     """Options of which a command line has one at most, or exactly one."""
 
-    def __init__(self, *options: Option, required: bool = False) -> None:
-        self._options, self._required = options, required
+    def add(place: argparse._ActionsContainer, command: str) -> None:
+        alone = place.add_mutually_exclusive_group(required=required)
+        for row in rows:
+            row(alone, command)
 
-    def add(self, place: argparse._ActionsContainer, command: str) -> None:
-        """As `Option.add`."""
-        group = place.add_mutually_exclusive_group(required=self._required)
-        for option in self._options:
-            option.add(group, command)
-
-
-Rows = tuple[Option | Group | OneOf, ...]
+    return add
 
 
 class Command:
     """A command: `run` of the module of `app.cli` with its name, or of another. The app has no name."""
 
-    def __init__(self, name: str, text: str, *rows: Option | Group | OneOf, module: str = "") -> None:
+    def __init__(self, name: str, text: str, *rows: Row, module: str = "") -> None:
         self.name, self.text, self.rows, self.module = name, text, rows, module or f"app.cli.{name}"
-        values = [row.value for row in rows if isinstance(row, Option) and row.is_positional]
-        self.usage = " ".join(("launch.py", name or "[COMMAND]", "[OPTION...]", *values))
 
 
 ATTENTION = ("auto", "torch", "compiled", "flash-attn")
 HERE = f"TriForce Reader 0.1, Python {platform.python_version()}"
-JSON = Option("--json", "print one JSON document as the last line of stdout", action="store_true")
+JSON = option("--json", "print one JSON document as the last line of stdout", action="store_true")
 VENV = flag("--no-venv", "use the current environment", RARE)
-COMMON = Group(
+COMMON = group(
     "common options",
-    Option("--help-all", "list all options, rare ones too", action="help"),
-    Option("--model NAME|PATH", "a known name, a folder or a hub id (default: bundled)"),
-    Option("--draft NAME|PATH", "a draft model, or none (default: one with the same tokens)", RARE, default="auto"),
-    Option("--bits", "of its weights (default: as computed)", "doctor serve", type=int, choices=(16, 8, 4)),
-    Option("--kv-bits", "of keys and values, on a processor (default: what fits)", RARE, type=int, choices=(16, 32)),
-    Option(
+    option("--help-all", "list all options, rare ones too", action="help"),
+    option("--model NAME|PATH", "a known name, a folder or a hub id (default: bundled)"),
+    option("--draft NAME|PATH", "a draft model, or none (default: one with the same tokens)", RARE, default="auto"),
+    option("--bits", "of its weights (default: as computed)", "doctor serve", type=int, choices=(16, 8, 4)),
+    option("--kv-bits", "of keys and values, on a processor (default: what fits)", RARE, type=int, choices=(16, 32)),
+    option(
         "--prefill-bits",
         "of a bfloat16 model's products while it reads, on a processor",
         RARE,
         type=int,
         choices=(16, 32),
     ),
-    Option("--self-draft-bits", "of its weights while it guesses (default: chosen)", RARE, type=int, choices=(16, 4)),
-    Option("--device", choices=("auto", "cpu", "cuda"), default="auto"),
-    Option("--gpus N", "GPUs that share the model (default: 1)", "doctor", type=int),
-    Option("--context N", "tokens the model keeps in view (default: what fits)", type=int),
-    Option("--gpu-memory GIB", "most to use of each GPU; the rest waits in host memory", "doctor", type=float),
-    Option("--seed N", "of all random draws (default: 0)", type=int, default=0),
+    option("--self-draft-bits", "of its weights while it guesses (default: chosen)", RARE, type=int, choices=(16, 4)),
+    option("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+    option("--gpus N", "GPUs that share the model (default: 1)", "doctor", type=int),
+    option("--context N", "tokens the model keeps in view (default: what fits)", type=int),
+    option("--gpu-memory GIB", "most to use of each GPU; the rest waits in host memory", "doctor", type=float),
+    option("--seed N", "of all random draws (default: 0)", type=int, default=0),
     flag("--offline", "never ask the network", "app models"),
     flag("--no-layerwise", "read prompts chunk by chunk where keys and values wait in host memory", RARE),
-    Option("--attention", "(default: the fastest)", RARE, choices=ATTENTION, default="auto"),
+    option("--attention", "(default: the fastest)", RARE, choices=ATTENTION, default="auto"),
     flag("--no-graphs", "launch CUDA kernels one by one", RARE),
-    Option("--cpu-attention-share F", "of what lies in host memory, 0 to 0.9 (default: measured)", RARE, type=float),
-    Option("--data-dir DIR", "where settings and prefilled books are kept", "app", type=Path),
+    option("--cpu-attention-share F", "of what lies in host memory, 0 to 0.9 (default: measured)", RARE, type=float),
+    option("--data-dir DIR", "where settings and prefilled books are kept", "app", type=Path),
     VENV,
 )
-REMOTE = Group(
+REMOTE = group(
     "a model on a server",
-    Option("--remote URL", "an OpenAI-compatible server (vLLM, SGLang, `serve`)"),
-    Option("--remote-key KEY", "what it wants (default: $TRIFORCE_REMOTE_KEY)", RARE),
+    option("--remote URL", "an OpenAI-compatible server (vLLM, SGLang, `serve`)"),
+    option("--remote-key KEY", "what it wants (default: $TRIFORCE_REMOTE_KEY)", RARE),
 )
-ALLOW_HOST = Option("--allow-host NAME", "another name of this machine that it answers to", RARE, action="append")
+ALLOW_HOST = option("--allow-host NAME", "another name of this machine that it answers to", RARE, action="append")
 APP = Command(
     "",
     "chat with whole books on your own machine, exactly and fast. No command: the app",
-    Option("--version", "show which version this is", action="version", version=HERE),
+    option("--version", "show which version this is", action="version", version=HERE),
     COMMON,
     REMOTE,
-    Group(
+    group(
         "options of the app",
-        Option("--host", "where to listen (default: 127.0.0.1; else with --auth)", default="127.0.0.1"),
-        Option("--port", "(default: 7860)", type=port_number, default=7860),
+        option("--host", "where to listen (default: 127.0.0.1; else with --auth)", default="127.0.0.1"),
+        option("--port", "(default: 7860)", type=port_number, default=7860),
         flag("--no-browser", "do not open the browser"),
         flag("--share", "make a public link (needs --auth)"),
-        Option("--auth USER:PASSWORD", "`ps` shows it; better: $TRIFORCE_AUTH"),
+        option("--auth USER:PASSWORD", "`ps` shows it; better: $TRIFORCE_AUTH"),
         ALLOW_HOST,
     ),
     module="app.server.serve_page",
 )
-SERVER = Group(
+SERVER = group(
     "options of the server",
-    Option("--host", "where to listen (default: 127.0.0.1; else with --api-key)", default="127.0.0.1"),
-    Option("--port", "(default: 8000)", type=port_number, default=8000),
+    option("--host", "where to listen (default: 127.0.0.1; else with --api-key)", default="127.0.0.1"),
+    option("--port", "(default: 8000)", type=port_number, default=8000),
     ALLOW_HOST,
 )
 
-ASKED = Option("-q --question TEXT|@FILE", "about the files; @FILE reads a file, @- a pipe", type=question)
-PAGES = Option("--pages A-B", "only these, counted from 1 (default: all)", type=page_range)
-CHAPTERS = Option("--chapters A-B", "only these, counted from 1 (default: all)", type=page_range)
-METHODS = Option("--methods A,B", "to compare (default: the usual ones)", type=name_list)
-METHOD = Option("--method", "(default: chosen by the plan, see doctor)")
+ASKED = option("-q --question TEXT|@FILE", "about the files; @FILE reads a file, @- a pipe", type=question)
+PAGES = option("--pages A-B", "only these, counted from 1 (default: all)", type=page_range)
+CHAPTERS = option("--chapters A-B", "only these, counted from 1 (default: all)", type=page_range)
+METHODS = option("--methods A,B", "to compare (default: the usual ones)", type=name_list)
+METHOD = option("--method", "(default: chosen by the plan, see doctor)")
 TOKEN_IDS = flag("--token-ids", "--json: the prompt's tokens, too", RARE)
-SAVED = Option("--saved", "keep the read text (default: if it took long)", action=argparse.BooleanOptionalAction)
+SAVED = option("--saved", "keep the read text (default: if it took long)", action=argparse.BooleanOptionalAction)
 EFFORTS = ("on", "off", "low", "medium", "high")
-THINKING = Option("--thinking", "before the answer (default: as the model is set up)", choices=EFFORTS)
-FILES: Rows = (
-    Option("files FILE...", f"{EACH}; - is what is piped in", nargs="+", type=Path),
+THINKING = option("--thinking", "before the answer (default: as the model is set up)", choices=EFFORTS)
+FILES: tuple[Row, ...] = (
+    option("files FILE...", f"{EACH}; - is what is piped in", nargs="+", type=Path),
     flag("--ocr", "recognise text on pages that are pictures, keep it"),
 )
-ANSWERING: Rows = (
+ANSWERING: tuple[Row, ...] = (
     COMMON,
     *FILES,
-    OneOf(CHAPTERS, PAGES),
+    one_of(CHAPTERS, PAGES),
     SAVED,
-    Option("--temperature T", "0 is exact greedy (default: 0)", type=float, default=0.0),
-    Option("--top-p P", "(default: 1, off)", RARE, type=float, default=1.0),
-    Option("--top-k K", "(default: 0, off)", RARE, type=int, default=0),
-    Option("--max-new-tokens N", "(default: 256)", type=int, default=256),
+    option("--temperature T", "0 is exact greedy (default: 0)", type=float, default=0.0),
+    option("--top-p P", "(default: 1, off)", RARE, type=float, default=1.0),
+    option("--top-k K", "(default: 0, off)", RARE, type=int, default=0),
+    option("--max-new-tokens N", "(default: 256)", type=int, default=256),
     THINKING,
 )
-QUESTIONS = Option("--questions FILE.json", "many questions, one reading of the text", type=Path)
-NO_VENV = Group("common options", VENV)
+QUESTIONS = option("--questions FILE.json", "many questions, one reading of the text", type=Path)
+NO_VENV = group("common options", VENV)
 
 COMMANDS = (
     Command(
         "ask",
         "one answer, streamed",
-        OneOf(ASKED, QUESTIONS, required=True),
+        one_of(ASKED, QUESTIONS, required=True),
         METHOD,
         TOKEN_IDS,
         JSON,
@@ -238,10 +231,9 @@ COMMANDS = (
     Command(
         "race",
         "methods in fair turns: speeds, acceptance, equality",
-        OneOf(ASKED, required=True),
+        one_of(ASKED, required=True),
         METHODS,
-        flag("--sequential", "one method after the other instead of in turns", RARE),
-        Option("--report F.html", "keep the race as one page, and F.json beside it", type=Path),
+        option("--report F.html", "keep the race as one page, and F.json beside it", type=Path),
         TOKEN_IDS,
         JSON,
         *ANSWERING,
@@ -252,9 +244,9 @@ COMMANDS = (
         JSON,
         COMMON,
         SERVER,
-        Option("--api-key KEY", "what clients must send (default: $TRIFORCE_API_KEY)"),
-        Option("--allow-origin URL", "let web pages from there use it (default: none)", RARE, action="append"),
-        Option("--queue N", "requests that may wait (default: 16)", RARE, type=int, default=16),
+        option("--api-key KEY", "what clients must send (default: $TRIFORCE_API_KEY)"),
+        option("--allow-origin URL", "let web pages from there use it (default: none)", RARE, action="append"),
+        option("--queue N", "requests that may wait (default: 16)", RARE, type=int, default=16),
         SAVED,
         THINKING,
     ),
@@ -265,7 +257,7 @@ COMMANDS = (
         COMMON,
         *FILES,
         PAGES,
-        Option("--find WORDS", "where these words are, whatever their case"),
+        option("--find WORDS", "where these words are, whatever their case"),
         flag("--exact", "with --find: case and accents as they are"),
         flag("--whole-words", "with --find: no parts of words"),
     ),
@@ -274,30 +266,30 @@ COMMANDS = (
         "books saved on disk, which need not be read again",
         JSON,
         COMMON,
-        Option("action list|remove|clear|cap", nargs="?", choices=("list", "remove", "clear", "cap"), default="list"),
-        Option("name NAME|GIB", "remove NAME; cap GIB: room for all of them", nargs="?"),
+        option("action list|remove|clear|cap", nargs="?", choices=("list", "remove", "clear", "cap"), default="list"),
+        option("name NAME|GIB", "remove NAME; cap GIB: room for all of them", nargs="?"),
     ),
     Command(
         "doctor",
         "what fits on this machine, or on another, and why",
         JSON,
         COMMON,
-        Group(
+        group(
             "a machine that you do not have yet (default: this one)",
-            Option("--assume NxGPU", "cpu, 1x4090, 2x5090, 1xa100-40, 1xh100, ..."),
-            Option('--gpu "NAME,24,1008,25"', "GB, GB/s of memory and link [, TFLOPS]"),
-            Option("--host-memory GIB", "of the machine itself", type=float),
+            option("--assume NxGPU", "cpu, 1x4090, 2x5090, 1xa100-40, 1xh100, ..."),
+            option('--gpu "NAME,24,1008,25"', "GB, GB/s of memory and link [, TFLOPS]"),
+            option("--host-memory GIB", "of the machine itself", type=float),
         ),
-        Option("--budget N", "tokens in the retrieval cache", RARE, type=int),
-        Option("--acceptance A1,A2", "of both levels (default: measured, else published)", RARE, type=acceptances),
+        option("--budget N", "tokens in the retrieval cache", RARE, type=int),
+        option("--acceptance A1,A2", "of both levels (default: measured, else published)", RARE, type=acceptances),
     ),
     Command(
         "models",
         "known models: list, show, get, remove",
         JSON,
         COMMON,
-        Option("action list|show|get|remove", nargs="?", choices=("list", "show", "get", "remove"), default="list"),
-        Option("name NAME", "a name of the list, or a hub id such as Qwen/Qwen3-8B", nargs="?"),
+        option("action list|show|get|remove", nargs="?", choices=("list", "show", "get", "remove"), default="list"),
+        option("name NAME", "a name of the list, or a hub id such as Qwen/Qwen3-8B", nargs="?"),
     ),
     Command("repair", "install the torch that suits this machine's GPU", NO_VENV, module="app.cli.environment"),
 )

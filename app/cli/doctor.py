@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.cli.reading import print_json
+from app.cli.output import print_json
 from app.documents.sandbox import left_open
 from app.formats import duration
 from app.runtime.options import engine_config
@@ -26,7 +26,7 @@ from core.models.hub.store import weight_files
 from core.models.loader import ModelDims, read_config
 from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
 from core.ops.compilers import INSTALL
-from core.planning.composition import Tier, compose, tiers_of
+from core.planning.composition import compose, tiers_of
 from core.planning.devices import Rig, described_gpu, make_rig
 from core.planning.fit import MOST_CONTEXT
 from core.planning.forecast import (
@@ -68,26 +68,6 @@ class Subject:
         return compose(self.target, self.draft, config, rig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """What doctor tells of a model on a machine."""
-
-    subject: Subject
-    plan: Plan
-    expected: Sequence[Prediction]  # by length of text, that at the planned context last
-    reading_tokens: int  # of a text as long as the model reads, up to 128K
-    reading_seconds: float | None  # None: the computing rate is not known
-    reading_because: str
-    proposal: str  # of a width of weights that would hold more; "": none
-
-    @property
-    def kv_bytes(self) -> tuple[int, int]:
-        """Keys and values of a token in the type of the weights, and as they are kept here."""
-        dims, plan = self.subject.target.dims, self.plan
-        here = kv_bytes_per_token(replace(dims, kv_dtype=plan.kv.value), plan.dtype.value)
-        return kv_bytes_per_token(dims, dims.disk_dtype), here
-
-
 def run(args: argparse.Namespace) -> int:
     """Inspect, plan and report. Returns 0.
 
@@ -117,30 +97,21 @@ def run(args: argparse.Namespace) -> int:
             raise
         here = f"{error.hint.removesuffix('.')}, or tell that machine's --host-memory: it was taken to be as here."
         raise NotEnoughMemory(error.problem, hint=here, largest_context=error.largest_context) from None
-    findings = look_at(subject, plan, narrower(subject, plan, config) if args.bits is None else "")
+    expected = forecast(subject, plan)
+    told = report(subject, plan, expected) | {"proposal": "" if args.bits else narrower(subject, plan, config)}
     if args.json:
-        print_json(report(findings))
+        print_json(told)
     else:
-        print("\n".join(lines(findings)))
+        print("\n".join(lines(told, subject, plan, expected)))
     return 0
 
 
-def look_at(subject: Subject, plan: Plan, proposal: str) -> Findings:
-    """Forecast how fast a plan reads and answers."""
+def forecast(subject: Subject, plan: Plan) -> list[Prediction]:
+    """How fast a plan answers, by length of text; that at the planned context comes last."""
     acceptance = subject.given or usual_acceptance(subject.name, subject.measured, plan.config.retrieval.budget)
-    rates, planned, active = bandwidths(plan), plan.context.value, subject.target.active_parameters
+    rates, planned = bandwidths(plan), plan.context.value
     lengths = (*(length for length in TOLD_LENGTHS if length < planned), planned)
-    tokens = min(plan.model.max_context, MOST_CONTEXT)
-    flops = rates.products
-    return Findings(
-        subject=subject,
-        plan=plan,
-        expected=[predict(plan, rates, acceptance, length) for length in lengths],
-        reading_tokens=tokens,
-        reading_seconds=reading_seconds(tokens, plan.model, active, flops.value) if flops.value else None,
-        reading_because=flops.because,
-        proposal=proposal,
-    )
+    return [predict(plan, rates, acceptance, length) for length in lengths]
 
 
 def narrower(subject: Subject, plan: Plan, config: EngineConfig) -> str:
@@ -201,15 +172,13 @@ def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig:
 # -------------------- for programs
 
 
-def report(findings: Findings) -> dict[str, Any]:
+def report(subject: Subject, plan: Plan, expected: Sequence[Prediction]) -> dict[str, Any]:
     """The JSON of doctor."""
-    subject, plan, target, tiers = findings.subject, findings.plan, findings.subject.target, tiers_of(findings.plan)
-    kv, kv_here = findings.kv_bytes
+    target, tiers, dims = subject.target, tiers_of(plan), subject.target.dims
+    reading, flops = min(plan.model.max_context, MOST_CONTEXT), bandwidths(plan).products
     memory: dict[str, int] = {}
     for row in (row for tier in tiers for row in tier.rows):
         memory[row.name] = memory.get(row.name, 0) + row.size_bytes
-    by_length = ("plain_ms_per_token", "triforce_ms_per_token")
-    further = ("reading_tokens", "reading_seconds", "reading_because", "proposal")
     return {
         "model": subject.name,
         "machine": {**asdict(plan.rig.machine), "assumed": list(plan.rig.assumed)},
@@ -217,11 +186,11 @@ def report(findings: Findings) -> dict[str, Any]:
         "sizes": {
             "parameters": target.num_parameters,
             "weight_bytes": {str(bits): target.weight_bytes(bits) for bits in STORED_BITS},
-            "kv_bytes_per_token": kv,
-            "kv_bytes_per_token_here": kv_here,
-            "layers": target.dims.num_layers,
-            "kv_heads": target.dims.num_kv_heads,
-            "most_context": target.dims.max_context,
+            "kv_bytes_per_token": kv_bytes_per_token(dims, dims.disk_dtype),
+            "kv_bytes_per_token_here": kv_bytes_per_token(replace(dims, kv_dtype=plan.kv.value), plan.dtype.value),
+            "layers": dims.num_layers,
+            "kv_heads": dims.num_kv_heads,
+            "most_context": dims.max_context,
             "files_here": subject.has_files,
         },
         "plan": {
@@ -247,13 +216,21 @@ def report(findings: Findings) -> dict[str, Any]:
         },
         "composition": asdict(plan.composition) if plan.composition else None,
         "prediction": {
-            **forecast_report(findings.expected[-1]),
+            **forecast_report(expected[-1]),
             "by_length": [
-                {"tokens": expected.context, **{name: getattr(expected, name) for name in by_length}}
-                for expected in findings.expected
+                {
+                    "tokens": one.context,
+                    "plain_ms_per_token": one.plain_ms_per_token,
+                    "triforce_ms_per_token": one.triforce_ms_per_token,
+                }
+                for one in expected
             ],
         },
-        **{name: getattr(findings, name) for name in further},
+        "reading_tokens": reading,  # of a text as long as the model reads, up to 128K
+        "reading_seconds": reading_seconds(reading, plan.model, target.active_parameters, flops.value)
+        if flops.value
+        else None,
+        "reading_because": flops.because,
     }
 
 
@@ -285,17 +262,18 @@ def forecast_report(expected: Prediction) -> dict[str, Any]:
 # -------------------- for people
 
 
-def lines(findings: Findings) -> list[str]:
-    """The lines of doctor."""
-    read = findings.reading_seconds
-    shown = [*machine_lines(findings.plan.rig), "", *plan_lines(findings)]
-    for tier in tiers_of(findings.plan):
-        shown += ["", *tier_lines(tier)]
-    shown += ["", *speed_lines(findings.expected)]
-    took = "-" if read is None else f"about {duration(read)}"
-    shown.append(f"  reading {findings.reading_tokens:,} tokens: {took}, {findings.reading_because}")
-    if findings.proposal:
-        shown += ["", f"Note: {findings.proposal}; answers are then exact for the quantised model."]
+def lines(told: dict[str, Any], subject: Subject, plan: Plan, expected: Sequence[Prediction]) -> list[str]:
+    """The report for people."""
+    seconds, shown = told["reading_seconds"], [*machine_lines(plan.rig), "", *plan_lines(told["sizes"], subject, plan)]
+    for tier in told["plan"]["tiers"]:
+        used, usable = tier["used_bytes"] / GIB, tier["usable_bytes"] / GIB
+        shown += ["", f"{tier['name']}: {used:.2f} GiB of {usable:.1f} that can be used"]
+        shown += [f"  {size / GIB:7.2f} GiB  {name}" for name, size in tier["memory"].items()]
+    shown += ["", *speed_lines(expected)]
+    took = "-" if seconds is None else f"about {duration(seconds)}"
+    shown.append(f"  reading {told['reading_tokens']:,} tokens: {took}, {told['reading_because']}")
+    if told["proposal"]:
+        shown += ["", f"Note: {told['proposal']}; answers are then exact for the quantised model."]
     return shown
 
 
@@ -326,10 +304,10 @@ def parsers_line(left: Sequence[str]) -> str:
     return f"Parsers    are not kept from {' and '.join(left)}: this system cannot (Linux with Landlock can)"
 
 
-def plan_lines(findings: Findings) -> list[str]:
+def plan_lines(sizes: dict[str, Any], subject: Subject, plan: Plan) -> list[str]:
     """The model, and every choice of the plan with its reason."""
-    subject, target, plan = findings.subject, findings.subject.target, findings.plan
-    chosen, (kv, here) = plan.composition, findings.kv_bytes
+    target, chosen = subject.target, plan.composition
+    kv, here = sizes["kv_bytes_per_token"], sizes["kv_bytes_per_token_here"]
     weights = " / ".join(f"{target.weight_bytes(bits) / GIB:.1f}" for bits in (16, 8, 4))
     width = "" if here == kv else f", {here / 1024:.0f} KiB as kept here"
     stored = not plan.on_gpu and plan.bits.value == 32 and plan.rig.machine.compiles
@@ -357,12 +335,6 @@ def plan_lines(findings: Findings) -> list[str]:
     shown.append(f"Context    {plan.context.value:,} tokens: {plan.context.because}")
     without = f"; up to {plan.most_on_device:,} without any in host memory" if plan.on_gpu else ""
     return [*shown, f"           at most {plan.most_context:,}{without}"]
-
-
-def tier_lines(tier: Tier) -> list[str]:
-    """What a memory would hold."""
-    used = f"{tier.used_bytes / GIB:.2f} GiB of {tier.usable_bytes / GIB:.1f} that can be used"
-    return [f"{tier.name}: {used}", *(f"  {row.size_bytes / GIB:7.2f} GiB  {row.name}" for row in tier.rows)]
 
 
 def speed_lines(expected: Sequence[Prediction]) -> list[str]:

@@ -82,24 +82,14 @@ def required(file: Path) -> list[str]:
 
 
 def is_met(requirement: "Requirement") -> bool:
-    """Whether the running environment has a suitable distribution, and what its extras add to its requirements."""
-    from packaging.requirements import Requirement
-
+    """Whether the running environment has a suitable distribution."""
     if requirement.marker and not requirement.marker.evaluate():
         return True
     try:
-        found = metadata.distribution(requirement.name)
+        version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         return False
-    if not found.version or not requirement.specifier.contains(found.version, prereleases=True):
-        return False
-    for needed in map(Requirement, found.requires or ()):
-        marker, needed.marker = needed.marker, None
-        if marker is None or marker.evaluate():
-            continue  # pip sees to it, with or without an extra
-        if any(marker.evaluate({"extra": extra}) for extra in requirement.extras) and not is_met(needed):
-            return False
-    return True
+    return bool(version) and requirement.specifier.contains(version, prereleases=True)
 
 
 def digest() -> str:
@@ -140,16 +130,27 @@ def fill_venv(device: str) -> None:
     """Make, repair, fill or refresh `.venv`, whatever state it is in."""
     if stamp() == INSTALLING or not venv_works():
         make_venv()
-    put_stamp(INSTALLING)
-    try:
+    with installing(None):
         install_torch(VENV_PYTHON, device)
         if any(nvidia.cuda_of(file) == LOCKED_CUDA for file in VENV.rglob("site-packages/torch/version.py")):
             pip_install(VENV_PYTHON, *BY_HASH, CUDA_LOCK)
         pip_install(VENV_PYTHON, *BY_HASH, LOCK)
         pip_install(VENV_PYTHON, "-r", REQUIREMENTS)  # finds all there, but what a build of PyTorch's own needs besides
         install_compiler(VENV_PYTHON)
+
+
+@contextlib.contextmanager
+def installing(failed: str | None) -> Iterator[None]:
+    """Stamp `.venv` as half installed for the time of the context, then as ready.
+
+    Args:
+        failed: its stamp where pip failed, which then has left `.venv` consistent.
+    """
+    put_stamp(INSTALLING)
+    try:
+        yield
     except NotPossibleHere:
-        put_stamp(None)  # pip failed by itself and left `.venv` consistent
+        put_stamp(failed)
         raise
     put_stamp(digest())
 
@@ -362,26 +363,11 @@ def run(_: argparse.Namespace) -> int:
     if not torch_wheels():
         raise NotPossibleHere(f"{TORCH_WHEELS_VARIABLE} is empty.", hint="Unset it and try again.")
     print(f"{unused.because} Installing torch {version}+{build.name} in {sys.prefix}.", file=sys.stderr)
+    stamped = installing if VENV.exists() and VENV.samefile(sys.prefix) else contextlib.nullcontext
     with one_at_a_time():
-        replace_build(version, build.name)
+        with stamped(stamp()):
+            install_build(Path(sys.executable), version, build.name)
+        with stamped(None):  # what it requires may be missing: the next start completes it
+            pip_install(Path(sys.executable), "-r", REQUIREMENTS)
     print("The GPU can be used now. Start with: python launch.py", file=sys.stderr)
     return 0
-
-
-def replace_build(version: str, build: str) -> None:
-    """Replace the build of torch in the running environment, with its requirements.
-
-    Raises:
-        NotPossibleHere: pip failed; `.venv` is then unchanged, or the next start completes it.
-    """
-    put = put_stamp if VENV.exists() and VENV.samefile(sys.prefix) else lambda _: None
-    before = left = stamp()
-    put(INSTALLING)
-    try:
-        install_build(Path(sys.executable), version, build)
-        left = None  # what it requires may be missing
-        pip_install(Path(sys.executable), "-r", REQUIREMENTS)
-    except NotPossibleHere:
-        put(left)
-        raise
-    put(before)

@@ -8,8 +8,8 @@ import sys
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from app.cli.reading import ProgressLine, print_json
-from app.formats import disk_size, duration, plural
+from app.cli.output import ProgressLine, print_json
+from app.formats import disk_size, loading, plural
 from app.runtime.data_folder import data_place
 from app.runtime.model_folders import NAME, ModelFolders
 from core.errors import CoreError, InvalidSetting, UnknownModel
@@ -19,6 +19,7 @@ from core.models.hub.client import look_up
 from core.models.hub.download import DownloadProgress, download, still_to_come
 from core.models.hub.local import LocalModel, in_cache
 from core.models.hub.shapes import find_shape
+from core.models.loading import LoadProgress
 from core.models.param_count import ModelSize, size_in
 from core.planning.fit import MOST_CONTEXT
 from core.planning.sizes import kv_bytes_per_token
@@ -253,19 +254,8 @@ def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
 
 
 def progress_text(progress: DownloadProgress) -> str:
-    """[3/9] model-00001-of-00004.safetensors 41% · 3.11 of 16.07 GB, 19% · 42.0 MB/s · 5 min left."""
-
-    def share(part: int, whole: int) -> str:
-        return f"{100 * part // whole}%" if whole else "100%"
-
-    done, total, rate = progress.done_bytes, progress.total_bytes, progress.bytes_per_second
-    of_file = share(progress.file_bytes, progress.file_total_bytes)
-    parts = [
-        f"[{progress.number}/{progress.num_files}] {progress.name} {of_file}",
-        f"{disk_size(done)} of {disk_size(total)}, {share(done, total)}",
-    ]
-    if rate > 0:
-        parts.append(f"{rate / 1e6:.1f} MB/s")
-        if total > done:
-            parts.append(f"{duration((total - done) / rate)} left")
-    return " · ".join(parts)
+    """[3/9] model-00001-of-00004.safetensors, 42.0 MB/s · 3.11 GB of 16.07 GB · 19% · 5 min left."""
+    rate, to_come = progress.bytes_per_second, progress.total_bytes - progress.done_bytes
+    whole = LoadProgress(progress.done_bytes, progress.total_bytes, to_come / rate if rate > 0 else None)
+    file = f"[{progress.number}/{progress.num_files}] {progress.name}, {rate / 1e6:.1f} MB/s"
+    return " · ".join(filter(None, (file, loading(whole))))

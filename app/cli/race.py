@@ -4,39 +4,24 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
-from app.cli.answering import INTERRUPTED, NotWritten, answer, race_lines, stoppable
-from app.cli.parts import library_of, naming_parts
-from app.cli.reading import (
-    check_folder,
-    generation_config,
-    load_engine,
-    open_conversation,
-    print_json,
-    read_documents,
-    usual_method,
-)
-from app.cli.saved_books import Opening, open_text
-from app.cli.scoreboard import Scoreboard
-from app.context.context_documents import Library, label
-from app.runtime.answer_json import answer_report, engine_report, equality_report, prefill_report, rounded
-from app.runtime.options import engine_config
+from app.cli.answering import INTERRUPTED, NotWritten, percent, stoppable
+from app.cli.opening import Opening, OpenText, opened, usual_method
+from app.cli.output import ProgressLine, print_json
+from app.context.context_documents import label
 from app.runtime.race_job import judgements
 from app.runtime.trace import Race, Trace
 from app.runtime.versions import versions
 from app.ui.assets import CSS
-from app.ui.race.report import Setting, report_html, report_json
+from app.ui.race.report import Setting, report_html, report_json, speedup, worst
 from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, FASTEST, PLAIN, check_method, default_method
-from core.engine import Engine
-from core.engine_info import EngineInfo, Equality
+from core.engine_api import local
+from core.engine_info import EngineInfo
 from core.errors import EmptyQuestion, InvalidSetting
-from core.generation.events import Finished, LaneEvent
-from core.generation.session import Conversation
-from core.generation.text import check_thinking
+from core.generation.events import Finished, LaneEvent, PrefillProgress
 from core.planning.hardware import this_machine
 
 
@@ -46,58 +31,31 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: files, question, settings or memory.
     """
-    names = tuple(dict.fromkeys(args.methods or COMPARED))
-    for name in names:
+    for name in args.methods or ():
         check_method(name)
-    configs = tuple(generation_config(args, name) for name in names)
     if not args.question.strip():
         raise EmptyQuestion
-    check_report(args.report, sequential=args.sequential)
-    check_folder(args)
-    library = library_of(list(read_documents(args)), args)
-    engine = load_engine(engine_config(args))
-    if args.methods is None:
-        configs = (configs[0], replace(configs[1], method=rival_of_plain(engine.info)))
-    conversation = open_conversation(engine, library.text)
-    check_thinking(args.thinking, engine.info.thinking)
-    prompt = conversation.ask(args.question).prompt_ids(engine.text, args.thinking)
-    race = None
-    with naming_parts(engine, library), stoppable() as stop:
-        opening = open_text(engine, conversation, args.question, configs, args, stop)
-        if args.sequential:
-            finished = {  # one complete answer after the other; the first one reads what is left of the text
-                config.method: answer(engine, conversation, args.question, config, shown=False, stop=stop)
-                for config in configs
-            }
-            finished[names[0]] = opening.added_to(finished[names[0]])
+    check_report(args.report)
+    with opened(args) as text, stoppable() as stop:
+        info = text.engine.info
+        configs = text.lanes(tuple(dict.fromkeys(args.methods or (PLAIN, rival_of_plain(info)))))
+        opening = text.read(args.question, configs, stop)
+        prompt = text.conversation.ask(args.question).prompt_ids(text.engine.text, args.thinking)
+        race = in_turns(text, prompt, args.question, configs, opening, stop)
+        setting = Setting(info, this_machine(), versions())
+        figures = report_json(race, setting) | (opening.report() if opening else {})
+        if args.json:
+            print_json(figures | ({"prompt_token_ids": prompt} if args.token_ids else {}))
         else:
-            race = in_turns(engine, conversation, prompt, args.question, configs, library, opening, stop)
-            finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
-    if not args.json:
-        for name, result in finished.items():
-            thought = f"(Thought)\n{result.thought}\n\n" if result.thought else ""
-            print(f"[{name}]\n{thought}{result.text}\n", flush=True)
-    greedy = configs[0].sampling.greedy and not stop.is_set()  # lanes that were stopped end anywhere
-    report = equality_report(equality_with_plain(engine, prompt, finished, greedy=greedy))
-    speedup = speed_ratio(finished)
-    if args.json:
-        print_json(
-            {
-                **engine_report(engine.info),
-                **prefill_report(next(iter(finished.values()))),
-                **opening.report(),
-                **({"prompt_token_ids": prompt} if args.token_ids else {}),
-                "turns": "one after the other" if args.sequential else "fair turns",
-                "methods": {name: answer_report(result) for name, result in finished.items()},
-                "speedup": rounded(speedup, 3),
-                "equality": report,
-            }
-        )
-    else:
-        print("\n".join(race_lines(finished, speedup, report["verdict"])), file=sys.stderr)
-    if race is not None and args.report is not None and not stop.is_set():
-        write_report(race, engine, prompt, args.report)
-    return INTERRUPTED if stop.is_set() else 0
+            for lane in race.lanes:
+                thought = f"(Thought)\n{lane.thought}\n\n" if lane.thought else ""
+                print(f"[{lane.method}]\n{thought}{lane.answer}\n", flush=True)
+            print("\n".join(race_lines(race)), file=sys.stderr)
+        if args.report is not None and not stop.is_set():
+            write_report(
+                args.report, report_html(race, setting, CSS), json.dumps(figures, ensure_ascii=False, indent=1)
+            )
+        return INTERRUPTED if stop.is_set() else 0
 
 
 def rival_of_plain(info: EngineInfo) -> str:
@@ -109,98 +67,89 @@ def rival_of_plain(info: EngineInfo) -> str:
 
 
 def in_turns(
-    engine: Engine,
-    conversation: Conversation,
-    prompt: Sequence[int],
+    text: OpenText,
+    prompt: list[int],
     question: str,
-    configs: tuple[GenerationConfig, ...],
-    library: Library,
-    opening: Opening,
+    configs: Sequence[GenerationConfig],
+    opening: Opening | None,
     stop: threading.Event,
 ) -> Race:
-    """All lanes alternate: each computes for a quarter of a second at a time, and its clock runs only then."""
+    """All lanes alternate: each computes for a quarter of a second at a time, and its clock runs only then.
+
+    Exact lanes are compared with plain decoding, unless texts were sampled or stopped.
+    """
     race = Race(
         question=question.strip(),
         lanes=tuple(Trace(question.strip(), config.method) for config in configs),
-        configs=configs,
+        configs=tuple(configs),
         seconds=None,
         book=", ".join(
             book.document.title if book.is_whole else f"{book.document.title}, {label(book.document, book.choice)}"
-            for book in library.books
+            for book in text.library.books
         ),
-        num_book=len(conversation.book_ids),
+        num_book=len(text.conversation.book_ids),
         num_read_before=0,
     )
-    board = Scoreboard(sys.stderr, [config.method for config in configs], configs[0].max_new_tokens)
-    for event in board.watch(engine.race(prompt, configs, stop)):
+    line, engine = ProgressLine(), local(text.engine)
+    for event in engine.race(prompt, configs, stop):
         own = event.event
-        race.apply(LaneEvent(event.lane, opening.added_to(own)) if isinstance(own, Finished) else event)
+        if isinstance(own, PrefillProgress):
+            line.show(own)
+        elif isinstance(own, Finished) and opening:
+            event = LaneEvent(event.lane, opening.added_to(own))
+        race.apply(event)
+        if event.lane is not None:
+            written = [race.lanes[event.lane]] if isinstance(own, Finished) else race.lanes
+            line.put(" · ".join(map(progress, written)), is_last=isinstance(own, Finished))
+    line.close()
     race.ended = True
+    if race.greedy and race.plain is not None and not stop.is_set():
+        race.judgements = judgements(race, prompt, engine)
     return race
 
 
-# -------------------- comparison
+def progress(lane: Trace) -> str:
+    """How far a lane is."""
+    stats = lane.stats
+    return f"{lane.method} {stats.new_tokens:,} tokens, {stats.tokens_per_second or 0:.1f} tokens/s"
 
 
-def rivals(finished: Mapping[str, Finished]) -> tuple[Finished | None, list[Finished]]:
-    """The answer of plain decoding, and those of the other exact methods."""
-    return finished.get(PLAIN), [result for name, result in finished.items() if name != PLAIN and result.exact]
-
-
-def speed_ratio(finished: Mapping[str, Finished]) -> float | None:
-    """Plain decoding's milliseconds per token over those of the last exact method; None if one of them did not run."""
-    plain, others = rivals(finished)
-    a, b = (one.stats.ms_per_token if one else None for one in (plain, others[-1] if others else None))
-    return a / b if a and b else None
-
-
-def equality_with_plain(
-    engine: Engine, prompt: list[int], finished: Mapping[str, Finished], *, greedy: bool
-) -> Equality | None:
-    """The worst verdict of the exact methods against plain decoding; None for sampled texts."""
-    plain, others = rivals(finished)
-    if not greedy or plain is None or not others:
-        return None
-    verdicts = [engine.compare(prompt, plain.token_ids, other.token_ids) for other in others]
-    return max(verdicts, key=lambda equality: ("identical", "near_tie", "mismatch").index(equality.verdict))
+def race_lines(race: Race) -> list[str]:
+    """A race for people: one line a method, then the result."""
+    lines = []
+    for lane in race.lanes:
+        stats = lane.stats
+        line = f"{lane.method:<16}{stats.ms_per_token or 0:8.1f} ms/token {stats.tokens_per_second or 0:8.1f} tokens/s"
+        line += f"   acceptance {percent(stats.level1)} / {percent(stats.level2)}" if stats.level2 else ""
+        lines.append(line if lane.exact else f"{line}   not exact")
+    ratio, judged = speedup(race), worst(tuple(race.judgements.values()))
+    if ratio is not None:
+        verdict = judged.verdict.replace("_", " ") if judged else "not comparable"
+        lines.append(f"Speedup {ratio:.2f}x, texts: {verdict}")
+    return lines
 
 
 # -------------------- the report
 
 
-def check_report(file: Path | None, *, sequential: bool) -> None:
-    """Check that the report can be written, before any long step.
-
-    Raises:
-        InvalidSetting: it cannot be written.
-    """
+def check_report(file: Path | None) -> None:
+    """Check that the report can be written, before any long step. Raises InvalidSetting."""
     if file is None:
         return
-    if sequential:
-        raise InvalidSetting("A report is made of lanes in turns.", hint="Leave out --sequential.")
     if file.suffix.lower() not in (".html", ".htm"):
         raise InvalidSetting(f"The report {file.name} is a web page.", hint="Give it a name that ends in .html.")
     if not file.parent.is_dir():
         raise InvalidSetting(f"There is no folder {file.parent}.", hint="Make it, or choose another for --report.")
 
 
-def write_report(race: Race, engine: Engine, prompt: list[int], file: Path) -> None:
-    """The race as one self-contained page, and its figures as JSON beside it.
-
-    Raises:
-        InvalidSetting: they cannot be written.
-    """
-    if race.greedy and race.plain is not None and race.plain.finished is not None:
-        race.judgements = judgements(race, prompt, engine)
-    setting = Setting(engine.info, this_machine(), versions())
-    figures = file.with_suffix(".json")
+def write_report(file: Path, page: str, figures: str) -> None:
+    """The race as one self-contained page, and its figures as JSON beside it. Raises NotWritten."""
+    beside = file.with_suffix(".json")
     try:
-        file.write_text(report_html(race, setting, CSS), encoding="utf-8")
-        figures.write_text(
-            json.dumps(report_json(race, setting), ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
-        )
+        file.write_text(page, encoding="utf-8")
+        beside.write_text(figures + "\n", encoding="utf-8")
     except OSError as error:
         raise NotWritten(
             f"The report cannot be written ({error.strerror}).", hint="Choose another place for --report."
         ) from error
-    print(f"Report: {file} and {figures}", file=sys.stderr)
+    print(f"Report: {file} and {beside}", file=sys.stderr)

@@ -1,85 +1,26 @@
-"""Shared by the commands: files to a conversation, events to progress on stderr.
-
-The engine is imported where it is loaded, because that takes seconds.
-"""
+"""From the files of a command to a library: pipes, recognition, the parts that were asked for or would fit."""
 
 import argparse
-import json
 import sys
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from tempfile import TemporaryDirectory
 
-from app.cli.piped import readable
-from app.cli.terminal import drawing, plain
-from app.context.domain_check import ON_COMMAND_LINE, reach_note
-from app.documents import Document, Extracting, extract_documents
-from app.formats import duration, loading
-from app.runtime.data_folder import check_place, data_dir
-from app.runtime.options import engine_config, engine_type, speculation_config
-from core.config import EngineConfig, GenerationConfig, SamplingParams
-from core.errors import NotPossibleHere
-from core.generation.events import Event, PrefillProgress
+from app.cli.output import ProgressLine
+from app.context.context_documents import Chapters, Choice, Library, Pages
+from app.documents import Document, extract_documents
+from app.documents.errors import DocumentTooLarge, NotRead
+from app.formats import plural
+from app.runtime.data_folder import data_dir
+from core.errors import ContextTooSmall, InvalidSetting, NotPossibleHere
 
-if TYPE_CHECKING:
-    from core.engine import Engine
-    from core.engine_api import TextEngine
-    from core.engine_info import EngineInfo
-    from core.generation.session import Conversation
-    from core.models.loading import LoadProgress
-
-INTERVAL_SECONDS = 0.1  # between two drawings
-LONG_TEXT = 2048  # tokens whose reading is shown
-
-
-def usual_method(info: "EngineInfo") -> str:
-    """The method of the plan's composition; without a draft model, n-gram lookup and the retrieval cache draft."""
-    method = info.usual_method
-    if not (info.has_draft or info.elsewhere):
-        print(f"No draft model ({info.draft_because}): decoding with {method}.", file=sys.stderr)
-    return method
-
-
-def open_engine(args: argparse.Namespace) -> "TextEngine":
-    """The engine of this machine, or one on the server that --remote names. Raises CoreError."""
-    engine: TextEngine
-    if args.remote:
-        from app.remote.connecting import connector
-
-        engine = connector(args)()[0]
-    else:
-        engine = load_engine(engine_config(args))
-    from core.generation.text import check_thinking  # already imported with the engine
-
-    check_thinking(args.thinking, engine.info.thinking)
-    return engine
-
-
-def load_engine(config: EngineConfig) -> "Engine":
-    """The engine of this machine; its loading is shown on stderr. Raises CoreError."""
-    from core.models.loading import watched_loading
-
-    engine, line = engine_type(), ProgressLine(sys.stderr)
-    try:
-        with watched_loading(line.show_loading):
-            return engine.load(config)
-    finally:
-        line.close()
-
-
-def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:
-    """The settings of the sampling options."""
-    sampling = SamplingParams(temperature=args.temperature, top_p=args.top_p, top_k=args.top_k)
-    return GenerationConfig(
-        max_new_tokens=args.max_new_tokens,
-        sampling=sampling,
-        speculation=speculation_config(args.model),
-        method=method,
-        seed=args.seed,
-        thinking=args.thinking,
-    )
+STDIN = Path("-")
+NAME = "stdin"  # of the document
+MOST_BYTES = 1 << 30  # of a pipe
+BLOCK = 1 << 20
+MOST_NAMED = 4  # parts in a hint
+SLACK = 16  # tokens by which parts that are counted alone may differ from the whole
 
 
 def usable_folder(args: argparse.Namespace) -> Path | None:
@@ -97,16 +38,38 @@ def usable_folder(args: argparse.Namespace) -> Path | None:
         return None
 
 
-def check_folder(args: argparse.Namespace) -> None:
-    """Before anything is read: whether a data folder that was asked for can be used.
+# -------------------- files
+
+
+def name_of(file: Path) -> str:
+    """The name of a document on the command line."""
+    return NAME if file == STDIN else file.name
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[Path]:
+    """The file itself, or for the time of the context a copy of what its pipe delivers, which can be read twice.
 
     Raises:
-        NotPossibleHere: it cannot.
+        DocumentTooLarge, NotRead: of a pipe.
     """
-    if args.saved:
-        usable_folder(args)
-    elif args.data_dir:
-        check_place(args.data_dir)
+    is_pipe = file == STDIN
+    with suppress(OSError):  # whoever opens it will say so
+        is_pipe = is_pipe or file.is_fifo()
+    if not is_pipe:
+        yield file
+        return
+    with TemporaryDirectory(prefix="triforce-reader-", ignore_cleanup_errors=True) as folder:
+        copy = Path(folder) / (name_of(file) or NAME)
+        try:
+            with nullcontext(sys.stdin.buffer) if file == STDIN else file.open("rb") as pipe, copy.open("xb") as whole:
+                while block := pipe.read(BLOCK):
+                    whole.write(block)
+                    if whole.tell() > MOST_BYTES:
+                        raise DocumentTooLarge(copy.name, f"more than {MOST_BYTES >> 20:,} MiB")
+        except OSError as error:
+            raise NotRead(name_of(file), error) from error
+        yield copy
 
 
 def read_documents(args: argparse.Namespace) -> Iterator[Document]:
@@ -122,7 +85,7 @@ def read_documents(args: argparse.Namespace) -> Iterator[Document]:
 
         folder = usable_folder(args)
         ocr = Ocr(recognise=True, kept=RecognisedPages(folder / FOLDER) if folder else None)
-    progress = ProgressLine(sys.stderr)
+    progress = ProgressLine()
     for file in args.files:
         with readable(file) as path, closing(extract_documents(path, ocr=ocr)) as steps:
             for step in steps:
@@ -135,70 +98,61 @@ def read_documents(args: argparse.Namespace) -> Iterator[Document]:
                 yield step
 
 
-def open_conversation(engine: "TextEngine", text: str) -> "Conversation":
-    """A conversation about a text, before any question. A note on stderr if the model does not suit the text."""
-    from core.generation.session import Conversation
-
-    ids = tuple(engine.text.encode(text))
-    info = engine.info
-    if note := reach_note(info.limits, text, len(ids), ON_COMMAND_LINE):
-        print(note, file=sys.stderr)
-    if info.quantised:
-        print(f"Answers are exact for {info.exact_for}.", file=sys.stderr)
-    return Conversation(ids)
+# -------------------- parts of a text
 
 
-class ProgressLine:
-    """The progress of something long, as one line that is rewritten on a terminal."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._terminal = drawing(stream), stream.isatty()
-        self._width, self._next = 0, 0.0
-
-    def put(self, text: str, *, is_last: bool = False) -> None:
-        """Rewrite the line; what is no terminal gets the last ones alone."""
-        if self._terminal:
-            self._stream.write(f"\r{plain(text):<{self._width}}")
-            self._stream.flush()
-            self._width = max(self._width, len(text))
-        elif is_last:
-            self._stream.write(f"{text}\n")
-
-    def watch(self, events: Iterable[Event]) -> Iterator[Event]:
-        """Yield the events, and show their progress."""
-        for event in events:
-            if isinstance(event, PrefillProgress):
-                self.show(event)
-            else:
-                self.close()
-            yield event
-
-    def show(self, event: PrefillProgress) -> None:
-        """Show the progress of reading; a short text gets no line."""
-        if event.total_tokens - event.reused_tokens >= LONG_TEXT:
-            left = f", {event.remaining_seconds:.0f} s left" if event.remaining_seconds is not None else ""
-            is_last = event.done_tokens in (event.reused_tokens, event.total_tokens)
-            self.put(f"Reading: {event.done_tokens:,} of {event.total_tokens:,} tokens{left}", is_last=is_last)
-
-    def show_loading(self, progress: "LoadProgress") -> None:
-        """Show how far the loading of a model is, on a terminal, once that can be told."""
-        if progress.seconds_left is not None and time.perf_counter() >= self._next:
-            self._next = time.perf_counter() + INTERVAL_SECONDS
-            self.put(f"Loading: {loading(progress)}")
-
-    def show_recognition(self, step: Extracting) -> None:
-        """Show how far text on pictures was recognised, on a terminal."""
-        if step.recognising and step.num_pages is not None:
-            left = f", {duration(step.seconds_left)} left" if step.seconds_left is not None else ""
-            self.put(f"Recognising: page {min(step.num_done + 1, step.num_pages):,} of {step.num_pages:,}{left}")
-
-    def close(self) -> None:
-        """Clear the line, if there is one."""
-        if self._width:
-            self._stream.write(f"\r{'':<{self._width}}\r")
-            self._width = 0
+def check_part(document: Document, last: int, what: str) -> None:
+    """Whether a document has so many pages or chapters. Raises InvalidSetting."""
+    count = len(document.chapters if what == "chapter" else document.pages)
+    if last > count:
+        hint = f"Ask for {what}s from 1 to {count} with --{what}s." if count else "Choose pages with --pages A-B."
+        raise InvalidSetting(f"{document.name} has {plural(count, what)}.", hint=hint)
 
 
-def print_json(document: object) -> None:
-    """Print a JSON document on one line, the last of stdout."""
-    print(json.dumps(document, ensure_ascii=False), flush=True)
+def library_of(documents: Sequence[Document], args: argparse.Namespace) -> Library:
+    """The documents, or the part of the only one that --pages or --chapters names.
+
+    Raises:
+        InvalidSetting: there are several documents, or no such part.
+    """
+    library = Library.of(documents)
+    wanted = args.chapters or args.pages
+    if wanted is None:
+        return library
+    what = "chapter" if args.chapters else "page"
+    if len(documents) > 1:
+        raise InvalidSetting(f"--{what}s is for one file, and these are {len(documents)}.", hint="Name one file.")
+    check_part(documents[0], wanted[1], what)
+    choice: Choice = Chapters.run(*wanted) if args.chapters else Pages(*wanted)
+    return library.choose(0, choice)
+
+
+@contextmanager
+def naming_parts(encode: Callable[[str], Sequence[int]], library: Library) -> Iterator[None]:
+    """Where a text is too long for any context of the model, let the ContextTooSmall name parts that fit."""
+    try:
+        yield
+    except ContextTooSmall as error:
+        if error.needed > error.possible:
+            error.hint = parts_that_fit(encode, library, error) or error.hint
+            error.args = (f"{error.problem} {error.hint}",)
+        raise
+
+
+def parts_that_fit(encode: Callable[[str], Sequence[int]], library: Library, error: ContextTooSmall) -> str:
+    """A hint with parts of the only document; "" where none fits."""
+    if len(library.books) > 1:
+        return f"Name fewer files: this model reads at most {error.possible:,} tokens."
+    from app.context.offers import offers  # only a text that is too long needs them
+    from app.context.token_costs import Meter
+
+    meter = Meter(lambda text: len(encode(text)))
+    named: list[str] = []
+    for offer in offers(library, 0, meter, meter.library(library) - (error.needed - error.capacity) - SLACK):
+        match offer.choice:
+            case Chapters(paths) if len(paths[0]) == 1:
+                named.append(f"--chapters {paths[0][0]}-{paths[-1][0]} ({offer.num_tokens:,} tokens)")
+            case Pages(first, last):
+                named.append(f"--pages {first}-{last} ({offer.num_tokens:,} tokens)")
+    more = f", or {len(named) - MOST_NAMED} other parts" if len(named) > MOST_NAMED else ""
+    return f"Ask about a part: {', '.join(named[:MOST_NAMED])}{more}." if named else ""

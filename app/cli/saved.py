@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, replace
 from typing import Any
 
-from app.cli.reading import print_json
+from app.cli.output import print_json
 from app.context.kept_documents import FOLDER as KEPT
 from app.context.kept_documents import KeptDocuments
 from app.documents.recognised import FOLDER as RECOGNISED
@@ -17,6 +17,7 @@ from core.errors import InvalidSetting
 from core.kv_store.folder import BookFolder, SavedBook, amount
 
 GIB = 1 << 30
+TOLD = ("names", "model", "num_tokens", "read_seconds", "identity")  # of a book's label
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,19 +27,26 @@ def run(args: argparse.Namespace) -> int:
         UnknownBook: there is none of that name. InvalidSetting: the name or number is missing or wrong. BookFolderFull:
             the limit cannot be written.
     """
-    folder = BookFolder(data_dir(args.data_dir) / SHELF)
+    data = data_dir(args.data_dir)
+    folder = BookFolder(data / SHELF)
     removed = act(folder, args.action, args.name)
     if args.action == "clear":
-        RecognisedPages(data_dir(args.data_dir) / RECOGNISED).clear()
-        KeptDocuments(data_dir(args.data_dir) / KEPT).clear()
-    books = folder.books()
+        RecognisedPages(data / RECOGNISED).clear()
+        KeptDocuments(data / KEPT).clear()
+    books, cap = folder.books(), folder.settings.cap_bytes
+    total = sum(book.size_bytes for book in books)
     if args.json:
-        print_json(document(folder, books, removed))
+        told = {"folder": str(folder.path), "cap_bytes": cap, "keeping": folder.settings.keeping, "size_bytes": total}
+        rows = {"books": [row(book) for book in books], "removed": [row(book) for book in removed]}
+        print_json(told | rows | {"notices": folder.notices})
         return 0
     for book in removed:
         print(f"Removed {book.name} ({amount(book.size_bytes)}).")
     if args.action in ("list", "cap"):
-        print("\n".join(lines(folder, books)))
+        size = amount(total) if books else "nothing"
+        print(f"{plural(len(books), 'book')}, {size} of {amount(cap)}, in {folder.path}")
+        for book in books:
+            print(line(book))
     for notice in folder.notices:
         print(notice, file=sys.stderr)
     return 0
@@ -46,29 +54,26 @@ def run(args: argparse.Namespace) -> int:
 
 def act(folder: BookFolder, action: str, name: str | None) -> list[SavedBook]:
     """Run the action; returns the removed books. Raises as `run`."""
-    if action in ("list", "clear") and name is not None:
-        raise InvalidSetting(f"'saved {action}' takes no name.", hint=f"Leave out {name!r}.")
-    if action == "clear":
-        return folder.clear()
-    if action == "remove":
-        if name is None:
+    match action:
+        case "list" | "clear" if name is not None:
+            raise InvalidSetting(f"'saved {action}' takes no name.", hint=f"Leave out {name!r}.")
+        case "clear":
+            return folder.clear()
+        case "remove" if name is None:
             raise InvalidSetting("Which book should be removed?", hint="Name one of: python launch.py saved list")
-        book = folder.named(name)
-        return [book] if folder.remove(book) else []
-    if action == "cap":
-        before = folder.books()
-        folder.choose(replace(folder.settings, cap_bytes=cap_of(name)))
-        left = {book.id for book in folder.books()}
-        return [book for book in before if book.id not in left]
+        case "remove":
+            book = folder.named(str(name))
+            return [book] if folder.remove(book) else []
+        case "cap":
+            before = folder.books()
+            folder.choose(replace(folder.settings, cap_bytes=cap_of(name)))
+            left = {book.id for book in folder.books()}
+            return [book for book in before if book.id not in left]
     return []
 
 
 def cap_of(text: str | None) -> int:
-    """A typed number of GiB, in bytes.
-
-    Raises:
-        InvalidSetting: not a number of at least 0.
-    """
+    """A typed number of GiB, in bytes. Raises InvalidSetting: not a number of at least 0."""
     try:
         number = float(text or "")
     except ValueError:
@@ -80,32 +85,11 @@ def cap_of(text: str | None) -> int:
     return int(number * GIB)
 
 
-def document(folder: BookFolder, books: list[SavedBook], removed: list[SavedBook]) -> dict[str, Any]:
-    """The JSON of all books."""
-    settings = folder.settings
-    return {
-        "folder": str(folder.path),
-        "cap_bytes": settings.cap_bytes,
-        "keeping": settings.keeping,
-        "size_bytes": sum(book.size_bytes for book in books),
-        "books": [row(book) for book in books],
-        "removed": [row(book) for book in removed],
-        "notices": folder.notices,
-    }
-
-
 def row(book: SavedBook) -> dict[str, Any]:
     """The JSON of one book."""
     label = asdict(book.label)
-    told = {name: label[name] for name in ("names", "model", "num_tokens", "read_seconds", "identity")}
-    return {"id": book.id, "size_bytes": book.size_bytes, "used": round(book.used, 3), **told}
-
-
-def lines(folder: BookFolder, books: list[SavedBook]) -> list[str]:
-    """All books for people."""
-    total = amount(sum(book.size_bytes for book in books)) if books else "nothing"
-    head = f"{plural(len(books), 'book')}, {total} of {amount(folder.settings.cap_bytes)}, in {folder.path}"
-    return [head, *(line(book) for book in books)]
+    head = {"id": book.id, "size_bytes": book.size_bytes, "used": round(book.used, 3)}
+    return head | {name: label[name] for name in TOLD}
 
 
 def line(book: SavedBook) -> str:

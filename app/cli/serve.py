@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from app.cli.reading import ProgressLine, print_json
+from app.cli.output import ProgressLine, print_json
 from app.remote.server import is_loopback
 from app.runtime.data_folder import SHELF, data_dir, data_place
 from app.runtime.events import LoadFailed, Loading, Ready
@@ -13,7 +13,7 @@ from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from app.server.ending import Ending, leave
 from app.server.openai.api import Api
-from app.server.openai.metrics import log_requests
+from app.server.openai.request_log import log_requests
 from app.server.request_guard import Hosts
 from app.server.serve_page import check_port, load
 from core.errors import InvalidSetting

@@ -6,17 +6,15 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app.remote.server import KEY_VARIABLE, Server, base_of
+from app.remote.server import KEY_VARIABLE, Server
 from core.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from core.engine_api import TextEngine
     from core.planning.hardware import Machine
 
-# Options of models of this machine, and their values without a wish.
-LOCAL = {"device": "auto"} | dict.fromkeys(
-    ("method", "bits", "kv_bits", "prefill_bits", "self_draft_bits", "gpus", "gpu_memory", "token_ids", "saved")
-)
+# Options of models of this machine.
+LOCAL = ("method", "bits", "kv_bits", "prefill_bits", "self_draft_bits", "gpus", "gpu_memory", "token_ids", "saved")
 
 
 def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machine]]":
@@ -25,14 +23,13 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machi
     Raises:
         InvalidSetting: immediately, for an invalid address or an option that the server decides.
     """
-    base = base_of(args.remote)
-    for name, unset in LOCAL.items():
-        if getattr(args, name, unset) not in (unset, False):
+    for name in (*LOCAL, "device"):
+        if getattr(args, name, None) not in (None, False, "auto"):
             option = f"--{name.replace('_', '-')}"
             raise InvalidSetting(f"{option} is for models of this machine.", hint="Leave it out with --remote.")
     from_environment = os.environ.pop(KEY_VARIABLE, None)  # so that no document parser inherits it
     key = args.remote_key if args.remote_key is not None else from_environment
-    server = Server(base, key or None)
+    server = Server(args.remote, key)
     if server.is_open:
         print(
             f"Books, questions{' and the key' if key else ''} go to {server.name} unencrypted: whoever listens on "
@@ -44,6 +41,6 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machi
         from app.remote.engine import RemoteEngine
         from core.planning.hardware import this_machine
 
-        return RemoteEngine.connect(server, args.model, args.context), this_machine()
+        return RemoteEngine(server, args.model, args.context), this_machine()
 
     return connect

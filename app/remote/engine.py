@@ -1,12 +1,13 @@
 """A model on a server as a `TextEngine`: it reads a book and answers. `local` refuses what only a model here can do.
 
-Prompts are lists of numbers elsewhere in the app, so a number stands for a few characters here; nothing keeps them.
+Prompts are lists of numbers elsewhere in the app, so a number stands for a few bytes of text here; nothing keeps them.
 """
 
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,39 +22,37 @@ from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 from core.generation.text import Turn
 
-ROLES = {2: "user", 3: "assistant"}  # numbers that begin a message; those of characters are larger
+ROLES = {2: "user", 3: "assistant"}  # numbers that begin a message; those of texts are larger
 USER, ASSISTANT = ROLES
 BYTES_PER_TOKEN = 4.0  # of text that the server does not count
-LEAST_COUNTED = 8192  # bytes of the first text that the server is asked to count
+LEAST_COUNTED = 8192  # bytes of the first text that it is asked to count
 
 
 class RemoteText:
-    """Texts as groups of characters, about as many as the server has tokens.
+    """Texts as groups of bytes, about as many as the server has tokens.
 
     Args:
-        server: counts the first long text, if it can; all others are estimated from that.
+        count: counts the tokens of the first long text, if the server can; all others are estimated from that.
     """
 
     eos_ids: frozenset[int] = frozenset()
-    knows_offsets = True
+    knows_offsets = False
 
-    def __init__(self, server: Server, model: str) -> None:
-        self._server, self._model = server, model
-        self._bytes_per_token = 0.0  # 0: nothing was counted
+    def __init__(self, count: Callable[[str], int | None]) -> None:
+        self._count, self._bytes_per_token = count, 0.0  # 0: nothing was counted
 
     def offsets(self, text: str) -> list[int]:
-        """Index of the first character of each group of `encode(text)`."""
-        size = len(text.encode("utf-8", "surrogatepass"))
-        if not self._bytes_per_token and size >= LEAST_COUNTED:
-            count = self._server.count(self._model, text)
-            self._bytes_per_token = size / count if count else BYTES_PER_TOKEN
-        number = min(-int(-size // (self._bytes_per_token or BYTES_PER_TOKEN)), len(text))
-        return [len(text) * at // number for at in range(number)]
+        """Nothing: groups of bytes begin within characters."""
+        return []
 
     def encode(self, text: str) -> list[int]:
         """A number for each group: its bytes behind a 1."""
-        groups = (text[start:end] for start, end in pairwise([*self.offsets(text), len(text)]))
-        return [int.from_bytes(b"\x01" + group.encode("utf-8", "surrogatepass"), "big") for group in groups]
+        whole = text.encode("utf-8", "surrogatepass")
+        if not self._bytes_per_token and len(whole) >= LEAST_COUNTED:
+            self._bytes_per_token = len(whole) / (self._count(text) or len(whole) / BYTES_PER_TOKEN)
+        number = min(-int(-len(whole) // (self._bytes_per_token or BYTES_PER_TOKEN)), len(whole))
+        ends = [len(whole) * at // number for at in range(number + 1)] if whole else []
+        return [int.from_bytes(b"\x01" + whole[start:end], "big") for start, end in pairwise(ends)]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of numbers."""
@@ -83,29 +82,10 @@ class RemoteText:
 
 
 class RemoteEngine:
-    """One model on one server."""
+    """One model on one server: that of a name, or its only one, with the context asked for, or the server's."""
 
-    def __init__(self, server: Server, model: str, context: int) -> None:
-        self._server, self._model, self.context = server, model, context
-        self._sent: Sequence[int] = ()  # the newest prompt, which the server has in its prefix cache
-        self.config, self.text = EngineConfig(context=context), RemoteText(server, model)
-        self.info = EngineInfo(
-            model=f"{model} @ {server.name}",
-            description=f"On the server {server.base}. Numbers of tokens are estimates before it has answered.",
-            most_context=context,
-            thinking=("on", "off"),
-            elsewhere=f"Books, questions and answers are sent to {server.base}. Race, Inside, where in the book, saved "
-            "books, Continue and figures of acceptance belong to models of this machine; how exact a server's answers "
-            "are cannot be seen.",
-        )
-
-    @classmethod
-    def connect(cls, server: Server, model: str | None, context: int | None) -> "RemoteEngine":
-        """The server's model of that name, or its only one, with the context that was asked for, or the server's.
-
-        Raises:
-            UnknownModel, InvalidSetting, ContextBeyondModel, RemoteError.
-        """
+    def __init__(self, server: Server, model: str | None, context: int | None) -> None:
+        """Raises UnknownModel, InvalidSetting, ContextBeyondModel, RemoteError."""
         models = server.models()
         name = next(iter(models), "") if model is None and len(models) < 2 else model
         if name not in models:
@@ -119,7 +99,18 @@ class RemoteEngine:
             raise InvalidSetting(
                 "The server does not say how many tokens its model reads.", hint="Add --context with that number."
             )
-        return cls(server, name, context)
+        self._server, self._model, self.context = server, name, context
+        self._sent: Sequence[int] = ()  # the newest prompt, which the server has in its prefix cache
+        self.config, self.text = EngineConfig(context=context), RemoteText(partial(server.count, name))
+        self.info = EngineInfo(
+            model=f"{name} @ {server.name}",
+            description=f"On the server {server.base}. Numbers of tokens are estimates before it has answered.",
+            most_context=context,
+            thinking=("on", "off"),
+            elsewhere=f"Books, questions and answers are sent to {server.base}. Race, Inside, where in the book, saved "
+            "books, Continue and figures of acceptance belong to models of this machine; how exact a server's answers "
+            "are cannot be seen.",
+        )
 
     def close(self) -> None:
         """Nothing is open between two answers."""
@@ -159,8 +150,8 @@ class RemoteEngine:
     ) -> Generator[Event]:
         """Send a prompt and yield the answer: PrefillProgress, RoundDone*, Finished.
 
-        Times are measured here: network and the server's queue are in them. Tokens are the server's count, and events
-        before it has told it.
+        Times are measured here: network and the server's queue are in them. Tokens are the server's count, and pieces
+        of its stream before it has told it.
 
         Raises:
             ContextTooSmall, RemoteError.
@@ -169,28 +160,27 @@ class RemoteEngine:
             raise RemoteError("A server does not go on with an answer.", hint="Regenerate it with more new tokens.")
         yield (begun := self._begun(prompt_ids))
         sampling, most = config.sampling, min(config.max_new_tokens, self.context - len(prompt_ids))
-        body = self._body(prompt_ids, most) | {"temperature": sampling.temperature}
-        body["stream_options"] = {"include_usage": True}
+        body = self._body(prompt_ids, most) | {"stream_options": {"include_usage": True}}
         if not sampling.greedy:
-            body |= {"top_p": sampling.top_p, "seed": config.seed}
+            body |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": config.seed}
             body |= {"top_k": sampling.top_k} if sampling.top_k else {}
         if config.thinking:
             body["chat_template_kwargs"] = {"enable_thinking": config.thinking == "on"}
         text, thought, reason, usage, stats = "", "", None, dict[str, Any](), DecodeStats()
         started = time.perf_counter()
-        first = last = 0.0  # when a word came
+        first = 0.0  # when the first word came
         for piece in self._server.answer(body, cancel):
-            text, thought, reason = text + piece.text, thought + piece.thought, piece.reason or reason
-            usage |= piece.usage
-            if piece.text or piece.thought:
-                last = time.perf_counter()
-                first = first or last
-                stats = DecodeStats(
-                    new_tokens=stats.new_tokens + 1,
-                    decode_seconds=last - (first if stats.new_tokens else started),
-                    thought_tokens=stats.thought_tokens + bool(piece.thought),
-                )
-                yield RoundDone(text=piece.text, tokens=(), stats=stats, thought=piece.thought)
+            reason, usage = piece.reason or reason, usage | piece.usage
+            if not (piece.text or piece.thought):
+                continue
+            now, text, thought = time.perf_counter(), text + piece.text, thought + piece.thought
+            stats = DecodeStats(
+                new_tokens=stats.new_tokens + 1,
+                decode_seconds=now - (first or started),
+                thought_tokens=stats.thought_tokens + bool(piece.thought),
+            )
+            first = first or now
+            yield RoundDone(text=piece.text, tokens=(), stats=stats, thought=piece.thought)
         if first:
             self._sent = list(prompt_ids)
         new = count_of(usage, "completion_tokens") or stats.new_tokens

@@ -9,7 +9,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
     text: str
     thought: str
     reason: str | None
-    usage: Mapping[str, Any]
+    usage: dict[str, Any]
 
 
 def is_loopback(host: str) -> bool:
@@ -78,16 +78,17 @@ def count_of(fields: Any, name: str) -> int | None:
 class Server:
     """One server. `base` ends in /v1; only this object holds the key."""
 
-    def __init__(self, base: str, key: str | None = None) -> None:
-        if key is not None and not (key.isascii() and key.isprintable()):
+    def __init__(self, url: str, key: str | None = None) -> None:
+        """Raises InvalidSetting: not an address, or not a key."""
+        if key and not (key.isascii() and key.isprintable()):
             raise InvalidSetting("The server's key cannot be sent in a header.", hint=f"Check {KEY_VARIABLE}.")
-        self.base, self.name = base, urlsplit(base).netloc
-        here = is_loopback(urlsplit(base).hostname or "")
-        self.is_open = base.startswith("http:") and not here  # others on the way can read along
+        self.base = base_of(url)
+        self.name, here = urlsplit(self.base).netloc, is_loopback(urlsplit(self.base).hostname or "")
+        self.is_open = self.base.startswith("http:") and not here  # others on the way can read along
         self._options: dict[str, Any] = {
             "headers": {"Authorization": f"Bearer {key}"} if key else {},
             "trust_env": not here,  # no proxy to this machine
-            "verify": base.startswith("https:"),  # certificates are only loaded for TLS
+            "verify": self.base.startswith("https:"),  # certificates are only loaded for TLS
         }
 
     def models(self) -> dict[str, int | None]:
@@ -99,11 +100,9 @@ class Server:
     def count(self, model: str, text: str) -> int | None:
         """The tokens of a text, as vLLM and SGLang tell; None: this server does not."""
         body = {"model": model, "prompt": text, "add_special_tokens": False}
-        try:
-            with self._explained():
-                return count_of(self._ask("POST", f"{self.base.removesuffix('/v1')}/tokenize", body), "count")
-        except RemoteError:
-            return None
+        with suppress(RemoteError), self._explained():
+            return count_of(self._ask("POST", f"{self.base.removesuffix('/v1')}/tokenize", body), "count")
+        return None
 
     def answer(self, body: Mapping[str, Any], cancel: threading.Event | None = None) -> Iterator[Piece]:
         """An answer's pieces. Setting `cancel` or closing the generator closes the connection, whatever it waits for.

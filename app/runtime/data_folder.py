@@ -31,23 +31,6 @@ def data_dir(chosen: Path | str | None) -> Path:
     return folder
 
 
-def check_place(chosen: Path | str) -> None:
-    """Whether a data folder can be made and written to, by what is there now: nothing is made.
-
-    Raises:
-        NotPossibleHere: it cannot.
-    """
-    folder = data_place(chosen).absolute()
-    try:
-        there = next(place for place in (folder, *folder.parents) if place.exists())
-    except (OSError, ValueError) as error:
-        raise NotPossibleHere(f"The data folder {chosen} cannot be used ({error}).", hint=ANOTHER) from error
-    if not there.is_dir():
-        raise NotPossibleHere(f"The data folder {folder} cannot be made: {there} is a file.", hint=ANOTHER)
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise NotPossibleHere(f"The data folder {folder} cannot be written to.", hint=ANOTHER)
-
-
 def data_place(chosen: Path | str | None) -> Path:
     """Where that folder is, or would be created. Raises RuntimeError where nobody knows the home."""
     return Path(chosen).expanduser() if chosen else Path.home() / ".triforce-reader"

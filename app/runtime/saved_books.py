@@ -72,12 +72,6 @@ class SavedBooks:
         if store is not None and store.folder.books():
             store.knows_family()
 
-    @property
-    def in_memory(self) -> tuple[int, int]:
-        """How many texts are kept in memory, and their bytes."""
-        slots = self._slots
-        return (len(slots), slots.nbytes) if slots is not None else (0, 0)
-
     def num_in_memory(self, token_ids: Sequence[int]) -> int:
         """How many of a text's first tokens are kept in memory, beside the one that the model has."""
         return self._slots.num_kept(token_ids) if self._slots is not None else 0

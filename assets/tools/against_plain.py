@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.cli.reading import open_conversation
+from app.cli.opening import open_conversation
 from app.context.context_documents import Library
 from app.documents.bundle import read_documents
 from app.runtime.versions import versions

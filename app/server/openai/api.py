@@ -1,17 +1,18 @@
 """The server's addresses and their answers; see https://platform.openai.com/docs/api-reference/chat.
 
-/tokenize and `max_model_len` are vLLM's additions to OpenAI's interface; common clients use them.
+/tokenize and `max_model_len` are vLLM's additions to OpenAI's interface; common clients use them, and so does --remote.
 """
 
 import asyncio
 import contextlib
 import hmac
-import secrets
+import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -22,15 +23,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.runtime.events import Pause, Ready
+from app.runtime.events import Changed, Pause, Ready
 from app.runtime.worker import EngineWorker
 from app.server.bodies import STALLED_SECONDS, BodyLimit
 from app.server.openai.errors import RequestError
-from app.server.openai.metrics import METRICS_TYPE, Metrics, Observed
+from app.server.openai.metrics import Metrics
 from app.server.openai.request import Body, ChatBody, ResponseBody, TextBody, parse, parse_json, quoted
-from app.server.openai.response import DONE, ChatShape, Document, Head, Part, Result, TextShape, event, remark
-from app.server.openai.responses import ResponseShape
-from app.server.openai.turns import MOST_WAITING, Timing, Turns, ended_early
+from app.server.openai.request_log import RequestLog
+from app.server.openai.shapes import DONE, ChatShape, Document, ResponseShape, Result, TextShape, event, remark
+from app.server.openai.turns import MOST_WAITING, Turns, ended_early
 from app.server.request_guard import Hosts, RequestGuard
 from core.decoding.registry import methods_for
 from core.generation.events import Finished, PrefillProgress, RoundDone, TokenRecord
@@ -38,13 +39,11 @@ from core.generation.events import Finished, PrefillProgress, RoundDone, TokenRe
 if TYPE_CHECKING:
     from core.engine_api import TextEngine
 
-T = TypeVar("T")
 ALIVE_SECONDS = 5.0  # between comments while there is no text
 LEAST_BODY, MOST_BODY = 1 << 20, 64 << 20
 # English takes 4 or 5 bytes a token, 30 if every letter is escaped: a prompt too long for the context still gets read.
 BYTES_PER_TOKEN = 128
-Shape = ChatShape | ResponseShape
-ANSWERS: dict[str, tuple[type[Body], type[Shape]]] = {
+ANSWERS: dict[str, tuple[type[Body], type[ChatShape]]] = {
     "/v1/chat/completions": (ChatBody, ChatShape),
     "/v1/completions": (TextBody, TextShape),
     "/v1/responses": (ResponseBody, ResponseShape),
@@ -79,22 +78,21 @@ class Api:
         thinking: str | None = None,
     ) -> None:
         self._turns = Turns(worker, most_waiting=most_waiting, thinking=thinking)
-        self._metrics = Metrics(lambda: self._turns.num_here, lambda: worker.saved_books.in_memory)
         self._ready, self._created = ready, int(time.time())
-        usual = ready.info.usual_method
+        usual, metrics = ready.info.usual_method, Metrics(lambda: self._turns.num_here)
         self._methods = tuple(sorted(methods_for(has_draft=ready.info.has_draft), key=lambda name: name != usual))
         routes = [
             *(Route(path, partial(self.answer, *kinds), methods=["POST"]) for path, kinds in ANSWERS.items()),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
             Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/metrics", metrics),
             Route("/health", lambda _: JSONResponse({"status": "ok"})),
-            Route("/metrics", lambda _: Response(self._metrics.text(), media_type=METRICS_TYPE)),
         ]
         self.app = Starlette(
             routes=routes,
             middleware=[
-                Middleware(Observed, metrics=self._metrics),
+                Middleware(RequestLog, metrics),
                 Middleware(RequestGuard, hosts, RequestError.as_json, partial(no_key, key), origins),
                 Middleware(BodyLimit, prompt_bytes(ready.context), most_waiting + 1, RequestError.as_json),
             ],
@@ -112,57 +110,59 @@ class Api:
 
     async def tokenize(self, request: Request) -> Response:
         """The tokens of a text."""
-        body = await _read(request)
-        self._check_name(body.get("model"))
-        words = body.get("prompt")
-        if not isinstance(words, str):
-            raise RequestError("prompt must be a text.", param="prompt")
+        asked, ids = parse(TextBody, await _read(request), self._methods), list[int]()
+        self._check_name(asked.model)
 
-        def encode(engine: "TextEngine") -> list[int]:
-            return engine.text.encode(words.encode(errors="replace").decode())
+        def work(engine: "TextEngine", _cancel: threading.Event) -> Iterator[Pause]:
+            ids.extend(engine.text.encode(asked.prompt) if isinstance(asked.prompt, str) else asked.prompt)
+            yield Pause()
 
-        ids = await self._turns.do(encode)
+        async with aclosing(self._turns.turn(work)) as events:
+            async for _ in events:
+                pass
+        if not ids:
+            raise ended_early()
         return JSONResponse({"count": len(ids), "max_model_len": self._ready.context, "tokens": ids})
 
-    async def answer(self, body: type[Body], kind: type[Shape], request: Request) -> ASGIApp:
+    async def answer(self, body: type[Body], kind: type[ChatShape], request: Request) -> ASGIApp:
         """An answer, whole or streamed."""
-        timing, results = Timing(time.perf_counter()), list[Result]()
+        arrived, results = time.perf_counter(), list[Result]()
+        request.state.results = results  # for `RequestLog`
         asked = parse(body, await _read(request), self._methods)
         self._check_name(asked.model)
-        head = Head(f"{kind.PREFIX}{secrets.token_hex(12)}", int(time.time()), self._ready.info.model)
-        shape = kind(head, include_usage=bool(asked.stream_options.get("include_usage")))
-        request.state.triforce = (results, timing)  # for `Observed`
-        parts = self._parts(asked, shape, timing, results)
-        if asked.stream:
-            first = await _unless_gone(request, anext(parts))  # an error before the first part gets its own status
-            return Response(status_code=499) if first is None else event_stream(request, first, parts)
-        is_whole = await _unless_gone(request, _to_the_end(parts))
-        whole = kind(head, include_usage=False).whole(results, timing) if is_whole else None
-        return Response(status_code=499) if whole is None else JSONResponse(whole)
+        shape = kind(self._ready.info.model, include_usage=bool(asked.stream_options.get("include_usage")))
+        whole = None if asked.stream else lambda: shape.whole(results)
+        return sending(self._parts(asked, shape, arrived, results), whole)
 
-    async def _parts(self, asked: Body, shape: Shape, timing: Timing, results: list[Result]) -> AsyncGenerator[bytes]:
+    async def _parts(
+        self, asked: Body, shape: ChatShape, arrived: float, results: list[Result]
+    ) -> AsyncGenerator[bytes]:
         """The stream of an answer. `results` gets every answer that has ended."""
         shown, reading, told_at, records = 0, False, 0.0, list[TokenRecord]()
-        noting = asked.num_logprobs is not None
-        async with self._turns.answer(asked, timing) as events:
+        noting, waited, first_after = asked.num_logprobs is not None, 0.0, None
+        async with aclosing(self._turns.answer(asked)) as events:
             async for one in events:
                 documents: Iterable[Document] = ()
+                index, now = len(results), time.perf_counter() - arrived
                 match one:
+                    case Changed():
+                        waited = now
                     case PrefillProgress() if not reading:
                         reading, documents = True, (shape.first(),)
                     case PrefillProgress() if not results:
                         told_at = time.monotonic()
                         yield remark(f"read {one.done_tokens} of {one.total_tokens} tokens")
                     case RoundDone():
+                        first_after = first_after or now
                         shown += len(one.text)
                         records += one.tokens if noting else ()
-                        part = Part(len(results), one.text, one.thought, one.tokens if noting else None)
-                        documents = shape.part(part) if part else ()
+                        documents = shape.part(index, one.text, one.thought, one.tokens if noting else None)
                     case Finished() if one.stop_reason != "cancelled":
-                        index, rest = len(results), Part(len(results), one.text[shown:])
-                        results.append(Result(one, asked.seed + index, records if noting else None))
-                        told = shape.part(rest) if rest else ()
-                        documents = (*told, *shape.ended(index, results[index], timing))
+                        results.append(
+                            Result(one, asked.seed + index, waited, first_after, records if noting else None)
+                        )
+                        rest = shape.part(index, one.text[shown:])
+                        documents = chain(rest, shape.ended(index, results[index]))
                         shown, records = 0, []
                     case Pause() if reading and time.monotonic() - told_at >= ALIVE_SECONDS:
                         told_at = time.monotonic()
@@ -200,50 +200,56 @@ class Api:
         }
 
 
-def event_stream(request: Request, first: bytes, parts: AsyncGenerator[bytes]) -> ASGIApp:
-    """Sends parts of an answer as they come; cancels it when the client disconnects or stops receiving."""
+def sending(parts: AsyncGenerator[bytes], whole: Callable[[], Document] | None = None) -> ASGIApp:
+    """Sends parts of an answer as they come, or the whole at their end.
+
+    The answer is cancelled when the client disconnects or stops receiving.
+    """
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
         async def take(part: bytes, *, more: bool = True) -> None:
+            nonlocal has_begun
             async with asyncio.timeout(STALLED_SECONDS):
+                if not has_begun:
+                    has_begun = True
+                    await send({"type": "http.response.start", "status": 200, "headers": Headers(EVENT_STREAM).raw})
                 await send({"type": "http.response.body", "body": part, "more_body": more})
 
-        async def stream() -> None:
-            await take(first)
+        async def work() -> None:
             try:
                 async for part in parts:
-                    await take(part)
-            except RequestError as error:  # too late for an HTTP status
+                    if whole is None:
+                        await take(part)
+            except RequestError as error:
+                if not has_begun:
+                    raise  # it has its own status
                 await take(event(error.body()) + DONE)
-            await take(b"", more=False)
+            if whole is None:
+                await take(b"", more=False)
+            else:
+                await JSONResponse(whole())(scope, receive, send)
 
-        headers = Headers(EVENT_STREAM).raw
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(parts):
             with contextlib.suppress(TimeoutError):  # the response is unfinished, so the connection is closed
-                await _unless_gone(request, stream())
+                await _unless_gone(receive, work())
 
     return respond
 
 
-async def _to_the_end(parts: AsyncGenerator[bytes]) -> bool:
-    async with aclosing(parts):
-        async for _ in parts:
-            pass
-    return True
-
-
-async def _unless_gone(request: Request, work: Awaitable[T]) -> T | None:
-    """The result of the work; None if the client disconnects meanwhile, which cancels the work."""
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work; cancel it if the client disconnects meanwhile."""
 
     async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
+        while (await receive())["type"] != "http.disconnect":
             pass
 
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        return await working if working.done() else None
+        if working.done():
+            await working
     finally:
         for task in (working, watching):
             task.cancel()

@@ -1,20 +1,15 @@
-"""What is told of requests without a word of their texts: /metrics for Prometheus, and a line each in the log."""
+"""/metrics for Prometheus: counts of requests and figures of answers since the start, without a word of their texts."""
 
-import logging
-import time
 from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
-from app.server.openai.response import Result
-from app.server.openai.turns import Timing
+from app.server.openai.shapes import Result
 
-log = logging.getLogger(__name__)
-
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
-LONGEST_PATH = 60  # characters of an address in the log
 KNOWN = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/tokenize", "/health", "/metrics")
 TOKENS = {
     "prompt_tokens": "Tokens of prompts.",
@@ -30,14 +25,9 @@ TIMES = {
 
 
 class Metrics:
-    """Counts since the start of the server.
+    """`num_here`: requests that run or wait now."""
 
-    Args:
-        num_here: requests that run or wait now.
-        in_memory: how many texts are kept in memory beside the one in the cache, and their bytes.
-    """
-
-    def __init__(self, num_here: Callable[[], int], in_memory: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, num_here: Callable[[], int]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         own = self._registry = CollectorRegistry(auto_describe=False)
         labels = ["path", "status"]
@@ -46,76 +36,26 @@ class Metrics:
         self._times = {
             name: Histogram(f"triforce_{name}", text, buckets=SECONDS, registry=own) for name, text in TIMES.items()
         }
-        for name, text, value in (
-            ("requests_here", "Requests that run or wait.", num_here),
-            ("kept_texts", "Texts kept in memory beside the one in the cache.", lambda: in_memory()[0]),
-            ("kept_texts_bytes", "Host memory of these texts.", lambda: in_memory()[1]),
-        ):
-            Gauge(f"triforce_{name}", text, registry=own).set_function(value)
+        Gauge("triforce_requests_here", "Requests that run or wait.", registry=own).set_function(num_here)
 
-    def text(self) -> bytes:
+    async def __call__(self, _request: Request) -> Response:
         """All of it in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return Response(generate_latest(self._registry), media_type=TYPE)
 
-    def add(self, path: str, status: int, results: Sequence[Result], timing: Timing | None) -> None:
+    def add(self, path: str, status: int, results: Sequence[Result]) -> None:
         """Add a request, and the figures of its answers."""
         self._requests.labels(path if path in KNOWN else "other", str(status)).inc()
-        if not results or timing is None:
+        if not results:
             return
         first, stats = results[0].finished, [result.finished.stats for result in results]
-        for name, value in {
+        tokens = {
             "prompt_tokens": first.prompt_tokens,
             "cached_tokens": min(first.reused_tokens, first.prompt_tokens),
             "generated_tokens": sum(one.new_tokens for one in stats),
             "full_passes": sum(one.full_passes for one in stats),
-        }.items():
-            self._tokens[name].inc(value)
-        self._times["queue_seconds"].observe(timing.queue_seconds)
-        self._times["first_token_seconds"].observe(timing.first_token_seconds or 0.0)
+        }
+        for name, count in tokens.items():
+            self._tokens[name].inc(count)
+        self._times["queue_seconds"].observe(results[0].queue_seconds)
+        self._times["first_token_seconds"].observe(results[0].first_token_seconds or 0.0)
         self._times["decode_seconds"].observe(sum(one.decode_seconds for one in stats))
-
-
-def log_requests() -> None:
-    """Write a line about each request to stderr."""
-    lines = logging.StreamHandler()
-    lines.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    log.addHandler(lines)
-    log.setLevel(logging.INFO)
-    log.propagate = False
-
-
-class Observed:
-    """ASGI middleware that counts requests and writes one line about each: address, status, tokens and seconds.
-
-    Who answers leaves results and timing in `request.state.triforce`.
-    """
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        started, status = time.perf_counter(), 500
-
-        async def send_and_see(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_and_see)
-        finally:
-            results, timing = scope.get("state", {}).get("triforce", ((), None))
-            self._metrics.add(scope["path"], status, results, timing)
-            shown, seconds = ascii(scope["path"][:LONGEST_PATH])[1:-1], time.perf_counter() - started
-            log.info("%s %s %d, %.2f s%s", scope["method"], shown, status, seconds, _in_words(results))
-
-
-def _in_words(results: Sequence[Result]) -> str:
-    if not results:
-        return ""
-    first, new = results[0].finished, sum(one.finished.stats.new_tokens for one in results)
-    read = max(0, first.prompt_tokens - first.reused_tokens)
-    return f": {first.prompt_tokens:,} tokens of prompt, {read:,} of them read, {new:,} written by {first.method}"

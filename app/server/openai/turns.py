@@ -5,17 +5,15 @@ Leaving `events` early, as when a client disconnects, cancels the answer after t
 """
 
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from app.runtime.events import BookMoving, Pause, Waiting, WorkerEvent
+from app.runtime.events import BookMoving, Changed, Pause, Waiting, WorkerEvent
 from app.runtime.jobs import Work
 from app.runtime.worker import EngineWorker
 from app.server.openai.errors import RequestError, overloaded, request_error
@@ -28,28 +26,8 @@ from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 if TYPE_CHECKING:
     from core.engine_api import TextEngine
 
-T = TypeVar("T")
 MOST_WAITING = 16  # requests behind the running one
 SENT = ("sent by a program",)  # the name of its texts among the saved books
-
-
-@dataclass(slots=True)
-class Timing:
-    """Times of one request, by time.perf_counter. The engine's thread writes, the event loop reads."""
-
-    arrived: float
-    begun: float | None = None  # when its turn came
-    first_token: float | None = None
-
-    @property
-    def queue_seconds(self) -> float:
-        """From its arrival to its turn."""
-        return (self.begun or time.perf_counter()) - self.arrived
-
-    @property
-    def first_token_seconds(self) -> float | None:
-        """From its arrival to its first token."""
-        return None if self.first_token is None else self.first_token - self.arrived
 
 
 class Turns:
@@ -67,38 +45,36 @@ class Turns:
         self.num_here = 0  # requests that run or wait; only the event loop changes it
         self._threads = CapacityLimiter(most_waiting + 2)
 
-    @asynccontextmanager
-    async def answer(self, request: Body, timing: Timing) -> AsyncIterator[AsyncIterator[Event | Pause]]:
-        """Yield the events of one answer when its turn comes. Leaving early cancels it.
+    def answer(self, request: Body) -> AsyncGenerator[Event | Changed | Pause]:
+        """The events of an answer behind a Changed, as `turn` has them."""
+        return self.turn(partial(self._work, request), request.field)
+
+    async def turn(self, work: Work, field: str = "") -> AsyncGenerator[Event | Changed | Pause]:
+        """The events of work with the engine, when its turn comes. Closing the generator cancels it.
 
         Raises:
-            RequestError: at once where too many wait, and while iterating.
+            RequestError: while iterating, at once where too many wait.
         """
-        async with self._turn(partial(self._work, request, timing), request.field) as events:
-            yield events
+        if self.num_here > self._most:
+            raise overloaded(f"{self.num_here - 1} requests wait already: one is answered at a time.")
+        self.num_here += 1
+        stream = _Stream(self._worker.borrow(self._session.id, work))
+        try:
+            while (event := await to_thread.run_sync(stream.next, limiter=self._threads)) is not None:
+                yield Pause() if isinstance(event, Waiting | BookMoving) else cast("Event | Changed | Pause", event)
+        except CoreError as error:
+            raise request_error(error, field) from error
+        finally:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(stream.close, limiter=self._threads)
+            self.num_here -= 1
+            self._worker.reading.save_later(self._session)
 
-    async def do(self, job: "Callable[[TextEngine], T]") -> T:
-        """Run a short job that needs the engine, when its turn comes. Raises RequestError."""
-        found: list[T] = []
-
-        def work(engine: "TextEngine", _cancel: threading.Event) -> Iterator[WorkerEvent]:
-            found.append(job(engine))
-            yield Pause()
-
-        async with self._turn(work) as events:
-            async for _ in events:
-                pass
-        if not found:
-            raise ended_early()
-        return found[0]
-
-    def _work(
-        self, request: Body, timing: Timing, engine: "TextEngine", cancel: threading.Event
-    ) -> Iterator[WorkerEvent]:
+    def _work(self, request: Body, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         """The answer, on the engine's thread; what is kept of its prompt need not be read."""
         from core.generation.text import StopWatcher  # already imported with the engine
 
-        timing.begun = time.perf_counter()
+        yield Changed()
         text, books, prompts = local(engine).text, self._worker.saved_books, self._prompts
         prompt = prompts.of(request, text, wish_of(request, engine.info.thinking, self._thinking))
         if isinstance(request, TextBody) and not engine.knows(prompt.ids):
@@ -109,11 +85,10 @@ class Turns:
         yield from books.fetch(self._session, [*prompt.ids, *prompt.written], engine, cancel)
         for event in answers(engine, prompt, request, cancel):
             match event:
-                case PrefillProgress() if timing.first_token is None:
-                    if end and event.kept_tokens == end > event.reused_tokens:  # its longest text was just read
+                case PrefillProgress() if end:
+                    if event.kept_tokens == end > event.reused_tokens:  # its longest text was just read
                         books.was_read(self._session, prompt.ids[:end], engine, SENT, event.elapsed_seconds)
                 case RoundDone():
-                    timing.first_token = timing.first_token or time.perf_counter()
                     if again:
                         fresh = replace(event, text=event.text[again:])
                         event, again = fresh, max(0, again - len(event.text))
@@ -124,28 +99,6 @@ class Turns:
                     elif not isinstance(request, TextBody):
                         prompts.wrote(event, text)
             yield event
-
-    @asynccontextmanager
-    async def _turn(self, work: Work, field: str = "") -> AsyncIterator[AsyncIterator[Event | Pause]]:
-        if self.num_here > self._most:
-            raise overloaded(f"{self.num_here - 1} requests wait already: one is answered at a time.")
-        self.num_here += 1
-        stream = _Stream(self._worker.borrow(self._session.id, work))
-
-        async def brought_over() -> AsyncIterator[Event | Pause]:
-            try:
-                while (event := await to_thread.run_sync(stream.next, limiter=self._threads)) is not None:
-                    yield Pause() if isinstance(event, Waiting | BookMoving) else cast("Event | Pause", event)
-            except CoreError as error:
-                raise request_error(error, field) from error
-
-        try:
-            yield brought_over()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(stream.close, limiter=self._threads)
-            self.num_here -= 1
-            self._worker.reading.save_later(self._session)
 
 
 class _Stream:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from app.cli.reading import print_json
+from app.cli.output import print_json
 from app.runtime.options import engine_config
 from app.runtime.versions import versions
 from assets.tools.bench.charts import plot

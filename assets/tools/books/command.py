@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.cli.reading import print_json
+from app.cli.output import print_json
 from app.runtime.options import engine_config
 from assets.tools.books.files import check_free, write_together
 from assets.tools.books.fitting import Fitted, fit_book

@@ -98,7 +98,7 @@ def options_of(name: str) -> set[str]:
 def test_race_has_the_options_of_ask() -> None:
     asked, raced, chatted = map(options_of, ("ask", "race", "chat"))
     assert asked - raced == {"--questions", "--method", "--remote", "--remote-key"}
-    assert raced - asked == {"--methods", "--sequential", "--report"}
+    assert raced - asked == {"--methods", "--report"}
     assert asked - chatted == {"--question", "--questions", "--token-ids", "--json"}
 
 

@@ -13,11 +13,11 @@ import pytest
 import launch as launcher
 from app.cli import chat
 from app.cli.chat import Chat
+from app.cli.opening import OpenText
 from app.context.context_documents import Library
 from app.documents import read_document
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
-from core.generation.session import Conversation
 from tests.app.cli.test_interrupts import interrupting, listens  # noqa: F401
 from tests.app.fakes import write_book
 
@@ -72,44 +72,39 @@ def engine() -> Any:
         yield engine
 
 
-def chat_about(book: Path, engine: Engine) -> Chat:
-    args: Any = SimpleNamespace(remote=None, saved=False, data_dir=None, files=[book])
-    library = Library.of([read_document(book)])
-    conversation = Conversation(tuple(engine.text.encode(library.text)))
-    return Chat(args, engine, library, conversation, GenerationConfig(max_new_tokens=4))
+@pytest.fixture
+def talked(engine: Engine, book: Path) -> Chat:
+    args: Any = SimpleNamespace(remote=None, saved=False, data_dir=None, files=[book], method=None)
+    return Chat(OpenText(args, engine, Library.of([read_document(book)]), GenerationConfig(max_new_tokens=4)))
 
 
-def test_earlier_questions_are_in_the_prompt_until_they_are_forgotten(
-    engine: Engine, book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompts: list[int] = []
-    real: Callable[..., Any] = chat.answer
-
-    def answered(engine: Engine, conversation: Conversation, *rest: Any, **how: Any) -> Any:
-        prompts.append(len(conversation.turns))
-        return real(engine, conversation, *rest, **how)
-
-    monkeypatch.setattr(chat, "answer", answered)
-    talked = chat_about(book, engine)
-    for line in ("Who?", "Where?", "/new", "When?"):
-        talked._obey(line.partition(" ")[0], "", line)
-    assert prompts == [0, 1, 0]
-
-
-def test_a_race_of_the_last_question_answers_it_where_it_was_asked(
-    engine: Engine, book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, list[str]]] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
+    """The questions that became prompts, each with those before it."""
+    found: list[tuple[str, list[str]]] = []
     real: Callable[..., Any] = chat.prompt_of
 
-    def noted(conversation: Conversation, past: Any, question: str, *rest: Any) -> Any:
-        asked.append((question, [one.question for one in past]))
+    def noted(conversation: Any, past: Any, question: str, *rest: Any) -> Any:
+        found.append((question, [one.question for one in past]))
         return real(conversation, past, question, *rest)
 
     monkeypatch.setattr(chat, "prompt_of", noted)
-    talked = chat_about(book, engine)
+    return found
+
+
+def test_earlier_questions_are_in_the_prompt_until_they_are_forgotten(
+    talked: Chat, asked: list[tuple[str, list[str]]]
+) -> None:
+    for line in ("Who?", "Where?", "/new", "When?"):
+        talked._obey(line.partition(" ")[0], "", line)
+    assert asked == [("Who?", []), ("Where?", ["Who?"]), ("When?", [])]
+
+
+def test_a_race_of_the_last_question_answers_it_where_it_was_asked(
+    talked: Chat, asked: list[tuple[str, list[str]]]
+) -> None:
     for line in ("Who?", "Where?", "/race", "/race When?"):
         word, _, rest = line.partition(" ")
         talked._obey(word, rest, line)
-    assert asked == [("Where?", ["Who?"]), ("When?", ["Who?", "Where?"])]
+    assert asked[2:] == [("Where?", ["Who?"]), ("When?", ["Who?", "Where?"])]
     assert len(talked._past) == 2, "a race is no part of the conversation"

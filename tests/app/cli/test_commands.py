@@ -17,11 +17,12 @@ BOOK = ROOT / "assets" / "books" / "harbour-8k.pdf"
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """A command in this process, without the seconds that imports take; returns its JSON."""
+def command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Any]:
+    """A command in this process, without the seconds that imports take, on a folder of its own; returns its JSON."""
 
     def run(*arguments: object) -> Any:
-        assert launcher.main([*map(str, arguments), "--json", "--no-venv"]) == 0
+        options = ("--json", "--no-venv", "--data-dir", tmp_path / "data")
+        assert launcher.main([*map(str, (*arguments, *options))]) == 0
         return json.loads(capsys.readouterr().out.splitlines()[-1])
 
     return run
@@ -70,6 +71,30 @@ def test_the_tokens_of_an_answer_can_be_checked_by_transformers_alone(
     assert answer["token_ids"] == theirs
     (plain,) = command(*asked)["methods"].values()
     assert "prompt_token_ids" not in plain
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        (None, "cannot be read"),
+        ("{", "is no JSON list"),
+        ('{"question": "Who?"}', "is no JSON list"),
+        ("5", "is no JSON list"),
+        ('[{"answer": "Martha"}]', "is no JSON list"),
+        ("[5]", "is no JSON list"),
+        ("[" * 100_000, "is no JSON list"),
+        ('[{"question": "Who?", "book": "other.pdf"}]', "has no question about these files"),
+        ("[]", "has no question about these files"),
+    ],
+)
+def test_a_file_without_questions_is_refused(
+    written: str | None, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = tmp_path / "q.json"
+    if written is not None:
+        questions.write_text(written)
+    assert launcher.main(["ask", str(BOOK), "--questions", str(questions), "--no-venv"]) == 2
+    assert f"error: q.json {problem}" in capsys.readouterr().err
 
 
 SITUATIONS = ("the context holds",)  # of a text; all other mistakes are in what was typed

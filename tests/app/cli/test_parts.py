@@ -1,12 +1,10 @@
 import argparse
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from app.cli.parts import library_of, naming_parts
+from app.cli.reading import library_of, naming_parts
 from app.documents.document import Document
-from core.engine_api import TextEngine
 from core.errors import ContextTooSmall, InvalidSetting
 from tests.app.fakes import document_of
 
@@ -23,11 +21,8 @@ def asked(**options: Any) -> argparse.Namespace:
     return argparse.Namespace(**{"chapters": None, "pages": None} | options)
 
 
-ENGINE = cast(TextEngine, SimpleNamespace(text=SimpleNamespace(encode=lambda text: text.split())))
-
-
 def hint(documents: list[Document], capacity: int, possible: int) -> str:
-    with pytest.raises(ContextTooSmall) as caught, naming_parts(ENGINE, library_of(documents, asked())):
+    with pytest.raises(ContextTooSmall) as caught, naming_parts(str.split, library_of(documents, asked())):
         raise ContextTooSmall(460, capacity, possible=possible)
     assert f"{460 - capacity:,} too many" in caught.value.problem
     return caught.value.hint

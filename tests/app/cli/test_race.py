@@ -1,19 +1,17 @@
-"""The race command: lanes in turns, its lines for a terminal and for a file, its report."""
+"""The race command: lanes in turns, its line for a terminal and for a file, its report."""
 
-import io
 import json
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import launch as launcher
-from app.cli.scoreboard import Scoreboard
 from core.engine import Engine
-from core.generation.events import LaneEvent, PrefillProgress, RoundDone
 from tests.app.cli.test_terminal import Terminal
-from tests.app.fakes import finished, lane_stats, round_done, write_book
+from tests.app.fakes import write_book
 from tests.core.toys import tiny_engine, with_words
 
 QUESTION = "How was the <b>night</b>?"
@@ -36,21 +34,36 @@ def race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return run
 
 
-def test_lanes_run_in_turns_and_write_what_they_write_one_after_the_other(race: Race) -> None:
-    methods = ("--methods", "autoregressive,triforce,retrieval")
-    turns, sequence = race(*methods), race(*methods, "--sequential")
-    assert (turns["turns"], sequence["turns"]) == ("fair turns", "one after the other")
-    for report in (turns, sequence):
-        assert {"model", "device", "dtype", "prompt_tokens", "prefill_seconds", "placement"} <= report.keys()
-        assert list(report["methods"]) == ["autoregressive", "triforce", "retrieval"] and report["speedup"] > 0
-        assert report["equality"] == {"verdict": "identical", "first_divergence": None}
-        fast = report["methods"]["triforce"]
-        assert {"acceptance", "tokens_per_full_pass", "full_passes", "gamma1_mean", "gamma2_mean"} <= fast.keys()
-        assert fast["new_tokens"] == len(fast["token_ids"]) == 24 and fast["ms_per_token"] > 0
-    texts = [[lane["text"] for lane in report["methods"].values()] for report in (turns, sequence)]
-    assert texts[0] == texts[1], "turns change no text"
-    ended = [line for line in turns["stderr"].splitlines() if "24 tokens" in line]
-    assert len(ended) == 3, "no terminal: one line a lane, when it ends"
+def test_lanes_run_in_turns_and_write_what_each_writes_alone(race: Race) -> None:
+    report = race("--methods", "autoregressive,triforce,retrieval")
+    assert {"model", "device", "dtype", "prompt_tokens", "prefill_seconds", "placement"} <= report.keys()
+    assert list(report["methods"]) == ["autoregressive", "triforce", "retrieval"] and report["speedup"] > 0
+    assert report["equality"] == {"verdict": "identical", "first_divergence": None}
+    fast = report["methods"]["triforce"]
+    assert {"acceptance", "tokens_per_full_pass", "full_passes", "gamma1_mean", "gamma2_mean"} <= fast.keys()
+    assert fast["new_tokens"] == len(fast["token_ids"]) == 24 and fast["ms_per_token"] > 0
+    alone = [race("--methods", name)["methods"][name]["text"] for name in report["methods"]]
+    assert [lane["text"] for lane in report["methods"].values()] == alone, "turns change no text"
+    ended = [line for line in report["stderr"].splitlines() if "24 tokens, " in line]
+    assert len(ended) == 3 and "\r" not in report["stderr"], "no terminal: one line a lane, when it ends"
+
+
+def test_sampled_texts_are_not_compared(race: Race) -> None:
+    report = race("--temperature", "0.9", "--methods", "autoregressive,triforce", "--token-ids")
+    assert report["equality"] == {"verdict": "not_comparable", "first_divergence": None}
+    assert len(report["prompt_token_ids"]) == report["prompt_tokens"]
+
+
+def test_a_terminal_has_one_line_that_is_rewritten_within_its_width(
+    race: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("app.cli.output.INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    race()
+    drawn = stream.getvalue().split("\r")
+    assert any(line.startswith("autoregressive 1 tokens, ") and "triforce 0 tokens" in line for line in drawn)
+    assert max(map(len, drawn)) < 60 and drawn[-1] == "" and "\n" not in stream.getvalue()
 
 
 def test_a_report_and_its_json_are_kept(race: Race, tmp_path: Path) -> None:
@@ -69,7 +82,6 @@ def test_a_report_and_its_json_are_kept(race: Race, tmp_path: Path) -> None:
     [
         (["--pages", "9"], "has 1 page. Ask for pages from 1 to 1 with --pages."),
         (["--chapters", "1"], "has 0 chapters"),
-        (["--report", "x.html", "--sequential"], "lanes in turns"),
         (["--report", "x.pdf"], "x.pdf is a web page"),
         (["--report", "missing/x.html"], "no folder missing"),
     ],
@@ -82,45 +94,3 @@ def test_what_cannot_be_is_refused_before_anything_is_loaded(
     assert launcher.main(["race", str(tmp_path / "book.txt"), "-q", "x", *options, "--no-venv"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error:") and words in error and error.count("\n") == 1
-
-
-# -------------------- lines
-
-
-def events() -> Iterator[LaneEvent]:
-    yield LaneEvent(
-        None,
-        PrefillProgress(done_tokens=10, total_tokens=5000, reused_tokens=0, elapsed_seconds=1.0, remaining_seconds=9.0),
-    )
-    for number in range(3):
-        yield LaneEvent(0, RoundDone(text="x", tokens=(), stats=lane_stats(number + 1, "autoregressive")))
-        yield LaneEvent(1, round_done("x", number))
-    yield LaneEvent(0, finished("x x x", "autoregressive"))
-    yield LaneEvent(1, finished("x x x"))
-
-
-def test_a_terminal_has_one_line_a_lane_that_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "90")
-    stream = Terminal()
-    assert list(Scoreboard(stream, ["autoregressive", "triforce"], 6).watch(events())) == list(events())
-    shown = stream.getvalue()
-    assert "Reading: 10 of 5,000 tokens, 9 s left" in shown.split("\x1b")[0]
-    first, last = shown.split("\x1b[K", 1)[1], shown.rsplit("\x1b[2A", 1)[1]
-    assert first.splitlines()[0].startswith("autoregressive [===") and "12.5 tokens/s" in first
-    lines = last.replace("\x1b[K", "").splitlines()
-    assert len(lines) == 2 and lines[1].startswith("triforce       [=") and "50.0 tokens/s    0.06 s" in lines[1]
-    assert all(len(line) < 90 for line in lines) and shown.count("\x1b[2A") == shown.count("\x1b[K") / 2 - 1
-
-
-def test_a_narrow_terminal_keeps_to_its_width() -> None:
-    board = Scoreboard(Terminal(), ["autoregressive"], 6)
-    for width in (20, 40, 60, 80, 200):
-        assert len(board.line(0, width)) <= width and "\n" not in board.line(0, width)
-
-
-def test_a_file_has_a_line_when_a_lane_ends() -> None:
-    stream = io.StringIO()
-    list(Scoreboard(stream, ["autoregressive", "triforce"], 6).watch(events()))
-    lanes = [line for line in stream.getvalue().splitlines() if not line.startswith("Reading")]
-    assert "\x1b" not in stream.getvalue() and len(lanes) == 2
-    assert lanes[1].split() == ["triforce", "3", "tokens", "50.0", "tokens/s", "0.06", "s"]

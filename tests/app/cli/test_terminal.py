@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import launch
-from app.cli.reading import load_engine
+from app.cli.opening import load_engine
 from app.cli.terminal import drawing, filter_terminals, plain
 from core.config import EngineConfig
 from core.engine import Engine
@@ -50,7 +50,6 @@ def test_an_answer_gives_no_orders_to_a_terminal(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", error)
     with fake_server() as server:
-        server.counts_words()
         server.answers(stream(says("It fell."), says(TITLE), says("", "stop"), used(50, 4), DONE))
         assert launch.main(["ask", str(book), "-q", "Who?", "--remote", server.url, "--no-venv"]) == 0
     assert "It fell." in out.getvalue() and TITLE not in out.getvalue() + error.getvalue()

@@ -70,7 +70,7 @@ def test_ask_says_the_same_through_the_server(
     told: dict[str, Any] = {}
     for name, remote in (("here", None), ("there", url)):
         if remote is None:
-            monkeypatch.setattr("app.cli.parts.open_engine", lambda _: cast(Any, bundled_worker)._engine)
+            monkeypatch.setattr("app.cli.opening.open_engine", lambda _: cast(Any, bundled_worker)._engine)
         assert ask.run(namespace(files=[book], remote=remote)) == 0
         told[name] = json.loads(capsys.readouterr().out.splitlines()[-1])
         monkeypatch.undo()
@@ -100,7 +100,6 @@ def test_the_app_reads_asks_and_asks_again_through_the_server(url: str, tmp_path
 
 def test_an_answer_that_was_stopped_stays_and_is_not_gone_on_with(tmp_path: Path, close_later: list[Any]) -> None:
     with fake_server() as server:
-        server.counts_words()
         worker = remote_worker(server.url, close_later)
         with pytest.raises(CoreError, match="refuses"):  # and the engine's thread goes on
             opened(worker, write_book(tmp_path, BOOK))
@@ -122,7 +121,6 @@ def test_the_page_says_where_text_goes_and_offers_nothing_that_is_not_there(
     tmp_path: Path, close_later: list[Any]
 ) -> None:
     with fake_server() as server:
-        server.counts_words()
         server.answers(GOOD)
         worker = remote_worker(server.url, close_later)
         session = worker.sessions.get(opened(worker, write_book(tmp_path, BOOK)))
@@ -157,7 +155,6 @@ def test_the_key_is_written_nowhere(tmp_path: Path, close_later: list[Any], monk
 
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     with fake_server() as server:
-        server.counts_words()
         server.answers(GOOD)
         worker = remote_worker(server.url, close_later, remote_key=None)
         worker.conversations = Conversations(tmp_path / "data")

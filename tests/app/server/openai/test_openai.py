@@ -205,24 +205,25 @@ def test_responses_say_what_chat_says(client: openai.OpenAI) -> None:
     assert cut.output[0].status == "incomplete" and whole.output[0].status == "completed"
 
 
-def test_counts_and_the_log_tell_no_text(worker: EngineWorker, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "app.server.openai.metrics")
+def test_counts_and_the_log_have_figures_and_no_text(worker: EngineWorker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "app.server.openai.request_log")
     with served(worker, key="a key") as url, client_of(url) as client:
         ask(client, stream=True).close()
-        ask(client)
-        reply = ask(client, n=2)
+        reply = ask(client)
         assert httpx2.get(f"{url}/metrics", trust_env=False).status_code == 401, "who has the key sees them"
         keyed = {"Authorization": "Bearer a key"}
         text = httpx2.get(f"{url}/metrics", headers=keyed, trust_env=False).text
         httpx2.get(f"{url}/{QUESTION}%0Aline", headers=keyed, trust_env=False)
     figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert float(figures['triforce_requests_total{path="/v1/chat/completions",status="200"}']) == 3
-    assert float(figures["triforce_cached_tokens_total"]) > 200 and "triforce_kept_texts_bytes" in figures
+    assert float(figures['triforce_requests_total{path="/v1/chat/completions",status="200"}']) == 2
+    assert float(figures["triforce_cached_tokens_total"]) > 200 and figures["triforce_requests_here"] == "0.0"
     assert float(figures["triforce_generated_tokens_total"]) >= reply.usage.completion_tokens
-    assert float(figures["triforce_first_token_seconds_count"]) >= 2 and figures["triforce_requests_here"] == "0.0"
-    wait_for(lambda: any("404" in one for one in caplog.messages))
-    lines = caplog.messages
-    assert any("POST /v1/chat/completions 200" in line and "tokens of prompt" in line for line in lines)
+    assert float(figures["triforce_first_token_seconds_count"]) >= 1
+    wait_for(lambda: any(" 404, " in one for one in caplog.messages))
+    lines, usage = caplog.messages, reply.usage
+    told = f"{usage.prompt_tokens:,} tokens of prompt, "
+    assert any("POST /v1/chat/completions 200" in line and told in line for line in lines)
+    assert any(f" {usage.completion_tokens} written by {FASTEST}" in line for line in lines)
     assert not any("Voss" in line or "\n" in line for line in lines)
 
 
@@ -255,3 +256,13 @@ def answers(client: openai.OpenAI) -> bool:
         return bool(client.models.list().data)
     except openai.APIConnectionError:
         return False
+
+
+def test_a_text_is_counted(client: openai.OpenAI, worker: EngineWorker) -> None:
+    address, keyed = str(client.base_url).removesuffix("/v1/"), {"Authorization": "Bearer a key"}
+    told = httpx2.post(f"{address}/tokenize", json={"prompt": BOOK}, headers=keyed, trust_env=False).json()
+    plain = client.completions.create(model="harbour", prompt=told["tokens"], max_tokens=1)
+    assert told["count"] == len(told["tokens"]) > 200 and told["max_model_len"] == 2048
+    assert plain.usage and plain.usage.prompt_tokens == told["count"]
+    refused = httpx2.post(f"{address}/tokenize", json={"prompt": 5}, headers=keyed, trust_env=False)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "prompt"

@@ -4,16 +4,16 @@ import asyncio
 import http.client
 import json
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
-from starlette.requests import Request
 
 from app.runtime.worker import EngineWorker
 from app.server.bodies import BodyLimit
-from app.server.openai.api import event_stream, prompt_bytes
+from app.server.openai.api import prompt_bytes, sending
 from app.server.openai.errors import RequestError
 from tests.app.fakes import HOLD, SECONDS, wait_for
 from tests.app.server.openai.servers import ServedEngine, served
@@ -238,9 +238,21 @@ def test_a_client_that_takes_nothing_gives_its_turn_back(monkeypatch: pytest.Mon
 
     async def answer() -> None:
         scope: dict[str, Any] = {"type": "http", "headers": []}
-        written = parts()
-        stream = event_stream(Request(scope, silent), await anext(written), written)
-        await asyncio.wait_for(stream(scope, silent, full), SECONDS)
+        await asyncio.wait_for(sending(parts())(scope, silent, full), SECONDS)
 
     asyncio.run(answer())
     assert closed == [True]
+
+
+def test_the_time_in_the_queue_is_told(url: str, engine: ServedEngine) -> None:
+    engine.writing.clear()
+    for word in ("one", "two"):
+        engine.enqueue(word)
+    first = Client(url)
+    wait_for(lambda: len(engine.configs) == 1)
+    second, begun = Client(url), time.monotonic()
+    time.sleep(0.5)
+    engine.writing.set()
+    (quick, slow), took = (client.answer()[1]["triforce"] for client in (first, second)), time.monotonic() - begun
+    assert quick["queue_seconds"] < slow["queue_seconds"] > 0.4
+    assert slow["queue_seconds"] <= slow["time_to_first_token_seconds"] < took + 1
