@@ -86,7 +86,7 @@ class Api:
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
             Route("/tokenize", self.tokenize, methods=["POST"]),
-            Route("/metrics", metrics),
+            Route("/metrics", metrics.reply),
             Route("/health", lambda _: JSONResponse({"status": "ok"})),
         ]
         self.app = Starlette(

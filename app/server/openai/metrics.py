@@ -38,7 +38,7 @@ class Metrics:
         }
         Gauge("triforce_requests_here", "Requests that run or wait.", registry=own).set_function(num_here)
 
-    async def __call__(self, _request: Request) -> Response:
+    async def reply(self, _request: Request) -> Response:
         """All of it in Prometheus' text format."""
         return Response(generate_latest(self._registry), media_type=TYPE)
 

@@ -20,7 +20,6 @@ from core.planning.hardware import Gpu, Machine
 from core.planning.plan import Plan, make_plan, placed
 from core.planning.sizes import (
     GPU_MARGIN,
-    GRAPHS,
     RUNTIME_BYTES,
     TARGET_WEIGHTS,
     grown_window,
@@ -166,7 +165,7 @@ def test_of_several_gpus_each_has_its_share_and_the_fullest_decides(memories: tu
         target.other_parameters
     )
     first, second, host = tiers_of(plan)
-    assert {row.name for row in set(first.rows) - set(second.rows)} == {"draft weights", "streaming cache", GRAPHS}
+    assert {row.name for row in set(first.rows) - set(second.rows)} == {"draft weights", "streaming cache"}
     assert first.rows == plan.rows and set(second.rows) < set(first.rows), "all else is on each"
     assert [row.size_bytes for row in host.rows[1:]] == [2 * row.size_bytes for row in plan.host_rows]
     assert host.rows[0].size_bytes == 2 * RUNTIME_BYTES, "each process has its own"
