@@ -241,7 +241,7 @@ COMMANDS = (
         OneOf(ASKED, required=True),
         METHODS,
         flag("--sequential", "one method after the other instead of in turns", RARE),
-        Option("--report F.html", "keep the race as one page, and F.json beside it", type=Path),
+        Option("--report F.html", "keep the proof card of the race, and its figures as F.json beside it", type=Path),
         TOKEN_IDS,
         JSON,
         *ANSWERING,

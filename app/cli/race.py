@@ -22,13 +22,11 @@ from app.cli.reading import (
 from app.cli.saved_books import Opening, open_text
 from app.cli.scoreboard import Scoreboard
 from app.context.context_documents import Library, label
-from app.runtime.answer_json import answer_report, engine_report, equality_report, prefill_report, rounded
+from app.runtime.answer_json import answer_report, engine_report, equality_report, prefill_report, race_report, rounded
 from app.runtime.options import engine_config
 from app.runtime.race_job import judgements
 from app.runtime.trace import Race, Trace
-from app.runtime.versions import versions
-from app.ui.assets import CSS
-from app.ui.race.report import Setting, report_html, report_json
+from app.ui.race.card import card_html
 from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, FASTEST, PLAIN, check_method, default_method
 from core.engine import Engine
@@ -185,20 +183,18 @@ def check_report(file: Path | None, *, sequential: bool) -> None:
 
 
 def write_report(race: Race, engine: Engine, prompt: list[int], file: Path) -> None:
-    """The race as one self-contained page, and its figures as JSON beside it.
+    """The proof card of the race, and its figures as JSON beside it.
 
     Raises:
         InvalidSetting: they cannot be written.
     """
     if race.greedy and race.plain is not None and race.plain.finished is not None:
         race.judgements = judgements(race, prompt, engine)
-    setting = Setting(engine.info, this_machine(), versions())
     figures = file.with_suffix(".json")
+    report = json.dumps(race_report(race, engine.info, this_machine()), ensure_ascii=False, indent=1)
     try:
-        file.write_text(report_html(race, setting, CSS), encoding="utf-8")
-        figures.write_text(
-            json.dumps(report_json(race, setting), ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
-        )
+        file.write_text(card_html(race, None), encoding="utf-8")
+        figures.write_text(f"{report}\n", encoding="utf-8")
     except OSError as error:
         raise NotWritten(
             f"The report cannot be written ({error.strerror}).", hint="Choose another place for --report."

@@ -53,16 +53,6 @@ def problem(error: CoreError, *, closes: str = "") -> str:
     return box(what, f"<span>{escape(hint)}</span>", closes=closes)
 
 
-def file(title: str, policy: str, style: str, body: str, kind: str = "") -> str:
-    """A whole HTML file, which needs no other. `body`: as HTML; `kind`: its class."""
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        f'content="{policy}"><meta name="viewport" content="width=device-width, initial-scale=1"><meta '
-        f'name="color-scheme" content="light dark"><title>{escape(title)}</title><style>{style}</style></head>'
-        f'<body class="{kind}">{body}</body></html>\n'
-    )
-
-
 def fold(summary: str, body: str, *, tone: str = "", opened: bool = False, also: str = "") -> str:
     """A part that opens; it stays as the reader has it. `summary`, `body`: as HTML; `also`: further attributes."""
     kind = f' class="{tone}"' if tone else ""

@@ -1,4 +1,4 @@
-"""Files that a page saves: conversations, proof cards, reports of a race."""
+"""Files that a page saves: conversations, proof cards, the figures of a race."""
 
 import json
 from collections.abc import Callable
@@ -6,14 +6,13 @@ from collections.abc import Callable
 from app.conversations.exchange import Exchange
 from app.conversations.figures import drawn, exactness, methods
 from app.conversations.tree import Node
+from app.runtime.answer_json import race_report
 from app.runtime.conversation_actions import Parcel, file_name
 from app.runtime.events import ModelState, Ready
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
-from app.runtime.versions import versions
 from app.ui import render
 from app.ui.acts import UnknownAct
-from app.ui.assets import CSS
 from app.ui.race.card import REPLAY, card_html, cited_html, passages, sheet, side_html
 from app.ui.race.view import trace_points
 from app.ui.site import Site
@@ -47,25 +46,20 @@ def _card(site: Site, session: Session, node_id: str) -> Parcel:
 
 
 def race_file(session: Session, state: ModelState, kind: str) -> Parcel:
-    """The newest race of a session; `kind` is "card", "html" or "json".
+    """The newest race of a session; `kind` is "card" or "json".
 
     Raises:
         InvalidSetting: no race has ended.
     """
     race, book = session.race, session.book
     if race is None or not race.ended or not isinstance(state, Ready):
-        raise InvalidSetting("There is no finished race.", hint="Start one, then save its report.")
+        raise InvalidSetting("There is no finished race.", hint="Start one, then save its card.")
     when = f"{race.begun:%Y-%m-%d-%H%M%S}"
-    if kind == "card":
-        about = book if book is not None and (book.title, book.num_tokens) == (race.book, race.num_book) else None
-        return Parcel(f"triforce-proof-{when}.html", "text/html", card_html(race, about))
-    from app.ui.race.report import Setting, report_html, report_json  # imports torch, which is loaded by now
-
-    setting = Setting(state.info, state.machine, versions())
     if kind == "json":
-        document = json.dumps(report_json(race, setting), ensure_ascii=False, indent=1)
+        document = json.dumps(race_report(race, state.info, state.machine), ensure_ascii=False, indent=1)
         return Parcel(f"triforce-race-{when}.json", "application/json", document)
-    return Parcel(f"triforce-race-{when}.html", "text/html", report_html(race, setting, CSS))
+    about = book if book is not None and (book.title, book.num_tokens) == (race.book, race.num_book) else None
+    return Parcel(f"triforce-proof-{when}.html", "text/html", card_html(race, about))
 
 
 EXACT = "✓ Exact: the words that plain decoding of this model would write."

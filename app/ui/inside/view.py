@@ -198,13 +198,8 @@ def source(record: TokenRecord) -> Source:
     return SOURCES.get((record.origin.level, record.origin.kind), LOSSY)
 
 
-def provenance(trace: Trace, *, script: bool = True) -> str:
-    """The answer, every token coloured by its source; hovering and the arrow keys show details.
-
-    Args:
-        script: the page's script shows the details of tokens; without it the browser's tooltips do.
-    """
-    how = "point at a word, or walk with the arrow keys," if script else "point at a word"
+def provenance(trace: Trace) -> str:
+    """The answer, every token coloured by its source; hovering and the arrow keys show details."""
     records = trace.records if trace.finished else trace.records[-MOST_WHILE_RUNNING:]
     counts: dict[Source, int] = {}
     for record in trace.records:
@@ -219,20 +214,19 @@ def provenance(trace: Trace, *, script: bool = True) -> str:
     before = f'<span class="quiet">({hidden:,} tokens before) … </span>' if hidden else ""
     return (
         '<section class="provenance" aria-label="Who wrote what"><header><b>Who wrote what</b>'
-        f"<span>{how} for its round and probabilities</span></header>"
+        "<span>point at a word, or walk with the arrow keys, for its round and probabilities</span></header>"
         f'<ul class="legend">{legend}</ul>'
-        f'<p class="written" tabindex="0">{before}{"".join(_token(record, script) for record in records)}</p></section>'
+        f'<p class="written" tabindex="0">{before}{"".join(_token(record) for record in records)}</p></section>'
     )
 
 
-def _token(record: TokenRecord, script: bool) -> str:
+def _token(record: TokenRecord) -> str:
     if not record.text:  # part of a character, or the end of the text
         return ""
     one = source(record)
     q = "" if record.q is None else f" · q {formats.probability(record.q)}"
     how = f"round {record.round + 1:,} · p {formats.probability(record.p)}{q}"
-    said = f'tabindex="-1" data-tip="{one.label}|{how}"' if script else f'title="{one.label}, {how}"'
-    return f'<span class="t {one.key}" {said}>{render.escape(record.text)}</span>'
+    return f'<span class="t {one.key}" tabindex="-1" data-tip="{one.label}|{how}">{render.escape(record.text)}</span>'
 
 
 # -------------------- the tab

@@ -1,4 +1,4 @@
-"""The proof card: one race as a small page that needs no other file. The long report is another file (report.py).
+"""The proof card: one race as a small page that needs no other file.
 
 Question, cited passages, both clocks, equality, and a replay on the clocks that were measured. Its only script is its
 own, named by its hash in the page's policy; all words of books and models are escaped.
@@ -130,7 +130,12 @@ def card_html(race: Race, book: Book | None) -> str:
 def sheet(question: str, about: str, body: str) -> str:
     """The file around a card's HTML. `question`, `about`: as plain text."""
     head = f'<header><p class="soft">{render.escape(about)}</p><h1>{render.escape(question)}</h1></header>'
-    return render.file(question, POLICY, STYLE, f"<main>{head}{body}</main><script>{SCRIPT}</script>")
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
+        f'content="{POLICY}"><meta name="viewport" content="width=device-width, initial-scale=1"><meta '
+        f'name="color-scheme" content="light dark"><title>{render.escape(question)}</title><style>{STYLE}</style>'
+        f"</head><body><main>{head}{body}</main><script>{SCRIPT}</script></body></html>\n"
+    )
 
 
 def _equality(race: Race, best: Trace | None) -> str:

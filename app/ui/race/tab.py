@@ -42,7 +42,7 @@ SETUP = """<form id="race-setup" data-race novalidate><div id="race-ask">
 <p id="race-expected" class="quiet"></p></form>"""
 SAVES = "".join(
     render.button(label, also=f'id="save-{kind}" data-save="race:{kind}"')
-    for kind, label in (("card", "Save proof card"), ("html", "Long report"), ("json", "JSON"))
+    for kind, label in (("card", "Save proof card"), ("json", "JSON"))
 )
 KEYS = (
     '<p class="keys"><span><kbd>Space</kbd> next, stop</span><span><kbd>R</kbd> the race that ran</span>'
@@ -93,7 +93,7 @@ def lanes(session: Session) -> dict[str, Any]:
 
 
 def saves(session: Session) -> str:
-    """The buttons that save the report of a finished race."""
+    """The buttons that save the proof card and the figures of a finished race."""
     return SAVES if racing_of(session).finished else ""
 
 

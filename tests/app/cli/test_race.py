@@ -53,12 +53,12 @@ def test_lanes_run_in_turns_and_write_what_they_write_one_after_the_other(race: 
     assert len(ended) == 3, "no terminal: one line a lane, when it ends"
 
 
-def test_a_report_and_its_json_are_kept(race: Race, tmp_path: Path) -> None:
+def test_a_card_and_its_json_are_kept(race: Race, tmp_path: Path) -> None:
     file = tmp_path / "kept.html"
     report = race("--report", file, "--methods", "autoregressive,triforce,h2o")
     html, figures = file.read_text(encoding="utf-8"), json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
     assert html.startswith("<!doctype html>") and "&lt;b&gt;night&lt;/b&gt;" in html and "<b>night" not in html
-    assert "TriForce: identical" in html and "<script" not in html
+    assert "Identical, token for token" in html and html.count("<script") == 1
     assert figures["question"] == QUESTION and figures["methods"] == report["methods"]
     assert figures["equality"] == report["equality"] and figures["speedup"] == report["speedup"]
     assert "kept.html and" in report["stderr"] and figures["hardware"]["num_cores"] > 0
