@@ -1,6 +1,6 @@
 """The page: its tabs, and the places in them. What they show comes by one stream; what a reader does is one act each.
 
-Gradio has the frame: blocks, tabs, theme, uploads and the fields of the settings.
+Gradio has the frame: blocks, tabs, theme and uploads.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,6 @@ from app.ui.pane import pane, static
 from app.ui.race import tab as race
 from app.ui.reading import acts as reading_acts
 from app.ui.reading import parts as reading
-from app.ui.reading.settings import wire_settings
 from app.ui.site import Part, Site
 from app.ui.system import tab as system
 
@@ -46,7 +45,7 @@ def build_page(site: Site) -> gr.Blocks:
         pane("masthead", "masthead", masthead(site.worker.state))
         pane("banner", "banner", notice(site.worker.state))
         with gr.Tabs(elem_id="tabs"):
-            fields = reading.build_read_tab()
+            reading.build_tab()
             library.build_tab()
             if not site.elsewhere:
                 race.build_tab()
@@ -54,5 +53,4 @@ def build_page(site: Site) -> gr.Blocks:
             system.build_tab()
         pane("problem", "told")
         static(SILENCE)
-        wire_settings(fields, page)
     return page

@@ -129,6 +129,12 @@ def tile(
     )
 
 
+def number(label: str, field: str, *, info: str = "", also: str = "") -> str:
+    """A number to type. `field`: attributes of its field as HTML; `also`: of the whole."""
+    told = f'<small class="info">{info}</small>' if info else ""
+    return f'<label class="choice"{also}><span>{label}</span>{told}<input type="number" {field}></label>'
+
+
 def radios(legend: str, choices: Iterable[tuple[str, str]], *, also: str = "", info: str = "", value: str = "") -> str:
     """One choice of several, as HTML.
 

@@ -13,13 +13,13 @@ from app.runtime.trace import Trace
 from app.ui import render
 from app.ui.header import below, limits_note, masthead, notice
 from app.ui.models.speeds import reading_time
-from app.ui.pane import build_drop, build_fold, pane, static, tab_heading
+from app.ui.pane import MOUNTED, build_drop, build_fold, pane, static, tab_heading
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import chat, exchanges, live, live_texts
 from app.ui.reading.checklist_view import checklist, total
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
 from app.ui.reading.live_strip import strip, told_of, waits_for
-from app.ui.reading.settings import build_settings, choices
+from app.ui.reading.settings import choices, fields
 from app.ui.retrieval_map.view import where
 from app.ui.site import Part, Site, standing, standing_and
 from app.ui.state import Is
@@ -180,8 +180,8 @@ PARTS = (
 )
 
 
-def build_read_tab() -> dict[str, Any]:
-    """The tab's places, and the fields of the settings."""
+def build_tab() -> None:
+    """The tab's places."""
     with gr.Tab("Read", id="read", elem_id="read-tab"), gr.Row(elem_id="shell"):
         tab_heading("Read")
         with gr.Column(elem_id="side", min_width=280, scale=0):
@@ -192,7 +192,7 @@ def build_read_tab() -> dict[str, Any]:
             pane("samples", "samples")
             pane("conversations", "conversations")
             pane("setting:method", "method")
-            fields = build_settings()
+            static(fields(), "settings", MOUNTED)
         with gr.Column(elem_id="main", scale=1, min_width=320):
             with gr.Column(elem_id="figures", min_width=0, scale=0):
                 pane("strip", "strip", strip())
@@ -207,4 +207,3 @@ def build_read_tab() -> dict[str, Any]:
             static(QUESTION, "ask")
             pane("note", "note")
         pane("leaf", "where-page")
-    return fields

@@ -264,7 +264,6 @@ def test_files_of_every_kind_are_saved_and_what_is_not_there_is_told(
             (f"json:{dialogue}", "application/json", ".json", '"question"'),
             (f"card:{node_id}", "text/html", ".html", "<!doctype html>"),
             ("race:card", "text/html", ".html", "<!doctype html>"),
-            ("race:html", "text/html", ".html", "<!doctype html>"),
             ("race:json", "application/json", ".json", '"methods"'),
         ):
             response = await saved(routes, page.session, what)
