@@ -32,6 +32,23 @@ def bar(share: float, label: str, *, tone: str = "accent") -> str:
     return f'<div class="bar {tone}" {said}><span style="width:{filled:.2f}%"></span></div>'
 
 
+def stack(parts: Iterable[tuple[str, float, str]], whole: float, *, label: str = "", also: str = "") -> str:
+    """A bar of parts side by side: their classes, values and meanings.
+
+    Args:
+        whole: the value that fills it.
+        label: for screen readers.
+        also: further HTML in it.
+    """
+    spans = "".join(
+        f'<span class="key {tone}" title="{escape(meaning)}" style="width:{100 * value / whole:.2f}%"></span>'
+        for tone, value, meaning in parts
+        if value
+    )
+    said = f' role="img" aria-label="{escape(label)}"' if label else ""
+    return f'<div class="stack"{said}>{spans}{also}</div>'
+
+
 def box(problem: str, below: str, *, tone: str = "", role: str = "alert", closes: str = "", title: str = "") -> str:
     """What went wrong or could go better, as a box that screen readers read at once.
 
@@ -96,7 +113,7 @@ def facts(rows: Iterable[tuple[str, str, str]]) -> str:
     """A table of names, values and reasons; a reason may be empty."""
     body = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}'
-        + (f'<span class="because">{escape(reason)}</span>' if reason else "")
+        + (f' <span class="because">{escape(reason)}</span>' if reason else "")
         + "</td></tr>"
         for name, value, reason in rows
     )

@@ -13,6 +13,7 @@ from app.ui.acts import Act, Values
 from app.ui.charts import Bar, Column, Segment, bars, columns
 from app.ui.pane import pane, tab_heading
 from app.ui.reading.live_strip import ENDINGS
+from app.ui.reading.live_strip import tiles as live_tiles
 from app.ui.site import Part, Site, standing
 from app.ui.state import Is
 from core.decoding.registry import PLAIN, method_label
@@ -74,32 +75,15 @@ def _head(trace: Trace) -> str:
 
 
 def tiles(trace: Trace) -> str:
-    """The big numbers."""
-    stats = trace.stats
-    passes = f"{stats.new_tokens:,} tokens in {formats.plural(stats.full_passes, 'pass', 'passes')}"
-    judges = (("1", "the retrieval cache", stats.level1), ("2", "the full cache", stats.level2))
-    shown = [
-        render.tile(
-            f"level{number}",
-            f"Accepted, level {number}",
-            formats.percent(level.acceptance),
-            f"{level.accepted:,} of {level.tested:,} tested by {judge}",
-            share=level.acceptance,
-        )
-        for number, judge, level in judges
-        if level is not None
-    ]
-    shown += [
-        render.tile("passes", "Tokens per full pass", formats.figure(stats.tokens_per_full_pass), passes),
-        render.tile("speed", "Speed", formats.figure(stats.tokens_per_second), "tokens/s of decoding alone"),
-    ]
+    """The big numbers: those of the live strip, and the lengths of guesses."""
+    stats, shown = trace.stats, live_tiles(trace, trace.num_reread)
     if stats.level2 is not None:
         levels = [level for level in (stats.level1, stats.level2) if level is not None]
         lengths = " / ".join(f"{level.gamma_mean or 0:.1f}" for level in levels)
         which = "level 1 / level 2; " if len(levels) == 2 else ""
         anew = f"{which}chunks chosen anew {formats.plural(stats.reselections, 'time')}"
         shown.append(render.tile("gamma", "Guesses a round", lengths, anew))
-    return f'<div class="tiles count-{len(shown)}">{"".join(shown)}</div>'
+    return f'<div class="tiles">{"".join(shown)}</div>'
 
 
 # -------------------- charts

@@ -13,8 +13,6 @@ from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.header import PAGE_TOKENS
 
-LEAST_SHARE = 0.004  # of the bar, for a part with any tokens, so that it is visible
-
 TOKEN = "A token is a piece of a word. The context is all that the model has before it: {context:,} tokens."
 MEANING = {
     "books": "The text of what is open",
@@ -48,10 +46,9 @@ def budget(fit: Fit, library: Library) -> str:
     if over > 0:
         said += f": {over:,} tokens more than the context of {fit.context:,} holds"
     whole = max(fit.needed, fit.context)
-    bars = "".join(f'<span class="{part.kind}" style="width:{_width(part, whole)}"></span>' for part in parts)
     rows = "".join(
-        f'<li class="{part.kind}" title="{MEANING[part.kind]}: {formats.percent(part.num_tokens / fit.context)} of the '
-        f'context"><span class="key"></span><span>{part.name}</span><b>{render.escape(_pages(part, page, library))}</b>'
+        f'<li title="{MEANING[part.kind]}: {formats.percent(part.num_tokens / fit.context)} of the context">'
+        f'<i class="key {part.kind}"></i><span>{part.name}</span><b>{render.escape(_pages(part, page, library))}</b>'
         f"<i>{formats.plural(part.num_tokens, 'token')}</i></li>"
         for part in parts
     )
@@ -61,10 +58,8 @@ def budget(fit: Fit, library: Library) -> str:
     if over > 0:
         pages = formats.plural(max(1, ceil(over / page)), "page")
         head = f'<strong title="{over:,} tokens">About {pages} too many</strong>'
-    return (
-        f'<div class="budget{" over" if over > 0 else ""}"><div class="stack" role="img" '
-        f'aria-label="{render.escape(said)}">{bars}{limit}</div><p class="quiet">{head}</p><ul>{rows}</ul></div>'
-    )
+    bar = render.stack(((part.kind, part.num_tokens, part.name) for part in parts), whole, label=said, also=limit)
+    return f'<div class="budget{" over" if over > 0 else ""}">{bar}<p class="quiet">{head}</p><ul>{rows}</ul></div>'
 
 
 def page_tokens(fit: Fit, library: Library) -> float:
@@ -98,8 +93,3 @@ def _parts(fit: Fit, num_books: int) -> Iterator[Part]:
     yield Part("reserve", "Next answer", fit.reserve + fit.frame)
     if fit.fits:
         yield Part("free", "Free", fit.context - fit.needed)
-
-
-def _width(part: Part, whole: int) -> str:
-    share = part.num_tokens / whole
-    return f"{100 * max(share, LEAST_SHARE if part.num_tokens else 0):.2f}%"

@@ -68,12 +68,12 @@ def strip(trace: Trace | None = None, told: str = ASK, num_reread: int | None = 
     bar = render.bar(share or 0, status if share else "", tone="thin")
     state = "running" if method and not finished else "resting"
     state += "" if method else " empty"
-    tiles = "".join(_tiles(trace, trace.num_reread if num_reread is None else num_reread))
+    shown = "".join(tiles(trace, trace.num_reread if num_reread is None else num_reread))
     return (
         f'<section class="strip {state}" aria-label="Live figures">'
         f'<div class="strip-head"><span class="dot"></span>'
         f'<span class="status">{render.escape(status)}{_amount(finished)}</span>{_brief(method, stats)}'
-        f'<span class="badges">{badges}</span></div>{bar}<div class="tiles">{tiles}</div></section>'
+        f'<span class="badges">{badges}</span></div>{bar}<div class="tiles">{shown}</div></section>'
     )
 
 
@@ -122,9 +122,9 @@ def _brief(method: str, stats: DecodeStats) -> str:
     return f'<span class="brief">{told}</span>'
 
 
-def _tiles(trace: Trace, num_reread: int | None) -> list[str]:
+def tiles(trace: Trace, num_reread: int | None) -> list[str]:
+    """The big numbers of an answer. `num_reread`: tokens of the book that were read again for it."""
     method, stats, num_book, ms = trace.method, trace.stats, trace.num_book, "of decoding alone"
-    level1, level2 = _acceptance(stats.level1), _acceptance(stats.level2)
     unused = "not used by plain decoding" if method == PLAIN else ""
     if stats.ms_per_token is not None:
         ms = f"{formats.figure(stats.ms_per_token)} ms per token"
@@ -132,14 +132,21 @@ def _tiles(trace: Trace, num_reread: int | None) -> list[str]:
     speed = render.tile("speed", "Speed", formats.figure(stats.tokens_per_second), ms, unit=unit, title=SPEED)
     if method == REMOTE:
         return [speed]
-    draft, whole = unused or f"{_guesser(method)} → retrieval", unused or "guesses → book"
+
+    def accepted(number: int, level: LevelStats | None, at_first: str, title: str) -> str:
+        share, below = _acceptance(level), unused or at_first
+        if level is not None and level.tested:
+            below = f"{level.accepted:,} of {level.tested:,} guesses"
+        name = f"Accepted, level {number}"
+        return render.tile(f"level{number}", name, formats.percent(share), below, share=share, title=title)
+
     passes = formats.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
     reread = formats.NONE_YET if num_reread is None else formats.count(num_reread)
     book = f"of {num_book:,} book tokens" if num_book else "book tokens"
     return [
         speed,
-        render.tile("level1", "Accepted, level 1", formats.percent(level1), draft, share=level1, title=LEVEL1),
-        render.tile("level2", "Accepted, level 2", formats.percent(level2), whole, share=level2, title=LEVEL2),
+        accepted(1, stats.level1, f"{_guesser(method)} → retrieval", LEVEL1),
+        accepted(2, stats.level2, "guesses → book", LEVEL2),
         render.tile("passes", "Tokens per full pass", passes, "plain decoding: 1", title=PASSES),
         render.tile("reread", "Re-read", reread, book, title=REREAD),
     ]
