@@ -42,10 +42,21 @@
     event.preventDefault();
   });
 
-  // -------------------- the report of the system
+  // -------------------- the report of the system: what its tab shows, but for where data lies, as text
 
   const box = () => page.find("#system-report");
-  page.drawers.set("report", (text = "") => box() && box().value !== text && (box().value = text));
+  const words = (node) => node.textContent.replace(/\s+/g, " ").trim();
+  const line = (row) => {
+    const [name, ...values] = [...row.children].map(words);
+    return `${`${name}:`.padEnd(20)} ${values.join(", ")}`;
+  };
+  const card = (sheet) => [words(page.find("h3", sheet)), ...page.all(".bar-line, tr", sheet).map(line)].join("\n");
+
+  function report() {
+    const head = ["TriForce Reader", ...page.all("#system-view :is(.status, .problem)").map(words)].join("\n");
+    return [head, ...page.all("#system-view .sheet:not([data-private])").map(card)].join("\n\n");
+  }
+  page.watch((names) => names.includes("system") && box() && (box().value = report()));
 
   page.on("click", "[data-copy-report]", async () => {
     if (!(await page.copy(box().value))) {
