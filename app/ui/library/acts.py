@@ -149,9 +149,8 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Change | None
 
 
 def preview_page(_site: Site, session: Session, detail: str, _values: Values) -> None:
-    """Show a page of a document: `KEY:NUMBER[:START-END[:WIDTH]]`."""
-    key, _, rest = detail.partition(":")
-    newest(session, "library", lambda: preview(session, key, *Wanted.parse(rest)))
+    """Show a page of a document: `KEY:NUMBER[:START-END]`."""
+    newest(session, "library", lambda: preview(session, Wanted.parse(detail)))
 
 
 def search(_site: Site, session: Session, detail: str, _values: Values) -> None:

@@ -122,7 +122,7 @@ def stop_editing(site: Site, session: Session, _detail: str, _values: Values) ->
 
 
 def page(site: Site, session: Session, detail: str, _values: Values) -> None:
-    """Show a page that was loaded for the answer, or that a chip names: `INDEX[:START-END[:WIDTH]]`."""
+    """Show a page that was loaded for the answer, or that a chip names: `KEY:NUMBER[:START-END]`."""
     wanted = Wanted.parse(detail)
     session.leaf_is_of_strip = wanted.mark is None
     newest(session, "read", lambda: opened_page(session, wanted))

@@ -11,7 +11,7 @@ from app.context.open_book import Book
 from app.conversations.tree import Node
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.retrieval_map.view import page_of, page_words
+from app.ui.retrieval_map.view import page_act, page_of, page_words
 
 OWN = '<span class="own" title="These words do not stand in the {book}: the model’s own wording">'
 KEY = "<u>Underlined</u>: not in the {book} word for word, the model’s own wording"
@@ -96,5 +96,5 @@ def _chip(book: Book, passage: Passage, books: str) -> str:
     page = page_words(book, index)
     more = " and elsewhere" if passage.again else ""
     title = f"Word for word on {page}{more}: show it"
-    act = f"page:{index}:{source.start}-{source.end}"
+    act = page_act(book, index, (source.start, source.end))
     return render.button(render.escape(page), act, tone="chip quote found", title=title)

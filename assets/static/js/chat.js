@@ -128,8 +128,6 @@
   on("input", "#question textarea", fit);
   on("click", "[data-ask]", (proposed) => ask(proposed.textContent));
 
-  for (const verb of ["again", "continue"]) page.preparing.set(verb, (name) => [name, { settings: window.triforceSettings.now() }]);
-
   // A text for the box is put there once: a question to change, or one that got no answer.
   const DRAFT = "triforce-draft";
   drawers.set("draft", (draft) => {

@@ -209,15 +209,6 @@
     return false;
   }
 
-  // What a place does before its act goes out: sizes of images, settings of an answer.
-  const preparing = new Map(); // by verb: (detail, element) => [detail, values]
-
-  function send(name, element) {
-    const [verb] = name.split(":", 1);
-    const prepared = preparing.get(verb)?.(name, element) ?? [name, {}];
-    return act(...prepared);
-  }
-
   // A button may be drawn anew between press and release of the mouse: what it stood for when it was pressed is done.
   let pressed = null;
   document.addEventListener("pointerdown", ({ target }) => {
@@ -229,7 +220,7 @@
     if (button.disabled) return;
     if ("armed" in button.dataset && (event.detail > 1 || !armed(button))) return; // a double click is no second thought
     if (button.dataset.save) return save(button.dataset.save);
-    send(event.detail && pressed?.button === button ? pressed.act : button.dataset.act, button);
+    act(event.detail && pressed?.button === button ? pressed.act : button.dataset.act, { settings: window.triforceSettings.now() });
   });
 
   on("change", "[data-act-change]", (field) => act(field.dataset.actChange, { value: field.value }));
@@ -309,14 +300,12 @@
     on,
     opened,
     opening,
-    preparing,
     presenting,
     recall,
     remember,
     reword,
     save,
     seen,
-    send,
     session,
     state,
     typing,

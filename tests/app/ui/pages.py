@@ -78,6 +78,11 @@ class PageOf:
         wait_for(lambda: not (self.session.racing and self.session.racing.running) and not followed())
 
     @property
+    def key(self) -> str:
+        """The first book's."""
+        return self.session.uploads.library.books[0].key
+
+    @property
     def problem(self) -> str:
         """Why the last act was refused."""
         return self.session.problem.problem if self.session.problem else ""

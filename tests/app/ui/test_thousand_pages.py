@@ -48,9 +48,9 @@ def test_what_is_drawn_stays_small_and_pages_come_one_by_one(start_worker: Calla
     assert "Secret" not in html and len(html) < MOST_CHARS < len(document.text), f"{len(html)} characters"
     strip = where(session)
     assert strip.count("bar-page") <= MOST_BARS and strip.count('class="chip"') <= MOST_TOP
-    assert 'data-act="page:776"' in strip and "most on page 777" in strip
     key = session.uploads.library.books[0].key
-    for page in (opened_page(session, Wanted.parse("776")), preview(session, key, 777)):
+    assert f'data-act="page:{key}:777"' in strip and "most on page 777" in strip
+    for page in (opened_page(session, Wanted(key, 777)), preview(session, Wanted(key, 777))):
         assert page.count("Secret") == 1 and "Secret0776" in page
     assert listing(session).count('class="offer"') <= MOST_SHOWN
 

@@ -17,7 +17,7 @@ from app.runtime.events import Begun, Loading, Ready, Waiting
 from app.runtime.sessions import Session, Writing
 from app.runtime.trace import Trace
 from app.ui.header import masthead, notice
-from app.ui.library.page_viewer import preview
+from app.ui.library.page_viewer import Wanted, preview
 from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, exchanges, live, live_texts, welcome
@@ -98,7 +98,7 @@ def test_nothing_of_a_book_is_html() -> None:
         )
         session.uploads.settled, session.uploads.fit = session.uploads.library, fit
         key = session.uploads.library.books[0].key
-        html = book_card(session) + incoming(session) + listing(session) + preview(session, key, 1)
+        html = book_card(session) + incoming(session) + listing(session) + preview(session, Wanted(key, 1))
         html += checklist(session)
         assert "<img" not in html and html.count("&lt;img") > 8
     assert coming.stage == "waiting"

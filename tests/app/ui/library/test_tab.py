@@ -16,7 +16,7 @@ from app.runtime.context_loader import _book
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library.acts import changes
-from app.ui.library.page_viewer import preview
+from app.ui.library.page_viewer import Wanted, preview
 from app.ui.library.view import incoming
 from app.ui.reading.book_view import book_card
 from app.ui.reading.checklist_view import checklist
@@ -143,5 +143,5 @@ def test_a_page_beyond_the_last_is_the_last_and_an_unknown_book_none() -> None:
     session = Session("x")
     session.uploads.library = Library().add(a_long_document(3))
     key = session.uploads.library.books[0].key
-    assert 'value="3"' in preview(session, key, 99) and 'value="1"' in preview(session, key, -4)
-    assert "Choose “Preview”" in preview(session, "gone", 1)
+    assert 'value="3"' in preview(session, Wanted(key, 99)) and 'value="1"' in preview(session, Wanted(key, -4))
+    assert "Choose “Preview”" in preview(session, Wanted("gone", 1))

@@ -217,7 +217,8 @@ def test_what_depends_on_the_model_is_offered_for_it(worker: EngineWorker, engin
 
 def test_the_script_knows_every_field_its_first_value_and_the_presets() -> None:
     told = json.loads(settings.script())
-    assert {*told["names"]} < {*told["first"]} == {*settings.SettingsForm.model_fields}
+    fields = {*re.findall('data-setting="([^"]*)"', settings.fields())}
+    assert fields - {"preset"} < {*told["first"]} == {*settings.SettingsForm.model_fields}
     assert settings.SettingsForm(**told["first"]).config().method == settings.DEFAULTS.method
     assert told["presets"]["Precise"] == [0.0, 1.0, 0] and told["custom"] not in told["presets"]
 
@@ -328,8 +329,10 @@ def test_the_strip_and_the_quotations_follow_the_chat(page: PageOf, engine: Fake
     assert page.does(quote) and '<mark class="quoted">It was a dark and stormy' in page.state()["leaf"]
     assert "page-open" in page.state()["flags"]
     assert page.does("close") and page.state()["leaf"] == "" and "page-open" not in page.state()["flags"]
-    assert page.does("page:0") and page.state()["leaf"] and page.does("close") and page.state()["leaf"] == ""
-    page.does("page:0")
+    assert (
+        page.does(f"page:{page.key}:1") and page.state()["leaf"] and page.does("close") and page.state()["leaf"] == ""
+    )
+    page.does(f"page:{page.key}:1")
     assert page.does("new") and "Ask a question" in page.state()["where"] and page.state()["leaf"] == ""
 
 
@@ -337,7 +340,7 @@ def test_a_page_of_the_strip_closes_with_the_next_answer_and_one_of_a_chip_stays
     page: PageOf, engine: FakeEngine
 ) -> None:
     page.asks("One?")
-    for act, stays in (("page:0:3-9", True), ("page:0", False)):
+    for act, stays in ((f"page:{page.key}:1:3-9", True), (f"page:{page.key}:1", False)):
         assert page.does(act) and page.state()["leaf"]
         engine.enqueue("Well.")
         page.asks("More?")
