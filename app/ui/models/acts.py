@@ -58,5 +58,4 @@ ACTS: dict[str, Act] = {
     "model-dismiss": dismiss,
     "bring": bring,
     "offer-get": lambda site, session, name, _: site.offer.get(session, name),
-    "offer-use": lambda site, _, name, __: site.offer.use(name),
 }

@@ -8,22 +8,20 @@ model that suits this machine best. Both fetch a model and change to it; open bo
 Nothing is asked of the network before that.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from huggingface_hub import constants
 
 from app import formats
 from app.context.domain_check import FULL_MODELS
-from app.runtime.downloads import Downloads, Fetch
+from app.runtime.downloads import Downloads
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui import render
-from app.ui.following import follow
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
-from core.errors import UnknownModel
+from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
 
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
@@ -76,17 +74,16 @@ class ModelOffer:
 
     def get(self, session: Session, name: str) -> None:
         """Download a model, and change to it when it is here. Raises CoreError."""
-        self._downloads.start(name)
-        self.wanted = name
-        follow(session, self._on_its_way(name), failed=partial(setattr, session, "problem"))
 
-    def _on_its_way(self, name: str) -> Iterator[Fetch]:
-        """The states of its download, after which it is changed to. Raises CoreError."""
-        for fetch in self._downloads.watch():
-            yield fetch
-            if fetch.name != name or (fetch.ended and fetch.stage != "done"):
-                return
-        self.use(name)
+        def then() -> None:
+            try:
+                self.use(name)
+            except CoreError as error:
+                session.problem = error
+                session.changed()
+
+        self._downloads.start(name, then)
+        self.wanted = name
 
     def use(self, name: str) -> None:
         """Change to a model that is here. Raises CoreError."""
@@ -174,12 +171,12 @@ def _button(row: ModelRow, *, strong: bool) -> str:
         time = formats.about(reads.reading_seconds).removeprefix("about ")
         takes = f"{formats.plural(reads.pages, 'page')} in {time}"
     if _is_whole(row):
-        label, verb = f"Read with {shown} ({takes})", "use"
+        label, act = f"Read with {shown} ({takes})", "model-use"
     elif constants.HF_HUB_OFFLINE:
         return f'<p class="quiet">{OFFLINE}</p>'
     else:
-        label, verb = f"Download {shown} ({formats.disk_size(row.to_come_bytes)}, {takes})", "get"
-    return render.button(label, f"offer-{verb}:{row.name}", tone="act strong" if strong else "act")
+        label, act = f"Download {shown} ({formats.disk_size(row.to_come_bytes)}, {takes})", "offer-get"
+    return render.button(label, f"{act}:{row.name}", tone="act strong" if strong else "act")
 
 
 def _is_whole(row: ModelRow) -> bool:

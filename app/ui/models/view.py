@@ -163,16 +163,8 @@ def download(fetch: Fetch | None) -> str:
     rate, left, pace = fetch.bytes_per_second, fetch.total_bytes - fetch.done_bytes, ""
     if rate > 0:
         pace = f" · {formats.disk_size(int(rate))}/s" + (f" · {formats.duration(left / rate)} left" if left else "")
-    file = (
-        f"File {fetch.number} of {fetch.num_files}: {fetch.file}, "
-        f"{formats.percent(fetch.file_bytes / fetch.file_total_bytes if fetch.file_total_bytes else 1.0)}"
-    )
-    return _going_on(
-        f"<p>Downloading {name} · {got} of {total}{pace}</p>"
-        f"{render.bar(share, f'Download of {fetch.name}')}"
-        f'<p class="quiet">{render.escape(file)} · {formats.disk_size(fetch.free_bytes)} were free on the disk</p>',
-        stop="model-stop",
-    )
+    bar = render.bar(share, f"Download of {fetch.name}")
+    return _going_on(f"<p>Downloading {name} · {got} of {total}{pace}</p>{bar}", stop="model-stop")
 
 
 def _going_on(body: str, *, stop: str) -> str:

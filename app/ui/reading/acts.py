@@ -143,7 +143,7 @@ ACTS: dict[str, Act] = {
     "delete": _conversing(Conversing.remove),
     "edit": lambda site, session, node_id, _: session.put(site.conversing.edit(session, node_id)),
     "stop-editing": stop_editing,
-    "rename": lambda site, session, one, values: site.conversing.rename(session, one, str(values["text"])),
+    "rename": lambda site, session, one, values: site.conversing.rename(session, one, str(values["value"])),
     "search": lambda _, session, text, __: setattr(session, "search", text),
     "page": page,
     "close": lambda _, session, *__: session.close("read"),

@@ -52,7 +52,8 @@ def _row(one: Summary, current: str, time: datetime, search: str) -> str:
     about = f"{ago(one.changed, time)} · {render.escape(one.book)}"
     words = f"<b>{render.escape(title)}</b><small>{about}</small>{hit}"
     menu = (
-        render.button("Rename", also=f'data-rename="{one.id}"')
+        f'<input aria-label="Title" value="{render.escape(title)}" maxlength="200" autocomplete="off" '
+        f'data-act-change="rename:{one.id}" data-keep>'
         + render.button("Export Markdown", also=f'data-save="markdown:{one.id}"')
         + render.button("Export JSON", also=f'data-save="json:{one.id}"')
         + render.button("Delete", f"delete-conversation:{one.id}", tone="danger")

@@ -149,39 +149,14 @@
   // -------------------- the list of conversations
 
   on("input", "#conv-search", (field) => act(`search:${field.value}`));
-  on("click", "[data-rename]", (button) => rename(button.closest("li"), button.dataset.rename));
   on("click", "#conversations .menu :is([data-save], [data-act]:not([data-armed]))", (entry) => entry.closest("details").removeAttribute("open"));
   document.addEventListener("click", (event) => {
     for (const menu of page.all("#conversations li details[open]")) if (!menu.contains(event.target)) menu.open = false;
   });
 
-  // A menu at the lower edge comes into view.
+  // A menu at the lower edge comes into view; it closes as soon as it has given its conversation another title.
+  on("change", "#conversations .menu input", (field) => field.closest("details").removeAttribute("open"));
   on("toggle", "#conversations li details[open]", (menu) => menu.closest("li").scrollIntoView({ block: "nearest" }), true);
-
-  function rename(row, id) {
-    const button = find(".open", row);
-    const title = find("b", button);
-    const field = Object.assign(document.createElement("input"), { value: title.textContent, maxLength: 200 });
-    field.setAttribute("aria-label", "Title");
-    let done = false;
-    const end = (keep) => {
-      if (done) return;
-      done = true;
-      const text = field.value.trim();
-      field.replaceWith(button);
-      if (keep && text && text !== title.textContent) act(`rename:${id}`, { text });
-    };
-    find("details", row).removeAttribute("open");
-    button.replaceWith(field);
-    field.addEventListener("keydown", (event) => {
-      event.stopPropagation();
-      if (event.key === "Enter") end(true);
-      else if (event.key === "Escape") end(false);
-    });
-    field.addEventListener("blur", () => end(true));
-    field.focus();
-    field.select();
-  }
 
   // -------------------- keys
 

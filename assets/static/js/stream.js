@@ -77,7 +77,8 @@
   function show(element, html) {
     if (element.shown === html) return;
     element.shown = html;
-    element.closest(".block")?.classList.toggle("vacant", html === "");
+    const block = element.closest(".block");
+    if (block && all("[data-part]", block).length === 1) block.classList.toggle("vacant", html === "");
     morph(element, html);
   }
 

@@ -130,7 +130,7 @@ def test_refusals_are_told_above_the_offer(
     worker: EngineWorker, demo: FakeEngine, toys: ToyHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, session = pages_of(worker, tmp_path)
-    assert not page.does("offer-use:tiny") and page.problem == "tiny is not on this disk."
+    assert not page.does("model-use:tiny") and page.problem == "tiny is not on this disk."
     toys.gated, toys.token = True, "secret"
     page.does("offer-get:tiny")
     ended(page.site.downloads)
@@ -157,7 +157,7 @@ def test_an_answer_in_progress_is_not_cut_by_the_change(
     assert not isinstance(worker.state, Loading)
     demo.writing.set()
     list(answer)
-    assert page.does("offer-use:tiny")
+    assert page.does("model-use:tiny")
     came(worker, "tiny")
 
 
@@ -177,7 +177,7 @@ def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
     assert "The full model small answers soonest, often wrongly; tiny suits this machine best." in told
     assert "Download small (100.00 MB, 100 pages in 1 min)" in told
     assert acts == ["offer-get:small", "offer-get:tiny"], "the quickest way to a real answer comes first"
-    assert 'class="act strong" data-act="offer-use:small"' in shown(here, large)
+    assert 'class="act strong" data-act="model-use:small"' in shown(here, large)
     assert "small" not in text_of(shown(small, replace(large, is_here=True, to_come_bytes=0))), "the best is here"
     alone = shown(small, replace(large, fit=Fit(weights_refused="No.")))
     assert "small suits this machine best; it is small and often wrong." in text_of(alone)
