@@ -14,7 +14,7 @@ from app import formats
 from app.context.open_book import Book
 from app.runtime.trace import Race, Trace, lead
 from app.ui import render
-from app.ui.race.result import best_lane, is_identical, result, sameness
+from app.ui.race.result import best_lane, is_identical, result, verdict
 from app.ui.race.view import ending_line, short_text, trace_points
 from app.ui.retrieval_map.view import page_of, page_words
 from core.decoding.registry import method_label
@@ -115,7 +115,7 @@ def card_html(race: Race, book: Book | None) -> str:
     shown = [lane for lane in (plain, best) if lane is not None] or list(race.lanes[:2])
     others = [lane for lane in race.lanes if all(lane is not one for one in shown)]
     found = result(race)
-    head = f'<p class="result {found.tone}">{render.escape(found.text)}.</p>' if found else ""
+    head = f'<p class="result {found.tone}">{render.escape(found.text)}</p>' if found else ""
     sides = "".join(_side(race, lane) for lane in shown)
     cited = passages(shown[0].text, book) if book and shown else []
     return sheet(
@@ -197,5 +197,6 @@ def _others(race: Race, others: list[Trace]) -> str:
 def _verdict(race: Race, lane: Trace) -> str:
     if lane.exact:
         speedup = lead(lane, race.plain).speedup if race.plain else None
-        return render.escape(sameness(race, lane)[1] + (f", {speedup:.2f}× as fast as plain" if speedup else ""))
+        much = f" {speedup:.2f}× as fast as plain." if speedup else ""
+        return render.escape(verdict(race, lane).text + much)
     return f"not exact: {render.escape(short_text(lane.text, 160))}"

@@ -8,9 +8,9 @@ import json
 
 from app import formats
 from app.runtime.sessions import Racing
-from app.runtime.trace import Judgement, Lead, Race, Trace, first_difference, lead
+from app.runtime.trace import Lead, Race, Trace, lead
 from app.ui import render
-from app.ui.race.result import best_lane, result, winner
+from app.ui.race.result import best_lane, result, verdict, winner
 from app.ui.race.stage import scenes
 from app.ui.reading.live_strip import ENDINGS, reading_line, waiting_line
 from core.decoding.registry import COMPARED, FASTEST, PLAIN, method_label
@@ -97,14 +97,14 @@ def board(race: Race, *, running: bool) -> str:
     gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
     lanes.insert(1 if len(lanes) == 2 else 0, gap)
     many = " many" if len(race.lanes) > 4 else ""
-    told = (verdict_line(race, lane, running=running) for lane in race.lanes if lane is not race.plain)
+    told = (verdict(race, lane, running=running) for lane in race.lanes if lane is not race.plain)
     below = "".join(
         f'<li class="verdict {tone}"><b>{render.escape(title)}</b><span>{render.escape(text)}</span></li>'
         for tone, title, text in told
     )
     sides = f'<div class="board lanes-{len(race.lanes)}{many}">{"".join(lanes)}</div>'
     found = result(race)
-    line = f'<p class="result {found.tone}" role="status">{render.escape(found.text)}.</p>' if found else ""
+    line = f'<p class="result {found.tone}" role="status">{render.escape(found.text)}</p>' if found else ""
     return f'{line}{sides}<ul class="verdicts" aria-label="Equality">{below}</ul>'
 
 
@@ -163,60 +163,12 @@ def _gap(race: Race, contender: Trace, ahead: Lead) -> str:
     )
 
 
-# -------------------- equality
-
-
 def _shared(num_reread: int | None) -> str:
     """What the lanes had in common; None: unknown."""
     if num_reread is None:
         return ""
     again = f", {formats.plural(num_reread, 'token')} of it again for this race" if num_reread else ""
     return f" · the book was read once for all lanes{again}"
-
-
-def verdict_line(race: Race, lane: Trace, *, running: bool = False) -> tuple[str, str, str]:
-    """Tone, verdict and explanation for one lane."""
-    name, found = method_label(lane.method), race.judgements.get(lane.method)
-    if found is not None:
-        return _judged(name, found)
-    if running:
-        return "pending", name, "Its text is compared with plain decoding’s at the end, token by token."
-    if not race.greedy:
-        why = "At a temperature above 0 each text is a draw of its own, so equal texts are not expected."
-        return "none", f"{name}: not comparable", why
-    if race.plain is None:
-        return "none", f"{name}: not comparable", "Plain decoding did not run in this race."
-    if not lane.exact and lane.finished and race.plain.finished:
-        return _lossy(name, race.plain, lane)
-    return "none", f"{name}: not comparable", "There is too little text."
-
-
-def _judged(name: str, found: Judgement) -> tuple[str, str, str]:
-    if found.verdict == "identical":
-        much = f"All {found.num_compared:,} tokens are" if found.num_compared > 1 else "The only token is"
-        much += " the same as plain decoding’s"
-        if not found.whole:
-            much = f"The same as plain decoding’s as far as both wrote: {formats.plural(found.num_compared, 'token')}"
-        return "good", f"{name}: identical", f"{much}."
-    assert found.index is not None, "texts that part nowhere"
-    bug = "This is a bug in TriForce Reader: please save the report and send it."
-    if found.logit_gap is None:
-        return "bad", f"{name}: mismatch", f"One text ends at token {found.index:,} and the other goes on. {bug}"
-    place, gap = f"The texts differ from token {found.index + 1:,}, where", f"{found.logit_gap:.2g} logits"
-    if found.verdict == "near_tie":
-        near = f"{place} both tokens lie within {gap} of the model’s best one: rounding decides between them."
-        return "near", f"{name}: near tie", near
-    return "bad", f"{name}: mismatch", f"{place} one token lies {gap} below the model’s best one. {bug}"
-
-
-def _lossy(name: str, plain: Trace, lane: Trace) -> tuple[str, str, str]:
-    assert plain.finished is not None and lane.finished is not None, "lanes that still run"
-    ours, theirs = plain.finished.token_ids, lane.finished.token_ids
-    index = first_difference(ours, theirs)
-    if index is None:
-        far = formats.plural(min(len(ours), len(theirs)), "token")
-        return "none", f"{name}: not exact", f"Equal this time as far as both wrote ({far}); nothing guarantees it."
-    return "lossy", f"{name}: not exact", f"Its text differs from plain decoding’s from token {index + 1:,}."
 
 
 def short_text(text: str, most: int) -> str:

@@ -9,7 +9,7 @@ from app import formats
 from app.conversations.exchange import Exchange
 from app.runtime.events import ModelState, Ready
 from app.runtime.trace import Race
-from app.ui.race.view import verdict_line
+from app.ui.race.result import verdict
 from core.decoding.registry import METHODS
 from core.decoding.stats import DecodeStats
 
@@ -171,7 +171,7 @@ def exactness(shot: Snapshot) -> list[Fact]:
     verdicts = [Fact("Last race", "none yet", "the tab Race compares texts token by token")]
     if shot.race is not None:
         others = [lane for lane in shot.race.lanes if lane is not shot.race.plain]
-        found = [verdict_line(shot.race, lane, running=not shot.race.ended) for lane in others]
+        found = [verdict(shot.race, lane, running=not shot.race.ended) for lane in others]
         verdicts = [Fact("Last race", title, text) for _, title, text in found] or verdicts
     if not isinstance(shot.state, Ready):
         return [Fact("Exact for", formats.NONE_YET, "known when the model is loaded"), *verdicts]
