@@ -20,7 +20,6 @@ class DiskState:
     doing: BookMoving | None = None
     num_fetched: int = 0  # tokens fetched from disk
     fetch_seconds: float = 0.0
-    once_seconds: float = 0.0  # how long the model once took to read them
     offer: "ReadBook | None" = None  # may be saved; not yet accepted or declined
     wanted: bool = False  # accepted
     writing: "Generator[Moving | Kept] | None" = None

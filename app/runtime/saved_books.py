@@ -115,7 +115,6 @@ class SavedBooks:
             for event in store.fetch(prompt_ids, cancel, waits=False):
                 if isinstance(event, Fetched):
                     state.num_fetched, state.fetch_seconds = event.num_tokens, event.elapsed_seconds
-                    state.once_seconds = event.book.label.read_seconds
                 else:
                     state.doing = BookMoving("opening", event.done_tokens, event.total_tokens)
                     yield state.doing

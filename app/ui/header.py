@@ -51,8 +51,8 @@ def masthead(state: ModelState) -> str:
     about = "Whole books, read by a remote server" if remote else "Whole books, exact answers, on this machine"
     return (
         f'{SKIP}<header class="masthead">{MARK}<div class="name"><h1>TriForce Reader</h1>'
-        f'<p class="quiet">{about}</p></div><div class="chips" role="group" aria-label="Model and machine">{chips}</div>'
-        f"{COLOURS}</header>"
+        f'<p class="quiet">{about}</p></div><div class="chips" role="group" aria-label="Model and machine">{chips}'
+        f"</div>{COLOURS}</header>"
     )
 
 

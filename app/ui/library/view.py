@@ -5,29 +5,24 @@ import gradio as gr
 from app import formats
 from app.context.context_documents import Book, label
 from app.context.find import MOST_CHARS, MOST_COUNTED, Hit, InBook, Words, excerpt
-from app.context.offers import offers
 from app.document_formats import EACH, SHORT
 from app.documents.document import Document
 from app.documents.language import language_name
 from app.documents.metadata import byline
-from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.page_viewer import NO_PAGE, tool
 from app.ui.library.saved import saved_books
 from app.ui.pane import build_drop, pane, static, tab_heading
-from app.ui.reading.book_view import extent, offer_button, problems, progress, recognition, undo, warnings
+from app.ui.reading.book_view import extent, problems, progress, recognition, undo, warnings
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.site import Part, standing
 
-MOST_SHOWN = 60  # offers of one book; more can be typed
 EMPTY = f"""<section class="card empty-library"><h3>Nothing in the library yet</h3>
 <p>Drop several files at once, or one after the other: {EACH}. They
 are read in the order of the library, as one context. What is too long is never cut by itself: chapters and pages are
 offered with what they cost.</p></section>"""
 FORGETS = "Delete its recognised text from the data folder; the open book stays."
-NO_ROOM = "The other documents leave no room: choose less of them, or remove one."
-NO_ROOM_ALONE = "No chapter and no page fits alone: choose a model with a larger context."
 
 
 def incoming(session: Session) -> str:
@@ -79,7 +74,7 @@ def _row(session: Session, index: int, book: Book) -> str:
         f'<div><h4 dir="auto">{render.escape(title)}</h4><p class="quiet">{render.escape(facts)}</p>'
         f'<p class="costs"><b>{tokens}</b>{_state(session)}</p></div><div class="tools">{tools}</div></div>'
         f"{warnings(document.warnings, f'Warnings about {title}')}{recognition(session, book)}{forget}"
-        f"{_choices(session, index, book)}</li>"
+        f"{_choices(session, book)}</li>"
     )
 
 
@@ -103,24 +98,16 @@ def _state(session: Session) -> str:
     return render.chip("being read", tone="method")
 
 
-def _choices(session: Session, index: int, book: Book) -> str:
+def _choices(session: Session, book: Book) -> str:
+    """What of a document is read, and a field to choose other parts."""
     uploads, document = session.uploads, book.document
-    if uploads.fit is None or uploads.meter is None:
+    if uploads.fit is None:
         return ""
-    books, more = uploads.library.books, ""
-    possible = offers(uploads.library, index, uploads.meter, room(uploads.fit))
-    found = [one for one in possible if one.choice != book.choice]
-    buttons = "".join(offer_button(books, one) for one in found[:MOST_SHOWN])
-    if len(found) > MOST_SHOWN:
-        more = f"and {len(found) - MOST_SHOWN:,} more: type their numbers"
-    if not possible:
-        more = NO_ROOM if len(books) > 1 else NO_ROOM_ALONE
-    more = f'<p class="quiet">{more}</p>' if more else ""
     example = f"{document.pages[0].label}-{document.pages[-1].label}"
     example += ", or chapters 1, 3" if len(document.chapters) > 2 else ""
     fits = "long" if uploads.too_long else "fits"
     body = (
-        f'<div class="offers">{buttons}</div>{more}<form data-choose="{book.key}"><label>Pages or chapters '
+        f'<form data-choose="{book.key}"><label>Pages or chapters '
         f'<input type="text" maxlength="200" placeholder="{render.escape(example)}" autocomplete="off"></label>'
         '<button type="submit">Read these</button></form>'
     )

@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from app import formats
 from app.context.open_book import Book
-from app.runtime.trace import Race, Trace, lead
+from app.runtime.trace import Race, Trace
 from app.ui import render
-from app.ui.race.result import best_lane, is_identical, result, verdict
+from app.ui.race.result import best_lane, is_identical, result
 from app.ui.race.view import ending_line, short_text, trace_points
 from app.ui.retrieval_map.view import page_of, page_words
 from core.decoding.registry import method_label
 from core.decoding.stats import DecodeStats
 
 MOST_PASSAGES, MOST_PASSAGE_CHARS = 4, 240
-MOST_CHARS = 12_000  # of one lane's text
+MOST_CHARS, MOST_LOSSY_CHARS = 12_000, 160  # of one lane's text; more of one that is not exact proves nothing
 STYLE = """
 :root { color-scheme: light dark; --ink: light-dark(#1c2329, #e6eaec); --soft: light-dark(#5a646d, #a3adb4);
   --paper: light-dark(#f6f5f1, #101417); --sheet: light-dark(#fff, #181e22); --line: light-dark(#e2dfd6, #2a3237);
@@ -46,8 +46,6 @@ h1 { font-size: 26px; line-height: 1.25; } h2 { font-size: 15px; } .soft, small 
 blockquote { border-left: 4px solid var(--accent); } section { display: grid; gap: 8px; }
 button { justify-self: start; padding: 6px 16px; border: 1px solid var(--soft); border-radius: 99px; background: none;
   color: inherit; font: inherit; font-weight: 600; cursor: pointer; }
-table { border-collapse: collapse; font-size: 13.5px; } td, th { padding: 4px 16px 4px 0; text-align: left;
-  vertical-align: top; border-bottom: 1px solid var(--line); font-weight: 450; }
 @media print { button { display: none; } .text { height: auto; } }
 """
 SCRIPT = """
@@ -111,18 +109,15 @@ def card_html(race: Race, book: Book | None) -> str:
     Args:
         book: the one the race was about, if it is still open: passages are searched in it.
     """
-    plain, best = race.plain, best_lane(race)
-    shown = [lane for lane in (plain, best) if lane is not None] or list(race.lanes[:2])
-    others = [lane for lane in race.lanes if all(lane is not one for one in shown)]
     found = result(race)
     head = f'<p class="result {found.tone}">{render.escape(found.text)}</p>' if found else ""
-    sides = "".join(_side(race, lane) for lane in shown)
-    cited = passages(shown[0].text, book) if book and shown else []
+    sides = "".join(_side(race, lane) for lane in race.lanes)
+    cited = passages((race.plain or race.lanes[0]).text, book) if book else []
     return sheet(
         race.question,
         f"{race.book} · {race.num_book:,} tokens, all of it in the context",
-        f'{head}{_equality(race, best)}<div class="lanes">{sides}</div>{REPLAY}{cited_html(cited)}'
-        f'{_others(race, others)}<p class="soft">Raced {race.begun:%Y-%m-%d %H:%M} by TriForce Reader in turns; '
+        f'{head}{_equality(race)}<div class="lanes">{sides}</div>{REPLAY}{cited_html(cited)}'
+        f'<p class="soft">Raced {race.begun:%Y-%m-%d %H:%M} by TriForce Reader in turns; '
         f"a clock runs only while its lane computes.</p>",
     )
 
@@ -138,8 +133,9 @@ def sheet(question: str, about: str, body: str) -> str:
     )
 
 
-def _equality(race: Race, best: Trace | None) -> str:
+def _equality(race: Race) -> str:
     """Only where it holds: what else there is to say of the words is in the result."""
+    best = best_lane(race)
     if best is None or not is_identical(race, best):
         return ""
     count = formats.plural(best.stats.new_tokens, "token")
@@ -148,14 +144,9 @@ def _equality(race: Race, best: Trace | None) -> str:
 
 def _side(race: Race, lane: Trace) -> str:
     tone = "plain" if lane is race.plain else "fast"
-    return side_html(
-        tone,
-        json.dumps(trace_points(lane)),
-        method_label(lane.method),
-        lane.stats,
-        lane.text,
-        f" · {ending_line(lane).lower()}",
-    )
+    ending = f" · {ending_line(lane).lower()}{'' if lane.exact else ' · not exact'}"
+    text = lane.text if lane.exact else short_text(lane.text, MOST_LOSSY_CHARS)
+    return side_html(tone, json.dumps(trace_points(lane)), method_label(lane.method), lane.stats, text, ending)
 
 
 def side_html(tone: str, points: str, label: str, stats: DecodeStats, text: str, more: str = "") -> str:
@@ -181,22 +172,3 @@ def cited_html(found: Sequence[Passage]) -> str:
     more = len(found) - MOST_PASSAGES
     rest = f"<small>and {formats.plural(more, 'passage')} more</small>" if more > 0 else ""
     return f"<section><h2>In the book, word for word</h2>{quotes}{rest}</section>"
-
-
-def _others(race: Race, others: list[Trace]) -> str:
-    if not others:
-        return ""
-    rows = "".join(
-        f"<tr><th>{render.escape(method_label(lane.method))}</th><td>{lane.stats.decode_seconds:.2f} s</td>"
-        f"<td>{formats.plural(lane.stats.new_tokens, 'token')}</td><td>{_verdict(race, lane)}</td></tr>"
-        for lane in others
-    )
-    return f"<section><h2>Also raced</h2><table>{rows}</table></section>"
-
-
-def _verdict(race: Race, lane: Trace) -> str:
-    if lane.exact:
-        speedup = lead(lane, race.plain).speedup if race.plain else None
-        much = f" {speedup:.2f}× as fast as plain." if speedup else ""
-        return render.escape(verdict(race, lane).text + much)
-    return f"not exact: {render.escape(short_text(lane.text, 160))}"

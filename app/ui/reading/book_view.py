@@ -23,7 +23,6 @@ from app.ui.reading.live_strip import LEAST_SECONDS, page_reached, until, waitin
 from core.errors import ContextTooSmall, CoreError
 
 MOST_TITLES = 6  # in the card; the tab "Library" shows all
-MOST_READ_AGAIN = 64  # tokens at the end of an opening that are read again whatever is in memory
 MOVING = {"opening": "Opening from disk", "saving": "Saving to disk"}
 KEEP_TITLE = "Write its text to the data folder, so that its conversations open it again with one click"
 LIBRARY = 'data-tab="Library"'  # where a click leads
@@ -268,22 +267,14 @@ def _rest(session: Session) -> str:
 
 
 def how_read(session: Session) -> str:
-    """How the model got the book: read or fetched from disk."""
-    state = disk_state(session)
+    """How the model got the book: read, fetched from disk, or found in memory."""
+    state, whole = disk_state(session), session.book.num_opening - 1 if session.book else 0
     if state.num_fetched:
-        once = f" instead of read in {formats.duration(state.once_seconds)}" if state.once_seconds else ""
-        rest = (session.book.num_opening - 1 if session.book else 0) - state.num_fetched
-        added = f"; {formats.plural(rest, 'token')} at the end read anew" if rest > 0 else ""
-        return f"Opened from disk in {formats.duration(state.fetch_seconds)}{once}{added}."
-    whole = session.book.num_opening - 1 if session.book else 0
+        return f"Opened from disk in {formats.duration(state.fetch_seconds)}."
+    took = f"in {formats.duration(session.read_seconds)}" if session.read_seconds else "at once"
     if whole and session.num_reused >= LEAST_REUSED * whole:
-        took = formats.duration(session.read_seconds) if session.read_seconds else ""
-        had = formats.percent(session.num_reused / whole)
-        if whole - session.num_reused <= MOST_READ_AGAIN:
-            return f"Opened again {f'in {took}' if took else 'at once'}: it was still in memory."
-        return f"Read{f' in {took}' if took else ''}: {had} of it was still in memory."
-    how = f" once, in {formats.duration(session.read_seconds)}" if session.read_seconds > 0 else ""
-    return f"Read{how}."
+        return f"Opened again {took}, from memory."
+    return f"Read once, {took}." if session.read_seconds else "Read."
 
 
 def _on_disk(session: Session) -> str:

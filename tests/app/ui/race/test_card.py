@@ -68,7 +68,7 @@ def test_junk_of_a_lossy_lane_is_shortened(session: Session, race_of: RaceOf) ->
     race = race_of("fine " * 200, "fine " * 200, "junk " * 240, configs=[*PAIR, config("h2o")])
     card = card_html(race, session.book)
     assert 10 < card.count("junk") < 40 and "more characters" in words_of(card) and "not exact" in words_of(card)
-    assert card.count("fine") == 2 * 200
+    assert card.count("fine") == 2 * 200 and card.count("<article") == 3
 
 
 def test_a_long_race_is_a_small_card(session: Session, race_of: RaceOf) -> None:
