@@ -55,12 +55,12 @@ def result(race: Race) -> Result | None:
     tone, _, words = verdict(race, lane)
     if ahead.speedup is None or not lane.finished or not plain.finished:
         return None
-    first, tone = winner(race), tone if tone != "good" or winner(race) else "none"
+    first = winner(race)
     if first is plain:
         tone, told = "bad" if tone == "bad" else "amber", f"Plain was faster here, because {reason(lane, plain)}."
         return Result(tone, told, lane)
     if first is None:
-        told = f"{name} and plain decoding were equally fast"
+        tone, told = "none" if tone == "good" else tone, f"{name} and plain decoding were equally fast"
     elif race.seconds:
         told = f"{name} was {formats.plural(abs(ahead.tokens), 'token')} ahead when time was up"
     else:

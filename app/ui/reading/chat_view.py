@@ -11,11 +11,12 @@ from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.reading.answer_footer import answer_footer, question_footer
 from app.ui.reading.evidence_chips import chips, own_key
-from app.ui.reading.live_strip import bubble
+from app.ui.reading.live_strip import waits
 from core.decoding.stats import DecodeStats
 from core.generation.events import Finished, StopReason
 
 PENDING = "…"
+BACK = '<p class="quiet">Stop puts the question back into its box, to be changed.</p>'
 EMPTY_ANSWER = "(The model ended its answer at once.)"
 BLANK_ANSWER = "(The answer is white space alone.)"
 IN_THOUGHT: dict[StopReason, str] = {
@@ -57,9 +58,10 @@ def live(session: Session) -> dict[str, Any] | None:
     if writing is None:
         return None
     trace = writing.trace
-    waits = not trace.answer.strip()
-    thinks = waits and bool(trace.thought)
-    told = {"wait": bubble(writing, session) or PENDING} if waits and not thinks else {}
+    empty = not trace.answer.strip()
+    thinks = empty and bool(trace.thought)
+    why = f'<div class="waits">{render.escape(waits(writing, session) or PENDING)}</div>'
+    told = {"wait": why + (BACK if writing.waiting else "")} if empty and not thinks else {}
     title = {"thought": thought_title(trace.all_stats, thinks=thinks)} if trace.thought else {}
     return {"question": writing.trace.question, **title, **told}
 

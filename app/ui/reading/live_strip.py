@@ -1,4 +1,4 @@
-"""What an answer does while nothing but its figures tells it: the strip of figures, and the line in its bubble."""
+"""What an answer does while nothing but its figures tells it: the strip of figures, and why there is no word yet."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ REREAD = "Tokens of the book that had to be read again for this answer."
 SPEED = "Decoding only; the time to read the prompt is not in it."
 LONG_SECONDS = 20.0  # of a whole reading, from which on its end is worth a notice
 LEAST_SECONDS = 2.0  # shorter waits are not counted down
-BACK = '<p class="quiet">Stop puts the question back into its box, to be changed.</p>'
+QUESTION = "the question"
 
 
 # -------------------- the strip
@@ -156,39 +156,18 @@ def _acceptance(level: LevelStats | None) -> float | None:
     return level.acceptance if level else None
 
 
-# -------------------- the bubble
-
-
-def bubble(writing: Writing, session: Session) -> str:
-    """Why an answer has no word yet, in one line; "" before anything is known."""
-    waiting, trace = writing.waiting, writing.trace
-    if waiting is not None:
-        doing, what = session.doing, waiting_line(waiting)
-        if waiting.reason == "own job" and isinstance(doing, PrefillProgress):
-            return _line(what, page_reached(session.book, doing.done_tokens), until(doing)) + BACK
-        return _line(what) + BACK
-    if trace.reading is None:
-        return ""
-    what = reads(trace)
-    if what == "the question":
-        return _line("Reading the question")
-    again = what.replace(" (", ": ").removesuffix(")")
-    return _line(f"Reading {again}", page_reached(session.book, trace.reading.done_tokens), until(trace.reading))
-
-
-def _line(*parts: str) -> str:
-    """Parts with a dot between; the last may be HTML of `until`."""
-    return f'<div class="waits">{" · ".join(filter(None, parts))}</div>'
-
-
 # -------------------- in words
 
 
-def told_of(writing: Writing) -> str:
-    """Why an answer is not written yet; "" once its turn has come."""
-    if writing.waiting is not None:
-        return waiting_line(writing.waiting)
-    return "" if writing.begun else "Waiting for its turn"
+def waits(writing: Writing, session: Session) -> str:
+    """Why an answer has no word yet, and how long that takes; "" once its turn has come and nothing is read for it."""
+    waiting, doing = writing.waiting, session.doing
+    if waiting is not None:
+        reads_own = waiting.reason == "own job" and isinstance(doing, PrefillProgress)
+        return " · ".join([waiting_line(waiting), *([far(doing, session.book)] if reads_own else [])])
+    if not writing.begun:
+        return "Waiting for its turn"
+    return reading_line(writing.trace, session.book) if writing.trace.reading else ""
 
 
 def waiting_line(waiting: Waiting) -> str:
@@ -203,32 +182,23 @@ def reads(asked: Asked) -> str:
     """What is being read: the question, the book, or the book once more."""
     progress = asked.reading
     if progress is None or progress.total_tokens - progress.reused_tokens <= asked.num_book / 2:
-        return "the question"
+        return QUESTION
     return "the book again (another page used the model)" if asked.num_reread else "the book"
 
 
-def reading_line(asked: Asked) -> str:
+def reading_line(asked: Asked, book: Book | None = None) -> str:
     """What is being read, and how far."""
-    told, progress = f"Reading {reads(asked)}", asked.reading
-    if progress is None:
-        return told
-    told += f" · {progress.done_tokens:,} of {progress.total_tokens:,} tokens"
-    left = progress.remaining_seconds
-    return f"{told} · {formats.duration(left)} left" if left is not None and left > 1 else told
+    what, progress = reads(asked), asked.reading
+    return f"Reading {what}" if progress is None or what == QUESTION else f"Reading {what} · {far(progress, book)}"
 
 
-def until(progress: PrefillProgress) -> str:
-    """How far a reading is, and how long it still takes, as HTML; tokens and their rate in its tooltip."""
-    elapsed = progress.elapsed_seconds
-    note = f"{progress.done_tokens:,} of {formats.plural(progress.total_tokens, 'token')}"
-    if elapsed > 0 and progress.done_tokens > progress.reused_tokens:
-        rate = formats.figure((progress.done_tokens - progress.reused_tokens) / elapsed)
-        note += f", {rate} a second so far; later ones take longer, and the time left counts that"
-    return f'<b class="until" title="{render.escape(note)}">{waits_for(progress)["told"]}</b>'
+def far(progress: PrefillProgress, book: Book | None) -> str:
+    """How far a reading is, and how long it still takes."""
+    return " · ".join(filter(None, (page_reached(book, progress.done_tokens), waits_for(progress)["told"])))
 
 
 def waits_for(progress: PrefillProgress) -> dict[str, Any]:
-    """The same for the title of the browser's tab; `long`: the end of the whole reading is worth a notice."""
+    """How far a reading is, for the title of the browser's tab too; `long`: the end of all of it is worth a notice."""
     left, told = progress.remaining_seconds, f"{progress.done_tokens / max(progress.total_tokens, 1):.0%}"
     if left is not None and left >= LEAST_SECONDS:
         told += f" · {formats.about(left)} left"

@@ -18,7 +18,7 @@ from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import chat, exchanges, live, live_texts
 from app.ui.reading.checklist_view import checklist, total
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
-from app.ui.reading.live_strip import strip, told_of, waits_for
+from app.ui.reading.live_strip import strip, waits, waits_for
 from app.ui.reading.settings import choices, fields
 from app.ui.retrieval_map.view import where
 from app.ui.site import Part, Site, standing, standing_and
@@ -33,7 +33,7 @@ def live_figures(session: Session) -> str:
     """The figures of the answer in progress, else of the last one shown."""
     writing = session.writing
     if writing is not None:
-        return strip(writing.trace, told_of(writing))
+        return strip(writing.trace, waits(writing, session))
     if not session.exchanges or session.book is None:
         return strip()
     last = session.exchanges[-1]
@@ -147,7 +147,7 @@ QUESTION = """<form id="question" data-question>
 aria-hidden="true"><path d="M4 4l17 8-17 8 3-8z M7 12h14"/></svg></button>
 <button type="button" class="stop" data-act="stop" aria-label="Stop the answer" title="Stop (Esc)"></button></form>
 <p class="sending" role="status" hidden>Your question is sent as soon as the file is uploaded.</p>"""
-LOG = 'role="log" aria-label="Conversation" aria-live="off"'
+LOG = 'role="log" aria-label="Conversation" aria-live="off" tabindex="0"'
 
 
 PARTS = (

@@ -46,17 +46,6 @@
     for (const [id, label] of Object.entries(NAMES)) find(`#${id} button[aria-dropeffect]`)?.setAttribute("aria-label", label);
   }
 
-  // What scrolls can be scrolled by keys: as long as it does.
-  const SCROLLED = [".masthead .chips", "#chat [role=log]"];
-
-  function scrolled() {
-    for (const element of SCROLLED.flatMap((selector) => all(selector))) {
-      const wide = element.scrollWidth > element.clientWidth + 1;
-      if (!wide && element.scrollHeight <= element.clientHeight + 1) element.removeAttribute("tabindex");
-      else if (element.tabIndex < 0) element.tabIndex = 0;
-    }
-  }
-
   // -------------------- what is said: the first line of a state, not each of its numbers
 
   const TOLD = ["#strip .status", "#book .step > p:first-child", "#race-board .status"];
@@ -104,7 +93,6 @@
       due = false;
       press();
       name();
-      scrolled();
       say();
     }, 250);
   }
@@ -116,7 +104,6 @@
     new MutationObserver(paint).observe(document.body, { attributeFilter: ["class"] });
     new MutationObserver(cover).observe(root, { attributeFilter: ["class"] });
   });
-  addEventListener("resize", changed);
   system.addEventListener("change", () => whenThere(paint));
 
   // -------------------- clicks

@@ -61,35 +61,6 @@
     event.preventDefault();
   });
 
-  // -------------------- documents, dragged to another place by their numbers
-
-  let dragged = null;
-  const place = (event) => dragged && event.target.closest?.("[data-row]");
-  const mark = (row) => {
-    for (const one of all("[data-row].goes-here")) one.classList.remove("goes-here");
-    row?.classList.add("goes-here");
-  };
-
-  document.addEventListener("dragstart", (event) => {
-    dragged = event.target.closest?.("[data-drag]") ?? null;
-    if (dragged) event.dataTransfer.setData("text/plain", dragged.textContent);
-  });
-  document.addEventListener("dragover", (event) => {
-    if (!place(event)) return;
-    event.preventDefault();
-    mark(place(event));
-  });
-  document.addEventListener("drop", (event) => {
-    const row = place(event);
-    if (!row) return;
-    event.preventDefault();
-    page.act(`move:${dragged.dataset.drag}:${row.dataset.row}`);
-  });
-  document.addEventListener("dragend", () => {
-    mark(null);
-    dragged = null;
-  });
-
   // -------------------- choosing what is read of a library that is too long: ticks; the server tells what they cost
 
   const boxes = (book) => all("[name=chapter]", book);

@@ -5,7 +5,7 @@
 (() => {
   const root = document.documentElement;
   const FINISH = 5000; // milliseconds that a finished race stays before the slow motion
-  const { all, find, on, presenting } = window.triforcePage;
+  const { all, find, on, presenting, watch } = window.triforcePage;
   const running = () => Boolean(find("#race-board .race.running"));
   const told = () => find("#race-board .scene.closing");
 
@@ -49,8 +49,8 @@
   }
 
   // The board is drawn by the server: a race that began, here or by the button, and its end.
-  const board = new MutationObserver(() => {
-    if (!presenting()) return;
+  watch((names) => {
+    if (!presenting() || !names.some((name) => name.startsWith("race"))) return;
     const runs = running();
     if (waiting && find(".scene.opening")) {
       waiting = false;
@@ -63,10 +63,7 @@
 
   function present(on = true) {
     root.classList.toggle("presenting", on);
-    board.disconnect();
     if (on) {
-      for (const watched of ["#race-board", "#race-opening"])
-        board.observe(find(watched), { attributes: true, childList: true, subtree: true });
       followed = running();
       waiting = !find(".scene.opening");
       scene(running() || !find(".scene.opening") ? "race" : "opening");

@@ -22,7 +22,7 @@ from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, exchanges, live, live_texts, welcome
 from app.ui.reading.checklist_view import checklist
-from app.ui.reading.live_strip import bubble, strip
+from app.ui.reading.live_strip import strip, waits
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
 from core.planning.hardware import Gpu
@@ -161,7 +161,7 @@ def test_an_empty_answer_and_one_of_white_space_alone_are_named() -> None:
     assert answered("")["notice"] == EMPTY_ANSWER and answered(" \n  ")["notice"] == BLANK_ANSWER
     assert answered("  a")["text"] == "  a" and "notice" not in answered("  a")
     session, _ = written(round_done(" \n ", 0))
-    assert (live(session) or {})["wait"] == PENDING
+    assert (live(session) or {})["wait"] == f'<div class="waits">{PENDING}</div>'
 
 
 # -------------------- the header
@@ -194,23 +194,23 @@ def test_a_gpu_that_does_not_compute_is_told_unless_the_processor_was_asked_for(
 # -------------------- waiting, in words
 
 
-def test_the_bubble_says_why_there_is_no_word_yet() -> None:
+def test_it_is_told_why_there_is_no_word_yet() -> None:
     session = a_session(num_read=0)
     trace = Trace("Now?", "triforce", num_book=8123, num_read_before=8123)
     wait = Writing.of(session, Trace("Now?", "triforce"))
-    assert bubble(wait, session) == ""
+    assert waits(wait, session) == "Waiting for its turn"
     session.doing = progress(2048)
     wait.apply(Waiting("own job", 0))
-    html = bubble(wait, session)
+    html = waits(wait, session)
     assert "Waiting until the book is read" in html and "25% · a few seconds left" in html
     wait.apply(Waiting("another page", 1))
-    assert "until" not in bubble(wait, session).replace("Waiting until", "")
+    assert "until" not in waits(wait, session).replace("Waiting until", "")
     wait.apply(Begun(trace))
-    assert bubble(wait, session) == "", "its turn has come, and nothing was read for it yet"
+    assert waits(wait, session) == "", "its turn has come, and nothing was read for it yet"
     trace.apply(progress(2048))
-    assert "Reading the book again: another page used the model · " in bubble(wait, session)
+    assert "Reading the book again (another page used the model) · " in waits(wait, session)
     trace.apply(replace(progress(8100), reused_tokens=8000))
-    assert bubble(wait, session) == '<div class="waits">Reading the question</div>'
+    assert waits(wait, session) == "Reading the question"
 
 
 def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:
