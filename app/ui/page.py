@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import gradio as gr
 
 from app.ui.acts import Act
-from app.ui.header import masthead, notice
+from app.ui.header import KEYS, masthead, notice
 from app.ui.inside import view as inside
 from app.ui.library import acts as library_acts
 from app.ui.library import saved
@@ -52,5 +52,5 @@ def build_page(site: Site) -> gr.Blocks:
                 inside.build_tab()
             system.build_tab()
         pane("problem", "told")
-        static(SILENCE)
+        static(SILENCE + KEYS)
     return page

@@ -14,8 +14,7 @@ from app.ui import render
 from app.ui.library.page_viewer import NO_PAGE, tool
 from app.ui.library.saved import saved_books
 from app.ui.pane import build_drop, pane, static, tab_heading
-from app.ui.reading.book_view import extent, problems, progress, recognition, undo, warnings
-from app.ui.reading.budget_view import budget, fit_of
+from app.ui.reading.book_view import extent, problems, recognition, state, undo, warnings
 from app.ui.site import Part, standing
 
 EMPTY = f"""<section class="card empty-library"><h3>Nothing in the library yet</h3>
@@ -26,14 +25,8 @@ FORGETS = "Delete its recognised text from the data folder; the open book stays.
 
 
 def incoming(session: Session) -> str:
-    """Uploads in progress or failed, and the budget."""
-    uploads, parts = session.uploads, problems(session)
-    parts += [progress(one) for one in uploads.pending if one.stage != "failed"]
-    if uploads.note:
-        parts.append(f'<p class="quiet">{render.escape(uploads.note)}</p>')
-    parts.append(undo(session))
-    if fit := fit_of(session):
-        parts.append(budget(fit, uploads.library))
+    """What could not be opened, what is on its way, the newest removal, and the budget."""
+    parts = [*problems(session), undo(session), *state(session)]
     return f'<section class="card incoming">{"".join(parts)}</section>' if any(parts) else ""
 
 
@@ -71,7 +64,7 @@ def _row(session: Session, index: int, book: Book) -> str:
         f'<li class="document-row"><div class="document-head">'
         f'<span class="number">{index + 1}</span>{cover(document)}'
         f'<div><h4 dir="auto">{render.escape(title)}</h4><p class="quiet">{render.escape(facts)}</p>'
-        f'<p class="costs"><b>{tokens}</b>{_state(session)}</p></div><div class="tools">{tools}</div></div>'
+        f'<p class="costs"><b>{tokens}</b></p></div><div class="tools">{tools}</div></div>'
         f"{warnings(document.warnings, f'Warnings about {title}')}{recognition(session, book)}{forget}"
         f"{_choices(session, book)}</li>"
     )
@@ -80,21 +73,6 @@ def _row(session: Session, index: int, book: Book) -> str:
 def cover(document: Document) -> str:
     """The small picture of a document; "" without one."""
     return f'<img class="cover" src="{render.escape(document.cover)}" alt="">' if document.cover else ""
-
-
-def _state(session: Session) -> str:
-    """Whether the model has read the documents."""
-    uploads = session.uploads
-    if uploads.too_long:
-        return render.chip("waits for a choice", tone="warn", title="The library is longer than the context.")
-    if uploads.behind or session.book is None:
-        return render.chip("ready", title="Its text is there; the model has not begun with it.")
-    if session.displaced:
-        title = "Another page’s book is; the next answer reads it again."
-        return render.chip("read, not in the model now", title=title)
-    if session.is_read:
-        return render.chip("read", tone="exact", title="All that is chosen of it is in the model’s context.")
-    return render.chip("being read", tone="method")
 
 
 def _choices(session: Session, book: Book) -> str:

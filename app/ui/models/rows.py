@@ -21,15 +21,6 @@ if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that 
     from core.models.param_count import ModelSize
     from core.planning.hardware import Machine
 
-FAMILIES = {
-    "llama": "Llama",
-    "mistral": "Mistral",
-    "qwen2": "Qwen2",
-    "qwen3": "Qwen3",
-    "qwen3_moe": "Qwen3, mixture of experts",
-    "smollm3": "SmolLM3",
-}  # any other family under its own name
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
@@ -58,7 +49,6 @@ class ModelRow:
 
     name: str
     description: str
-    family: str
     context: int  # most tokens it can read
     licence: str = ""
     gated: bool = False
@@ -126,7 +116,6 @@ def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, use
     return ModelRow(
         name=row.name,
         description=row.description,
-        family=_family(row),
         context=dims.max_context,
         licence=row.license,
         gated=row.gated,
@@ -167,7 +156,6 @@ def _others(machine: "Machine", source: ModelSource, state: ModelState) -> Itera
             name=found.name,
             title=found.shown,
             description=where,
-            family=FAMILIES.get(found.family, found.family),
             context=dims.max_context if dims else 0,
             is_here=dims is not None,
             size_bytes=dims.weight_bytes if dims else 0,
@@ -185,20 +173,11 @@ def _running(ready: Ready) -> ModelRow:
     return ModelRow(
         name=info.model,
         description=info.description,
-        family="",
         context=info.most_context,
         is_here=True,
         size_bytes=info.target_weight_bytes,
         in_use=True,
     )
-
-
-def _family(row: catalog.Known) -> str:
-    from core.models.loader import read_config
-
-    folder = row.path()
-    kind = row.config["model_type"] if row.config else read_config(folder).model_type if folder else ""
-    return FAMILIES.get(kind, kind)
 
 
 def fit_of(

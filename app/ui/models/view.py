@@ -54,7 +54,7 @@ def _row(row: ModelRow, fetching: str, loading: bool) -> str:
 
 
 def facts_of(row: ModelRow) -> list[str]:
-    """Family, context, location, draft, licence."""
+    """Context, location, draft, licence."""
     if row.refused:
         return []
     size = formats.disk_size(row.size_bytes)
@@ -72,7 +72,7 @@ def facts_of(row: ModelRow) -> list[str]:
     licence = f"{row.licence}, gated: accept it on the hub first" if row.gated else row.licence
     if row.is_bundled:
         licence = ""
-    facts = (row.family, f"reads {row.context:,} tokens", where, draft if row.draft or row.licence else "", licence)
+    facts = (f"reads {row.context:,} tokens", where, draft if row.draft or row.licence else "", licence)
     return [fact for fact in facts if fact]
 
 

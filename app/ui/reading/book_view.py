@@ -46,20 +46,7 @@ def book_card(session: Session) -> str:
         stays = "books below stay" if len(session.book.library.books) > 1 else "book below stays"
         parts.append(f'<p class="quiet">The {stays} open.</p>')
     parts += [_titles(session)] if len(books) > 1 else [_facts(session, one) for one in books]
-    parts += [progress(one) for one in uploads.pending if one.stage != "failed"]
-    if uploads.too_long:
-        parts.append(_too_long(session))
-    if (moving := disk_state(session).doing) is not None:
-        step = f"{MOVING[moving.what]} · {moving.done_tokens:,} of {moving.total_tokens:,} tokens"
-        parts.append(_running(step, "", moving.done_tokens / max(moving.total_tokens, 1)))
-    elif session.is_reading:
-        parts.append(_doing(session))
-    elif session.book:
-        parts.append(_rest(session))
-    if uploads.note:
-        parts.append(f'<p class="quiet" role="status">{render.escape(uploads.note)}</p>')
-    if fit := fit_of(session):
-        parts.append(budget(fit, uploads.library))
+    parts += state(session)
     several = len(books) > 1
     warned = [f"{one.document.title}: {text}" if several else text for one in books for text in one.document.warnings]
     parts.append(warnings(warned, "Warnings"))
@@ -74,6 +61,25 @@ def book_card(session: Session) -> str:
         )
     body = "".join(parts) or '<p class="quiet">No book yet. Drop one below, or try a sample.</p>'
     return f'<section class="card book" aria-label="Book">{body}{undo(session)}</section>'
+
+
+def state(session: Session) -> list[str]:
+    """What is on its way, what the model has read or reads, and the budget."""
+    uploads = session.uploads
+    parts = [progress(one) for one in uploads.pending if one.stage != "failed"]
+    if uploads.too_long:
+        parts.append(_too_long(session))
+    if (moving := disk_state(session).doing) is not None:
+        step = f"{MOVING[moving.what]} · {moving.done_tokens:,} of {moving.total_tokens:,} tokens"
+        parts.append(_running(step, "", moving.done_tokens / max(moving.total_tokens, 1)))
+    elif session.is_reading:
+        parts.append(_doing(session))
+    elif session.book:
+        parts.append(_rest(session))
+    if uploads.note:
+        parts.append(f'<p class="quiet" role="status">{render.escape(uploads.note)}</p>')
+    fit = fit_of(session)
+    return [*parts, *([budget(fit, uploads.library)] if fit else [])]
 
 
 def problems(session: Session) -> list[str]:

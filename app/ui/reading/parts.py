@@ -112,7 +112,6 @@ def flags(session: Session) -> list[str]:
         "page-open": bool(session.leaves.get("read")),
         "choosing": session.uploads.too_long,
         "has-book": _has_book(session),
-        "has-reach": bool(session.book and session.book.note),
         "racing": session.racing is not None and session.racing.running,
     }
     return [name for name, holds in found.items() if holds]

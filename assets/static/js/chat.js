@@ -160,15 +160,7 @@
 
   // -------------------- keys
 
-  function help() {
-    const drawnHelp = find("template.keys");
-    if (!find("#keys-help") && drawnHelp) document.body.append(drawnHelp.content.cloneNode(true)); // it outlives its line
-    const dialog = find("#keys-help");
-    if (dialog?.open) dialog.close();
-    else dialog?.showModal();
-  }
-
-  on("click", "[data-keys]", help);
+  const help = () => find("#keys-help");
 
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || page.presenting()) return;
@@ -176,7 +168,7 @@
     const command = event.ctrlKey || event.metaKey;
     if (event.key === "Escape") {
       const menu = find("#conversations li details[open]");
-      if (find("dialog[open]")) return;
+      if (help().matches(":popover-open")) return; // it closes by itself
       if (menu) menu.open = false;
       else if (page.seen(find("#question .stop"))) act("stop");
       else if (page.seen(find("#where-page [data-act=close]"))) act("close");
@@ -186,7 +178,7 @@
       focus();
     } else if (page.seen(box()) && command && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") focus();
     else if (page.seen(box()) && !typing && !command && !event.altKey && event.key === "/") focus();
-    else if (!typing && !command && !event.altKey && event.key === "?") help();
+    else if (!typing && !command && !event.altKey && event.key === "?") help().togglePopover();
     else return;
     event.preventDefault();
   });

@@ -47,7 +47,6 @@ def test_a_click_means_a_change_of_the_shelf() -> None:
     assert after("up", keys[2]) == [keys[0], keys[2], keys[1]]
     assert after("down", keys[0]) == [keys[1], keys[0], keys[2]]
     assert after("up", keys[0]) == after("down", keys[2]) == [], "already there"
-    assert after("move", keys[2], "0") == [keys[2], *keys[:2]] and after("move", keys[2], "x") == []
     assert after("remove", keys[1]) == [keys[0], keys[2]]
     assert after("only", keys[1]) == [keys[1]]
     assert after("start-over", "") == []

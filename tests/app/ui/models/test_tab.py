@@ -35,7 +35,7 @@ from tests.core.models.hub.test_local import add
 from tests.core.models.hub.toy_hub import ToyHub
 from tests.thinkers import save_thinker
 
-ROW = ModelRow(name="m", description="d", family="Llama", context=4096, is_here=False, size_bytes=10**9)
+ROW = ModelRow(name="m", description="d", context=4096, is_here=False, size_bytes=10**9)
 
 
 def fits(triforce: float, *, context: int = 131_072, reading: float = 60.0) -> Fit:
@@ -160,7 +160,7 @@ def test_only_what_can_be_done_is_offered(row: ModelRow, acts: set[str]) -> None
 
 
 def test_names_and_errors_are_text() -> None:
-    evil = replace(ROW, name=EVIL, description=EVIL, family=EVIL, licence=EVIL, draft=EVIL, to_come_bytes=1)
+    evil = replace(ROW, name=EVIL, description=EVIL, licence=EVIL, draft=EVIL, to_come_bytes=1)
     fetch = Fetch(name=EVIL, stage="fetching", total_bytes=9, done_bytes=3)
     error = NotEnoughMemory(EVIL, hint=EVIL)
     shown = [models([evil]), download(fetch), download(Fetch(name=EVIL, stage="failed", error=error))]
