@@ -10,7 +10,19 @@ VENDORED = tuple(STATIC / "vendor" / name for name in ("idiomorph.min.js", "mark
 SCRIPTS = tuple(
     STATIC / "js" / f"{name}.js"
     for name in (
-        *("frames", "stream", "markdown", "chat", "settings", "pages", "library", "race", "presenter", "inside"),
+        *(
+            "frames",
+            "stream",
+            "markdown",
+            "chat",
+            "settings",
+            "pages",
+            "library",
+            "replay",
+            "race",
+            "presenter",
+            "inside",
+        ),
         *("folds", "drops", "access"),
     )
 )

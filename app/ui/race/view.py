@@ -13,7 +13,7 @@ from app.ui import render
 from app.ui.race.result import best_lane, result, verdict, winner
 from app.ui.race.stage import scenes
 from app.ui.reading.live_strip import ENDINGS, reading_line, waiting_line
-from core.decoding.registry import COMPARED, FASTEST, PLAIN, method_label
+from core.decoding.registry import COMPARED, FASTEST, METHODS, PLAIN, method_label
 
 EMPTY = "Choose the lanes and start: every method answers the same question after one reading of the book."
 GAP_TITLE = (
@@ -92,7 +92,7 @@ def trace_points(trace: Trace) -> list[list[int]]:
 
 def board(race: Race, *, running: bool) -> str:
     """Lanes, the difference between plain decoding and its contender, and the verdict."""
-    lanes = [_lane(race, number, running=running) for number in range(len(race.lanes))]
+    lanes = [lane_html(race, number, running=running) for number in range(len(race.lanes))]
     plain, contender = race.plain, (best_lane(race) if race.ended else None) or race.contender
     gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
     lanes.insert(1 if len(lanes) == 2 else 0, gap)
@@ -117,7 +117,8 @@ def _empty_board() -> str:
     return f'<div class="board lanes-{len(AT_FIRST)}">{ghosts}</div>'
 
 
-def _lane(race: Race, number: int, *, running: bool) -> str:
+def lane_html(race: Race, number: int, *, running: bool = False) -> str:
+    """A lane with its clock and its text."""
     trace = race.lanes[number]
     stats, ended = trace.stats, trace.finished
     won = " won" if race.ended and trace is winner(race) else ""
@@ -130,7 +131,7 @@ def _lane(race: Race, number: int, *, running: bool) -> str:
     words = "" if live else render.escape(trace.text)
     return (
         f'<article class="lane {tone}{alive}{won}" data-lane="{number}" aria-label="{name}"><header><h3>{name}</h3>'
-        f"{render.exactness(trace.exact)}</header>"
+        f"{render.exactness(trace.exact) if trace.method in METHODS else ''}</header>"
         f'<p class="rate"><b{live}>{formats.figure(stats.tokens_per_second)}</b><span>tokens/s</span></p>'
         f"{render.bar(share, f'{name}: how far', tone='track')}"
         f'<p class="counts"><span><b class="tokens"{live}>{stats.new_tokens:,}</b> tokens</span>'

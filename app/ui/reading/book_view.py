@@ -40,8 +40,7 @@ def is_paused(session: Session) -> bool:
 
 def book_card(session: Session) -> str:
     """The card."""
-    uploads, books = session.uploads, session.uploads.library.books
-    parts = problems(session)
+    parts, books = problems(session), session.uploads.library.books
     if parts and session.book:
         stays = "books below stay" if len(session.book.library.books) > 1 else "book below stays"
         parts.append(f'<p class="quiet">The {stays} open.</p>')

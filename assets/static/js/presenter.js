@@ -37,7 +37,7 @@
   }
 
   const live = () => window.triforceRace.start();
-  const recorded = () => window.triforceRace.replay(find("#race-board .race"), 1, finish);
+  const recorded = () => window.triforceReplay.replay(find("#race-board .race"), 1, finish);
 
   function finish() {
     if (presenting() && root.dataset.scene === "race" && told()) after(FINISH, next);
@@ -83,7 +83,7 @@
   function space() {
     const now = root.dataset.scene;
     if (running()) window.triforcePage.act("stop-race");
-    else if (find(".race.replaying")) window.triforceRace.endReplay();
+    else if (find(".race.replaying")) window.triforceReplay.stop();
     else if (now === "count") scene(find(".scene.opening") ? "opening" : "race");
     else if (now === "race" && told()) next();
     else if (now === "round") scene("closing");

@@ -225,7 +225,7 @@
   });
 
   on("change", "[data-act-change]", (field) => act(field.dataset.actChange, { value: field.value }));
-  on("submit", "form:not([method=dialog])", (_, event) => event.preventDefault());
+  on("submit", "form", (_, event) => event.preventDefault());
   on("submit", "[data-submit]", (form) => {
     const field = find("input", form);
     act(`${form.dataset.submit}:${field.value.trim()}`).then((done) => done && (field.value = ""));

@@ -30,7 +30,8 @@ def session(worker: EngineWorker, session_id: str) -> Session:
 
 
 def words_of(html: str) -> str:
-    return unescape(re.sub(r"<[^>]*>", " ", re.sub(r"<(style|script)>.*?</\1>", "", html, flags=re.DOTALL)))
+    plain = re.sub(r"<[^>]*>", " ", re.sub(r"<(style|script)>.*?</\1>", "", html, flags=re.DOTALL))
+    return " ".join(unescape(plain).split())
 
 
 def test_a_card_has_question_clocks_passages_and_equality(session: Session, race_of: RaceOf) -> None:
