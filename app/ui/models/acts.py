@@ -2,6 +2,7 @@
 
 from app.runtime.sessions import Session
 from app.ui.acts import Act, UnknownAct, Values
+from app.ui.models import offer
 from app.ui.models.rows import ModelSource
 from app.ui.site import Site
 
@@ -23,7 +24,7 @@ def use(site: Site, session: Session, name: str, _values: Values) -> None:
     """Load a model in place of the present one."""
     _source(site)
     session.brought = ""
-    site.offer.use(name)
+    offer.use(site, name)
     site.downloads.dismiss()
 
 
@@ -46,7 +47,7 @@ def dismiss(site: Site, session: Session, _detail: str, _values: Values) -> None
     """The reader has seen how the last act ended."""
     session.brought = ""
     site.downloads.dismiss()
-    site.offer.dismiss()
+    site.worker.forget_refusal()
 
 
 ACTS: dict[str, Act] = {
@@ -57,5 +58,5 @@ ACTS: dict[str, Act] = {
     "model-halt": lambda site, *_: site.worker.stop_loading(),
     "model-dismiss": dismiss,
     "bring": bring,
-    "offer-get": lambda site, session, name, _: site.offer.get(session, name),
+    "offer-get": lambda site, session, name, _: offer.get(site, session, name),
 }

@@ -14,13 +14,12 @@ from huggingface_hub import constants
 
 from app import formats
 from app.context.domain_check import FULL_MODELS
-from app.runtime.downloads import Downloads
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
-from app.runtime.worker import EngineWorker
 from app.ui import render
 from app.ui.models import view
-from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
+from app.ui.models.rows import ModelRow, config_of, model_rows
+from app.ui.site import Site
 from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
 
@@ -35,70 +34,55 @@ NOTHING_FITS = (
 )
 
 
-class ModelOffer:
-    """What the card shows, and its acts. The model that its button wants is the program's, not a page's."""
+def html(site: Site, session: Session) -> str:
+    """The card; empty if nothing is to be offered, and nothing goes on."""
+    state, source, now = site.worker.state, site.source, site.downloads.now
+    if source is None or source.unavailable:
+        return _card(_warning(session))
+    if isinstance(state, Loading):
+        return _card(view.loading(state)) if state.model else ""
+    if not isinstance(state, Ready):
+        return ""
+    if now is not None and not now.ended:
+        return _card(view.download(now))
+    ended = "" if now is not None and now.stage == "done" else view.doing(state, now)  # above the offer
+    is_small = _is_small(state)
+    why = _why(session, state) if state.info.limits or is_small else ""
+    if not why:
+        return _card(ended + (_warning(session) if state.info.limits else ""))
+    words = sum(book.num_words for book in session.book.library.books) if session.book else 0
+    rows = model_rows(state, source)
+    row, small = (
+        best([row for row in rows if row.needs_hub is hub], int(FULL_MODELS * words)) for hub in (True, False)
+    )
+    if is_small:
+        return _card(ended + (_offer(why, row, None) if row else ""))
+    row, small = (row, small) if row is not None else (small, None)
+    return _card(ended + _warning(session) + (_offer(why, row, small) if row else NOTHING_FITS))
 
-    def __init__(self, worker: EngineWorker, source: ModelSource | None, downloads: Downloads) -> None:
-        self._worker, self._source, self._downloads = worker, source, downloads
-        self.wanted = ""  # the model whose download, loading or failure the card shows
 
-    def html(self, session: Session) -> str:
-        """The card; empty if nothing is to be offered."""
-        state, source = self._worker.state, self._source
-        if source is None or source.unavailable:
-            return _card(_warning(session))
-        if isinstance(state, Loading) and state.model and state.model == self.wanted:
-            return _card(view.loading(state))
-        if not isinstance(state, Ready) or not (state.info.limits or _is_small(state)):
-            return ""
-        now = self._downloads.now
-        refused = view.not_loaded(state.refused) if state.refused and self.wanted else ""
-        if now is not None and now.name == self.wanted and now.stage != "done":
-            if now.stage != "failed":
-                return _card(view.download(now))
-            refused = view.download(now)  # above the offer: another model may be had
-        why = _why(session, state)
-        if not why:
-            return _card(refused + _warning(session))
-        words = sum(book.num_words for book in session.book.library.books) if session.book else 0
-        rows = model_rows(state, source)
-        if _is_small(state):
-            larger = best([row for row in rows if row.needs_hub], int(FULL_MODELS * words))
-            return _card(refused + (_offer(why, larger, None) if larger else ""))
-        row, small = (
-            best([row for row in rows if row.needs_hub is hub], int(FULL_MODELS * words)) for hub in (True, False)
-        )
-        if row is None:
-            row, small = small, None
-        return _card(refused + _warning(session) + (_offer(why, row, small) if row else NOTHING_FITS))
+def get(site: Site, session: Session, name: str) -> None:
+    """Download a model, and change to it when it is here. Raises CoreError."""
 
-    def get(self, session: Session, name: str) -> None:
-        """Download a model, and change to it when it is here. Raises CoreError."""
+    def then() -> None:
+        try:
+            use(site, name)
+        except CoreError as error:
+            session.problem = error
+            session.changed()
 
-        def then() -> None:
-            try:
-                self.use(name)
-            except CoreError as error:
-                session.problem = error
-                session.changed()
+    site.downloads.start(name, then)
 
-        self._downloads.start(name, then)
-        self.wanted = name
 
-    def use(self, name: str) -> None:
-        """Change to a model that is here. Raises CoreError."""
-        assert self._source is not None, "no models to choose from"
-        rows = model_rows(self._worker.state, self._source)
-        row = next((row for row in rows if row.name == name and row.is_here), None)
-        if row is None:
-            raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
-        self.wanted = name
-        if not row.in_use:
-            self._worker.switch(self._source.load(config_of(row, self._source)), name)
-
-    def dismiss(self) -> None:
-        """The reader has seen how it ended."""
-        self.wanted = ""
+def use(site: Site, name: str) -> None:
+    """Change to a model that is here. Raises CoreError."""
+    assert site.source is not None, "no models to choose from"
+    rows = model_rows(site.worker.state, site.source)
+    row = next((row for row in rows if row.name == name and row.is_here), None)
+    if row is None:
+        raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
+    if not row.in_use:
+        site.worker.switch(site.source.load(config_of(row, site.source)), name)
 
 
 def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:

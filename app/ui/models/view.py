@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from app import formats
 from app.runtime.downloads import Fetch
 from app.runtime.error_text import problem_and_hint, without_paths
-from app.runtime.events import Loading
+from app.runtime.events import Loading, ModelState, Ready
 from app.ui import render
 from app.ui.models.rows import Fit, ModelRow
 from core.errors import CoreError
@@ -115,6 +115,15 @@ def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
 
 
 # -------------------- progress
+
+
+def doing(state: ModelState, now: Fetch | None) -> str:
+    """What goes on with models, or how it ended, until it is dismissed."""
+    if isinstance(state, Loading):
+        return loading(state)
+    if now is not None:
+        return download(now)
+    return not_loaded(state.refused) if isinstance(state, Ready) and state.refused else ""
 
 
 def loading(state: Loading) -> str:

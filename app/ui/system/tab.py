@@ -98,14 +98,9 @@ def usage_of(state: ModelState) -> Usage | None:
 
 def doing(site: Site, session: Session) -> str:
     """What goes on with models, or how the last act on them ended."""
-    state, now = site.worker.state, site.downloads.now
     if brought := session.brought:
         return models_view.told(f"{brought} is on the list below: Use loads it.")
-    if isinstance(state, Loading):
-        return models_view.loading(state)
-    if now is not None:
-        return models_view.download(now)
-    return models_view.not_loaded(state.refused) if isinstance(state, Ready) and state.refused else ""
+    return models_view.doing(site.worker.state, site.downloads.now)
 
 
 def models(site: Site) -> str:

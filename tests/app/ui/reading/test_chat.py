@@ -376,7 +376,7 @@ def test_the_proof_card_of_an_answer_has_its_clock_and_the_pages_of_what_the_boo
     ]
     assert "How &lt;i&gt;was&lt;/i&gt; it?" in html and "<b>other" not in html and "Replay" in html
     seconds = page.session.exchanges[0].finished.stats.decode_seconds
-    assert f'<p class="clock">{seconds:.2f} s</p>' in html and "✓ Exact" in html and "TriForce" in html
+    assert f'<b class="clock">{seconds:.2f}</b>' in html and "✓ Exact" in html and "TriForce" in html
     page.session.trace = None
     assert ">Replay<" not in card() and "page 1" in card(), "an old answer has no clock of its rounds"
     page.session.digest = "another"
