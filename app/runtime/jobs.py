@@ -251,6 +251,12 @@ class JobQueue:
             self.state = state
             self._changed.notify_all()
 
+    def forget_refusal(self) -> None:
+        """The present model is the one in use, whatever was wished."""
+        with self._changed:
+            if isinstance(self.state, Ready):
+                self.state = replace(self.state, refused=None)
+
     def loads_again(self) -> None:
         """The model that another one was to replace is being loaded."""
         if not self.closed:

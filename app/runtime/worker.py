@@ -101,6 +101,10 @@ class EngineWorker:
         if isinstance(self._jobs.state, Loading):
             self._jobs.stop_loading.set()
 
+    def forget_refusal(self) -> None:
+        """The reader has seen why another model could not be loaded."""
+        self._jobs.forget_refusal()
+
     def switch(self, load: Load, model: str) -> None:
         """Load another model in place of the present one; returns at once, `states` reports the rest.
 

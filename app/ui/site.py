@@ -15,7 +15,6 @@ from app.runtime.worker import EngineWorker
 from app.ui.state import Is
 
 if TYPE_CHECKING:
-    from app.ui.models.offer import ModelOffer
     from app.ui.models.rows import ModelRow, ModelSource
 
 
@@ -36,13 +35,9 @@ class Site:
     note: str = ""  # one line about the model, under the question box, until it is loaded
     rows: "tuple[ModelRow, ...]" = ()  # the models, as last seen while none was being loaded
     conversing: Conversing = field(init=False)
-    offer: "ModelOffer" = field(init=False)
 
     def __post_init__(self) -> None:
-        from app.ui.models.offer import ModelOffer
-
         self.conversing = Conversing(self.worker)
-        self.offer = ModelOffer(self.worker, self.source, self.downloads)
 
 
 def standing(site: Site, session: Session) -> object:

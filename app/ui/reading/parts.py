@@ -12,6 +12,7 @@ from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.ui import render
 from app.ui.header import below, limits_note, masthead, notice
+from app.ui.models import offer
 from app.ui.models.speeds import reading_time
 from app.ui.pane import MOUNTED, build_drop, build_fold, pane, static, tab_heading
 from app.ui.reading.book_view import book_card, is_paused
@@ -137,7 +138,7 @@ def waiting(session: Session) -> dict[str, Any] | None:
     return waits_for(progress) if progress is not None else None
 
 
-OFFER = standing_and(lambda site, _: (site.downloads.now, site.offer.wanted))
+OFFER = standing_and(lambda site, _: site.downloads.now)
 TICKED = standing_and(lambda _, session: session.ticked)
 WHERE = standing_and(lambda _, session: (Is(session.where), Is(session.baseline)))
 QUESTION = """<form id="question" data-question>
@@ -164,7 +165,7 @@ PARTS = (
     Part("conversations", conversations, rest=0.5),
     Part("strip", lambda _, session: live_figures(session), rest=0.1),
     Part("where", lambda site, session: "" if site.elsewhere else where(session), WHERE, rest=0.5),
-    Part("offer", lambda site, session: site.offer.html(session), OFFER, rest=0.3, aside=True),
+    Part("offer", offer.html, OFFER, rest=0.3, aside=True),
     Part("choosing", lambda _, session: checklist(session), standing),
     Part("ticked", lambda _, session: total(session), TICKED),
     Part("about", lambda _, session: book_notice(session)),

@@ -227,7 +227,7 @@ def test_use_changes_the_model_and_refusals_are_told(worker: EngineWorker, toys:
 
         return make
 
-    page.site.offer._source = replace(source_, load=slow)
+    page.site.source = replace(source_, load=slow)
     page.does("model-use:harbour")
     assert "Loading harbour" in page.doing
     buttons = page.listing.split("<button")[1:]
