@@ -157,8 +157,13 @@ class JobQueue:
         return any(job is not self._turn and job.kind != "survey" and job.ready() for job in self._jobs)
 
     def switch(self, load: Load, model: str) -> None:
-        """Load another model before the next job; jobs that read or count are ended.
+        """Load another model in place of the present one before the next job; returns at once.
 
+        The present model is freed first, and loaded again if the other cannot be loaded. Reading and counting end;
+        books are counted and read again, conversations stay.
+
+        Args:
+            model: its name, for display.
         Raises:
             ModelBusy: a model is being loaded, or any page has an answer or a race that runs or waits.
         """

@@ -97,7 +97,7 @@ class PageRoutes:
         if (stale or session.abandoned) and not self._site.worker.is_busy(session):
             session.caught_up = state.info if isinstance(state, Ready) else None
             session.abandoned = False
-            follow(session, self._site.worker.read_book(session.id))
+            follow(session, self._site.worker.reading.catch_up(session))
 
     async def _until_changed(self, session: Session, version: int, *, is_late: bool) -> None:
         least, waited = LOOK_SECONDS, 0.0

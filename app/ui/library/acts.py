@@ -104,7 +104,13 @@ def fresh(site: Site, session: Session, _detail: str, _values: Values) -> None:
     """Begin a new conversation, because the library fits without the present one."""
     site.worker.clear(session.id)
     session.uploads.settled = Library()  # what did not fit before may fit now
-    follow(session, site.worker.read_book(session.id))
+    follow(session, site.worker.reading.catch_up(session))
+
+
+def keep(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """Write the open book to disk, as was offered; other jobs go first."""
+    disk_state(session).wanted = True
+    site.worker.reading.save_later(session)
 
 
 def dismiss(_site: Site, session: Session, number: str, _values: Values) -> None:
@@ -167,7 +173,7 @@ def _followed(begin: Callable[[Site, Session, str], Iterator[WorkerEvent]]) -> A
 ACTS: dict[str, Act] = {
     "open": open_files,
     "sample": sample,
-    "read-on": _followed(lambda site, session, _: site.worker.read_book(session.id)),
+    "read-on": _followed(lambda site, session, _: site.worker.reading.catch_up(session)),
     "stop-reading": lambda site, session, *_: site.worker.stop_reading(session.id),
     "reopen": _followed(lambda site, session, _: site.worker.reading.reopen(session)),
     **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "remove", "only", "choose")},
@@ -175,7 +181,7 @@ ACTS: dict[str, Act] = {
     "undo": undo,
     "fresh": fresh,
     "dismiss": dismiss,
-    "keep": lambda site, session, *_: site.worker.save_book(session.id),
+    "keep": keep,
     "keep-not": lambda _, session, *__: disk_state(session).decline(),
     "keep-texts": lambda _, session, *__: keep_texts(session),
     "forget-texts": lambda _, session, *__: forget_texts(session),

@@ -47,7 +47,7 @@ def dismiss(site: Site, session: Session, _detail: str, _values: Values) -> None
     """The reader has seen how the last act ended."""
     session.brought = ""
     site.downloads.dismiss()
-    site.worker.forget_refusal()
+    site.worker.jobs.forget_refusal()
 
 
 ACTS: dict[str, Act] = {
@@ -55,7 +55,7 @@ ACTS: dict[str, Act] = {
     "model-use": use,
     "model-forget": forget,
     "model-stop": lambda site, *_: site.downloads.stop(),
-    "model-halt": lambda site, *_: site.worker.stop_loading(),
+    "model-halt": lambda site, *_: site.worker.jobs.stop_loading.set(),
     "model-dismiss": dismiss,
     "bring": bring,
     "offer-get": lambda site, session, name, _: offer.get(site, session, name),

@@ -82,7 +82,7 @@ def use(site: Site, name: str) -> None:
     if row is None:
         raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
     if not row.in_use:
-        site.worker.switch(site.source.load(config_of(row, site.source)), name)
+        site.worker.jobs.switch(site.source.load(config_of(row, site.source)), name)
 
 
 def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:

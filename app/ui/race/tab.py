@@ -148,7 +148,10 @@ def start(site: Site, session: Session, _detail: str, values: Values) -> None:
     follow(session, events, mine.apply, failed, ended)
 
 
-ACTS: dict[str, Act] = {"race": start, "stop-race": lambda site, session, *_: site.worker.stop_race(session.id)}
+ACTS: dict[str, Act] = {
+    "race": start,
+    "stop-race": lambda site, session, *_: site.worker.jobs.cancel(session.id, "race"),
+}
 
 
 PARTS = (

@@ -132,7 +132,7 @@ ACTS: dict[str, Act] = {
     "ask": ask,
     "again": again,
     "continue": go_on,
-    "stop": lambda site, session, *_: site.worker.stop_answer(session.id),
+    "stop": lambda site, session, *_: site.worker.jobs.cancel(session.id, "answer"),
     "open-conversation": _conversing(Conversing.open),
     "delete-conversation": _conversing(Conversing.delete),
     "undelete": _conversing(Conversing.undelete, named=False),

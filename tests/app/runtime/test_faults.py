@@ -49,7 +49,7 @@ def test_a_panic_while_a_model_is_loaded_is_told_and_another_one_can_be_loaded(
     try:
         state = last_state(worker)
         assert isinstance(state, LoadFailed) and isinstance(state.error, EngineFault)
-        worker.switch(lambda: (engine, MACHINE), "other")  # type: ignore[arg-type,return-value]
+        worker.jobs.switch(lambda: (engine, MACHINE), "other")  # type: ignore[arg-type,return-value]
         assert isinstance(last_state(worker), Ready) and opened(worker, write_book(tmp_path))
     finally:
         worker.close()
@@ -60,7 +60,7 @@ def test_one_page_cannot_fill_the_queue(worker: EngineWorker, engine: FakeEngine
     engine.enqueue("One two.")
     engine.writing.clear()
     first = in_thread(worker.answer(one, "First?", PLAIN))
-    wait_for(lambda: worker._jobs.of(one, "answer"))
+    wait_for(lambda: worker.jobs.of(one, "answer"))
     waiting = [worker.answer(one, f"Number {number}?", PLAIN) for number in range(1, MOST_WAITING)]
     for stream in waiting:
         next(stream)

@@ -336,14 +336,14 @@ def test_the_answer_of_a_page_that_has_gone_stops_and_is_kept(
         await first.sees(lambda shown: "two" in shown.get("live.text", ""))
         await first.goes()
         await asyncio.sleep(0.6)
-        assert page.worker._jobs.of(page.session.id, "answer"), "another page still shows it"
+        assert page.worker.jobs.of(page.session.id, "answer"), "another page still shows it"
         await second.goes()
         third = await Visitor(routes, page.session.id).comes()  # a reload
         await third.takes()
         await asyncio.sleep(0.6)
-        assert page.worker._jobs.of(page.session.id, "answer") and third.shown["live.text"] == "One two "
+        assert page.worker.jobs.of(page.session.id, "answer") and third.shown["live.text"] == "One two "
         await third.goes()
-        await settled(lambda: not page.worker._jobs.of(page.session.id, "answer"))
+        await settled(lambda: not page.worker.jobs.of(page.session.id, "answer"))
         assert page.session.exchanges[0].finished.text == "One two " and not page.session.abandoned
         await third.comes()
         await third.takes()

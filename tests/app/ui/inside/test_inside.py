@@ -131,7 +131,7 @@ def test_nothing_of_an_answer_is_html() -> None:
 def test_an_empty_shelf_empties_the_tab(worker: EngineWorker, session_id: str, tmp_path: Path) -> None:
     page = PageOf(worker, session_id)
     list(worker.answer(session_id, "One?", GenerationConfig(max_new_tokens=2)))
-    list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 20, "other.txt")))
+    list(worker.open_books(session_id, [write_book(tmp_path, "Another book. " * 20, "other.txt")]))
     assert page.state("inside")["inside"] != EMPTY, "beside the first one it changes nothing"
     list(worker.arrange(session_id, lambda _: Library()))
     assert page.state("inside")["inside"] == EMPTY

@@ -112,7 +112,7 @@ def test_the_checklist_numbers_chapters_only_where_the_book_does_not(
 ) -> None:
     text = "".join(f"# {title}\n\n{'Words of it. ' * 200}\n\n" for title in titles)
     session = worker.sessions.enter("")
-    list(worker.open_book(session.id, write_book(tmp_path, text, "book.md")))
+    list(worker.open_books(session.id, [write_book(tmp_path, text, "book.md")]))
     assert re.findall(r'<span dir="auto">([^<]*)</span>', checklist(session)) == shown
 
 

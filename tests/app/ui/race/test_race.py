@@ -87,7 +87,7 @@ def test_stop_while_reading_ends_a_race_before_its_first_word(
     engine.reading.clear()
     stream = worker.race(session_id, "A new question?", PAIR)
     assert next(event for event in stream if isinstance(event, LaneEvent))
-    worker.stop_race(session_id)
+    worker.jobs.cancel(session_id, "race")
     run(stream)
     view = Racing(worker.sessions.get(session_id).race or pytest.fail(), waits=True)
     assert not view.running and not view.finished and "Stopped before the first word" in race_html(view)
@@ -115,7 +115,7 @@ def test_cancelling_the_real_engine_s_race_while_it_reads(
     stream = worker.race(session_id, "How was it?", [config(c.method, max_new_tokens=12) for c in PAIR])
     reading = (event for event in stream if isinstance(event, LaneEvent) and isinstance(event.event, PrefillProgress))
     assert next(reading)
-    worker.stop_race(session_id)
+    worker.jobs.cancel(session_id, "race")
     assert isinstance(run(stream)[-1], Changed)
     race = raced(worker, session_id, [config(c.method, max_new_tokens=12) for c in PAIR])
     assert race.judgements["triforce"].verdict == "identical" and race.judgements["triforce"].num_compared == 12
