@@ -27,6 +27,7 @@ EMPTY = (
 )
 ANSWER = "answer"  # of the subjects; the others are methods of the race
 MOST_WHILE_RUNNING = 400  # tokens of the text drawn while it grows; at the end all
+BYTES = "Keys and values that were read for a token."
 PHASES = {"draft": "Draft", "retrieval": "Retrieval cache", "full": "Full cache", "other": "Everything else"}
 
 
@@ -83,6 +84,10 @@ def tiles(trace: Trace) -> str:
         which = "level 1 / level 2; " if len(levels) == 2 else ""
         anew = f"{which}chunks chosen anew {formats.plural(stats.reselections, 'time')}"
         shown.append(render.tile("gamma", "Guesses a round", lengths, anew))
+    if stats.kv_bytes_read and stats.kv_bytes_read_plain:
+        fewer = f"{formats.figure(stats.kv_bytes_read_plain / stats.kv_bytes_read)} times less than plain decoding"
+        read, below = stats.kv_bytes_read / max(1, stats.new_tokens), fewer if trace.method != PLAIN else "all of it"
+        shown.append(render.tile("bytes", "Read of the cache, a token", formats.amount(read), below, title=BYTES))
     return f'<div class="tiles">{"".join(shown)}</div>'
 
 
@@ -99,8 +104,6 @@ def charts(trace: Trace, others: Sequence[Trace] = ()) -> str:
     beside = [trace, *others]
     if any(one.stats.seconds_by_part and one.stats.new_tokens for one in beside):
         drawn.append(time_chart(beside))
-    if stats.kv_bytes_read_plain:
-        drawn.append(bytes_chart(trace))
     return "".join(drawn)
 
 
@@ -153,25 +156,6 @@ def time_chart(traces: Sequence[Trace]) -> str:
         )
         data.append(Bar(method_label(trace.method), f"{formats.figure(stats.ms_per_token)} ms a token", segments))
     return bars("Time, by part", "milliseconds a token, reading the prompt left out", data)
-
-
-def bytes_chart(trace: Trace) -> str:
-    """A chart of keys and values read for a token, compared with plain decoding of the same text."""
-    stats = trace.stats
-    ours, plain = (size / max(1, stats.new_tokens) for size in (stats.kv_bytes_read, stats.kv_bytes_read_plain))
-    rows = [(method_label(trace.method), "fast" if trace.method != PLAIN else "other", ours)]
-    if trace.method != PLAIN:
-        rows.append(("Plain decoding would have", "other", plain))
-    data = [
-        Bar(label, f"{formats.amount(size)} a token", (Segment(tone, "keys and values", size, formats.amount(size)),))
-        for label, tone, size in rows
-    ]
-    about = "the whole cache for every token"
-    if trace.method != PLAIN and ours:
-        about = (
-            f"{formats.figure(plain / ours)} times less than plain decoding" if plain > ours else "no less than plain"
-        )
-    return bars("Keys and values read", about, data)
 
 
 # -------------------- provenance

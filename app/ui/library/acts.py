@@ -75,7 +75,7 @@ def arrange(verb: str) -> Act:
         if change is None:
             return
         session.removed = None
-        if verb in ("remove", "start-over", "only"):
+        if verb in ("remove", "start-over"):
             session.removed = Removed(session.uploads.library, session.dialogue, session.carried)
             session.close("library")
             session.close("read")
@@ -140,8 +140,6 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Change | None
             return (lambda now: now.move(index, to)) if 0 <= to < len(library.books) else None
         case "remove":
             return lambda now: now.remove(index)
-        case "only":
-            return lambda _: Library((book,))
         case "choose":
             choice = understood(book.document, detail)
             return lambda now: now.choose(index, choice)
@@ -176,7 +174,7 @@ ACTS: dict[str, Act] = {
     "read-on": _followed(lambda site, session, _: site.worker.reading.catch_up(session)),
     "stop-reading": lambda site, session, *_: site.worker.stop_reading(session.id),
     "reopen": _followed(lambda site, session, _: site.worker.reading.reopen(session)),
-    **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "remove", "only", "choose")},
+    **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "remove", "choose")},
     "tick": lambda _, session, ticked, __: setattr(session, "ticked", ticked),
     "undo": undo,
     "fresh": fresh,

@@ -3,8 +3,6 @@
 from app import formats
 from app.context.context_documents import Book as LibraryBook
 from app.context.context_documents import label
-from app.context.offers import Offer
-from app.context.page_ranges import written
 from app.context.uploads import Upload
 from app.document_formats import SHORT
 from app.documents.errors import INSTALL_OCR, ScannedDocument
@@ -240,14 +238,6 @@ def _recognition(num_pictures: int, num_pages: int, key: str, title: str) -> str
     took = formats.duration(max(1.0, expected_seconds(num_pictures)))
     words = f"<span>Recognise their text</span><i>about {took}</i>"
     return f'<div class="recognition"><p>{told}</p>{render.button(words, f"recognise:{key}", tone="offer")}</div>'
-
-
-def offer_button(books: tuple[LibraryBook, ...], offer: Offer, *, named: bool = False) -> str:
-    """A button for a choice that fits. `named`: with the title of its document."""
-    book = books[offer.book]
-    name = f"{book.document.title}: {offer.label}" if named else offer.label
-    words = f"<span>{render.escape(name[:1].upper() + name[1:])}</span><i>{offer.num_tokens:,} tokens</i>"
-    return render.button(words, f"choose:{book.key}:{written(offer.choice)}", tone="offer")
 
 
 # -------------------- once it is read

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.context.context_documents import Library, Pages, Whole
-from app.context.offers import Offer
+from app.context.context_documents import Library
 from app.context.open_book import Book
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
@@ -66,20 +65,17 @@ def test_the_card_says_how_far_a_stopped_reading_came() -> None:
     assert "2,048 of 8,124 tokens" in book_card(session)
 
 
-def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_read() -> None:
+def test_a_shelf_that_is_too_long_is_to_be_chosen_from_and_nothing_is_said_to_be_read() -> None:
     session = a_session()
     session.uploads.library = session.uploads.settled = session.uploads.library.add(
         replace(a_document("Two"), text="xyz" * 10)
     )
     fit = Fit(books=200, frame=2, talk=30, reserve=50, context=270, possible=300)
-    offer = Offer(book=1, choice=Pages(1, 2), label="pages 1–2", num_tokens=20, total_tokens=70)
-    session.uploads.fit = replace(fit, offers=(offer,))
+    session.uploads.fit = fit
     html, listed = book_card(session), checklist(session)
-    key = session.uploads.library.books[1].key
     assert "282 tokens, the context holds 270" in html and "Nothing is cut by itself" in html
     assert "Until then questions go to A book." in html and "data-choosing" in html
-    assert f'data-act="choose:{key}:#1-#2"' in listed and "Two: pages 1–2" in listed and "20 tokens" in listed
-    assert "Only A book" in listed and 'data-act="fresh"' in listed, "without the conversation it would fit"
+    assert "Two" in listed and 'data-act="fresh"' in listed, "without the conversation it would fit"
     assert not is_paused(session)
 
 
@@ -92,10 +88,7 @@ def test_nothing_of_a_book_is_html() -> None:
         session.uploads.library = session.uploads.library.add(
             replace(a_document(f"{EVIL}2"), text=f"{too_long}"[0] * 30)
         )
-        offer = Offer(book=1, choice=Whole(), label=EVIL, num_tokens=20, total_tokens=70)
-        fit = Fit(
-            books=9**9 if too_long else 9, frame=2, talk=30, reserve=50, context=270, possible=300, offers=(offer,)
-        )
+        fit = Fit(books=9**9 if too_long else 9, frame=2, talk=30, reserve=50, context=270, possible=300)
         session.uploads.settled, session.uploads.fit = session.uploads.library, fit
         key = session.uploads.library.books[0].key
         html = book_card(session) + incoming(session) + listing(session) + preview(session, Wanted(key, 1))
