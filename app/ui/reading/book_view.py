@@ -17,7 +17,7 @@ from app.runtime.saved_books import LEAST_REUSED, disk_state
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.reading.budget_view import budget, fit_of, num_pages, page_tokens, pages_of_books
-from app.ui.reading.live_strip import LEAST_SECONDS, page_reached, waiting_line, waits_for
+from app.ui.reading.live_strip import LEAST_SECONDS, page_reached, time_left, waiting_line
 from core.errors import ContextTooSmall, CoreError
 
 MOST_TITLES = 6  # in the card; the tab "Library" shows all
@@ -169,10 +169,9 @@ def _doing(session: Session) -> str:
         return _running(waiting_line(doing))
     step = " · ".join(filter(None, ("Reading", page_reached(session.book, doing.done_tokens))))
     bar = render.bar(doing.done_tokens / max(doing.total_tokens, 1), step)
-    notify = render.link("Tell me when it is read", also="data-notify")
     return (
         f'<div class="step" role="status"><p>{render.escape(step)}</p>{bar}'
-        f'<p class="quiet reading-left"><b>{waits_for(doing)["told"]}</b>{notify}</p></div>'
+        f'<p class="quiet"><b>{time_left(doing)}</b></p></div>'
     )
 
 

@@ -1,7 +1,5 @@
 """What an answer does while nothing but its figures tells it: the strip of figures, and why there is no word yet."""
 
-from typing import Any
-
 from app import formats
 from app.context.open_book import Book
 from app.runtime.events import Waiting
@@ -41,7 +39,6 @@ LEVEL2 = "Of the guesses that were tested against the whole book, the share that
 PASSES = "Tokens committed per pass over the full cache. Plain decoding gets exactly 1."
 REREAD = "Tokens of the book that had to be read again for this answer."
 SPEED = "Decoding only; the time to read the prompt is not in it."
-LONG_SECONDS = 20.0  # of a whole reading, from which on its end is worth a notice
 LEAST_SECONDS = 2.0  # shorter waits are not counted down
 QUESTION = "the question"
 
@@ -193,16 +190,14 @@ def reading_line(asked: Asked, book: Book | None = None) -> str:
 
 
 def far(progress: PrefillProgress, book: Book | None) -> str:
+    """The same, with the page that is read."""
+    return " · ".join(filter(None, (page_reached(book, progress.done_tokens), time_left(progress))))
+
+
+def time_left(progress: PrefillProgress) -> str:
     """How far a reading is, and how long it still takes."""
-    return " · ".join(filter(None, (page_reached(book, progress.done_tokens), waits_for(progress)["told"])))
-
-
-def waits_for(progress: PrefillProgress) -> dict[str, Any]:
-    """How far a reading is, for the title of the browser's tab too; `long`: the end of all of it is worth a notice."""
     left, told = progress.remaining_seconds, f"{progress.done_tokens / max(progress.total_tokens, 1):.0%}"
-    if left is not None and left >= LEAST_SECONDS:
-        told += f" · {formats.about(left)} left"
-    return {"told": told, "long": progress.elapsed_seconds + (left or 0.0) >= LONG_SECONDS}
+    return f"{told} · {formats.about(left)} left" if left is not None and left >= LEAST_SECONDS else told
 
 
 def page_reached(book: Book | None, num_tokens: int) -> str:

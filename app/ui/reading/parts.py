@@ -1,7 +1,5 @@
 """The tab "Read": what it shows, and its places; and what stands around all tabs."""
 
-from typing import Any
-
 import gradio as gr
 
 from app.context.context_documents import Book, Chapters, Whole
@@ -19,13 +17,14 @@ from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import chat, exchanges, live, live_texts
 from app.ui.reading.checklist_view import checklist, total
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
-from app.ui.reading.live_strip import strip, waits, waits_for
+from app.ui.reading.live_strip import strip, time_left, waits
 from app.ui.reading.settings import choices, fields
 from app.ui.retrieval_map.view import where
 from app.ui.site import Part, Site, standing, standing_and
 from app.ui.state import Is
 from core.generation.events import PrefillProgress
 
+NAME = "TriForce Reader"
 NUM_SUGGESTIONS = 3
 MOST_TITLE = 60  # characters of a chapter's title in a question
 
@@ -113,6 +112,7 @@ def flags(session: Session) -> list[str]:
         "page-open": bool(session.leaves.get("read")),
         "choosing": session.uploads.too_long,
         "has-book": _has_book(session),
+        "reading": session.is_reading,
         "racing": session.racing is not None and session.racing.running,
     }
     return [name for name, holds in found.items() if holds]
@@ -130,12 +130,12 @@ def _read_chapters(book: Book) -> list[str]:
             return []
 
 
-def waiting(session: Session) -> dict[str, Any] | None:
-    """What the reader waits for, for the title of the browser's tab; `long`: its end is worth a notice."""
+def title(session: Session) -> str:
+    """The title of the browser's tab: how far it is, while the reader waits for a reading."""
     writing, doing = session.writing, session.doing
     progress = writing.trace.reading if writing is not None and not writing.trace.answer else None
     progress = progress or (doing if isinstance(doing, PrefillProgress) and session.is_reading else None)
-    return waits_for(progress) if progress is not None else None
+    return f"{time_left(progress)} · {NAME}" if progress is not None else NAME
 
 
 OFFER = standing_and(lambda site, _: site.downloads.now)
@@ -155,8 +155,7 @@ PARTS = (
     Part("banner", lambda site, _: notice(site.worker.state)),
     Part("problem", lambda _, session: problem(session)),
     Part("flags", lambda _, session: flags(session)),
-    Part("waiting", lambda _, session: waiting(session)),
-    Part("title", lambda _, session: session.book.title if session.book and session.is_read else ""),
+    Part("title", lambda _, session: title(session)),
     Part("draft", lambda _, session: list(session.draft) if session.draft[0] else None),
     Part("setting:", lambda site, _: choices(site.worker.state)),
     Part("book", lambda _, session: book_card(session)),

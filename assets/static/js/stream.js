@@ -138,7 +138,7 @@
   }
 
   // A browser has six connections to a program: a tab that nobody sees gives its own back, once nothing goes on in it.
-  const busy = () => state.has("waiting") || ["answering", "racing"].some((name) => state.get("flags")?.includes(name));
+  const busy = () => ["answering", "racing", "reading"].some((name) => state.get("flags")?.includes(name));
   function rest() {
     if (document.hidden && !busy()) source.close();
     else if (!document.hidden && source.readyState === EventSource.CLOSED) connect();
@@ -260,7 +260,6 @@
 
   // -------------------- what the whole page shows
 
-  const NAME = "TriForce Reader";
   let flags = [];
   drawers.set("flags", (names = []) => {
     root.classList.remove(...flags.filter((name) => !names.includes(name)));
@@ -268,27 +267,9 @@
     flags = names;
   });
 
-  let long = false; // a long reading goes on
-  drawers.set("waiting", (waits) => {
-    const title = waits ? `${waits.told} · ${NAME}` : NAME;
-    if (document.title !== title) document.title = title;
-    if (long && !waits && state.get("title")) notice();
-    long = Boolean(waits && (waits.long || long));
+  drawers.set("title", (title = "") => {
+    if (title && document.title !== title) document.title = title;
   });
-  drawers.set("title", () => {});
-
-  const mayNotify = () => root.classList.toggle("may-ask", globalThis.Notification?.permission === "default");
-  mayNotify();
-  on("click", "[data-notify]", () => Notification.requestPermission().then(mayNotify));
-
-  function notice() {
-    if (!document.hidden || globalThis.Notification?.permission !== "granted") return;
-    const note = new Notification("The book is read", { body: state.get("title"), tag: "read" });
-    note.onclick = () => {
-      window.focus();
-      note.close();
-    };
-  }
 
   window.triforcePage = {
     act,
