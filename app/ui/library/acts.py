@@ -138,6 +138,8 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Change | None
         case "up" | "down":
             to = index + (1 if verb == "down" else -1)
             return (lambda now: now.move(index, to)) if 0 <= to < len(library.books) else None
+        case "move" if detail.isdecimal() and len(detail) < 6:
+            return lambda now: now.move(index, min(int(detail), len(now.books) - 1))
         case "remove":
             return lambda now: now.remove(index)
         case "choose":
@@ -174,7 +176,7 @@ ACTS: dict[str, Act] = {
     "read-on": _followed(lambda site, session, _: site.worker.reading.catch_up(session)),
     "stop-reading": lambda site, session, *_: site.worker.stop_reading(session.id),
     "reopen": _followed(lambda site, session, _: site.worker.reading.reopen(session)),
-    **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "remove", "choose")},
+    **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "move", "remove", "choose")},
     "tick": lambda _, session, ticked, __: setattr(session, "ticked", ticked),
     "undo": undo,
     "fresh": fresh,

@@ -15,7 +15,7 @@ from app.documents.page_image import PageImage, PageNotDrawn
 from app.runtime.sessions import Session, Side
 from app.ui import render
 
-WIDTH = 1_600  # pixels of an image: sharp at the usual sizes, and a few tenths of a second to draw
+WIDTH = 2_000  # pixels of an image: sharp at the usual sizes, and a few tenths of a second to draw
 NO_PAGE = """<section class="card preview">
 <p class="quiet">Choose “Preview” to see a page of a document, and its text as the model gets it.</p></section>"""
 NOT_PLACED = "Where the words stand on the image is not certain, so they are marked in the text alone."

@@ -56,13 +56,14 @@ def _row(session: Session, index: int, book: Book) -> str:
         + tool(f"preview:{key}:1", f"Preview {title}", "Preview")
         + tool(f"remove:{key}", f"Remove {title}", "Remove")
     )
+    handle = f' draggable="true" data-drag="{key}" title="Drag to another place"' if last else ""
     forget = ""
     if book.file and document.recognised_pages:
         link = render.link("Forget its recognised text on disk", f"forget-recognised:{key}", title=FORGETS)
         forget = f"<p>{link}</p>"
     return (
-        f'<li class="document-row"><div class="document-head">'
-        f'<span class="number">{index + 1}</span>{cover(document)}'
+        f'<li class="document-row" data-row="{index}"><div class="document-head">'
+        f'<span class="number"{handle}>{index + 1}</span>{cover(document)}'
         f'<div><h4 dir="auto">{render.escape(title)}</h4><p class="quiet">{render.escape(facts)}</p>'
         f'<p class="costs"><b>{tokens}</b></p></div><div class="tools">{tools}</div></div>'
         f"{warnings(document.warnings, f'Warnings about {title}')}{recognition(session, book)}{forget}"

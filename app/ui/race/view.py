@@ -96,13 +96,14 @@ def board(race: Race, *, running: bool) -> str:
     plain, contender = race.plain, (best_lane(race) if race.ended else None) or race.contender
     gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
     lanes.insert(1 if len(lanes) == 2 else 0, gap)
-    told = (verdict(race, lane, running=running) for lane in race.lanes if lane is not race.plain)
+    found = result(race)
+    verdicts = [verdict(race, lane, running=running) for lane in race.lanes if lane is not race.plain]
+    told = (one for one in verdicts if found is None or one.text not in found.text)
     below = "".join(
         f'<li class="verdict {tone}"><b>{render.escape(title)}</b><span>{render.escape(text)}</span></li>'
         for tone, title, text in told
     )
     sides = f'<div class="board lanes-{len(race.lanes)}">{"".join(lanes)}</div>'
-    found = result(race)
     line = f'<p class="result {found.tone}" role="status">{render.escape(found.text)}</p>' if found else ""
     return f'{line}{sides}<ul class="verdicts" aria-label="Equality">{below}</ul>'
 

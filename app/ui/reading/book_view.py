@@ -24,6 +24,7 @@ MOST_TITLES = 6  # in the card; the tab "Library" shows all
 MOVING = {"opening": "Opening from disk", "saving": "Saving to disk"}
 KEEP_TITLE = "Write its text to the data folder, so that its conversations open it again with one click"
 LIBRARY = 'data-tab="Library"'  # where a click leads
+NOTIFY = render.link("Tell me when it is read", also="data-notify")
 FORGET_TITLE = "The open book stays; its conversations no longer open it by themselves"
 
 
@@ -171,7 +172,7 @@ def _doing(session: Session) -> str:
     bar = render.bar(doing.done_tokens / max(doing.total_tokens, 1), step)
     return (
         f'<div class="step" role="status"><p>{render.escape(step)}</p>{bar}'
-        f'<p class="quiet"><b>{time_left(doing)}</b></p></div>'
+        f'<p class="quiet"><b>{time_left(doing)}</b> {NOTIFY}</p></div>'
     )
 
 

@@ -26,6 +26,7 @@ from core.generation.events import PrefillProgress
 
 NAME = "TriForce Reader"
 NUM_SUGGESTIONS = 3
+LONG_SECONDS = 20.0
 MOST_TITLE = 60  # characters of a chapter's title in a question
 
 
@@ -138,6 +139,11 @@ def title(session: Session) -> str:
     return f"{time_left(progress)} · {NAME}" if progress is not None else NAME
 
 
+def read_long(session: Session) -> str:
+    """The title of the book once it is read, if that took so long that the end is worth a notice."""
+    return session.book.title if session.book and session.is_read and session.read_seconds >= LONG_SECONDS else ""
+
+
 OFFER = standing_and(lambda site, _: site.downloads.now)
 TICKED = standing_and(lambda _, session: session.ticked)
 WHERE = standing_and(lambda _, session: (Is(session.where), Is(session.baseline)))
@@ -156,6 +162,7 @@ PARTS = (
     Part("problem", lambda _, session: problem(session)),
     Part("flags", lambda _, session: flags(session)),
     Part("title", lambda _, session: title(session)),
+    Part("read", lambda _, session: read_long(session)),
     Part("draft", lambda _, session: list(session.draft) if session.draft[0] else None),
     Part("setting:", lambda site, _: choices(site.worker.state)),
     Part("book", lambda _, session: book_card(session)),

@@ -271,6 +271,15 @@
     if (title && document.title !== title) document.title = title;
   });
 
+  // The end of a long reading that nobody sees, where the reader has asked to be told.
+  const mayNotify = () => root.classList.toggle("may-ask", globalThis.Notification?.permission === "default");
+  mayNotify();
+  on("click", "[data-notify]", () => Notification.requestPermission().then(mayNotify));
+  drawers.set("read", (title, _, before) => {
+    if (title && before === "" && document.hidden && globalThis.Notification?.permission === "granted")
+      new Notification("The book is read", { body: title, tag: "read" }).onclick = () => window.focus();
+  });
+
   window.triforcePage = {
     act,
     all,

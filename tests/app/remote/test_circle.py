@@ -143,7 +143,7 @@ def test_the_page_says_where_text_goes_and_offers_nothing_that_is_not_there(
         assert not {"setting:method", "setting:variant"} & {*shown}
         assert shown["where"] == "" and session.trace is not None and session.trace.records == []
         shot = snapshot(page.site, session)
-        for text in (system(shot),):
+        for text in [system(shot)]:
             assert "are sent" in text and "nothing is sent anywhere" not in text and KEY not in text
             assert "not quantised" not in text and "GiB of" not in text.partition("Machine")[0]
         for elsewhere in (False, True):

@@ -48,6 +48,7 @@ def test_a_click_means_a_change_of_the_shelf() -> None:
     assert after("down", keys[0]) == [keys[1], keys[0], keys[2]]
     assert after("up", keys[0]) == after("down", keys[2]) == [], "already there"
     assert after("remove", keys[1]) == [keys[0], keys[2]]
+    assert after("move", keys[2], "0") == [keys[2], *keys[:2]] and after("move", keys[2], "x") == []
     assert after("start-over", "") == []
     assert after("remove", "gone") == after("hack", keys[0]) == []
     change = changes(library, "choose", keys[1], "2-3")
