@@ -48,13 +48,6 @@ class Fetch:
         return (self.done_bytes - self.kept_bytes) / self.elapsed_seconds if self.elapsed_seconds > 0 else 0.0
 
 
-class DownloadRuns(CoreError):
-    """A download is already running."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"{name} is being downloaded.", hint="Wait for its end, or cancel it.")
-
-
 class Downloads:
     """The running download, or the last one that ended."""
 
@@ -75,12 +68,12 @@ class Downloads:
         Args:
             then: called, in the download's thread, once the model is here.
         Raises:
-            DownloadRuns: another download is running. UnknownModel: the catalogue has no such model.
+            CoreError: another download is running. UnknownModel: the catalogue has no such model.
         """
         name = catalog.known_row(name).name
         with self._lock:
             if self._now is not None and not self._now.ended:
-                raise DownloadRuns(self._now.name)
+                raise CoreError(f"{self._now.name} is being downloaded.", hint="Wait for its end, or cancel it.")
             self._now, self._cancel = Fetch(name=name), threading.Event()
             self._thread = threading.Thread(
                 target=self._run, args=(name, self._cancel, then), name="download", daemon=True

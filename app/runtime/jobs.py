@@ -26,13 +26,6 @@ Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
 Load = Callable[[], "tuple[TextEngine, Machine]"]
 
 
-class TooMuchWaits(CoreError):
-    """One page has queued more than can be done in reasonable time."""
-
-    def __init__(self) -> None:
-        super().__init__("Too many of this page's questions wait already.", hint="Let them be answered, or stop them.")
-
-
 class ModelBusy(CoreError):
     """The model cannot be replaced now."""
 
@@ -75,13 +68,14 @@ class JobQueue:
         """Queue a job and yield its events; closing this generator cancels the job.
 
         Raises:
-            TooMuchWaits; whatever the job raises.
+            CoreError: too many wait; whatever the job raises.
         """
         job = Job(session, kind, work, ready)
         with self._changed:
             own = sum(other.session is session and other.kind in ("answer", "race") for other in self._jobs)
             if kind in ("answer", "race") and own >= MOST_WAITING:
-                raise TooMuchWaits
+                told = "Too many of this page's questions wait already."
+                raise CoreError(told, hint="Let them be answered, or stop them.")
             self._jobs.append(job)
             self._changed.notify_all()
         before: Waiting | None = None

@@ -272,15 +272,6 @@ class Session:
         return self.book is not None and self.num_read >= self.book.num_opening - 1
 
 
-class SessionGone(CoreError):
-    """The page belongs to an earlier start of the program."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "This page is older than the running reader and its book is gone.", hint="Open the book again, then ask."
-        )
-
-
 class NoBook(CoreError):
     """A question without a book."""
 
@@ -333,11 +324,12 @@ class Sessions:
         """The session with an id.
 
         Raises:
-            SessionGone: there is none.
+            CoreError: the page belongs to an earlier start of the program.
         """
         session = self.find(session_id)
         if session is None:
-            raise SessionGone
+            told = "This page is older than the running reader and its book is gone."
+            raise CoreError(told, hint="Open the book again, then ask.")
         return session
 
     def all(self) -> list[Session]:

@@ -26,7 +26,7 @@ from app.runtime.events import LoadFailed, Loading, ModelState, Ready, WorkerEve
 from app.runtime.jobs import Job, JobQueue, Load, Work
 from app.runtime.race_job import run_race
 from app.runtime.reading_job import Reading
-from app.runtime.recording import CUT, AnswerComplete, ExchangeGone, Place
+from app.runtime.recording import CUT, ExchangeGone, Place
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, OtherBook, Session, Sessions
 from core.config import GenerationConfig
@@ -102,7 +102,7 @@ class EngineWorker:
         """Extract the texts of files, put them in the session's library, and let the model read it if it fits.
 
         A file that cannot be read is reported in `Session.uploads`. Of several such streams at once, the one whose text
-        comes last counts and reads for all. Raises SessionGone at once; while iterating, the error of the loading.
+        comes last counts and reads for all. Raises CoreError at once; while iterating, the error of the loading.
         """
         session, names = self.sessions.get(session_id), [display_name(file) for file in files]
         return self.reading.extract(session, session.uploads.expect(names), files)
@@ -111,7 +111,7 @@ class EngineWorker:
         """Change the session's library, and let the model read its new parts.
 
         The conversation continues as long as one of its books stays. An answer in progress ends only if the library
-        becomes empty. Raises SessionGone, and what `change` raises; while iterating, the error of the loading.
+        becomes empty. Raises CoreError, and what `change` raises; while iterating, the error of the loading.
         """
         session = self.sessions.get(session_id)
         session.uploads.change(change)
@@ -139,7 +139,7 @@ class EngineWorker:
             parent: the exchange it follows, ROOT for none; None for the newest of the shown branch.
             own_seed: draw with this answer's own seed, not with the one in `config`.
         Raises:
-            SessionGone, EmptyQuestion, NoBook, OtherBook: at once, unless a text is on its way. ContextTooSmall and
+            EmptyQuestion, NoBook, OtherBook: at once, unless a text is on its way. ContextTooSmall and
             other errors of the engine: when its turn comes.
         """
         session = self._ready_to_answer(session_id, question)
@@ -173,7 +173,8 @@ class EngineWorker:
         session = self._ready_to_answer(session_id, path[-1].question if path else "")
         exchange = path[-1].exchange
         if exchange is not None and exchange.finished.stop_reason not in CUT:
-            raise AnswerComplete
+            told = "This answer has ended by itself."
+            raise CoreError(told, hint="Ask a further question, or regenerate it.")
         return self._write(session, Place(question=path[-1].question, goes_on=path[-1].id), config, own_seed)
 
     def _write(self, session: Session, place: Place, config: GenerationConfig, own_seed: bool) -> Iterator[WorkerEvent]:
@@ -199,7 +200,7 @@ class EngineWorker:
         Args:
             seconds: a budget on every lane's clock; None for none.
         Raises:
-            SessionGone, EmptyQuestion, NoBook, InvalidSetting: at once; NoBook later if a text is on its way. Other
+            EmptyQuestion, NoBook, InvalidSetting: at once; NoBook later if a text is on its way. Other
             engine errors: when its turn comes.
         """
         session = self._ready_to_answer(session_id, question)

@@ -14,14 +14,6 @@ from app.ui.retrieval_map.view import opened_page
 from app.ui.site import Site
 from core.errors import CoreError, InvalidSetting
 
-
-class AnswerRuns(InvalidSetting):
-    """This page's answer is not finished."""
-
-    def __init__(self) -> None:
-        super().__init__("An answer is being written.", hint="Wait for its end, or stop it.")
-
-
 # -------------------- answers
 
 
@@ -61,11 +53,11 @@ def go_on(site: Site, session: Session, _node_id: str, values: Values) -> None:
 
 
 def _form(session: Session, values: Values) -> SettingsForm:
-    """The settings of the answer that is asked for. Raises AnswerRuns, InvalidSetting."""
+    """The settings of the answer that is asked for. Raises InvalidSetting."""
     form = SettingsForm(**values["settings"])
     form.config()
     if session.writing is not None:
-        raise AnswerRuns
+        raise InvalidSetting("An answer is being written.", hint="Wait for its end, or stop it.")
     return form
 
 

@@ -10,24 +10,16 @@
 
   const called = (find) => new Promise((done) => find(done, () => done(null))); // null: it cannot be read
 
-  async function children(folder) {
-    const reader = folder.createReader();
-    const found = [];
-    for (let some; (some = await called((done, fail) => reader.readEntries(done, fail)))?.length; ) found.push(...some);
-    return found;
-  }
-
-  /* Files of entries and of the folders among them; the server puts them into natural order by their names. */
-  async function files(entries, path = "", found = []) {
-    for (const entry of entries) {
-      if (entry.name.startsWith(".") || found.length > MOST_FILES) continue;
-      if (entry.isDirectory) {
-        await files(await children(entry), `${path}${entry.name} - `, found);
-        continue;
-      }
+  /* Files of an entry and of all below it, but for hidden ones; the server puts them into natural order by their names. */
+  async function files(entry, path = "") {
+    if (entry.name.startsWith(".")) return [];
+    if (!entry.isDirectory) {
       const file = await called((done, fail) => entry.file(done, fail));
-      if (file) found.push(path ? new File([file], path + file.name, { type: file.type }) : file);
+      return [file && path ? new File([file], path + file.name, { type: file.type }) : file].filter(Boolean);
     }
+    const [reader, found] = [entry.createReader(), []];
+    for (let some; found.length <= MOST_FILES && (some = await called((done, fail) => reader.readEntries(done, fail)))?.length; )
+      for (const one of some) found.push(...(await files(one, `${path}${entry.name} - `)));
     return found;
   }
 
@@ -56,7 +48,7 @@
     if (fieldOf(event) && !hasFolder) return; // Gradio takes files
     event.preventDefault();
     event.stopImmediatePropagation();
-    hand(fieldOf(event) ?? document.querySelector("#drop"), hasFolder ? await files(entries) : plain);
+    hand(fieldOf(event) ?? document.querySelector("#drop"), hasFolder ? (await Promise.all(entries.map((entry) => files(entry)))).flat() : plain);
   }
 
   addEventListener("dragover", over, true);

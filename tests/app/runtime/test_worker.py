@@ -9,7 +9,7 @@ import pytest
 from app.context.context_documents import Library, Pages
 from app.runtime.error_text import EngineFault
 from app.runtime.events import Changed, LoadFailed, Loading, Pause, Ready, Waiting, WorkerEvent
-from app.runtime.sessions import NoBook, SessionGone
+from app.runtime.sessions import NoBook
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
 from core.errors import CoreError, EmptyQuestion, UnknownModel
@@ -199,7 +199,7 @@ def test_questions_that_cannot_be_asked(worker: EngineWorker, tmp_path: Path) ->
         worker.answer(worker.sessions.enter("").id, "What?", PLAIN)
     with pytest.raises(EmptyQuestion):
         worker.answer(opened(worker, write_book(tmp_path)), "  \n", PLAIN)
-    with pytest.raises(SessionGone):
+    with pytest.raises(CoreError, match="older than the running reader"):
         worker.answer("made up", "What?", PLAIN)
 
 
