@@ -24,6 +24,7 @@ from app.runtime.sessions import OtherBook, Session
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
 from core.engine import Engine
+from core.errors import CoreError
 from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.generation.session import Conversation
 from tests.app.conversations.on_disk import text_of

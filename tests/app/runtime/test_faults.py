@@ -8,7 +8,7 @@ from app.runtime.error_text import EngineFault
 from app.runtime.events import LoadFailed, ModelState, Ready, Waiting
 from app.runtime.jobs import MOST_WAITING
 from app.runtime.worker import EngineWorker
-from core.errors import ContextTooSmall
+from core.errors import ContextTooSmall, CoreError
 from core.generation.events import Finished
 from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, wait_for, write_book
 from tests.app.runtime.test_worker import PLAIN, in_thread
