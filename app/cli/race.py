@@ -22,9 +22,10 @@ from app.cli.reading import (
 from app.cli.saved_books import Opening, open_text
 from app.cli.scoreboard import Scoreboard
 from app.context.context_documents import Library, label
-from app.runtime.answer_json import answer_report, engine_report, equality_report, prefill_report, race_report, rounded
+from app.runtime.answer_json import answer_report, engine_report, equality_report, prefill_report, rounded
 from app.runtime.options import engine_config
 from app.runtime.race_job import judgements
+from app.runtime.race_json import race_report
 from app.runtime.trace import Race, Trace
 from app.ui.race.card import card_html
 from core.config import GenerationConfig

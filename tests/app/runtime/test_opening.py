@@ -90,18 +90,21 @@ def test_a_question_about_a_file_that_cannot_be_read_is_told_so(worker: EngineWo
         list(stream)
 
 
-@pytest.mark.parametrize("stop", ["stop_answer", "stop_reading"])
+@pytest.mark.parametrize("stop", ["answer", "reading"])
 def test_stop_withdraws_a_question_that_waits_for_a_text(
     stop: str, worker: EngineWorker, tmp_path: Path, extraction: threading.Event
 ) -> None:
     session = worker.sessions.enter("")
     early = Early(worker, session, write_book(tmp_path), "Never mind")
-    getattr(worker, stop)(session.id)
+    if stop == "answer":
+        worker.jobs.cancel(session.id, "answer")
+    else:
+        worker.stop_reading(session.id)
     early.asking.join(SECONDS)
     assert not early.asking.is_alive() and not worker.jobs.of(session.id, "answer")
     extraction.set()
     assert early.end() == WAITS
-    assert session.exchanges == () and (session.book is None) == (stop == "stop_reading")
+    assert session.exchanges == () and (session.book is None) == (stop == "reading")
 
 
 def test_without_a_model_the_question_fails_with_its_error(tmp_path: Path, extraction: threading.Event) -> None:

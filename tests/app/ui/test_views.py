@@ -153,7 +153,8 @@ def answered(text: str) -> dict[str, Any]:
 def test_an_empty_answer_and_one_of_white_space_alone_are_named() -> None:
     assert answered("")["notice"] == EMPTY_ANSWER and answered(" \n  ")["notice"] == BLANK_ANSWER
     assert answered("  a")["text"] == "  a" and "notice" not in answered("  a")
-    session, _ = written(round_done(" \n ", 0))
+    session, writing = written(round_done(" \n ", 0))
+    writing.begun = True
     assert (live(session) or {})["wait"] == f'<div class="waits">{PENDING}</div>'
 
 

@@ -220,7 +220,10 @@ def test_the_script_knows_every_field_its_first_value_and_the_presets() -> None:
     fields = {*re.findall('data-setting="([^"]*)"', settings.fields())}
     assert fields - {"preset"} < {*told["first"]} == {*settings.SettingsForm.model_fields}
     assert settings.SettingsForm(**told["first"]).config().method == settings.DEFAULTS.method
-    assert told["presets"]["Precise"] == [0.0, 1.0, 0] and told["custom"] not in told["presets"]
+    assert (
+        told["presets"]["Precise"] == {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
+        and told["custom"] not in told["presets"]
+    )
 
 
 # -------------------- what buttons do
