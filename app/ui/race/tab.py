@@ -47,7 +47,9 @@ KEYS = (
 
 def lane_boxes(site: Site, session: Session) -> str:
     """Every possible lane; what the reader ticks stays until other lanes are the usual ones."""
-    state, first, has_draft = site.worker.state, AT_FIRST, True
+    state = site.worker.state
+    first: tuple[str, ...] = AT_FIRST
+    has_draft = True
     if isinstance(state, Ready):
         name = session.book.document.name if session.book else ""
         has_draft, first = state.info.has_draft, first_lanes(state.info, fastest_method(site.samples, name))
@@ -61,7 +63,7 @@ def lane_boxes(site: Site, session: Session) -> str:
     return f'<div class="options" id="lanes-{has_draft}-{"-".join(first)}">{boxes}</div>'
 
 
-def prompts(site: Site, session: Session) -> list[str]:
+def prompts(site: Site, session: Session) -> tuple[str, ...]:
     """Questions about the open book whose gain was measured."""
     return race_questions(site.samples, session.book.document.name if session.book else "", NUM_PROMPTS)
 

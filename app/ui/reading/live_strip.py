@@ -160,8 +160,9 @@ def waits(writing: Writing, session: Session) -> str:
     """Why an answer has no word yet, and how long that takes; "" once its turn has come and nothing is read for it."""
     waiting, doing = writing.waiting, session.doing
     if waiting is not None:
-        reads_own = waiting.reason == "own job" and isinstance(doing, PrefillProgress)
-        return " · ".join([waiting_line(waiting), *([far(doing, session.book)] if reads_own else [])])
+        if waiting.reason == "own job" and isinstance(doing, PrefillProgress):
+            return f"{waiting_line(waiting)} · {far(doing, session.book)}"
+        return waiting_line(waiting)
     if not writing.begun:
         return "Waiting for its turn"
     return reading_line(writing.trace, session.book) if writing.trace.reading else ""

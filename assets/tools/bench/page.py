@@ -234,7 +234,7 @@ def run_page(
     for context in contexts:
         conversation, question = bench_prompt(engine.text, context, seed)
         with ServedPage(Stopwatch(engine, max_new_tokens)) as page:
-            page.open_books(engine.text.decode(conversation.book_ids), [f"book-{context}.txt"])
+            page.open_book(engine.text.decode(conversation.book_ids), f"book-{context}.txt")
             for method in methods:
                 yield measure(page, context, method, question.question, repeats)
 

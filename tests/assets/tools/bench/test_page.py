@@ -23,7 +23,7 @@ def test_the_same_answer_alone_and_through_the_page() -> None:
     others = threading.enumerate()  # of tests before this one
     with ServedPage(watch) as page:
         folder = page.folder
-        page.open_books("It was a dark and stormy night. " * 8, ["book.txt"])
+        page.open_book("It was a dark and stormy night. " * 8, "book.txt")
         row = measure(page, 512, "triforce", "How was the night?", 1)
     del page
     gc.collect()  # Gradio leaves event loops lying about; better collected here than in an innocent test
