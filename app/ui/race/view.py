@@ -98,7 +98,7 @@ def board(race: Race, *, running: bool) -> str:
     lanes.insert(1 if len(lanes) == 2 else 0, gap)
     found = result(race)
     verdicts = [verdict(race, lane, running=running) for lane in race.lanes if lane is not race.plain]
-    told = (one for one in verdicts if found is None or one.text not in found.text)
+    told = (one for one in verdicts if found is None or one.tone == "bad" or one.text not in found.text)
     below = "".join(
         f'<li class="verdict {tone}"><b>{render.escape(title)}</b><span>{render.escape(text)}</span></li>'
         for tone, title, text in told

@@ -165,7 +165,8 @@ def waits(writing: Writing, session: Session) -> str:
         return waiting_line(waiting)
     if not writing.begun:
         return "Waiting for its turn"
-    return reading_line(writing.trace, session.book) if writing.trace.reading else ""
+    trace = writing.trace
+    return reading_line(trace, session.book) if trace.reading and not trace.stats.new_tokens else ""
 
 
 def waiting_line(waiting: Waiting) -> str:

@@ -205,6 +205,8 @@ def test_it_is_told_why_there_is_no_word_yet() -> None:
     assert "Reading the book again (another page used the model) · " in waits(wait, session)
     trace.apply(replace(progress(8100), reused_tokens=8000))
     assert waits(wait, session) == "Reading the question"
+    trace.apply(round_done("It ", 1))
+    assert waits(wait, session) == "", "its words tell enough"
 
 
 def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:
