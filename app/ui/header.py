@@ -32,7 +32,7 @@ KEYS = (
     "<dt><kbd>Ctrl</kbd> <kbd>Shift</kbd> <kbd>F</kbd></dt><dd>find words in all open documents</dd>"
     "<dt><kbd>Alt</kbd> <kbd>N</kbd></dt><dd>a new conversation</dd>"
     "<dt><kbd>?</kbd></dt><dd>these keys</dd>"
-    '</dl><button popovertarget="keys-help" popovertargetaction="hide">Close</button></div>'
+    '</dl><button popovertarget="keys-help" popovertargetaction="hide" autofocus>Close</button></div>'
 )
 KEYS_BUTTON = render.button("?", tone="keys-button", title="Keys (?)", name="Keys", also='popovertarget="keys-help"')
 

@@ -77,7 +77,7 @@ def _head(trace: Trace) -> str:
 
 def tiles(trace: Trace) -> str:
     """The big numbers: those of the live strip, and the lengths of guesses."""
-    stats, shown = trace.stats, live_tiles(trace, trace.num_reread)
+    stats, shown = trace.stats, live_tiles(trace)
     if stats.level2 is not None:
         levels = [level for level in (stats.level1, stats.level2) if level is not None]
         lengths = " / ".join(f"{level.gamma_mean or 0:.1f}" for level in levels)
@@ -87,7 +87,7 @@ def tiles(trace: Trace) -> str:
     if stats.kv_bytes_read and stats.kv_bytes_read_plain:
         fewer = f"{formats.figure(stats.kv_bytes_read_plain / stats.kv_bytes_read)} times less than plain decoding"
         read, below = stats.kv_bytes_read / max(1, stats.new_tokens), fewer if trace.method != PLAIN else "all of it"
-        shown.append(render.tile("bytes", "Read of the cache, a token", formats.amount(read), below, title=BYTES))
+        shown.append(render.tile("bytes", "Read a token", formats.amount(read), below, title=BYTES))
     return f'<div class="tiles">{"".join(shown)}</div>'
 
 

@@ -103,7 +103,7 @@ def board(race: Race, *, running: bool) -> str:
         f'<li class="verdict {tone}"><b>{render.escape(title)}</b><span>{render.escape(text)}</span></li>'
         for tone, title, text in told
     )
-    sides = f'<div class="board lanes-{len(race.lanes)}">{"".join(lanes)}</div>'
+    sides = _board(len(race.lanes), "".join(lanes))
     line = f'<p class="result {found.tone}" role="status">{render.escape(found.text)}</p>' if found else ""
     return f'{line}{sides}<ul class="verdicts" aria-label="Equality">{below}</ul>'
 
@@ -115,7 +115,13 @@ def _empty_board() -> str:
         f'<p class="quiet">{what}</p></article>'
         for name, what in zip(AT_FIRST, (PLAIN_TOLD, TRIFORCE_TOLD, FASTEST_TOLD), strict=True)
     )
-    return f'<div class="board lanes-{len(AT_FIRST)}">{ghosts}</div>'
+    return _board(len(AT_FIRST), ghosts)
+
+
+def _board(count: int, lanes: str) -> str:
+    """Lanes beside each other: more than four of them in two rows."""
+    columns = count if count <= 4 else -(-count // 2)
+    return f'<div class="board lanes-{count}" style="--columns:{columns}">{lanes}</div>'
 
 
 def lane_html(race: Race, number: int, *, running: bool = False) -> str:

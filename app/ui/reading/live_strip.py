@@ -65,7 +65,7 @@ def strip(trace: Trace | None = None, told: str = ASK, num_reread: int | None = 
     bar = render.bar(share or 0, status if share else "", tone="thin")
     state = "running" if method and not finished else "resting"
     state += "" if method else " empty"
-    shown = "".join(tiles(trace, trace.num_reread if num_reread is None else num_reread))
+    shown = "".join([*tiles(trace), *_reread(trace, trace.num_reread if num_reread is None else num_reread)])
     return (
         f'<section class="strip {state}" aria-label="Live figures">'
         f'<div class="strip-head"><span class="dot"></span>'
@@ -119,9 +119,18 @@ def _brief(method: str, stats: DecodeStats) -> str:
     return f'<span class="brief">{told}</span>'
 
 
-def tiles(trace: Trace, num_reread: int | None) -> list[str]:
-    """The big numbers of an answer. `num_reread`: tokens of the book that were read again for it."""
-    method, stats, num_book, ms = trace.method, trace.stats, trace.num_book, "of decoding alone"
+def _reread(trace: Trace, num_reread: int | None) -> list[str]:
+    """How much of the book was read again; nothing where a server elsewhere reads."""
+    if trace.method == REMOTE:
+        return []
+    reread = formats.NONE_YET if num_reread is None else formats.count(num_reread)
+    book = f"of {trace.num_book:,} book tokens" if trace.num_book else "book tokens"
+    return [render.tile("reread", "Re-read", reread, book, title=REREAD)]
+
+
+def tiles(trace: Trace) -> list[str]:
+    """The big numbers of an answer."""
+    method, stats, ms = trace.method, trace.stats, "of decoding alone"
     unused = "not used by plain decoding" if method == PLAIN else ""
     if stats.ms_per_token is not None:
         ms = f"{formats.figure(stats.ms_per_token)} ms per token"
@@ -138,14 +147,11 @@ def tiles(trace: Trace, num_reread: int | None) -> list[str]:
         return render.tile(f"level{number}", name, formats.percent(share), below, share=share, title=title)
 
     passes = formats.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
-    reread = formats.NONE_YET if num_reread is None else formats.count(num_reread)
-    book = f"of {num_book:,} book tokens" if num_book else "book tokens"
     return [
         speed,
         accepted(1, stats.level1, f"{_guesser(method)} → retrieval", LEVEL1),
         accepted(2, stats.level2, "guesses → book", LEVEL2),
         render.tile("passes", "Tokens per full pass", passes, "plain decoding: 1", title=PASSES),
-        render.tile("reread", "Re-read", reread, book, title=REREAD),
     ]
 
 

@@ -47,13 +47,14 @@
   const box = () => page.find("#system-report");
   const words = (node) => node.textContent.replace(/\s+/g, " ").trim();
   const line = (row) => {
-    const [name, ...values] = [...row.children].map(words);
-    return `${`${name}:`.padEnd(20)} ${values.join(", ")}`;
+    const because = page.all(".because", row).map((reason) => ` (${words(reason)})`);
+    const [name, ...values] = [...row.children].map((cell) => words(page.find(".because", cell) ? cell.firstChild : cell));
+    return `${`${name}:`.padEnd(20)} ${values.join(", ")}${because.join("")}`;
   };
   const card = (sheet) => [words(page.find("h3", sheet)), ...page.all(".bar-line, tr", sheet).map(line)].join("\n");
 
   function report() {
-    const head = ["TriForce Reader", ...page.all("#system-view :is(.status, .problem)").map(words)].join("\n");
+    const head = [`TriForce Reader, ${new Date().toISOString().slice(0, 16)}`, ...page.all("#system-view :is(.status, .problem)").map(words)].join("\n");
     return [head, ...page.all("#system-view .sheet:not([data-private])").map(card)].join("\n\n");
   }
   page.watch((names) => names.includes("system") && box() && (box().value = report()));

@@ -146,5 +146,8 @@
     if (form) show(form); // nothing moves the focus
   });
 
-  on("click", "[data-choosing]", () => find("#choosing-title")?.focus());
+  on("click", "[data-choosing]", () => {
+    goTo("Read");
+    requestAnimationFrame(() => find("#choosing-title")?.focus());
+  });
 })();

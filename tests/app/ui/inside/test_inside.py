@@ -101,7 +101,7 @@ def test_the_charts_say_what_the_statistics_say() -> None:
     assert "90%" in places and "25%" in places and "2 of 8 accepted" in places and "of 0" not in places
     times = text_of(time_chart([a_trace(method="triforce"), a_trace(method="autoregressive")]))
     assert "20.0 ms a token" in times and "80.0 ms a token" in times and "Full cache 72.0 ms" in times
-    assert "Read of the cache, a token 4.00 MiB 4.00 times less than plain decoding" in text_of(tiles(a_trace()))
+    assert "Read a token 4.00 MiB 4.00 times less than plain decoding" in text_of(tiles(a_trace()))
 
 
 # -------------------- figures and provenance
