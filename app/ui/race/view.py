@@ -182,8 +182,3 @@ def short_text(text: str, most: int) -> str:
     """A text, or its beginning and how much was left out."""
     left = len(text) - most
     return text if left <= 0 else f"{text[:most].rstrip()} … ({left:,} more characters)"
-
-
-def ending_line(trace: Trace) -> str:
-    """How a text ended."""
-    return ENDINGS[trace.finished.stop_reason] if trace.finished else "Not finished"
