@@ -100,7 +100,8 @@ def card_html(race: Race, book: Book | None, *, told: str = "", result_of: str =
         f'<header><p class="soft">{about}</p><h1>{question}</h1></header>{result_of}'
         f'<section class="race" data-replay="{render.escape(replay_points(race))}"><div class="board">{sides}</div>'
         f"{REPLAY if any(len(lane.points) > 2 for lane in race.lanes) else ''}</section>"
-        f'{cited_html(cited)}<p class="soft">{render.escape(told)}</p></main><script>{SCRIPT}</script></body></html>\n'
+        f'{cited_html(cited)}<p class="soft">{render.escape(told)}</p></main><script type="module">{SCRIPT}</script>'
+        "</body></html>\n"
     )
 
 

@@ -1,61 +1,54 @@
 /* The race: its form, and lanes that move while they are written. */
-"use strict";
+import * as page from "./stream.js";
+import { all, drawers, find, on, state } from "./stream.js";
+import { at, stop, tell } from "./replay.js";
 
-(() => {
-  const page = window.triforcePage;
-  const { all, drawers, find, on, state } = page;
+// -------------------- live: every lane's clock runs after the newest round that is known, without jumps
 
-  const { at, replay, stop, tell } = window.triforceReplay;
+const CATCH_UP_MS = 150;
+const shown = new WeakMap(); // by a lane's element: its clock in milliseconds, and its text
+let live = 0;
 
-  // -------------------- live: every lane's clock runs after the newest round that is known, without jumps
+function frameOfLive(now) {
+  const nodes = all("#race-board .race.running .lane[data-lane]");
+  live = nodes.length && requestAnimationFrame(frameOfLive);
+  for (const node of nodes) drawLive(node, now);
+}
 
-  const CATCH_UP_MS = 150;
-  const shown = new WeakMap(); // by a lane's element: its clock in milliseconds, and its text
-  let live = 0;
+function drawLive(node, now) {
+  const [points, text] = ["points", "text"].map((part) => state.get(`lane:${node.dataset.lane}.${part}`));
+  if (!points) return;
+  const lane = shown.get(node) ?? { node, time: 0 };
+  if (text !== lane.text) Object.assign(lane, { text, letters: Array.from(text), characters: -1 });
+  const end = points.at(-1)[0];
+  if (end !== lane.end) Object.assign(lane, { end, from: Math.min(lane.time, end), since: now });
+  const share = (now - lane.since) / CATCH_UP_MS;
+  lane.time = share < 1 ? lane.from + (end - lane.from) * share : end;
+  shown.set(node, lane);
+  tell(lane, at(points, lane.time), lane.time);
+}
 
-  function frameOfLive(now) {
-    const nodes = all("#race-board .race.running .lane[data-lane]");
-    live = nodes.length && requestAnimationFrame(frameOfLive);
-    for (const node of nodes) drawLive(node, now);
-  }
+drawers.set("lane:", () => {}); // drawn by the frames, once there is a board for it
+page.watch(() => (live ||= requestAnimationFrame(frameOfLive)));
 
-  function drawLive(node, now) {
-    const [points, text] = ["points", "text"].map((part) => state.get(`lane:${node.dataset.lane}.${part}`));
-    if (!points) return;
-    const lane = shown.get(node) ?? { node, time: 0 };
-    if (text !== lane.text) Object.assign(lane, { text, letters: Array.from(text), characters: -1 });
-    const end = points.at(-1)[0];
-    if (end !== lane.end) Object.assign(lane, { end, from: Math.min(lane.time, end), since: now });
-    const share = (now - lane.since) / CATCH_UP_MS;
-    lane.time = share < 1 ? lane.from + (end - lane.from) * share : end;
-    shown.set(node, lane);
-    tell(lane, at(points, lane.time), lane.time);
-  }
+// -------------------- the form
 
-  drawers.set("lane:", () => {}); // drawn by the frames, once there is a board for it
-  page.watch(() => (live ||= requestAnimationFrame(frameOfLive)));
+const question = () => find("#race-ask textarea");
+let proposed = "";
 
-  // -------------------- the form
+drawers.set("race-proposal", (text = "") => {
+  if (!question()) return;
+  if (!question().value.trim() || question().value === proposed) question().value = text;
+  proposed = text;
+});
 
-  const question = () => find("#race-ask textarea");
-  let proposed = "";
+export function start() {
+  stop();
+  const { seconds, limit, temperature } = find("#race-setup").elements;
+  const number = (field) => (field.value === "" ? null : Number(field.value));
+  const lanes = all("#race-lanes :checked").map((box) => box.value);
+  return page.act("race", { question: question().value, lanes, seconds: number(seconds), limit: number(limit), temperature: number(temperature) });
+}
 
-  drawers.set("race-proposal", (text = "") => {
-    if (!question()) return;
-    if (!question().value.trim() || question().value === proposed) question().value = text;
-    proposed = text;
-  });
-
-  function start() {
-    stop();
-    const { seconds, limit, temperature } = find("#race-setup").elements;
-    const number = (field) => (field.value === "" ? null : Number(field.value));
-    const lanes = all("#race-lanes :checked").map((box) => box.value);
-    return page.act("race", { question: question().value, lanes, seconds: number(seconds), limit: number(limit), temperature: number(temperature) });
-  }
-
-  on("submit", "[data-race]", () => start());
-  on("click", "#race-prompts button", (prompt) => (question().value = prompt.textContent));
-
-  window.triforceRace = { start };
-})();
+on("submit", "[data-race]", () => start());
+on("click", "#race-prompts button", (prompt) => (question().value = prompt.textContent));
