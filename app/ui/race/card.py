@@ -22,17 +22,17 @@ from core.decoding.registry import METHODS
 
 MOST_PASSAGES, MOST_PASSAGE_CHARS = 4, 240
 MOST_CHARS, MOST_LOSSY_CHARS = 12_000, 160  # of one lane's text, exact or not
-STYLE = """
-:root { color-scheme: light dark; --ink: light-dark(#1c2329, #e6eaec); --soft: light-dark(#5a646d, #a3adb4);
-  --paper: light-dark(#f6f5f1, #101417); --sheet: light-dark(#fff, #181e22); --line: light-dark(#e2dfd6, #2a3237);
-  --accent: light-dark(#0a626a, #6bcdd4); --good: light-dark(#22673f, #6cc48e); --amber: light-dark(#7a4f00, #e8b04a);
-  --bad: light-dark(#ae3427, #f08a7c); }
+COLOURS = (STATIC / "css" / "theme.css").read_text(encoding="utf-8").partition("/* Gradio")[0]
+STYLE = (
+    f"{COLOURS}\n"
+    + """
 * { box-sizing: border-box; margin: 0; }
 body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 1080px; margin: 0 auto; padding: 24px 20px 40px; display: grid; gap: 16px; overflow-wrap: anywhere;
   font-variant-numeric: tabular-nums; }
-h1 { font-size: 26px; line-height: 1.25; } :is(h2, h3) { font-size: 15px; } .soft, small, span { color: var(--soft); }
-.result { font-size: 19px; font-weight: 640; } .good { color: var(--good); } .amber { color: var(--amber); }
+h1 { font-size: 26px; line-height: 1.25; } :is(h2, h3) { font-size: 15px; }
+.soft, small, span { color: var(--ink-soft); }
+.result { font-size: 19px; font-weight: 640; } .good { color: var(--good); } .amber { color: var(--warn); }
 .bad { color: var(--bad); }
 .board { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 14px; }
 .lane, blockquote { background: var(--sheet); border: 1px solid var(--line); border-radius: 10px; padding: 12px 16px; }
@@ -42,14 +42,16 @@ h1 { font-size: 26px; line-height: 1.25; } :is(h2, h3) { font-size: 15px; } .sof
 .clock { font-size: 44px; font-weight: 650; line-height: 1.15; letter-spacing: -0.02em; color: var(--ink); }
 .fast .clock { color: var(--accent); }
 .track { order: 1; height: 6px; margin: 6px 0 10px; border-radius: 3px; background: var(--line); overflow: hidden; }
-.track span { display: block; height: 100%; background: var(--soft); } .fast .track span { background: var(--accent); }
+.track span { display: block; height: 100%; background: var(--ink-soft); }
+.fast .track span { background: var(--accent); }
 .lane-text { order: 2; height: 230px; overflow: auto; white-space: pre-wrap; }
 .lane:only-child .lane-text { height: auto; min-height: 4.5em; }
 blockquote { border-left: 4px solid var(--accent); } section { display: grid; gap: 8px; }
-button { justify-self: start; padding: 6px 16px; border: 1px solid var(--soft); border-radius: 99px; background: none;
-  color: inherit; font: inherit; font-weight: 600; cursor: pointer; }
+button { padding: 6px 16px; border: 1px solid var(--ink-soft); border-radius: 99px; background: none; color: inherit;
+  font: inherit; font-weight: 600; cursor: pointer; }
 @media print { button { display: none; } .lane-text { height: auto; } }
 """
+)
 SCRIPT = (STATIC / "js" / "replay.js").read_text(encoding="utf-8")
 HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{HASH}'"
