@@ -15,7 +15,7 @@ from app.context.open_book import Book
 from app.runtime.trace import Race, Trace
 from app.ui import render
 from app.ui.assets import STATIC
-from app.ui.race.result import best_lane, is_identical, result
+from app.ui.race.result import result
 from app.ui.race.view import lane_html, replay_points, short_text
 from app.ui.retrieval_map.view import page_of, page_words
 from core.decoding.registry import METHODS
@@ -90,7 +90,7 @@ def card_html(race: Race, book: Book | None, *, told: str = "", result_of: str =
     found, question = result(race), render.escape(race.question)
     cited = passages((race.plain or race.lanes[0]).text, book) if book else []
     if found:
-        result_of = f'<p class="result {found.tone}">{render.escape(found.text)}</p>{_equality(race)}'
+        result_of = f'<p class="result {found.tone}">{render.escape(found.text)}</p>'
     short = replace(race, lanes=tuple(map(_shortened, race.lanes)))
     sides = "".join(lane_html(short, number) for number in range(len(short.lanes)))
     about = render.escape(f"{race.book} · {race.num_book:,} tokens, all of it in the context")
@@ -111,15 +111,6 @@ def _shortened(lane: Trace) -> Trace:
     """A lane as the card shows it: more of a text that is not exact would prove nothing."""
     most = MOST_CHARS if lane.exact or lane.method not in METHODS else MOST_LOSSY_CHARS
     return replace(lane, thought="", answer=short_text(lane.text, most))
-
-
-def _equality(race: Race) -> str:
-    """Only where it holds: what else there is to say of the words is in the result."""
-    best = best_lane(race)
-    if best is None or not is_identical(race, best):
-        return ""
-    count = formats.plural(best.stats.new_tokens, "token")
-    return f'<p class="good">✓ Identical, token for token: {count} compared.</p>'
 
 
 def cited_html(found: Sequence[Passage]) -> str:

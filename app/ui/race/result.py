@@ -57,9 +57,8 @@ def result(race: Race) -> Result | None:
         return None
     first = winner(race)
     if first is plain:
-        tone, told = "bad" if tone == "bad" else "amber", f"Plain was faster here, because {reason(lane, plain)}."
-        return Result(tone, told, lane)
-    if first is None:
+        tone, told = "bad" if tone == "bad" else "amber", f"Plain was faster here, because {reason(lane, plain)}"
+    elif first is None:
         tone, told = "none" if tone == "good" else tone, f"{name} and plain decoding were equally fast"
     elif race.seconds:
         told = f"{name} was {formats.plural(abs(ahead.tokens), 'token')} ahead when time was up"

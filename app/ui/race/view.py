@@ -139,7 +139,7 @@ def lane_html(race: Race, number: int, *, running: bool = False) -> str:
     return (
         f'<article class="lane {tone}{alive}{won}" data-lane="{number}" aria-label="{name}"><header><h3>{name}</h3>'
         f"{render.exactness(trace.exact) if trace.method in METHODS else ''}</header>"
-        f'<p class="rate"><b{live}>{formats.figure(stats.tokens_per_second)}</b><span>tokens/s</span></p>'
+        f'<p class="rate"><b{live}>{formats.figure(stats.tokens_per_second)}</b> <span>tokens/s</span></p>'
         f"{render.bar(share, f'{name}: how far', tone='track')}"
         f'<p class="counts"><span><b class="tokens"{live}>{stats.new_tokens:,}</b> tokens</span>'
         f'<span><b class="clock"{live}>{stats.decode_seconds:.2f}</b> s</span><span class="ending">{ending}</span></p>'

@@ -42,7 +42,7 @@ def test_a_card_has_question_clocks_passages_and_equality(session: Session, race
         "0.96 s",
         "0.24 s",
         "are the same as plain",
-        "Identical, token for token: 12 tokens",
+        "All 12 tokens are the same as plain decoding’s",
         "page 1",
     ):
         assert fact in told, fact
