@@ -24,8 +24,7 @@ from app.cli.scoreboard import Scoreboard
 from app.context.context_documents import Library, label
 from app.runtime.answer_json import answer_report, engine_report, equality_report, prefill_report, rounded
 from app.runtime.options import engine_config
-from app.runtime.race_job import judgements
-from app.runtime.race_json import race_report
+from app.runtime.race_job import judgements, race_report
 from app.runtime.trace import Race, Trace
 from app.ui.race.card import card_html
 from core.config import GenerationConfig

@@ -16,10 +16,9 @@ from app.context.retrieval_map import chunk_pages
 from app.context.token_costs import Costs, Meter
 from app.context.uploads import Fit, Upload, Uploads
 from app.conversations.tree import Dialogue
-from app.runtime.disk_state import DiskState
 from app.runtime.events import BookOpened, Changed
 from app.runtime.prompts import with_past
-from app.runtime.saved_books import disk_state
+from app.runtime.saved_books import DiskState, disk_state
 from app.runtime.sessions import Session
 from core.caches.tokens import common_prefix
 from core.errors import ContextTooSmall, CoreError, let_go

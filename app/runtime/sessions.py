@@ -16,8 +16,8 @@ from app.context.open_files import OpenFiles
 from app.context.retrieval_map import Loaded, Loads
 from app.context.uploads import Uploads
 from app.conversations.exchange import ID, Exchange
-from app.runtime.disk_state import DiskState
 from app.runtime.events import Begun, Waiting, WorkerEvent
+from app.runtime.saved_books import DiskState
 from app.runtime.trace import Race, Trace
 from core.errors import CoreError
 from core.generation.events import PrefillProgress

@@ -20,7 +20,6 @@ from app.documents.readers import display_name
 from app.documents.recognised import RecognisedPages
 from app.runtime.answer_job import AnswerJob
 from app.runtime.context_loader import forget_tokens
-from app.runtime.displaced import noticed
 from app.runtime.error_text import EngineFault
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready, WorkerEvent
 from app.runtime.jobs import Job, JobQueue, Load, Work
@@ -31,6 +30,7 @@ from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, OtherBook, Session, Sessions
 from core.config import GenerationConfig
 from core.errors import CoreError, EmptyQuestion, InvalidSetting, let_go
+from core.generation.events import PrefillProgress
 from core.models.loading import watched_loading
 
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
@@ -337,3 +337,29 @@ def _surely(step: Callable[[], None]) -> None:
     except BaseException as error:
         log.exception("a model could not be freed cleanly")
         let_go(error)
+
+
+Kept = Callable[[Sequence[int]], int]  # how many of a text's first tokens are kept in memory, beside the cache
+
+
+def noticed(job: Job, sessions: Sessions, engine: "TextEngine", kept: Kept) -> Iterator[WorkerEvent]:
+    """Do a job and yield its events; as soon as it reads, and at its end, note whose books are read again."""
+    reads = False
+    for event in job.work(engine, job.cancel):
+        yield event
+        if isinstance(event, PrefillProgress) and not reads:
+            reads = True
+            _note(sessions.all(), engine, kept)
+    if reads:
+        _note(sessions.all(), engine, kept)
+
+
+def _note(sessions: list[Session], engine: "TextEngine", kept: Kept) -> None:
+    """Cost: a comparison of token ids for each page with a book; a page alone is not compared."""
+    if len(sessions) == 1:
+        return
+    for session in sessions:
+        conversation = session.conversation
+        if conversation is not None and session.is_read:
+            opening = conversation.opening_ids(engine.text)
+            session.displaced = max(engine.cached_prefix(opening), kept(opening)) < len(opening) - 1

@@ -20,11 +20,9 @@ from app.runtime.sessions import Session
 from app.server.openai.errors import RequestError
 from app.ui.acts import ActRequest, Acts
 from app.ui.assets import SERVED
-from app.ui.following import follow
 from app.ui.page import ACTS, PARTS
 from app.ui.saving import saved
-from app.ui.site import Drawer, Site
-from app.ui.state import changes
+from app.ui.site import Drawer, Site, changes, follow
 from core.errors import CoreError
 
 LOOK_SECONDS = 0.05  # between two looks whether something has changed

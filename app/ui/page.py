@@ -11,9 +11,8 @@ from app.ui.acts import Act
 from app.ui.header import KEYS, masthead, notice
 from app.ui.inside import view as inside
 from app.ui.library import acts as library_acts
-from app.ui.library import saved
 from app.ui.library import view as library
-from app.ui.models import acts as models_acts
+from app.ui.models import offer as models
 from app.ui.pane import pane, static
 from app.ui.race import tab as race
 from app.ui.reading import acts as reading_acts
@@ -25,10 +24,10 @@ PARTS: tuple[Part, ...] = (*reading.PARTS, *library.PARTS, *race.PARTS, *inside.
 ACTS: tuple[Mapping[str, Act], ...] = (
     reading_acts.ACTS,
     library_acts.ACTS,
-    saved.ACTS,
+    library.ACTS,
     race.ACTS,
     inside.ACTS,
-    models_acts.ACTS,
+    models.ACTS,
 )
 SILENCE = (
     '<div class="silence" role="status">The reader’s program does not answer. This page goes on by itself when it is '

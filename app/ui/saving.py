@@ -7,7 +7,7 @@ from app.conversations.exchange import Exchange
 from app.conversations.figures import drawn, exactness
 from app.runtime.conversation_actions import Parcel, file_name
 from app.runtime.events import ModelState, Ready
-from app.runtime.race_json import race_report
+from app.runtime.race_job import race_report
 from app.runtime.sessions import Session
 from app.runtime.trace import Race, Trace
 from app.ui.acts import UnknownAct

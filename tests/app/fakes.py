@@ -23,7 +23,7 @@ from app.documents.document import Chapter, Document, Extracting, make_pages
 from app.documents.recognised import RecognisedPages
 from app.runtime import reading_job
 from app.runtime.events import BookOpened, WorkerEvent
-from app.runtime.extracting import extract_one
+from app.runtime.reopening import extract_one
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker

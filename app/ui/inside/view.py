@@ -14,8 +14,7 @@ from app.ui.charts import Bar, Column, Segment, bars, columns
 from app.ui.pane import pane, tab_heading
 from app.ui.reading.live_strip import ENDINGS
 from app.ui.reading.live_strip import tiles as live_tiles
-from app.ui.site import Part, Site, standing
-from app.ui.state import Is
+from app.ui.site import Is, Part, Site, standing
 from core.decoding.registry import PLAIN, method_label
 from core.decoding.stats import LevelStats
 from core.generation.events import TokenRecord

@@ -15,11 +15,10 @@ from app.runtime.reopening import forget_texts, keep_texts
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Removed, Session
 from app.ui.acts import Act, UnknownAct, Values
-from app.ui.following import follow
 from app.ui.library.page_viewer import Wanted, newest, preview
 from app.ui.library.view import MOST_HITS, found
 from app.ui.reading.checklist_view import chosen
-from app.ui.site import Site
+from app.ui.site import Site, follow
 
 Change = Callable[[Library], Library]
 

@@ -17,8 +17,9 @@ from app.context.domain_check import FULL_MODELS
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
 from app.ui import render
+from app.ui.acts import Act, UnknownAct, Values
 from app.ui.models import view
-from app.ui.models.rows import ModelRow, config_of, model_rows
+from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
 from app.ui.site import Site
 from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
@@ -59,30 +60,6 @@ def html(site: Site, session: Session) -> str:
         return _card(ended + (_offer(why, row, None) if row else ""))
     row, small = (row, small) if row is not None else (small, None)
     return _card(ended + _warning(session) + (_offer(why, row, small) if row else NOTHING_FITS))
-
-
-def get(site: Site, session: Session, name: str) -> None:
-    """Download a model, and change to it when it is here. Raises CoreError."""
-
-    def then() -> None:
-        try:
-            use(site, name)
-        except CoreError as error:
-            session.problem = error
-            session.changed()
-
-    site.downloads.start(name, then)
-
-
-def use(site: Site, name: str) -> None:
-    """Change to a model that is here. Raises CoreError."""
-    assert site.source is not None, "no models to choose from"
-    rows = model_rows(site.worker.state, site.source)
-    row = next((row for row in rows if row.name == name and row.is_here), None)
-    if row is None:
-        raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
-    if not row.in_use:
-        site.worker.jobs.switch(site.source.load(config_of(row, site.source)), name)
 
 
 def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:
@@ -170,3 +147,84 @@ def _is_whole(row: ModelRow) -> bool:
 
 def _card(body: str) -> str:
     return f'<section class="card model-offer" aria-label="A full model">{body}</section>' if body else ""
+
+
+# -------------------- acts on models
+
+
+def _source(site: Site) -> ModelSource:
+    if site.source is None or site.source.unavailable:
+        raise UnknownAct
+    return site.source
+
+
+def get(site: Site, session: Session, name: str, _values: Values) -> None:
+    """Download a model."""
+    _source(site)
+    session.brought = ""
+    site.downloads.start(name)
+
+
+def fetch(site: Site, session: Session, name: str, _values: Values) -> None:
+    """Download a model, and change to it when it is here."""
+
+    def then() -> None:
+        try:
+            change(site, name)
+        except CoreError as error:
+            session.problem = error
+            session.changed()
+
+    _source(site)
+    site.downloads.start(name, then)
+
+
+def use(site: Site, session: Session, name: str, _values: Values) -> None:
+    """Load a model in place of the present one."""
+    session.brought = ""
+    change(site, name)
+    site.downloads.dismiss()
+
+
+def change(site: Site, name: str) -> None:
+    """Change to a model that is here. Raises CoreError."""
+    source = _source(site)
+    row = next((row for row in model_rows(site.worker.state, source) if row.name == name and row.is_here), None)
+    if row is None:
+        raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
+    if not row.in_use:
+        site.worker.jobs.switch(source.load(config_of(row, source)), name)
+
+
+def bring(site: Site, session: Session, typed: str, _values: Values) -> None:
+    """Add a model by its path, if it can be used."""
+    folders = _source(site).folders
+    if folders is None:
+        raise UnknownAct
+    session.brought = folders.bring(typed).shown
+
+
+def forget(site: Site, session: Session, name: str, _values: Values) -> None:
+    """Take a brought model off the list."""
+    folders = _source(site).folders
+    if folders is not None:
+        folders.forget(name)
+
+
+def dismiss(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """The reader has seen how the last act ended."""
+    session.brought = ""
+    site.downloads.dismiss()
+    site.worker.jobs.forget_refusal()
+
+
+ACTS: dict[str, Act] = {
+    "model-get": get,
+    "model-use": use,
+    "model-forget": forget,
+    "model-stop": lambda site, *_: site.downloads.stop(),
+    "model-halt": lambda site, *_: site.worker.jobs.stop_loading.set(),
+    "model-dismiss": dismiss,
+    "bring": bring,
+    "offer-get": fetch,
+}

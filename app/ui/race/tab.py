@@ -12,13 +12,11 @@ from app.runtime.race_job import first_lanes
 from app.runtime.sessions import Racing, Session
 from app.ui import render
 from app.ui.acts import Act, Values
-from app.ui.following import follow
 from app.ui.pane import MOUNTED, pane, static, tab_heading
 from app.ui.race.stage import opening
 from app.ui.race.view import AT_FIRST, race
 from app.ui.reading.settings import SettingsForm
-from app.ui.site import Part, Site, standing
-from app.ui.state import Is
+from app.ui.site import Is, Part, Site, follow, standing
 from core.config import GenerationConfig
 from core.decoding.registry import METHODS
 from core.errors import CoreError, InvalidSetting

@@ -29,8 +29,7 @@ from app.documents.document import Chapter, Document
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.reading.book_view import extent
-from app.ui.reading.budget_view import num_pages, page_tokens
+from app.ui.reading.book_view import extent, num_pages, page_tokens
 from core.errors import ContextTooSmall, InvalidSetting
 
 MOST_CHAPTERS = 400  # of one book, and sub-chapters, that are listed

@@ -11,7 +11,7 @@ from app.runtime.trace import Trace
 from app.ui import render
 from app.ui.header import below, limits_note, masthead, notice
 from app.ui.models import offer
-from app.ui.models.speeds import reading_time
+from app.ui.models.rows import reading_time
 from app.ui.pane import MOUNTED, build_drop, build_fold, pane, static, tab_heading
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import chat, exchanges, live, live_texts
@@ -20,8 +20,7 @@ from app.ui.reading.conversation_view import book_notice, conversation_list, edi
 from app.ui.reading.live_strip import strip, time_left, waits
 from app.ui.reading.settings import choices, fields
 from app.ui.retrieval_map.view import where
-from app.ui.site import Part, Site, standing, standing_and
-from app.ui.state import Is
+from app.ui.site import Is, Part, Site, standing, standing_and
 from core.generation.events import PrefillProgress
 
 NAME = "TriForce Reader"

@@ -17,8 +17,7 @@ from app.ui.charts import Bar, Segment, bars
 from app.ui.models import view as models_view
 from app.ui.models.rows import model_rows
 from app.ui.pane import MOUNTED, pane, static, tab_heading
-from app.ui.site import Part, Site, standing
-from app.ui.state import Is
+from app.ui.site import Is, Part, Site, standing
 from app.ui.system.facts import (
     DEFAULT_FOLDER,
     Fact,

@@ -18,7 +18,7 @@ from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from app.ui.header import masthead
 from app.ui.page import build_page
-from app.ui.reading.answer_footer import answer_footer
+from app.ui.reading.chat_view import answer_footer
 from app.ui.reading.live_strip import strip as strip_of
 from app.ui.site import Site
 from app.ui.system.tab import snapshot, system

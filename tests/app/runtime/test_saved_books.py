@@ -14,8 +14,8 @@ from app.runtime.events import BookMoving
 from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.library import saved
-from app.ui.library.saved import saved_list
+from app.ui.library import view as saved
+from app.ui.library.view import saved_list
 from app.ui.reading.book_view import book_card as card
 from core.config import GenerationConfig
 from core.engine import Engine

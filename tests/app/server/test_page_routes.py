@@ -20,8 +20,7 @@ from app.server.page_routes import PageRoutes
 from app.ui.acts import MOST_DETAIL
 from app.ui.assets import SERVED
 from app.ui.page import PARTS
-from app.ui.site import Drawer
-from app.ui.state import GROWN
+from app.ui.site import GROWN, Drawer
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, wait_for, worker_of, write_book
 from tests.app.ui.pages import MARK, PageOf, act_id, applied
 from tests.app.ui.race.conftest import PAIR, raced

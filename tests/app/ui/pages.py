@@ -10,8 +10,7 @@ from app.markdown import PLACE
 from app.runtime.worker import EngineWorker
 from app.ui.acts import ActRequest, Acts
 from app.ui.page import ACTS, PARTS
-from app.ui.site import Drawer, Site
-from app.ui.state import GROWN, Parts
+from app.ui.site import GROWN, Drawer, Parts, Site
 from core.decoding.registry import FASTEST
 from tests.app.fakes import wait_for
 

@@ -77,7 +77,7 @@ def test_every_file_has_a_state_of_its_own(worker: EngineWorker, tmp_path: Path,
         seen.append(tuple(one.stage for one in session.uploads.pending))
         yield from extract_document(path, ocr=ocr)
 
-    monkeypatch.setattr("app.runtime.extracting.extract_documents", noting)
+    monkeypatch.setattr("app.runtime.reopening.extract_documents", noting)
     events = worker.open_books(session.id, files)
     assert [one.stage for one in session.uploads.pending] == ["waiting"] * 3, "at once, before anything is read"
     list(events)

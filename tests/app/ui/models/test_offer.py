@@ -202,7 +202,7 @@ def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
         patched.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         assert "get:" not in shown(small, large) and "use:small" in shown(here, large)
     toys.garbage = True
-    offers.get(offer.site, session, "tiny")
+    offers.fetch(offer.site, session, "tiny", {})
     ended(offer.site.downloads)
     last = shown(small, large)
     assert "does not describe toys/tiny" in text_of(last) and "get:small" in last, "without a hub there is another way"

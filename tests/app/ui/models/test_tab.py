@@ -18,8 +18,7 @@ from app.runtime.model_folders import ModelFolders
 from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from app.ui.models import rows as rows_module
-from app.ui.models.rows import Fit, ModelRow, ModelSource, config_of, fit_of, model_rows
-from app.ui.models.speeds import Speeds
+from app.ui.models.rows import Fit, ModelRow, ModelSource, Speeds, config_of, fit_of, model_rows
 from app.ui.models.view import download, fit_line, loading, models, not_loaded
 from app.ui.site import Site
 from app.ui.system import tab as system_tab

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.runtime.race_json import race_report
+from app.runtime.race_job import race_report
 from app.runtime.trace import Race
 from core.config import SamplingParams
 from tests.app.fakes import MACHINE, FakeEngine

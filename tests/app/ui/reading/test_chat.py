@@ -19,8 +19,7 @@ from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
 from app.ui.reading import settings
-from app.ui.reading.answer_footer import answer_footer
-from app.ui.reading.chat_view import exchanges
+from app.ui.reading.chat_view import answer_footer, exchanges
 from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list
 from app.ui.saving import saved
 from core.config import SamplingParams, SpeculationConfig
