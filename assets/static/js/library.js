@@ -1,15 +1,14 @@
 /* The tab Library, and what is offered elsewhere of it: Find, the order of documents, which parts are read. */
-import * as page from "./stream.js";
-import { all, find, on } from "./stream.js";
+import { act, all, drawers, find, on, presenting, seen, state, typing, watch } from "./stream.js";
 
 const goTo = (name) => all('#tabs [role="tab"]').find((tab) => tab.textContent.trim() === name)?.click();
 on("click", "[data-tab]", (link) => goTo(link.dataset.tab));
 
 on("submit", "form.find", (form) => search(form));
-on("submit", "form.checklist", (form) => page.act(`parts:_:${ticked(form)}`));
+on("submit", "form.checklist", (form) => act(`parts:_:${ticked(form)}`));
 on("submit", "[data-choose]", (form) => {
   const typed = find("input", form).value.trim();
-  if (typed) page.act(`choose:${form.dataset.choose}:${typed}`);
+  if (typed) act(`choose:${form.dataset.choose}:${typed}`);
 });
 
 // -------------------- Find: Enter, the button, another choice, an emptied field, more hits
@@ -19,7 +18,7 @@ const hits = () => all("#found .hit");
 
 function search(form, number = form.dataset.find) {
   const options = all(":checked", form).map((box) => box.name).join(",");
-  page.act(`find:${number}:${options}:${field().value}`);
+  act(`find:${number}:${options}:${field().value}`);
 }
 
 on("change", "form.find [type=checkbox]", (box) => field().value.trim() && search(box.form));
@@ -30,7 +29,7 @@ on("click", "#found .hit", (hit) => hits().forEach((other) => other.toggleAttrib
 
 function open() {
   goTo("Library");
-  if (page.seen(field())) choose(); // what is typed at once is not lost
+  if (seen(field())) choose(); // what is typed at once is not lost
   else requestAnimationFrame(choose);
 }
 
@@ -40,12 +39,12 @@ function choose() {
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.defaultPrevented || page.presenting() || event.altKey) return;
+  if (event.defaultPrevented || presenting() || event.altKey) return;
   const command = event.ctrlKey || event.metaKey;
   const hit = event.target.closest?.("#found .hit");
   const inField = event.target === field();
   if (command && event.shiftKey && event.key.toLowerCase() === "f") open();
-  else if (page.seen(field()) && !page.typing(event) && !command && event.key === "/") open();
+  else if (seen(field()) && !typing(event) && !command && event.key === "/") open();
   else if (event.key === "Escape" && hit) field().focus();
   else if (event.key === "Escape" && inField && field().value) {
     field().value = "";
@@ -72,7 +71,7 @@ document.addEventListener("drop", (event) => {
   const row = rowOf(event);
   if (!row) return;
   event.preventDefault();
-  page.act(`move:${dragged.dataset.drag}:${row.dataset.row}`);
+  act(`move:${dragged.dataset.drag}:${row.dataset.row}`);
 });
 on("dragend", "[data-drag]", () => (dragged = null));
 
@@ -114,11 +113,11 @@ function show(form) {
     whole.indeterminate = ticked > 0 && !whole.checked;
   }
   tell();
-  page.act(`tick:${ticked(form)}`);
+  act(`tick:${ticked(form)}`);
 }
 
 function tell() {
-  const [form, total] = [find("form.checklist"), page.state.get("ticked")];
+  const [form, total] = [find("form.checklist"), state.get("ticked")];
   if (!form || !total) return;
   const output = find("output", form);
   if (output.textContent !== total.said) output.textContent = total.said;
@@ -126,7 +125,7 @@ function tell() {
   output.className = total.fits ? "fits" : "not";
   find(".go", form).disabled = !total.fits;
 }
-page.drawers.set("ticked", tell);
+drawers.set("ticked", tell);
 
 on("input", "form.checklist", (form, event) => {
   const book = event.target.closest("[data-book]");
@@ -138,7 +137,7 @@ on("input", "form.checklist", (form, event) => {
   show(form);
 });
 
-page.watch((names) => {
+watch((names) => {
   const form = names.includes("choosing") && find("form.checklist");
   if (form) show(form); // nothing moves the focus
 });

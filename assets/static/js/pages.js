@@ -1,6 +1,5 @@
 /* A page of a document as an image, larger or smaller, beside its text or instead of it. */
-import * as page from "./stream.js";
-import { all, find, on } from "./stream.js";
+import { act, all, find, on, watch } from "./stream.js";
 
 const ZOOMS = [0.75, 1, 1.25, 1.5, 2, 3];
 const root = document.documentElement;
@@ -35,7 +34,7 @@ function drawn(place) {
   if (text && (top > 0.7 * innerHeight || bottom < 60)) place.scrollIntoView({ block: "start" });
 }
 
-page.watch((names) => {
+watch((names) => {
   for (const name of ["leaf", "preview"]) if (names.includes(name)) all(`[data-part="${name}"]`).forEach(drawn);
 });
 
@@ -46,7 +45,7 @@ on("click", "[data-side]", (button) => {
 });
 on("change", "[data-page]", (field) => {
   const number = Math.max(1, Math.trunc(Number(field.value)) || 1);
-  page.act(`${field.dataset.page}:${number}${field.dataset.mark}`);
+  act(`${field.dataset.page}:${number}${field.dataset.mark}`);
 });
 
 const ALONG = { ArrowLeft: -1, ArrowRight: 1 };

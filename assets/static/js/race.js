@@ -1,6 +1,5 @@
 /* The race: its form, and lanes that move while they are written. */
-import * as page from "./stream.js";
-import { all, drawers, find, on, state } from "./stream.js";
+import { act, all, drawers, find, on, state, watch } from "./stream.js";
 import { at, stop, tell } from "./replay.js";
 
 // -------------------- live: every lane's clock runs after the newest round that is known, without jumps
@@ -29,7 +28,7 @@ function drawLive(node, now) {
 }
 
 drawers.set("lane:", () => {}); // drawn by the frames, once there is a board for it
-page.watch(() => (live ||= requestAnimationFrame(frameOfLive)));
+watch(() => (live ||= requestAnimationFrame(frameOfLive)));
 
 // -------------------- the form
 
@@ -47,7 +46,7 @@ export function start() {
   const { seconds, limit, temperature } = find("#race-setup").elements;
   const number = (field) => (field.value === "" ? null : Number(field.value));
   const lanes = all("#race-lanes :checked").map((box) => box.value);
-  return page.act("race", { question: question().value, lanes, seconds: number(seconds), limit: number(limit), temperature: number(temperature) });
+  return act("race", { question: question().value, lanes, seconds: number(seconds), limit: number(limit), temperature: number(temperature) });
 }
 
 on("submit", "[data-race]", () => start());

@@ -23,12 +23,14 @@ export function on(kind, selector, run, capture = false) {
 }
 
 // What this browser remembers: any value, or a text as an earlier version kept it; null: nothing.
+const unkept = new Map(); // by a browser that keeps nothing: it lasts as long as the page
+
 export function recall(key) {
   try {
     const text = localStorage.getItem(key);
     return text?.match(/^[a-z]+$/) ? text : JSON.parse(text);
   } catch {
-    return null;
+    return unkept.get(key) ?? null;
   }
 }
 
@@ -36,7 +38,7 @@ export function remember(key, value) {
   try {
     localStorage.setItem(key, JSON.stringify(value));
   } catch {
-    // a browser that keeps nothing: it lasts as long as the page
+    unkept.set(key, value);
   }
 }
 
