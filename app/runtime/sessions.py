@@ -151,7 +151,6 @@ class Session:
     ticked: str = ""  # the parts ticked of a library that is too long
     hits: str = ""  # of Find, as HTML
     inside: str = ""  # whose making is shown: a method of the race; "": the answer
-    brought: str = ""  # the name of a model that was added to the list
     caught_up: object = None  # the model for which its book was read again
     acts: OrderedDict[str, bool] = field(default_factory=OrderedDict)  # the newest acts of its page, by their ids
     num_streams: int = 0  # connected pages

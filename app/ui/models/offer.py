@@ -161,7 +161,6 @@ def _source(site: Site) -> ModelSource:
 def get(site: Site, session: Session, name: str, _values: Values) -> None:
     """Download a model."""
     _source(site)
-    session.brought = ""
     site.downloads.start(name)
 
 
@@ -181,7 +180,6 @@ def fetch(site: Site, session: Session, name: str, _values: Values) -> None:
 
 def use(site: Site, session: Session, name: str, _values: Values) -> None:
     """Load a model in place of the present one."""
-    session.brought = ""
     change(site, name)
     site.downloads.dismiss()
 
@@ -201,7 +199,7 @@ def bring(site: Site, session: Session, typed: str, _values: Values) -> None:
     folders = _source(site).folders
     if folders is None:
         raise UnknownAct
-    session.brought = folders.bring(typed).shown
+    folders.bring(typed)
 
 
 def forget(site: Site, session: Session, name: str, _values: Values) -> None:
@@ -213,7 +211,6 @@ def forget(site: Site, session: Session, name: str, _values: Values) -> None:
 
 def dismiss(site: Site, session: Session, _detail: str, _values: Values) -> None:
     """The reader has seen how the last act ended."""
-    session.brought = ""
     site.downloads.dismiss()
     site.worker.jobs.forget_refusal()
 

@@ -95,13 +95,6 @@ def usage_of(state: ModelState) -> Usage | None:
 # -------------------- the models
 
 
-def doing(site: Site, session: Session) -> str:
-    """What goes on with models, or how the last act on them ended."""
-    if brought := session.brought:
-        return models_view.told(f"{brought} is on the list below: Use loads it.")
-    return models_view.doing(site.worker.state, site.downloads.now)
-
-
 def models(site: Site) -> str:
     """The list. It is read from disk every time: other programs download, too."""
     state, source, now = site.worker.state, site.source, site.downloads.now
@@ -193,7 +186,7 @@ def _card(title: str, rows: Sequence[Fact], *, wide: bool = True, private: bool 
 
 PARTS = (
     Part("system", lambda *of: system(snapshot(*of)), standing, tab="system", rest=0.5, aside=True),
-    Part("models-doing", doing, tab="system"),
+    Part("models-doing", lambda site, _: models_view.doing(site.worker.state, site.downloads.now), tab="system"),
     Part("bring", lambda site, _: bring(site), tab="system"),
     Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3, aside=True),
 )

@@ -18,6 +18,7 @@ from app.runtime.model_folders import ModelFolders
 from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from app.ui.models import rows as rows_module
+from app.ui.models import view
 from app.ui.models.rows import Fit, ModelRow, ModelSource, Speeds, config_of, fit_of, model_rows
 from app.ui.models.view import download, fit_line, loading, models, not_loaded
 from app.ui.site import Site
@@ -72,7 +73,7 @@ class ModelPage(PageOf):
 
     @property
     def doing(self) -> str:
-        return system_tab.doing(self.site, self.session)
+        return view.doing(self.site.worker.state, self.site.downloads.now)
 
     @property
     def listing(self) -> str:
@@ -258,7 +259,7 @@ def test_a_model_is_brought_by_its_path_and_taken_off_the_list(
     page.site.source.folders.bring(str(folder))  # type: ignore[union-attr]
     assert system_tab._models_key(page.site, page.session) != before, "by whomever: the list is drawn again"
     page.does(f"bring:{folder}")
-    assert "mine is on the list below" in text_of(page.doing) and f'data-act="model-use:{folder}"' in page.listing
+    assert "<h4>mine</h4>" in page.listing and f'data-act="model-use:{folder}"' in page.listing
     page.does(f"model-forget:{folder}")
     assert str(folder) not in page.listing
 
