@@ -97,8 +97,9 @@ def board(race: Race, *, running: bool) -> str:
     gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
     lanes.insert(1 if len(lanes) == 2 else 0, gap)
     found = result(race)
-    verdicts = [verdict(race, lane, running=running) for lane in race.lanes if lane is not race.plain]
-    told = (one for one in verdicts if found is None or one.tone == "bad" or one.text not in found.text)
+    others = [lane for lane in race.lanes if lane is not race.plain]
+    verdicts = [(lane, verdict(race, lane, running=running)) for lane in others]
+    told = (one for lane, one in verdicts if found is None or lane is not found.lane or one.tone == "bad")
     below = "".join(
         f'<li class="verdict {tone}"><b>{render.escape(title)}</b><span>{render.escape(text)}</span></li>'
         for tone, title, text in told

@@ -245,6 +245,14 @@ def test_a_shorter_text_that_was_faster_is_not_behind() -> None:
     assert ahead.speedup == pytest.approx(2) and ahead.tokens == 0 and ahead.seconds == pytest.approx(0.15)
 
 
+def test_a_verdict_that_the_result_has_is_not_told_again(race_of: RaceOf) -> None:
+    three = [*PAIR, config("lookup")]
+    html = race_html(Racing(race_of("It was dark.", configs=three)))
+    assert html.count("All 3 tokens are the same") == 2 and ">TriForce: identical<" not in html
+    html = race_html(Racing(race_of("It was dark.", "It was light.")))
+    assert "TriForce: mismatch" in html, "a bug is told by its name"
+
+
 def test_words_that_part_are_not_called_the_same(race_of: RaceOf) -> None:
     race = race_of("It was dark.", "It was light.")
     found = result(race)
