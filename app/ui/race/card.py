@@ -17,7 +17,7 @@ from app.ui import render
 from app.ui.assets import STATIC
 from app.ui.race.result import result
 from app.ui.race.view import lane_html, replay_points, short_text
-from app.ui.retrieval_map.view import page_of, page_words
+from app.ui.reading.where import page_of, page_words
 from core.decoding.registry import METHODS
 
 MOST_PASSAGES, MOST_PASSAGE_CHARS = 4, 240

@@ -9,7 +9,7 @@ from app.runtime.trace import Trace
 from app.ui.acts import Act, Values
 from app.ui.library.page_viewer import Wanted, newest
 from app.ui.reading.settings import SettingsForm
-from app.ui.retrieval_map.view import opened_page
+from app.ui.reading.where import opened_page
 from app.ui.site import Site, follow
 from core.errors import CoreError, InvalidSetting
 

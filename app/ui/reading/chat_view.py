@@ -15,7 +15,7 @@ from app.runtime.recording import CUT
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.reading.live_strip import waits
-from app.ui.retrieval_map.view import page_act, page_of, page_words
+from app.ui.reading.where import page_act, page_of, page_words
 from core.decoding.registry import METHODS, REMOTE
 from core.decoding.stats import DecodeStats
 from core.generation.events import Finished, StopReason

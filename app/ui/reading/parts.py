@@ -19,7 +19,7 @@ from app.ui.reading.checklist_view import checklist, total
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
 from app.ui.reading.live_strip import strip, time_left, waits
 from app.ui.reading.settings import choices, fields
-from app.ui.retrieval_map.view import where
+from app.ui.reading.where import where
 from app.ui.site import Is, Part, Site, standing, standing_and
 from core.generation.events import PrefillProgress
 

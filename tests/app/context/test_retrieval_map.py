@@ -15,7 +15,7 @@ from app.context.retrieval_map import MOST_LOADS, Loaded, Loads, Weights, chunk_
 from app.conversations.tree import ROOT, BookRef, Dialogue
 from app.runtime.sessions import Session
 from app.ui.library.page_viewer import Wanted
-from app.ui.retrieval_map.view import MOST_BARS, opened_page, where
+from app.ui.reading.where import MOST_BARS, opened_page, where
 from tests.app.fakes import document_of
 
 NOTHING = [0.0] * 30_000  # is usual

@@ -10,7 +10,7 @@ from app.ui.library.page_viewer import Wanted, preview
 from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import book_card
 from app.ui.reading.chat_view import exchanges
-from app.ui.retrieval_map.view import MOST_BARS, MOST_TOP, opened_page, where
+from app.ui.reading.where import MOST_BARS, MOST_TOP, opened_page, where
 from core.config import GenerationConfig
 from tests.app.fakes import FakeEngine, document_of
 

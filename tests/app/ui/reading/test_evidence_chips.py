@@ -13,7 +13,7 @@ from app.markdown import PLACE
 from app.runtime.sessions import Session
 from app.ui.library.page_viewer import Wanted
 from app.ui.reading.chat_view import exchanges
-from app.ui.retrieval_map.view import opened_page
+from app.ui.reading.where import opened_page
 from tests.app.fakes import document_of, finished
 
 PAGES = ("It began at noon. ", "The carved teapot was lost\nin the spring tide. ", "The end of it.")
