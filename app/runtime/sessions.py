@@ -4,7 +4,7 @@ import secrets
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -43,28 +43,14 @@ class Removed:
 class Writing:
     """An answer that waits for its turn or is written."""
 
-    trace: Trace
-    past: tuple[str, ...]  # the exchanges shown before it, by their ids
+    trace: Trace  # shown until its turn has come, then the engine's
+    past: tuple[str, ...] = ()  # the exchanges shown before it, by their ids
     left: str = ""  # the question, which goes back into the box if there is no answer
     editing: str | None = None  # the exchange that the question replaces
     conversation: str  # the one shown when it was asked
     beside: bool  # that is about another book
     waiting: Waiting | None = None
     begun: bool = False
-
-    @classmethod
-    def of(
-        cls, session: "Session", trace: Trace, past: Sequence[str] = (), *, left: str = "", editing: str | None = None
-    ) -> "Writing":
-        """An answer that is asked for now. `trace`: shown until its turn has come, then the engine's."""
-        return cls(
-            trace=trace,
-            past=tuple(past),
-            left=left,
-            editing=editing,
-            conversation=session.dialogue_id,
-            beside=not session.fits,
-        )
 
     def apply(self, event: WorkerEvent) -> None:
         """Apply one event. The engine's thread records the answer itself."""

@@ -25,9 +25,7 @@ def ask(site: Site, session: Session, _detail: str, values: Values) -> None:
     except CoreError:
         session.editing = editing
         raise
-    past = _past(session, parent)
-    trace = Trace(question.strip(), config.method)
-    _write(session, Writing.of(session, trace, past, left=question, editing=editing), events)
+    _write(session, Trace(question.strip(), config.method), parent, events, left=question, editing=editing)
 
 
 def again(site: Site, session: Session, node_id: str, values: Values) -> None:
@@ -36,8 +34,7 @@ def again(site: Site, session: Session, node_id: str, values: Values) -> None:
     config = form.config()
     events = site.worker.regenerate(session.id, config, node_id, own_seed=form.own_seed)
     node = site.conversing.exchange(session, node_id)
-    trace = Trace(node.question, config.method)
-    _write(session, Writing.of(session, trace, _past(session, node.parent)), events)
+    _write(session, Trace(node.question, config.method), node.parent, events)
 
 
 def go_on(site: Site, session: Session, _node_id: str, values: Values) -> None:
@@ -47,8 +44,7 @@ def go_on(site: Site, session: Session, _node_id: str, values: Values) -> None:
     events = site.worker.go_on(session.id, config, own_seed=form.own_seed)
     assert session.dialogue is not None, "an answer to nothing"
     node = session.dialogue.path[-1]
-    trace = Trace(node.question, config.method, node.exchange)
-    _write(session, Writing.of(session, trace, _past(session, node.parent)), events)
+    _write(session, Trace(node.question, config.method, node.exchange), node.parent, events)
 
 
 def _form(session: Session, values: Values) -> SettingsForm:
@@ -60,15 +56,26 @@ def _form(session: Session, values: Values) -> SettingsForm:
     return form
 
 
-def _past(session: Session, parent: str | None) -> list[str]:
+def _write(
+    session: Session,
+    trace: Trace,
+    parent: str | None,
+    events: Iterator[WorkerEvent],
+    *,
+    left: str = "",
+    editing: str | None = None,
+) -> None:
+    """Show an answer while it waits and is written, behind its parent; None: behind the newest exchange."""
     dialogue = session.dialogue
-    if dialogue is None:
-        return []
-    return [node.id for node in dialogue.path_to(dialogue.tip if parent is None else parent)]
-
-
-def _write(session: Session, writing: Writing, events: Iterator[WorkerEvent]) -> None:
-    session.writing = writing
+    past = dialogue.path_to(dialogue.tip if parent is None else parent) if dialogue else ()
+    writing = session.writing = Writing(
+        trace=trace,
+        past=tuple(node.id for node in past),
+        left=left,
+        editing=editing,
+        conversation=session.dialogue_id,
+        beside=not session.fits,
+    )
     if session.leaf_is_of_strip:  # the page shows what was loaded for the answer before
         session.close("read")
 

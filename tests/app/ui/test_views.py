@@ -118,10 +118,17 @@ def test_the_strip_tells_what_is_read_and_what_is_not_used(
 # -------------------- the conversation
 
 
+def a_writing(session: Session, trace: Trace) -> Writing:
+    """An answer that is asked for now."""
+    return Writing(trace=trace, conversation=session.dialogue_id, beside=not session.fits)
+
+
 def written(*events: Any, question: str = "Now?") -> tuple[Session, Writing]:
     """A page on which an answer is being written, after these events."""
     session = a_session()
-    writing = session.writing = Writing.of(session, Trace(question, "triforce"))
+    writing = session.writing = Writing(
+        trace=Trace(question, "triforce"), conversation=session.dialogue_id, beside=not session.fits
+    )
     for event in events:
         writing.trace.apply(event)
     return session, writing
@@ -136,7 +143,7 @@ def test_a_thought_is_told_by_its_length_and_then_by_its_time() -> None:
     writing.trace.apply(replace(round_done("Yes", 1), stats=stats))
     assert (live(session) or {})["thought"] == "Thought for 2 tokens, 0.2 s"
     longer = Trace("Now?", "triforce", Exchange("Now?", replace(finished("a"), stats=stats, thought="Hm")))
-    session.writing = Writing.of(session, longer)
+    session.writing = a_writing(session, longer)
     longer.apply(replace(thought, thought=", hm."))
     assert live_texts(session)["thought"] == "Hm, hm."
     assert "4 tokens" in str(live(session)), "those of the part before count"
@@ -191,7 +198,7 @@ def test_a_gpu_that_does_not_compute_is_told_unless_the_processor_was_asked_for(
 def test_it_is_told_why_there_is_no_word_yet() -> None:
     session = a_session(num_read=0)
     trace = Trace("Now?", "triforce", num_book=8123, num_read_before=8123)
-    wait = Writing.of(session, Trace("Now?", "triforce"))
+    wait = a_writing(session, Trace("Now?", "triforce"))
     assert waits(wait, session) == "Waiting for its turn"
     session.doing = progress(2048)
     wait.apply(Waiting("own job", 0))
