@@ -17,11 +17,12 @@ BOOK = ROOT / "assets" / "books" / "harbour-8k.pdf"
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """A command in this process, without the seconds that imports take; returns its JSON."""
+def command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Any]:
+    """A command in this process, with a data folder of its own and without the seconds of imports; returns its JSON."""
 
-    def run(*arguments: object) -> Any:
-        assert launcher.main([*map(str, arguments), "--json", "--no-venv"]) == 0
+    def run(name: str, *arguments: object) -> Any:
+        own = ["--data-dir", str(tmp_path / "data")]
+        assert launcher.main([name, *own, *map(str, arguments), "--json", "--no-venv"]) == 0
         return json.loads(capsys.readouterr().out.splitlines()[-1])
 
     return run
