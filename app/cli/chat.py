@@ -14,8 +14,10 @@ from app.context.context_documents import Library
 from app.context.evidence import evidence_in
 from app.conversations.exchange import Exchange
 from app.runtime.prompts import prompt_of
+from app.runtime.race_job import race_report
 from core.decoding.registry import PLAIN
 from core.errors import CoreError, InvalidSetting
+from core.planning.hardware import this_machine
 
 HELP = """Type a question. Ctrl+C stops an answer, and what was written stays; Ctrl+D ends.
 /race [QUESTION]   plain decoding and the usual method answer in fair turns; without QUESTION the last one again
@@ -140,7 +142,8 @@ class Chat:
             race = in_turns(text, prompt, question, configs, text.read(question, configs, stop), stop)
         written = race.lanes[-1].answer
         print(written, end="" if written.endswith("\n") else "\n", flush=True)
-        print("", *race_lines(race), "", sep="\n", file=sys.stderr, flush=True)
+        lines = race_lines(race, race_report(race, text.engine.info, this_machine()))
+        print("", *lines, "", sep="\n", file=sys.stderr, flush=True)
 
 
 def page_lines(text: str, library: Library) -> Iterator[str]:

@@ -233,7 +233,7 @@ COMMANDS = (
         "methods in fair turns: speeds, acceptance, equality",
         one_of(ASKED, required=True),
         METHODS,
-        option("--report F.html", "keep the race as one page, and F.json beside it", type=Path),
+        option("--report F.html", "keep the proof card of the race, and its figures as F.json beside it", type=Path),
         TOKEN_IDS,
         JSON,
         *ANSWERING,

@@ -4,18 +4,17 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from app.cli.answering import INTERRUPTED, NotWritten, percent, stoppable
 from app.cli.opening import Opening, OpenText, opened, usual_method
 from app.cli.output import ProgressLine, print_json
 from app.context.context_documents import label
-from app.runtime.race_job import judgements
+from app.runtime.race_job import judgements, race_report
 from app.runtime.trace import Race, Trace
-from app.runtime.versions import versions
-from app.ui.assets import CSS
-from app.ui.race.report import Setting, report_html, report_json, speedup, worst
+from app.ui.race.card import card_html
 from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, FASTEST, PLAIN, check_method, default_method
 from core.engine_api import local
@@ -42,19 +41,16 @@ def run(args: argparse.Namespace) -> int:
         opening = text.read(args.question, configs, stop)
         prompt = text.conversation.ask(args.question).prompt_ids(text.engine.text, args.thinking)
         race = in_turns(text, prompt, args.question, configs, opening, stop)
-        setting = Setting(info, this_machine(), versions())
-        figures = report_json(race, setting) | (opening.report() if opening else {})
+        figures = race_report(race, info, this_machine()) | (opening.report() if opening else {})
         if args.json:
             print_json(figures | ({"prompt_token_ids": prompt} if args.token_ids else {}))
         else:
             for lane in race.lanes:
                 thought = f"(Thought)\n{lane.thought}\n\n" if lane.thought else ""
                 print(f"[{lane.method}]\n{thought}{lane.answer}\n", flush=True)
-            print("\n".join(race_lines(race)), file=sys.stderr)
+            print("\n".join(race_lines(race, figures)), file=sys.stderr)
         if args.report is not None and not stop.is_set():
-            write_report(
-                args.report, report_html(race, setting, CSS), json.dumps(figures, ensure_ascii=False, indent=1)
-            )
+            write_report(args.report, card_html(race, None), json.dumps(figures, ensure_ascii=False, indent=1))
         return INTERRUPTED if stop.is_set() else 0
 
 
@@ -114,7 +110,7 @@ def progress(lane: Trace) -> str:
     return f"{lane.method} {stats.new_tokens:,} tokens, {stats.tokens_per_second or 0:.1f} tokens/s"
 
 
-def race_lines(race: Race) -> list[str]:
+def race_lines(race: Race, figures: Mapping[str, Any]) -> list[str]:
     """A race for people: one line a method, then the result."""
     lines = []
     for lane in race.lanes:
@@ -122,10 +118,9 @@ def race_lines(race: Race) -> list[str]:
         line = f"{lane.method:<16}{stats.ms_per_token or 0:8.1f} ms/token {stats.tokens_per_second or 0:8.1f} tokens/s"
         line += f"   acceptance {percent(stats.level1)} / {percent(stats.level2)}" if stats.level2 else ""
         lines.append(line if lane.exact else f"{line}   not exact")
-    ratio, judged = speedup(race), worst(tuple(race.judgements.values()))
-    if ratio is not None:
-        verdict = judged.verdict.replace("_", " ") if judged else "not comparable"
-        lines.append(f"Speedup {ratio:.2f}x, texts: {verdict}")
+    if figures["speedup"] is not None:
+        verdict = figures["equality"]["verdict"].replace("_", " ")
+        lines.append(f"Speedup {figures['speedup']:.2f}x, texts: {verdict}")
     return lines
 
 
@@ -143,7 +138,7 @@ def check_report(file: Path | None) -> None:
 
 
 def write_report(file: Path, page: str, figures: str) -> None:
-    """The race as one self-contained page, and its figures as JSON beside it. Raises NotWritten."""
+    """The race as a proof card, and its figures as JSON beside it. Raises NotWritten."""
     beside = file.with_suffix(".json")
     try:
         file.write_text(page, encoding="utf-8")

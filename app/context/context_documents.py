@@ -269,6 +269,10 @@ class Library:
         """The index of the book with a key; None: it is not in the library."""
         return next((index for index, book in enumerate(self.books) if book.key == key), None)
 
+    def book(self, key: str) -> Book | None:
+        """The book with a key."""
+        return next((book for book in self.books if book.key == key), None)
+
     def remove(self, index: int) -> "Library":
         """A library without a book."""
         return Library((*self.books[:index], *self.books[index + 1 :]))

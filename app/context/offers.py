@@ -20,11 +20,6 @@ class Offer:
     total_tokens: int  # of the library with this choice, the other books as they are
 
 
-def fits(library: Library, meter: Meter, budget: int) -> tuple[Offer, ...]:
-    """The offers for each book, in order: see `offers`. Chooses nothing."""
-    return tuple(offer for index in range(len(library.books)) for offer in offers(library, index, meter, budget))
-
-
 def offers(library: Library, index: int, meter: Meter, budget: int) -> tuple[Offer, ...]:
     """Choices of a book that fit, the other books as they are, in a library of at most `budget` tokens.
 

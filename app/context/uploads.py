@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal
 
 from app.context.context_documents import Book, Library, digest_of
-from app.context.offers import Offer
 from app.context.page_ranges import understood
 from app.context.token_costs import Meter
 from app.documents.document import Document
@@ -68,7 +67,6 @@ class Fit:
     reserve: int  # for a question and its answer
     context: int
     possible: int  # the largest context the model could have
-    offers: tuple[Offer, ...] = ()  # if it is too long
     talks: Mapping[str, int] = field(default_factory=dict)  # `talk` of other branches, by the exchange they end with
 
     @property

@@ -8,6 +8,7 @@ from core.decoding.stats import DecodeStats, LevelStats
 from core.generation.events import Finished
 
 if TYPE_CHECKING:
+    from app.runtime.trace import Judgement
     from core.engine_info import EngineInfo, Equality
 
 
@@ -101,7 +102,7 @@ def prefill_report(first: Finished) -> dict[str, Any]:
     }
 
 
-def equality_report(equality: "Equality | None") -> dict[str, Any]:
+def equality_report(equality: "Equality | Judgement | None") -> dict[str, Any]:
     """None for texts that need not be equal (sampled ones)."""
     if equality is None:
         return {"verdict": "not_comparable", "first_divergence": None}

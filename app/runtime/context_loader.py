@@ -1,6 +1,6 @@
 """Counts texts and puts them in the library, and makes a library that fits the session's book, on the engine's thread.
 
-Nothing is cut: a library that is too long does not replace the open book, and comes with offers of what would fit.
+Nothing is cut: a library that is too long does not replace the open book.
 """
 
 import threading
@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Literal
 
 from app.context.context_documents import Library, Span, digest_of
 from app.context.domain_check import reach_note
-from app.context.offers import fits
 from app.context.open_book import Book
 from app.context.retrieval_map import chunk_pages
 from app.context.token_costs import Costs, Meter
 from app.context.uploads import Fit, Upload, Uploads
 from app.conversations.tree import Dialogue
-from app.runtime.disk_state import DiskState
 from app.runtime.events import BookOpened, Changed
 from app.runtime.prompts import with_past
-from app.runtime.saved_books import disk_state
+from app.runtime.saved_books import DiskState, disk_state
 from app.runtime.sessions import Session
 from core.caches.tokens import common_prefix
 from core.errors import ContextTooSmall, CoreError, let_go
@@ -88,7 +86,7 @@ def recount(session: Session, engine: "TextEngine", cancel: threading.Event) -> 
     """Count a book before a question about it: one that another model has read, or that nobody has opened yet.
 
     Raises:
-        ContextTooSmall: the model cannot hold it; it stays in the library, with offers.
+        ContextTooSmall: the model cannot hold it; it stays in the library.
     """
     unopened = session.lacks_book and session.uploads.behind
     if not session.is_stale and not unopened:
@@ -147,7 +145,7 @@ def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine"
     if opened is None or not fit.fits:
         if session.is_stale:  # the open book is not counted for this model: no question could be asked
             session.book, session.digest = None, ""
-        uploads.fit, uploads.settled = replace(fit, offers=fits(library, meter, room(fit))), library
+        uploads.fit, uploads.settled = fit, library
         yield Changed()
         return
     if book is None or session.is_stale or book.parts != opened[0].parts:

@@ -7,7 +7,7 @@ It sends nothing over the network before `start`.
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # imports network code: only when a download is wanted
 
 log = logging.getLogger(__name__)
 
-INTERVAL_SECONDS = 0.5  # between two progress states while bytes arrive
 MOST_WAIT_SECONDS = 2.0  # for the thread when the program ends; downloaded parts stay on disk in any case
 
 Stage = Literal["asking", "fetching", "stopping", "done", "stopped", "failed"]
@@ -33,14 +32,8 @@ class Fetch:
     name: str  # in the catalogue
     stage: Stage = "asking"
     total_bytes: int = 0  # exact; 0: the hub has not answered yet
-    free_bytes: int = 0  # on the disk, when it began
     kept_bytes: int = 0  # already there before it began
     done_bytes: int = 0
-    num_files: int = 0
-    number: int = 0  # of the current file, from 1
-    file: str = ""
-    file_bytes: int = 0
-    file_total_bytes: int = 0
     elapsed_seconds: float = 0.0
     error: CoreError | None = None
 
@@ -55,18 +48,11 @@ class Fetch:
         return (self.done_bytes - self.kept_bytes) / self.elapsed_seconds if self.elapsed_seconds > 0 else 0.0
 
 
-class DownloadRuns(CoreError):
-    """A download is already running."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"{name} is being downloaded.", hint="Wait for its end, or cancel it.")
-
-
 class Downloads:
     """The running download, or the last one that ended."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # guards all fields below
+        self._lock = threading.Lock()  # guards all fields below
         self._now: Fetch | None = None
         self._cancel = threading.Event()
         self._thread: threading.Thread | None = None
@@ -76,18 +62,22 @@ class Downloads:
         """The download's state; None: there was none since the program began."""
         return self._now
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, then: Callable[[], None] = lambda: None) -> None:
         """Begin or continue to download the missing files of a catalogue model and of its draft.
 
+        Args:
+            then: called, in the download's thread, once the model is here.
         Raises:
-            DownloadRuns: another download is running. UnknownModel: the catalogue has no such model.
+            CoreError: another download is running. UnknownModel: the catalogue has no such model.
         """
         name = catalog.known_row(name).name
-        with self._changed:
+        with self._lock:
             if self._now is not None and not self._now.ended:
-                raise DownloadRuns(self._now.name)
+                raise CoreError(f"{self._now.name} is being downloaded.", hint="Wait for its end, or cancel it.")
             self._now, self._cancel = Fetch(name=name), threading.Event()
-            self._thread = threading.Thread(target=self._run, args=(name, self._cancel), name="download", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(name, self._cancel, then), name="download", daemon=True
+            )
             self._thread.start()
 
     def stop(self) -> None:
@@ -98,7 +88,7 @@ class Downloads:
 
     def dismiss(self) -> None:
         """Forget how the last download ended, because the reader has seen it."""
-        with self._changed:
+        with self._lock:
             if self._now is not None and self._now.ended:
                 self._now = None
 
@@ -108,22 +98,14 @@ class Downloads:
         if self._thread is not None:
             self._thread.join(MOST_WAIT_SECONDS)
 
-    def watch(self) -> Iterator[Fetch]:
-        """Yield the download's states until it has ended: the end at once, the others at most two a second."""
-        while (now := self._now) is not None:
-            yield now
-            if now.ended:
-                return
-            with self._changed:
-                self._changed.wait_for(lambda: self._now is None or self._now.ended, INTERVAL_SECONDS)
-
     # -------------------- the download's thread
 
-    def _run(self, name: str, cancel: threading.Event) -> None:
+    def _run(self, name: str, cancel: threading.Event, then: Callable[[], None]) -> None:
         try:
             self._fetch(name, cancel)
             if not cancel.is_set():
                 self._tell(stage="done")
+                then()
         except CoreError as error:
             self._tell(stage="failed", error=error)
         except Exception as error:  # a thread that died silently would look like a stalled download
@@ -132,34 +114,24 @@ class Downloads:
             self._tell(stage="failed", error=CoreError(problem, hint="Start it again."))
 
     def _fetch(self, name: str, cancel: threading.Event) -> None:
-        from core.models.hub.download import check_disk, download, free_bytes, still_to_come
+        from core.models.hub.download import check_disk, download, still_to_come
 
         found, refusal = _look_up(name)
         if not found and refusal is not None:
             raise refusal
         total = sum(repository.size_bytes for repository in found)
         to_come = sum(still_to_come(repository) for repository in found)
-        self._tell(
-            total_bytes=total,
-            kept_bytes=total - to_come,
-            done_bytes=total - to_come,
-            free_bytes=free_bytes(),
-            num_files=sum(len(repository.files) for repository in found),
-        )
+        self._tell(total_bytes=total, kept_bytes=total - to_come, done_bytes=total - to_come)
         check_disk(*found)
-        before, number, began = 0, 0, time.perf_counter()
+        before, began = 0, time.perf_counter()
         for repository in found:
             for progress in download(repository, cancel):
                 self._tell(
                     stage="stopping" if cancel.is_set() else "fetching",
                     done_bytes=before + progress.done_bytes,
-                    number=number + progress.number,
-                    file=progress.name,
-                    file_bytes=progress.file_bytes,
-                    file_total_bytes=progress.file_total_bytes,
                     elapsed_seconds=time.perf_counter() - began,
                 )
-            before, number = before + repository.size_bytes, number + len(repository.files)
+            before += repository.size_bytes
         if cancel.is_set():
             to_come = sum(still_to_come(repository) for repository in found)  # a part of a wheel is not kept
             self._tell(stage="stopped", done_bytes=total - to_come)
@@ -167,10 +139,9 @@ class Downloads:
             raise type(refusal)(f"{name} is here, its draft is not. {refusal.problem}", hint=refusal.hint)
 
     def _tell(self, **news: object) -> None:
-        with self._changed:
+        with self._lock:
             if self._now is not None and not self._now.ended:
                 self._now = replace(self._now, **news)  # type: ignore[arg-type]
-                self._changed.notify_all()
 
 
 def _look_up(name: str) -> "tuple[list[Repository], CoreError | None]":

@@ -26,13 +26,6 @@ Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
 Load = Callable[[], "tuple[TextEngine, Machine]"]
 
 
-class TooMuchWaits(CoreError):
-    """One page has queued more than can be done in reasonable time."""
-
-    def __init__(self) -> None:
-        super().__init__("Too many of this page's questions wait already.", hint="Let them be answered, or stop them.")
-
-
 class ModelBusy(CoreError):
     """The model cannot be replaced now."""
 
@@ -75,13 +68,14 @@ class JobQueue:
         """Queue a job and yield its events; closing this generator cancels the job.
 
         Raises:
-            TooMuchWaits; whatever the job raises.
+            CoreError: too many wait; whatever the job raises.
         """
         job = Job(session, kind, work, ready)
         with self._changed:
             own = sum(other.session is session and other.kind in ("answer", "race") for other in self._jobs)
             if kind in ("answer", "race") and own >= MOST_WAITING:
-                raise TooMuchWaits
+                told = "Too many of this page's questions wait already."
+                raise CoreError(told, hint="Let them be answered, or stop them.")
             self._jobs.append(job)
             self._changed.notify_all()
         before: Waiting | None = None
@@ -157,8 +151,13 @@ class JobQueue:
         return any(job is not self._turn and job.kind != "survey" and job.ready() for job in self._jobs)
 
     def switch(self, load: Load, model: str) -> None:
-        """Load another model before the next job; jobs that read or count are ended.
+        """Load another model in place of the present one before the next job; returns at once.
 
+        The present model is freed first, and loaded again if the other cannot be loaded. Reading and counting end;
+        books are counted and read again, conversations stay.
+
+        Args:
+            model: its name, for display.
         Raises:
             ModelBusy: a model is being loaded, or any page has an answer or a race that runs or waits.
         """
@@ -250,6 +249,12 @@ class JobQueue:
         with self._changed:
             self.state = state
             self._changed.notify_all()
+
+    def forget_refusal(self) -> None:
+        """The present model is the one in use, whatever was wished."""
+        with self._changed:
+            if isinstance(self.state, Ready):
+                self.state = replace(self.state, refused=None)
 
     def loads_again(self) -> None:
         """The model that another one was to replace is being loaded."""

@@ -1,15 +1,18 @@
 """A race on the engine's thread: several methods answer one question about the book, and their texts are compared."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from app.runtime.answer_json import answer_report, engine_report, equality_report, prefill_report, rounded
 from app.runtime.context_loader import recount
 from app.runtime.events import Begun, Changed, Pause, WorkerEvent
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
-from app.runtime.trace import Judgement, Race, Trace
+from app.runtime.trace import Judgement, Race, Trace, lead
+from app.runtime.versions import versions
 from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, EXACT_METHODS, METHODS, PLAIN, default_method
 from core.engine_api import local
@@ -18,6 +21,7 @@ from core.generation.events import PrefillProgress
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
     from core.engine_api import LocalEngine, TextEngine
     from core.engine_info import EngineInfo
+    from core.planning.hardware import Machine
 
 CUT_SHORT = {"time_up", "cancelled"}
 
@@ -104,3 +108,45 @@ def judgements(race: Race, prompt: list[int], engine: "LocalEngine") -> dict[str
         compared = min(len(ours), len(theirs)) if equality.index is None else equality.index + 1
         found[lane.method] = Judgement(equality.verdict, equality.index, equality.logit_gap, compared, whole)
     return found
+
+
+# -------------------- as JSON
+
+
+WORST_LAST = ("identical", "near_tie", "mismatch")
+
+
+def race_report(race: Race, info: "EngineInfo", machine: "Machine") -> dict[str, Any]:
+    """The document of `race --json`, with question, book, settings, machine and versions."""
+    finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
+    config, plain, contender = race.configs[0], race.plain, race.contender
+    speedup = lead(contender, plain).speedup if plain and contender and contender.exact else None
+    return {
+        **engine_report(info),
+        **(prefill_report(next(iter(finished.values()))) if finished else {}),
+        "methods": {name: answer_report(answer) for name, answer in finished.items()},
+        "speedup": rounded(speedup, 3),
+        "equality": equality_report(worst(tuple(race.judgements.values()))),
+        "equality_by_method": {
+            name: {**equality_report(found), "tokens_compared": found.num_compared, "whole": found.whole}
+            for name, found in race.judgements.items()
+        },
+        "question": race.question,
+        "book": race.book,
+        "book_tokens": race.num_book,
+        "begun": race.begun.isoformat(timespec="seconds"),
+        "settings": {
+            "max_new_tokens": None if race.seconds else config.max_new_tokens,
+            "seconds": race.seconds,
+            "temperature": config.sampling.temperature,
+            "top_p": config.sampling.top_p,
+            "seed": config.seed,
+        },
+        "hardware": asdict(machine),
+        "versions": versions(),
+    }
+
+
+def worst(found: Sequence[Judgement]) -> Judgement | None:
+    """The judgement that decides the verdict."""
+    return max(found, key=lambda judgement: WORST_LAST.index(judgement.verdict), default=None)

@@ -20,9 +20,8 @@ from app.documents.ocr import Ocr
 from app.documents.recognised import RecognisedPages, file_digest
 from app.runtime.context_loader import open_library
 from app.runtime.events import BookOpened, Changed, Pause, Waiting, WorkerEvent
-from app.runtime.extracting import extract_one, is_pdf
 from app.runtime.jobs import JobQueue
-from app.runtime.reopening import bring, keep_texts, sources
+from app.runtime.reopening import bring, extract_one, is_pdf, keep_texts, sources
 from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import Session
 from core.engine_api import local

@@ -31,22 +31,6 @@ class ExchangeGone(CoreError):
         super().__init__("That exchange is not there any more.", hint="Reload the page to see the conversation.")
 
 
-class AnswerComplete(CoreError):
-    """There is nothing to continue: the answer is complete."""
-
-    def __init__(self) -> None:
-        super().__init__("This answer has ended by itself.", hint="Ask a further question, or regenerate it.")
-
-
-class BegunElsewhere(CoreError):
-    """An answer cannot continue about another text than it began about."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The library has changed since this answer was begun.", hint="Regenerate it, or ask a further question."
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where an answer belongs in its conversation."""
@@ -61,7 +45,7 @@ def check_place(place: Place, session: Session) -> None:
     """Check that an answer whose turn has come is about the text that was open when it was asked.
 
     Raises:
-        OtherBook, BegunElsewhere.
+        CoreError: another book is open, or the library has changed.
     """
     dialogue, asked_in = session.dialogue, place.asked_in
     if dialogue is not None and not session.fits:
@@ -70,7 +54,8 @@ def check_place(place: Place, session: Session) -> None:
         raise OtherBook(asked_in.book.title)  # the library was changed before its turn
     node = dialogue.find(place.goes_on) if dialogue else None
     if node is not None and node.exchange is not None and node.exchange.digest not in ("", session.digest):
-        raise BegunElsewhere
+        told = "The library has changed since this answer was begun."
+        raise CoreError(told, hint="Regenerate it, or ask a further question.")
 
 
 class Recording:

@@ -5,22 +5,48 @@ waiting jobs; the state is what the page's card shows. Knows nothing of Gradio. 
 imported only once the engine is there.
 """
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from app.runtime.disk_state import DiskState
 from app.runtime.events import BookMoving, Pause
 from core.errors import CoreError
 
 if TYPE_CHECKING:
+    from app.context.open_book import Book
     from app.runtime.sessions import Session
     from core.engine_api import TextEngine
-    from core.kv_store.engine_store import BookStore
+    from core.kv_store.engine_store import BookStore, Kept, Moving, ReadBook
     from core.kv_store.folder import BookFolder, SavingMode
     from core.kv_store.slots import Slots
+
+
+@dataclass(slots=True, eq=False)
+class DiskState:
+    """The state of one page's book on disk."""
+
+    book: "Book | None" = None
+    doing: BookMoving | None = None
+    num_fetched: int = 0  # tokens fetched from disk
+    fetch_seconds: float = 0.0
+    offer: "ReadBook | None" = None  # may be saved; not yet accepted or declined
+    wanted: bool = False  # accepted
+    writing: "Generator[Moving | Kept] | None" = None
+    kept_bytes: int = 0  # bytes saved since this reading
+    note: str = ""
+
+    def decline(self, note: str = "") -> None:
+        """Do not save the book, because the reader declined or because it is impossible."""
+        self.offer, self.wanted, self.note, self.doing = None, False, note, None
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            with contextlib.suppress(ValueError):  # the generator is running; its job ends it
+                writing.close()
+
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +135,6 @@ class SavedBooks:
             for event in store.fetch(prompt_ids, cancel, waits=False):
                 if isinstance(event, Fetched):
                     state.num_fetched, state.fetch_seconds = event.num_tokens, event.elapsed_seconds
-                    state.once_seconds = event.book.label.read_seconds
                 else:
                     state.doing = BookMoving("opening", event.done_tokens, event.total_tokens)
                     yield state.doing

@@ -4,7 +4,7 @@ import secrets
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -16,8 +16,8 @@ from app.context.open_files import OpenFiles
 from app.context.retrieval_map import Loaded, Loads
 from app.context.uploads import Uploads
 from app.conversations.exchange import ID, Exchange
-from app.runtime.disk_state import DiskState
 from app.runtime.events import Begun, Waiting, WorkerEvent
+from app.runtime.saved_books import DiskState
 from app.runtime.trace import Race, Trace
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
@@ -43,28 +43,14 @@ class Removed:
 class Writing:
     """An answer that waits for its turn or is written."""
 
-    trace: Trace
-    past: tuple[str, ...]  # the exchanges shown before it, by their ids
+    trace: Trace  # shown until its turn has come, then the engine's
+    past: tuple[str, ...] = ()  # the exchanges shown before it, by their ids
     left: str = ""  # the question, which goes back into the box if there is no answer
     editing: str | None = None  # the exchange that the question replaces
     conversation: str  # the one shown when it was asked
     beside: bool  # that is about another book
     waiting: Waiting | None = None
     begun: bool = False
-
-    @classmethod
-    def of(
-        cls, session: "Session", trace: Trace, past: Sequence[str] = (), *, left: str = "", editing: str | None = None
-    ) -> "Writing":
-        """An answer that is asked for now. `trace`: shown until its turn has come, then the engine's."""
-        return cls(
-            trace=trace,
-            past=tuple(past),
-            left=left,
-            editing=editing,
-            conversation=session.dialogue_id,
-            beside=not session.fits,
-        )
 
     def apply(self, event: WorkerEvent) -> None:
         """Apply one event. The engine's thread records the answer itself."""
@@ -151,7 +137,6 @@ class Session:
     ticked: str = ""  # the parts ticked of a library that is too long
     hits: str = ""  # of Find, as HTML
     inside: str = ""  # whose making is shown: a method of the race; "": the answer
-    brought: str = ""  # the name of a model that was added to the list
     caught_up: object = None  # the model for which its book was read again
     acts: OrderedDict[str, bool] = field(default_factory=OrderedDict)  # the newest acts of its page, by their ids
     num_streams: int = 0  # connected pages
@@ -272,15 +257,6 @@ class Session:
         return self.book is not None and self.num_read >= self.book.num_opening - 1
 
 
-class SessionGone(CoreError):
-    """The page belongs to an earlier start of the program."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "This page is older than the running reader and its book is gone.", hint="Open the book again, then ask."
-        )
-
-
 class NoBook(CoreError):
     """A question without a book."""
 
@@ -333,11 +309,12 @@ class Sessions:
         """The session with an id.
 
         Raises:
-            SessionGone: there is none.
+            CoreError: the page belongs to an earlier start of the program.
         """
         session = self.find(session_id)
         if session is None:
-            raise SessionGone
+            told = "This page is older than the running reader and its book is gone."
+            raise CoreError(told, hint="Open the book again, then ask.")
         return session
 
     def all(self) -> list[Session]:

@@ -20,17 +20,17 @@ from app.documents.readers import display_name
 from app.documents.recognised import RecognisedPages
 from app.runtime.answer_job import AnswerJob
 from app.runtime.context_loader import forget_tokens
-from app.runtime.displaced import noticed
 from app.runtime.error_text import EngineFault
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready, WorkerEvent
 from app.runtime.jobs import Job, JobQueue, Load, Work
 from app.runtime.race_job import run_race
 from app.runtime.reading_job import Reading
-from app.runtime.recording import CUT, AnswerComplete, ExchangeGone, Place
-from app.runtime.saved_books import SavedBooks, disk_state
+from app.runtime.recording import CUT, ExchangeGone, Place
+from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, OtherBook, Session, Sessions
 from core.config import GenerationConfig
 from core.errors import CoreError, EmptyQuestion, InvalidSetting, let_go
+from core.generation.events import PrefillProgress
 from core.models.loading import watched_loading
 
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
@@ -58,9 +58,9 @@ class EngineWorker:
     ) -> None:
         self.sessions = Sessions(is_busy=self.is_busy, kept=kept)
         self.conversations, self.saved_books = conversations or Conversations(), saved_books or SavedBooks()
-        self._load, self._seed, self._jobs = load, seed, JobQueue()
+        self._load, self._seed, self.jobs = load, seed, JobQueue()
         self._engine: TextEngine | None = None
-        self.reading = Reading(self._jobs, self.saved_books, recognised)
+        self.reading = Reading(self.jobs, self.saved_books, recognised)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # -------------------- the model
@@ -76,7 +76,7 @@ class EngineWorker:
 
     def close(self) -> None:
         """Cancel everything and let the thread end; what loading does beside weights is not waited for."""
-        loading = self._jobs.close()
+        loading = self.jobs.close()
         if self._thread.is_alive():
             self._thread.join(SHORT_END_SECONDS if loading else MOST_END_SECONDS)
         self.conversations.close()
@@ -85,34 +85,16 @@ class EngineWorker:
     @property
     def state(self) -> ModelState:
         """The model's state now."""
-        return self._jobs.state
+        return self.jobs.state
 
     def states(self) -> Iterator[ModelState]:
         """Yield the model's state now, every second how far its loading is, and again once that has ended."""
-        shown = self._jobs.state
+        shown = self.jobs.state
         yield shown
         if isinstance(shown, Loading):  # even if loading has ended meanwhile
-            while not self._jobs.has_loaded(TELL_SECONDS):
-                yield self._jobs.state
-            yield self._jobs.state
-
-    def stop_loading(self) -> None:
-        """End the loading of a model at its next weight; the model before it, if there was one, is loaded again."""
-        if isinstance(self._jobs.state, Loading):
-            self._jobs.stop_loading.set()
-
-    def switch(self, load: Load, model: str) -> None:
-        """Load another model in place of the present one; returns at once, `states` reports the rest.
-
-        The present model is freed first, and loaded again if the other cannot be loaded. Reading and counting end;
-        books are counted and read again, conversations stay.
-
-        Args:
-            model: its name, for display.
-        Raises:
-            ModelBusy: a model is being loaded, or any page has an answer or a race that runs or waits.
-        """
-        self._jobs.switch(load, model)
+            while not self.jobs.has_loaded(TELL_SECONDS):
+                yield self.jobs.state
+            yield self.jobs.state
 
     # -------------------- books
 
@@ -120,38 +102,24 @@ class EngineWorker:
         """Extract the texts of files, put them in the session's library, and let the model read it if it fits.
 
         A file that cannot be read is reported in `Session.uploads`. Of several such streams at once, the one whose text
-        comes last counts and reads for all. Raises SessionGone at once; while iterating, the error of the loading.
+        comes last counts and reads for all. Raises CoreError at once; while iterating, the error of the loading.
         """
         session, names = self.sessions.get(session_id), [display_name(file) for file in files]
         return self.reading.extract(session, session.uploads.expect(names), files)
-
-    def open_book(self, session_id: str, file: Path) -> Iterator[WorkerEvent]:
-        """`open_books` for one file."""
-        return self.open_books(session_id, [file])
 
     def arrange(self, session_id: str, change: Callable[[Library], Library]) -> Iterator[WorkerEvent]:
         """Change the session's library, and let the model read its new parts.
 
         The conversation continues as long as one of its books stays. An answer in progress ends only if the library
-        becomes empty. Raises SessionGone, and what `change` raises; while iterating, the error of the loading.
+        becomes empty. Raises CoreError, and what `change` raises; while iterating, the error of the loading.
         """
         session = self.sessions.get(session_id)
         session.uploads.change(change)
         session.drop_files()
         if not (session.uploads.library.books or (session.lacks_book and session.uploads.arriving)):
-            self.stop_answer(session_id)
-            self.stop_race(session_id)
+            self.jobs.cancel(session_id, "answer")
+            self.jobs.cancel(session_id, "race")
         return self.reading.catch_up(session)
-
-    def read_book(self, session_id: str) -> Iterator[WorkerEvent]:
-        """Open and read what is new in the session's library. Raises SessionGone; the error of the loading."""
-        yield from self.reading.catch_up(self.sessions.get(session_id))
-
-    def save_book(self, session_id: str) -> None:
-        """Begin to write the session's book to disk, if that was offered; other jobs go first. Raises SessionGone."""
-        session = self.sessions.get(session_id)
-        disk_state(session).wanted = True
-        self.reading.save_later(session)
 
     def answer(
         self,
@@ -171,7 +139,7 @@ class EngineWorker:
             parent: the exchange it follows, ROOT for none; None for the newest of the shown branch.
             own_seed: draw with this answer's own seed, not with the one in `config`.
         Raises:
-            SessionGone, EmptyQuestion, NoBook, OtherBook: at once, unless a text is on its way. ContextTooSmall and
+            EmptyQuestion, NoBook, OtherBook: at once, unless a text is on its way. ContextTooSmall and
             other errors of the engine: when its turn comes.
         """
         session = self._ready_to_answer(session_id, question)
@@ -205,7 +173,8 @@ class EngineWorker:
         session = self._ready_to_answer(session_id, path[-1].question if path else "")
         exchange = path[-1].exchange
         if exchange is not None and exchange.finished.stop_reason not in CUT:
-            raise AnswerComplete
+            told = "This answer has ended by itself."
+            raise CoreError(told, hint="Ask a further question, or regenerate it.")
         return self._write(session, Place(question=path[-1].question, goes_on=path[-1].id), config, own_seed)
 
     def _write(self, session: Session, place: Place, config: GenerationConfig, own_seed: bool) -> Iterator[WorkerEvent]:
@@ -218,7 +187,7 @@ class EngineWorker:
             conversations=self.conversations,
             saved_books=self.saved_books,
         )
-        events = self._jobs.stream(session, "answer", job, ready=lambda: session.can_ask)
+        events = self.jobs.stream(session, "answer", job, ready=lambda: session.can_ask)
         return self.reading.after(session, events)
 
     def race(
@@ -231,41 +200,33 @@ class EngineWorker:
         Args:
             seconds: a budget on every lane's clock; None for none.
         Raises:
-            SessionGone, EmptyQuestion, NoBook, InvalidSetting: at once; NoBook later if a text is on its way. Other
+            EmptyQuestion, NoBook, InvalidSetting: at once; NoBook later if a text is on its way. Other
             engine errors: when its turn comes.
         """
         session = self._ready_to_answer(session_id, question)
         if len(configs) < 2:
             raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
-        self.stop_race(session_id)
+        self.jobs.cancel(session_id, "race")
         work = partial(run_race, session, question, tuple(configs), seconds, self.saved_books)
-        return self._jobs.stream(session, "race", work, ready=lambda: session.can_ask)
+        return self.jobs.stream(session, "race", work, ready=lambda: session.can_ask)
 
     def borrow(self, session_id: str, work: Work) -> Generator[WorkerEvent]:
         """Run the caller's work on the engine's thread, in turn with the pages' jobs: for measurements."""
-        return self._jobs.stream(self.sessions.get(session_id), "reading", work)
-
-    def stop_race(self, session_id: str) -> None:
-        """End the session's race after the current rounds, or before its turn."""
-        self._jobs.cancel(session_id, "race")
+        return self.jobs.stream(self.sessions.get(session_id), "reading", work)
 
     def clear(self, session_id: str) -> None:
         """Begin a new conversation about the same book, which stays read. The present one stays in the list."""
         session = self.sessions.get(session_id)
         session.num_cleared += 1
-        self.stop_answer(session_id)
+        self.jobs.cancel(session_id, "answer")
         session.trace = session.editing = session.writing = None
         with session.lock:
             session.dialogue, session.carried = None, False
 
-    def stop_answer(self, session_id: str) -> None:
-        """End the session's answer after the current round, or before its turn."""
-        self._jobs.cancel(session_id, "answer")
-
     def end_answer(self, session_id: str) -> None:
         """Stop the session's answer and wait until it is recorded."""
-        self.stop_answer(session_id)
-        self._jobs.settle(session_id, "answer", MOST_WAIT_SECONDS)
+        self.jobs.cancel(session_id, "answer")
+        self.jobs.settle(session_id, "answer", MOST_WAIT_SECONDS)
 
     def abandon(self, session_id: str) -> None:
         """Nobody looks at the page any more: end its reading, its answer and its race."""
@@ -273,17 +234,17 @@ class EngineWorker:
         if session is not None:
             session.abandoned = session.is_reading
             self.stop_reading(session_id)
-            self.stop_answer(session_id)
-            self.stop_race(session_id)
+            self.jobs.cancel(session_id, "answer")
+            self.jobs.cancel(session_id, "race")
 
     def is_busy(self, session: Session) -> bool:
         """Work for the page runs or waits: the page must not be forgotten now."""
-        return session.uploads.extracting or session.uploads.recognising or self._jobs.is_busy(session)
+        return session.uploads.extracting or session.uploads.recognising or self.jobs.is_busy(session)
 
     def stop_reading(self, session_id: str) -> None:
         """Stop extracting, counting, reading, and questions that wait. What was read stays read, the library stays."""
         self.sessions.get(session_id).uploads.stop()
-        self._jobs.cancel_reading(session_id)
+        self.jobs.cancel_reading(session_id)
 
     def _ready_to_answer(self, session_id: str, question: str) -> Session:
         session = self.sessions.get(session_id)
@@ -299,12 +260,12 @@ class EngineWorker:
     # -------------------- the engine's side
 
     def _run(self) -> None:
-        self._jobs.has_become(self._loaded(self._load))
-        while turn := self._jobs.next_turn():
+        self.jobs.has_become(self._loaded(self._load))
+        while turn := self.jobs.next_turn():
             if isinstance(turn, Job):
                 self._do(turn)
             else:
-                self._jobs.has_become(self._switched(turn))
+                self.jobs.has_become(self._switched(turn))
 
     def _switched(self, load: Load) -> ModelState:
         had_one = self._engine is not None
@@ -312,9 +273,9 @@ class EngineWorker:
         state = self._loaded(load)
         if isinstance(state, Ready):
             self._load = load
-        elif had_one and isinstance(state, LoadFailed) and not self._jobs.closed:
+        elif had_one and isinstance(state, LoadFailed) and not self.jobs.closed:
             self._free()
-            self._jobs.loads_again()
+            self.jobs.loads_again()
             again = self._loaded(self._load)
             return replace(again, refused=state.error) if isinstance(again, Ready) else again
         return state
@@ -334,7 +295,7 @@ class EngineWorker:
     def _loaded(self, load: Load) -> ModelState:
         started = time.perf_counter()
         try:
-            with watched_loading(self._jobs.loads, self._jobs.stop_loading):
+            with watched_loading(self.jobs.loads, self.jobs.stop_loading):
                 self._engine, machine = load()
         except CoreError as error:
             let_go(error)
@@ -349,8 +310,8 @@ class EngineWorker:
 
     def _do(self, job: Job) -> None:
         try:
-            if isinstance(self._jobs.state, LoadFailed):
-                raise self._jobs.state.error
+            if isinstance(self.jobs.state, LoadFailed):
+                raise self.jobs.state.error
             assert self._engine is not None, "a job before the model is loaded"
             if job.cancel.is_set():
                 return  # stopped before its turn
@@ -365,7 +326,7 @@ class EngineWorker:
             let_go(error)
             job.told.put(EngineFault(error))
         finally:
-            self._jobs.end(job, self._engine.info if self._engine else None)
+            self.jobs.end(job, self._engine.info if self._engine else None)
             job.session.changed()
 
 
@@ -376,3 +337,29 @@ def _surely(step: Callable[[], None]) -> None:
     except BaseException as error:
         log.exception("a model could not be freed cleanly")
         let_go(error)
+
+
+Kept = Callable[[Sequence[int]], int]  # how many of a text's first tokens are kept in memory, beside the cache
+
+
+def noticed(job: Job, sessions: Sessions, engine: "TextEngine", kept: Kept) -> Iterator[WorkerEvent]:
+    """Do a job and yield its events; as soon as it reads, and at its end, note whose books are read again."""
+    reads = False
+    for event in job.work(engine, job.cancel):
+        yield event
+        if isinstance(event, PrefillProgress) and not reads:
+            reads = True
+            _note(sessions.all(), engine, kept)
+    if reads:
+        _note(sessions.all(), engine, kept)
+
+
+def _note(sessions: list[Session], engine: "TextEngine", kept: Kept) -> None:
+    """Cost: a comparison of token ids for each page with a book; a page alone is not compared."""
+    if len(sessions) == 1:
+        return
+    for session in sessions:
+        conversation = session.conversation
+        if conversation is not None and session.is_read:
+            opening = conversation.opening_ids(engine.text)
+            session.displaced = max(engine.cached_prefix(opening), kept(opening)) < len(opening) - 1

@@ -20,11 +20,9 @@ from app.runtime.sessions import Session
 from app.server.openai.errors import RequestError
 from app.ui.acts import ActRequest, Acts
 from app.ui.assets import SERVED
-from app.ui.following import follow
 from app.ui.page import ACTS, PARTS
 from app.ui.saving import saved
-from app.ui.site import Drawer, Site
-from app.ui.state import changes
+from app.ui.site import Drawer, Site, changes, follow
 from core.errors import CoreError
 
 LOOK_SECONDS = 0.05  # between two looks whether something has changed
@@ -97,7 +95,7 @@ class PageRoutes:
         if (stale or session.abandoned) and not self._site.worker.is_busy(session):
             session.caught_up = state.info if isinstance(state, Ready) else None
             session.abandoned = False
-            follow(session, self._site.worker.read_book(session.id))
+            follow(session, self._site.worker.reading.catch_up(session))
 
     async def _until_changed(self, session: Session, version: int, *, is_late: bool) -> None:
         least, waited = LOOK_SECONDS, 0.0

@@ -31,7 +31,7 @@ from app.server.ending import Ending, leave
 from app.server.logins import Logins
 from app.server.privacy import PagePolicy
 from app.server.request_guard import Hosts, RequestGuard, guarded
-from app.ui.assets import ASSETS, CSS, SERVED
+from app.ui.assets import ASSETS, CSS, SCRIPTS, VENDORED
 from app.ui.header import limits_note
 from app.ui.models.rows import ModelSource
 from app.ui.reading.settings import script
@@ -227,7 +227,8 @@ def styles() -> str:
 
 def scripts() -> str:
     """The tags of the page's scripts, which run before Gradio's own."""
-    tags = "".join(f'<script defer src="page/static/{name}"></script>' for name in SERVED)
+    tags = "".join(f'<script defer src="page/static/{file.name}"></script>' for file in VENDORED)
+    tags += "".join(f'<script type="module" src="page/static/{file.name}"></script>' for file in SCRIPTS)
     return f'<script type="application/json" id="settings-first">{script()}</script>{tags}'
 
 

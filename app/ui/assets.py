@@ -7,11 +7,5 @@ STATIC = ASSETS / "static"
 STYLES = ["theme", "controls", "page", "chat", "reading", "library", "inside", "race", "presenter", "system", "access"]
 CSS = tuple(STATIC / "css" / f"{name}.css" for name in STYLES)
 VENDORED = tuple(STATIC / "vendor" / name for name in ("idiomorph.min.js", "markdown-it.min.js", "katex.min.js"))
-SCRIPTS = tuple(
-    STATIC / "js" / f"{name}.js"
-    for name in (
-        *("frames", "stream", "markdown", "chat", "settings", "pages", "library", "race", "presenter", "inside"),
-        *("folds", "drops", "access"),
-    )
-)
+SCRIPTS = tuple(sorted((STATIC / "js").glob("*.js")))  # modules: each names those that it needs
 SERVED = {file.name: file for file in (*VENDORED, *SCRIPTS)}  # by the names under which the page asks for them

@@ -24,8 +24,7 @@ COLOURS = (  # the script marks the chosen one
     'aria-hidden="true"><path d="M19 14.5A8 8 0 0 1 9.5 5a7.5 7.5 0 1 0 9.5 9.5z"/></svg></button></div>'
 )
 KEYS = (
-    '<button type="button" class="keys-button" data-keys="" title="Keys (?)" aria-label="Keys">?</button>'
-    '<template class="keys"><dialog id="keys-help" aria-label="Keys"><form method="dialog"><h2>Keys</h2><dl>'
+    '<div id="keys-help" role="dialog" aria-label="Keys" popover><h2>Keys</h2><dl>'
     "<dt><kbd>Enter</kbd></dt><dd>send the question</dd>"
     "<dt><kbd>Shift</kbd> <kbd>Enter</kbd></dt><dd>a new line</dd>"
     "<dt><kbd>Esc</kbd></dt><dd>stop the answer</dd>"
@@ -33,8 +32,9 @@ KEYS = (
     "<dt><kbd>Ctrl</kbd> <kbd>Shift</kbd> <kbd>F</kbd></dt><dd>find words in all open documents</dd>"
     "<dt><kbd>Alt</kbd> <kbd>N</kbd></dt><dd>a new conversation</dd>"
     "<dt><kbd>?</kbd></dt><dd>these keys</dd>"
-    "</dl><button>Close</button></form></dialog></template>"
+    '</dl><button popovertarget="keys-help" popovertargetaction="hide" autofocus>Close</button></div>'
 )
+KEYS_BUTTON = render.button("?", tone="keys-button", title="Keys (?)", name="Keys", also='popovertarget="keys-help"')
 
 
 def masthead(state: ModelState) -> str:
@@ -51,8 +51,8 @@ def masthead(state: ModelState) -> str:
     about = "Whole books, read by a remote server" if remote else "Whole books, exact answers, on this machine"
     return (
         f'{SKIP}<header class="masthead">{MARK}<div class="name"><h1>TriForce Reader</h1>'
-        f'<p>{about}</p></div><div class="chips" role="group" aria-label="Model and machine">{chips}</div>'
-        f"{COLOURS}</header>"
+        f'<p class="quiet">{about}</p></div><div class="chips" role="group" aria-label="Model and machine">{chips}'
+        f"</div>{COLOURS}</header>"
     )
 
 
@@ -76,7 +76,7 @@ def limits_note(limits: str) -> str:
 def below(note: str) -> str:
     """The line under the question box: a note on the model, and the page's keys."""
     line = f'<p class="note">{render.escape(note)}</p>' if note else ""
-    return f'<div class="below">{line}{KEYS}</div>'
+    return f'<div class="below">{line}{KEYS_BUTTON}</div>'
 
 
 def _facts(ready: Ready) -> str:

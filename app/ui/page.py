@@ -1,6 +1,6 @@
 """The page: its tabs, and the places in them. What they show comes by one stream; what a reader does is one act each.
 
-Gradio has the frame: blocks, tabs, theme, uploads and the fields of the settings.
+Gradio has the frame: blocks, tabs, theme and uploads.
 """
 
 from collections.abc import Mapping
@@ -8,17 +8,15 @@ from collections.abc import Mapping
 import gradio as gr
 
 from app.ui.acts import Act
-from app.ui.header import masthead, notice
+from app.ui.header import KEYS, masthead, notice
 from app.ui.inside import view as inside
 from app.ui.library import acts as library_acts
-from app.ui.library import saved
 from app.ui.library import view as library
-from app.ui.models import acts as models_acts
+from app.ui.models import offer as models
 from app.ui.pane import pane, static
 from app.ui.race import tab as race
 from app.ui.reading import acts as reading_acts
 from app.ui.reading import parts as reading
-from app.ui.reading.settings import wire_settings
 from app.ui.site import Part, Site
 from app.ui.system import tab as system
 
@@ -26,10 +24,10 @@ PARTS: tuple[Part, ...] = (*reading.PARTS, *library.PARTS, *race.PARTS, *inside.
 ACTS: tuple[Mapping[str, Act], ...] = (
     reading_acts.ACTS,
     library_acts.ACTS,
-    saved.ACTS,
+    library.ACTS,
     race.ACTS,
     inside.ACTS,
-    models_acts.ACTS,
+    models.ACTS,
 )
 SILENCE = (
     '<div class="silence" role="status">The reader’s program does not answer. This page goes on by itself when it is '
@@ -46,13 +44,12 @@ def build_page(site: Site) -> gr.Blocks:
         pane("masthead", "masthead", masthead(site.worker.state))
         pane("banner", "banner", notice(site.worker.state))
         with gr.Tabs(elem_id="tabs"):
-            fields = reading.build_read_tab()
+            reading.build_tab()
             library.build_tab()
             if not site.elsewhere:
                 race.build_tab()
                 inside.build_tab()
             system.build_tab()
         pane("problem", "told")
-        static(SILENCE)
-        wire_settings(fields, page)
+        static(SILENCE + KEYS)
     return page

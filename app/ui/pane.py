@@ -26,7 +26,7 @@ def pane(part: str, elem_id: str = "", first: str = "", *, attributes: str = "")
 def build_fold(name: str, label: str) -> None:
     """A button that opens and closes a part of the page, in the browser alone (assets/static/js/folds.js)."""
     button = render.button(label, tone="fold", also=f'data-fold="{name}" aria-controls="{name}"')
-    static(button, f"{name}-fold", "window.triforceFolds.ready(element);")
+    static(button, f"{name}-fold")
 
 
 def tab_heading(name: str) -> None:

@@ -32,6 +32,23 @@ def bar(share: float, label: str, *, tone: str = "accent") -> str:
     return f'<div class="bar {tone}" {said}><span style="width:{filled:.2f}%"></span></div>'
 
 
+def stack(parts: Iterable[tuple[str, float, str]], whole: float, *, label: str = "", also: str = "") -> str:
+    """A bar of parts side by side: their classes, values and meanings.
+
+    Args:
+        whole: the value that fills it.
+        label: for screen readers.
+        also: further HTML in it.
+    """
+    spans = "".join(
+        f'<span class="key {tone}" title="{escape(meaning)}" style="width:{100 * value / whole:.2f}%"></span>'
+        for tone, value, meaning in parts
+        if value
+    )
+    said = f' role="img" aria-label="{escape(label)}"' if label else ""
+    return f'<div class="stack"{said}>{spans}{also}</div>'
+
+
 def box(problem: str, below: str, *, tone: str = "", role: str = "alert", closes: str = "", title: str = "") -> str:
     """What went wrong or could go better, as a box that screen readers read at once.
 
@@ -51,16 +68,6 @@ def problem(error: CoreError, *, closes: str = "") -> str:
     """An error and its action."""
     what, hint = problem_and_hint(error)
     return box(what, f"<span>{escape(hint)}</span>", closes=closes)
-
-
-def file(title: str, policy: str, style: str, body: str, kind: str = "") -> str:
-    """A whole HTML file, which needs no other. `body`: as HTML; `kind`: its class."""
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        f'content="{policy}"><meta name="viewport" content="width=device-width, initial-scale=1"><meta '
-        f'name="color-scheme" content="light dark"><title>{escape(title)}</title><style>{style}</style></head>'
-        f'<body class="{kind}">{body}</body></html>\n'
-    )
 
 
 def fold(summary: str, body: str, *, tone: str = "", opened: bool = False, also: str = "") -> str:
@@ -106,7 +113,7 @@ def facts(rows: Iterable[tuple[str, str, str]]) -> str:
     """A table of names, values and reasons; a reason may be empty."""
     body = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}'
-        + (f'<span class="because">{escape(reason)}</span>' if reason else "")
+        + (f' <span class="because">{escape(reason)}</span>' if reason else "")
         + "</td></tr>"
         for name, value, reason in rows
     )
@@ -137,6 +144,12 @@ def tile(
         f'<div class="tile {key}"{explained}><span class="label">{label}</span><span class="value">{with_unit}</span>'
         f'<span class="below"{told}>{escape(below)}</span>{meter}</div>'
     )
+
+
+def number(label: str, field: str, *, info: str = "", also: str = "") -> str:
+    """A number to type. `field`: attributes of its field as HTML; `also`: of the whole."""
+    told = f'<small class="info">{info}</small>' if info else ""
+    return f'<label class="choice"{also}><span>{label}</span>{told}<input type="number" {field}></label>'
 
 
 def radios(legend: str, choices: Iterable[tuple[str, str]], *, also: str = "", info: str = "", value: str = "") -> str:

@@ -1,21 +1,17 @@
-"""Files that a page saves: conversations, proof cards, reports of a race."""
+"""Files that a page saves: conversations, proof cards, the figures of a race."""
 
 import json
 from collections.abc import Callable
 
 from app.conversations.exchange import Exchange
-from app.conversations.figures import drawn, exactness, methods
-from app.conversations.tree import Node
+from app.conversations.figures import drawn, exactness
 from app.runtime.conversation_actions import Parcel, file_name
 from app.runtime.events import ModelState, Ready
+from app.runtime.race_job import race_report
 from app.runtime.sessions import Session
-from app.runtime.trace import Trace
-from app.runtime.versions import versions
-from app.ui import render
+from app.runtime.trace import Race, Trace
 from app.ui.acts import UnknownAct
-from app.ui.assets import CSS
-from app.ui.race.card import REPLAY, card_html, cited_html, passages, sheet, side_html
-from app.ui.race.view import trace_points
+from app.ui.race.card import card_html
 from app.ui.site import Site
 from core.errors import InvalidSetting
 
@@ -40,55 +36,42 @@ def saved(site: Site, session: Session, what: str) -> Parcel:
 
 
 def _card(site: Site, session: Session, node_id: str) -> Parcel:
+    """One self-contained file about an answer of the session's conversation."""
     node = site.conversing.exchange(session, node_id)
-    if node.exchange is None:
+    exchange, dialogue, book = node.exchange, session.dialogue, session.book if session.fits else None
+    if exchange is None or dialogue is None:
         raise InvalidSetting("This question has no answer yet.", hint="Press “Answer it”, then save its card.")
-    return Parcel(f"triforce-proof-{file_name(node.question)}.html", "text/html", answer_card(session, node))
+    trace = recorded(session.trace, exchange) or Trace(node.question, exchange.finished.method).apply(exchange.finished)
+    names, tokens = ", ".join(dialogue.book.names), book.num_tokens if book else exchange.finished.prompt_tokens
+    race = Race(
+        question=node.question, lanes=(trace,), configs=(), seconds=None, book=names, num_book=tokens, ended=True
+    )
+    greedy = exchange.sampling is not None and exchange.sampling.greedy  # plain decoding would write these very words
+    exact = f'<p class="good">{EXACT}</p>' if exactness(exchange) == "exact" and greedy else ""
+    told = " · ".join(filter(None, (exchange.model, exchange.weights, exactness(exchange), drawn(exchange))))
+    told = f"Answered by TriForce Reader: {told} Race the question to see both clocks."
+    html = card_html(race, book, told=told, result_of=exact)
+    return Parcel(f"triforce-proof-{file_name(node.question)}.html", "text/html", html)
 
 
 def race_file(session: Session, state: ModelState, kind: str) -> Parcel:
-    """The newest race of a session; `kind` is "card", "html" or "json".
+    """The newest race of a session; `kind` is "card" or "json".
 
     Raises:
         InvalidSetting: no race has ended.
     """
     race, book = session.race, session.book
     if race is None or not race.ended or not isinstance(state, Ready):
-        raise InvalidSetting("There is no finished race.", hint="Start one, then save its report.")
+        raise InvalidSetting("There is no finished race.", hint="Start one, then save its card.")
     when = f"{race.begun:%Y-%m-%d-%H%M%S}"
-    if kind == "card":
-        about = book if book is not None and (book.title, book.num_tokens) == (race.book, race.num_book) else None
-        return Parcel(f"triforce-proof-{when}.html", "text/html", card_html(race, about))
-    from app.ui.race.report import Setting, report_html, report_json  # imports torch, which is loaded by now
-
-    setting = Setting(state.info, state.machine, versions())
     if kind == "json":
-        document = json.dumps(report_json(race, setting), ensure_ascii=False, indent=1)
+        document = json.dumps(race_report(race, state.info, state.machine), ensure_ascii=False, indent=1)
         return Parcel(f"triforce-race-{when}.json", "application/json", document)
-    return Parcel(f"triforce-race-{when}.html", "text/html", report_html(race, setting, CSS))
+    about = book if book is not None and (book.title, book.num_tokens) == (race.book, race.num_book) else None
+    return Parcel(f"triforce-proof-{when}.html", "text/html", card_html(race, about))
 
 
 EXACT = "✓ Exact: the words that plain decoding of this model would write."
-
-
-def answer_card(session: Session, node: Node) -> str:
-    """One self-contained file about an answer of the session's conversation."""
-    exchange = node.exchange
-    assert exchange is not None, "a card of no answer"
-    dialogue, finished, trace = session.dialogue, exchange.finished, recorded(session.trace, exchange)
-    cited = passages(finished.text, session.book) if session.book and session.fits else []
-    names = ", ".join(dialogue.book.names) if dialogue else ""
-    points = trace_points(trace) if trace else [[0, 0, 0], [0, len(finished.text), finished.stats.new_tokens]]
-    greedy = exchange.sampling is not None and exchange.sampling.greedy  # plain decoding would write these very words
-    kept = f'<p class="good">{EXACT}</p>' if exactness(exchange) == "exact" and greedy else ""
-    told = " · ".join(filter(None, (exchange.model, exchange.weights, exactness(exchange), drawn(exchange))))
-    side = side_html("fast", json.dumps(points), methods(exchange), finished.stats, finished.text)
-    return sheet(
-        exchange.question,
-        f"{names}, all of it in the context",
-        f'{kept}<div class="lanes">{side}</div>{REPLAY if trace else ""}{cited_html(cited)}'
-        f'<p class="soft">Answered by TriForce Reader: {render.escape(told)} Race the question to see both clocks.</p>',
-    )
 
 
 def recorded(trace: Trace | None, exchange: Exchange) -> Trace | None:

@@ -3,20 +3,51 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from app.context.samples import Sample
 from app.runtime.conversation_actions import Conversing
 from app.runtime.downloads import Downloads
+from app.runtime.error_text import EngineFault
+from app.runtime.events import Pause
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.state import Is
+from core.errors import CoreError
 
 if TYPE_CHECKING:
-    from app.ui.models.offer import ModelOffer
     from app.ui.models.rows import ModelRow, ModelSource
+
+Parts = Mapping[str, Any]  # JSON values by name; never None
+GROWN = "+"  # the key of what was added to a text or a list
+
+
+def changes(before: Parts, after: Parts) -> dict[str, Any]:
+    """What turns one state into another: new values by name, `{"+": what was added}` where it only grew, None: gone."""
+    found: dict[str, Any] = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        old = before.get(name)
+        if old is None or type(old) is not type(value):
+            found[name] = value
+        elif old != value:
+            grew = isinstance(value, str | list) and len(old) and value[: len(old)] == old
+            found[name] = {GROWN: value[len(old) :]} if grew else value
+    return found
+
+
+class Is:
+    """A value in a key that is compared by what it is, not by what it holds; it lives as long as the key."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Is) and self._value is other._value
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 log = logging.getLogger(__name__)
@@ -36,13 +67,9 @@ class Site:
     note: str = ""  # one line about the model, under the question box, until it is loaded
     rows: "tuple[ModelRow, ...]" = ()  # the models, as last seen while none was being loaded
     conversing: Conversing = field(init=False)
-    offer: "ModelOffer" = field(init=False)
 
     def __post_init__(self) -> None:
-        from app.ui.models.offer import ModelOffer
-
         self.conversing = Conversing(self.worker)
-        self.offer = ModelOffer(self.worker, self.source, self.downloads)
 
 
 def standing(site: Site, session: Session) -> object:
@@ -152,3 +179,46 @@ class Drawer:
         thread = threading.Thread(target=draw, name=part.name, daemon=False)  # torch must not be left amid its work
         thread.start()
         thread.join(ASIDE_SECONDS)
+
+
+# -------------------- work beside a page
+
+
+log = logging.getLogger(__name__)
+
+
+def follow(
+    session: Session,
+    events: Iterable[Any],
+    apply: Callable[[Any], object] = lambda _: None,
+    failed: Callable[[CoreError], object] | None = None,
+    ended: Callable[[], None] = lambda: None,
+) -> None:
+    """Go through a stream of events in a thread of its own, and let the page show what they change.
+
+    Args:
+        failed: told of an error; without it the library shows it.
+    """
+
+    def run() -> None:
+        try:
+            for event in events:
+                if not isinstance(event, Pause):
+                    apply(event)
+                    session.changed()
+        except CoreError as error:
+            told(error)
+        except Exception as error:  # a thread that died in silence would look like work that goes on
+            log.exception("a stream of events failed")
+            told(EngineFault(error))
+        finally:
+            ended()
+            session.changed()
+
+    def told(error: CoreError) -> None:
+        if failed is not None:
+            failed(error)
+        else:
+            session.uploads.error = error
+
+    threading.Thread(target=run, name="follow", daemon=True).start()

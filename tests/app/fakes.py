@@ -23,7 +23,7 @@ from app.documents.document import Chapter, Document, Extracting, make_pages
 from app.documents.recognised import RecognisedPages
 from app.runtime import reading_job
 from app.runtime.events import BookOpened, WorkerEvent
-from app.runtime.extracting import extract_one
+from app.runtime.reopening import extract_one
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
@@ -508,7 +508,7 @@ def worker_of(
     stored = {"conversations": conversations, "saved_books": saved_books, "recognised": recognised, "kept": kept}
     worker = EngineWorker(lambda: (engine, MACHINE), seed=seed, **stored)  # type: ignore[arg-type]
     worker.start()
-    assert worker._jobs.has_loaded(SECONDS)
+    assert worker.jobs.has_loaded(SECONDS)
     return worker
 
 
@@ -561,6 +561,6 @@ def place(folder: Path) -> Path:
 def opened(worker: EngineWorker, file: Path) -> str:
     """The id of a new session with a book that has been read."""
     session_id = worker.sessions.enter("").id
-    events: list[WorkerEvent] = list(worker.open_book(session_id, file))
+    events: list[WorkerEvent] = list(worker.open_books(session_id, [file]))
     assert any(isinstance(event, BookOpened) for event in events), events
     return session_id

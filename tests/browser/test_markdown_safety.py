@@ -15,7 +15,7 @@ from tests.browser.journeys.page import EVIL
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 pytestmark = pytest.mark.browser
-SCRIPTS = ("markdown-it.min.js", "katex.min.js", "markdown.js")
+VENDORED = ("markdown-it.min.js", "katex.min.js")
 
 
 def names(text: str) -> set[str]:
@@ -43,7 +43,7 @@ OF_MATHS = names(
 )
 # Every element with its attributes, what was run or fetched, and the words.
 LOOK = """([text, inserted]) => {
-  const html = window.triforceMarkdown.html(text, inserted);
+  const html = window.rendered(text, inserted);
   const place = document.createElement("div");
   place.innerHTML = html;
   document.body.append(place);
@@ -63,8 +63,11 @@ class Renderer:
         self.page, self.asked = page, list[str]()
         page.set_default_timeout(SECONDS * 1000)
         page.on("request", lambda request: self.asked.append(request.url))
-        for name in SCRIPTS:
+        for name in VENDORED:
             page.add_script_tag(path=SERVED[name])
+        ours = SERVED["markdown.js"].read_text(encoding="utf-8")
+        page.add_script_tag(content=f"{ours}\nwindow.rendered = html;", type="module")
+        page.wait_for_function("() => Boolean(window.rendered)")
         self.asked.clear()
 
     def shows(self, text: str, *inserted: str) -> dict[str, Any]:

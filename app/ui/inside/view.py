@@ -13,8 +13,8 @@ from app.ui.acts import Act, Values
 from app.ui.charts import Bar, Column, Segment, bars, columns
 from app.ui.pane import pane, tab_heading
 from app.ui.reading.live_strip import ENDINGS
-from app.ui.site import Part, Site, standing
-from app.ui.state import Is
+from app.ui.reading.live_strip import tiles as live_tiles
+from app.ui.site import Is, Part, Site, standing
 from core.decoding.registry import PLAIN, method_label
 from core.decoding.stats import LevelStats
 from core.generation.events import TokenRecord
@@ -26,6 +26,7 @@ EMPTY = (
 )
 ANSWER = "answer"  # of the subjects; the others are methods of the race
 MOST_WHILE_RUNNING = 400  # tokens of the text drawn while it grows; at the end all
+BYTES = "Keys and values that were read for a token."
 PHASES = {"draft": "Draft", "retrieval": "Retrieval cache", "full": "Full cache", "other": "Everything else"}
 
 
@@ -74,32 +75,19 @@ def _head(trace: Trace) -> str:
 
 
 def tiles(trace: Trace) -> str:
-    """The big numbers."""
-    stats = trace.stats
-    passes = f"{stats.new_tokens:,} tokens in {formats.plural(stats.full_passes, 'pass', 'passes')}"
-    judges = (("1", "the retrieval cache", stats.level1), ("2", "the full cache", stats.level2))
-    shown = [
-        render.tile(
-            f"level{number}",
-            f"Accepted, level {number}",
-            formats.percent(level.acceptance),
-            f"{level.accepted:,} of {level.tested:,} tested by {judge}",
-            share=level.acceptance,
-        )
-        for number, judge, level in judges
-        if level is not None
-    ]
-    shown += [
-        render.tile("passes", "Tokens per full pass", formats.figure(stats.tokens_per_full_pass), passes),
-        render.tile("speed", "Speed", formats.figure(stats.tokens_per_second), "tokens/s of decoding alone"),
-    ]
+    """The big numbers: those of the live strip, and the lengths of guesses."""
+    stats, shown = trace.stats, live_tiles(trace)
     if stats.level2 is not None:
         levels = [level for level in (stats.level1, stats.level2) if level is not None]
         lengths = " / ".join(f"{level.gamma_mean or 0:.1f}" for level in levels)
         which = "level 1 / level 2; " if len(levels) == 2 else ""
         anew = f"{which}chunks chosen anew {formats.plural(stats.reselections, 'time')}"
         shown.append(render.tile("gamma", "Guesses a round", lengths, anew))
-    return f'<div class="tiles count-{len(shown)}">{"".join(shown)}</div>'
+    if stats.kv_bytes_read and stats.kv_bytes_read_plain:
+        fewer = f"{formats.figure(stats.kv_bytes_read_plain / stats.kv_bytes_read)} times less than plain decoding"
+        read, below = stats.kv_bytes_read / max(1, stats.new_tokens), fewer if trace.method != PLAIN else "all of it"
+        shown.append(render.tile("bytes", "Read a token", formats.amount(read), below, title=BYTES))
+    return f'<div class="tiles">{"".join(shown)}</div>'
 
 
 # -------------------- charts
@@ -115,8 +103,6 @@ def charts(trace: Trace, others: Sequence[Trace] = ()) -> str:
     beside = [trace, *others]
     if any(one.stats.seconds_by_part and one.stats.new_tokens for one in beside):
         drawn.append(time_chart(beside))
-    if stats.kv_bytes_read_plain:
-        drawn.append(bytes_chart(trace))
     return "".join(drawn)
 
 
@@ -171,25 +157,6 @@ def time_chart(traces: Sequence[Trace]) -> str:
     return bars("Time, by part", "milliseconds a token, reading the prompt left out", data)
 
 
-def bytes_chart(trace: Trace) -> str:
-    """A chart of keys and values read for a token, compared with plain decoding of the same text."""
-    stats = trace.stats
-    ours, plain = (size / max(1, stats.new_tokens) for size in (stats.kv_bytes_read, stats.kv_bytes_read_plain))
-    rows = [(method_label(trace.method), "fast" if trace.method != PLAIN else "other", ours)]
-    if trace.method != PLAIN:
-        rows.append(("Plain decoding would have", "other", plain))
-    data = [
-        Bar(label, f"{formats.amount(size)} a token", (Segment(tone, "keys and values", size, formats.amount(size)),))
-        for label, tone, size in rows
-    ]
-    about = "the whole cache for every token"
-    if trace.method != PLAIN and ours:
-        about = (
-            f"{formats.figure(plain / ours)} times less than plain decoding" if plain > ours else "no less than plain"
-        )
-    return bars("Keys and values read", about, data)
-
-
 # -------------------- provenance
 
 
@@ -198,13 +165,8 @@ def source(record: TokenRecord) -> Source:
     return SOURCES.get((record.origin.level, record.origin.kind), LOSSY)
 
 
-def provenance(trace: Trace, *, script: bool = True) -> str:
-    """The answer, every token coloured by its source; hovering and the arrow keys show details.
-
-    Args:
-        script: the page's script shows the details of tokens; without it the browser's tooltips do.
-    """
-    how = "point at a word, or walk with the arrow keys," if script else "point at a word"
+def provenance(trace: Trace) -> str:
+    """The answer, every token coloured by its source; hovering and the arrow keys show details."""
     records = trace.records if trace.finished else trace.records[-MOST_WHILE_RUNNING:]
     counts: dict[Source, int] = {}
     for record in trace.records:
@@ -219,20 +181,19 @@ def provenance(trace: Trace, *, script: bool = True) -> str:
     before = f'<span class="quiet">({hidden:,} tokens before) … </span>' if hidden else ""
     return (
         '<section class="provenance" aria-label="Who wrote what"><header><b>Who wrote what</b>'
-        f"<span>{how} for its round and probabilities</span></header>"
+        "<span>point at a word, or walk with the arrow keys, for its round and probabilities</span></header>"
         f'<ul class="legend">{legend}</ul>'
-        f'<p class="written" tabindex="0">{before}{"".join(_token(record, script) for record in records)}</p></section>'
+        f'<p class="written" tabindex="0">{before}{"".join(_token(record) for record in records)}</p></section>'
     )
 
 
-def _token(record: TokenRecord, script: bool) -> str:
+def _token(record: TokenRecord) -> str:
     if not record.text:  # part of a character, or the end of the text
         return ""
     one = source(record)
     q = "" if record.q is None else f" · q {formats.probability(record.q)}"
     how = f"round {record.round + 1:,} · p {formats.probability(record.p)}{q}"
-    said = f'tabindex="-1" data-tip="{one.label}|{how}"' if script else f'title="{one.label}, {how}"'
-    return f'<span class="t {one.key}" {said}>{render.escape(record.text)}</span>'
+    return f'<span class="t {one.key}" tabindex="-1" data-tip="{one.label}|{how}">{render.escape(record.text)}</span>'
 
 
 # -------------------- the tab

@@ -15,11 +15,10 @@ from app.runtime.reopening import forget_texts, keep_texts
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Removed, Session
 from app.ui.acts import Act, UnknownAct, Values
-from app.ui.following import follow
 from app.ui.library.page_viewer import Wanted, newest, preview
 from app.ui.library.view import MOST_HITS, found
 from app.ui.reading.checklist_view import chosen
-from app.ui.site import Site
+from app.ui.site import Site, follow
 
 Change = Callable[[Library], Library]
 
@@ -75,7 +74,7 @@ def arrange(verb: str) -> Act:
         if change is None:
             return
         session.removed = None
-        if verb in ("remove", "start-over", "only"):
+        if verb in ("remove", "start-over"):
             session.removed = Removed(session.uploads.library, session.dialogue, session.carried)
             session.close("library")
             session.close("read")
@@ -104,7 +103,13 @@ def fresh(site: Site, session: Session, _detail: str, _values: Values) -> None:
     """Begin a new conversation, because the library fits without the present one."""
     site.worker.clear(session.id)
     session.uploads.settled = Library()  # what did not fit before may fit now
-    follow(session, site.worker.read_book(session.id))
+    follow(session, site.worker.reading.catch_up(session))
+
+
+def keep(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """Write the open book to disk, as was offered; other jobs go first."""
+    disk_state(session).wanted = True
+    site.worker.reading.save_later(session)
 
 
 def dismiss(_site: Site, session: Session, number: str, _values: Values) -> None:
@@ -136,8 +141,6 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Change | None
             return lambda now: now.move(index, min(int(detail), len(now.books) - 1))
         case "remove":
             return lambda now: now.remove(index)
-        case "only":
-            return lambda _: Library((book,))
         case "choose":
             choice = understood(book.document, detail)
             return lambda now: now.choose(index, choice)
@@ -149,9 +152,8 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Change | None
 
 
 def preview_page(_site: Site, session: Session, detail: str, _values: Values) -> None:
-    """Show a page of a document: `KEY:NUMBER[:START-END[:WIDTH]]`."""
-    key, _, rest = detail.partition(":")
-    newest(session, "library", lambda: preview(session, key, *Wanted.parse(rest)))
+    """Show a page of a document: `KEY:NUMBER[:START-END]`."""
+    newest(session, "library", lambda: preview(session, Wanted.parse(detail)))
 
 
 def search(_site: Site, session: Session, detail: str, _values: Values) -> None:
@@ -170,15 +172,15 @@ def _followed(begin: Callable[[Site, Session, str], Iterator[WorkerEvent]]) -> A
 ACTS: dict[str, Act] = {
     "open": open_files,
     "sample": sample,
-    "read-on": _followed(lambda site, session, _: site.worker.read_book(session.id)),
+    "read-on": _followed(lambda site, session, _: site.worker.reading.catch_up(session)),
     "stop-reading": lambda site, session, *_: site.worker.stop_reading(session.id),
     "reopen": _followed(lambda site, session, _: site.worker.reading.reopen(session)),
-    **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "move", "remove", "only", "choose")},
+    **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "move", "remove", "choose")},
     "tick": lambda _, session, ticked, __: setattr(session, "ticked", ticked),
     "undo": undo,
     "fresh": fresh,
     "dismiss": dismiss,
-    "keep": lambda site, session, *_: site.worker.save_book(session.id),
+    "keep": keep,
     "keep-not": lambda _, session, *__: disk_state(session).decline(),
     "keep-texts": lambda _, session, *__: keep_texts(session),
     "forget-texts": lambda _, session, *__: forget_texts(session),

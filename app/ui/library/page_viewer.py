@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from app import formats
 from app.context.context_documents import PREVIEW_CHARS, Book
-from app.documents.document import Page
 from app.documents.page_image import PageImage, PageNotDrawn
 from app.runtime.sessions import Session, Side
 from app.ui import render
 
-USUAL_WIDTH = 1_000  # pixels of an image, where the browser does not say how many it can show
+WIDTH = 2_000  # pixels of an image: sharp at the usual sizes, and a few tenths of a second to draw
 NO_PAGE = """<section class="card preview">
 <p class="quiet">Choose “Preview” to see a page of a document, and its text as the model gets it.</p></section>"""
 NOT_PLACED = "Where the words stand on the image is not certain, so they are marked in the text alone."
@@ -32,56 +31,27 @@ class Mark(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a click asks for: `NUMBER[:START-END[:WIDTH]]`, with either of the last two empty."""
+    """The page that a click asks for: `KEY:NUMBER[:START-END]`, with characters of the document's text."""
 
+    key: str
     number: int
-    mark: tuple[int, int] | None
-    width: int
+    mark: tuple[int, int] | None = None
 
     @classmethod
     def parse(cls, detail: str) -> "Wanted":
         """Read what a browser sent; what cannot be read is left out."""
-        number, mark, width = (*detail.split(":", 2), "", "")[:3]
+        key, number, mark = (*detail.split(":", 2), "", "")[:3]
         found = RANGE.fullmatch(mark)
         return cls(
+            key,
             int(number) if NUMBER.fullmatch(number) else 1,
-            (int(found[1]), int(found[2])) if found else None,
-            int(width) if NUMBER.fullmatch(width) else USUAL_WIDTH,
+            (int(found[1]), int(found[2])) if found and int(found[1]) < int(found[2]) else None,
         )
 
-
-def preview(
-    session: Session, key: str, number: int, mark: tuple[int, int] | None = None, width: int = USUAL_WIDTH
-) -> str:
-    """A page of a book in the library, or in the open book.
-
-    Args:
-        key: the book's.
-        number: of the page, from 1; clamped.
-        mark: characters of the document's text; what lies on the page is marked.
-        width: pixels of the image.
-    """
-    book = session.uploads.open_book(key)
-    if book is None and session.book is not None:
-        book = next((one for one in session.book.library.books if one.key == key), None)
-    if book is None:
-        return NO_PAGE
-    document, meter = book.document, session.uploads.meter
-    number = min(max(number, 1), len(document.pages))
-    page = document.pages[number - 1]
-    marks = [Mark(*mark, "quoted")] if mark and 0 <= mark[0] < mark[1] else []
-    end = f":{marks[0].start}-{marks[0].end}" if marks else ""
-    named = f" (“{render.escape(page.label)}”)" if page.label != str(number) else ""
-    counted = meter is not None and session.uploads.library.index(key) is not None
-    tokens = f" · {formats.plural(meter.page(book, number), 'token')}" if meter and counted else ""
-    turning = (
-        tool(f"preview:{key}:{number - 1}{end}", "Previous page", "&lt;", off=number == 1, turn=-1)
-        + f'<label>Page <input type="number" min="1" max="{len(document.pages)}" value="{number}" data-preview="{key}" '
-        f'data-mark="{end}"></label><span class="quiet">of {len(document.pages):,}{named}{tokens}</span>'
-        + tool(f"preview:{key}:{number + 1}{end}", "Next page", "&gt;", off=number == len(document.pages), turn=1)
-    )
-    shown = f"preview:{key}:{number}{end}"
-    return section(session, book, page, marks, title=document.title, turning=turning, shown=shown, width=width)
+    @property
+    def detail(self) -> str:
+        """As it is parsed."""
+        return ":".join((self.key, str(self.number), *([f"{self.mark[0]}-{self.mark[1]}"] if self.mark else ())))
 
 
 def newest(session: Session, place: Side, draw: Callable[[], str]) -> None:
@@ -92,55 +62,86 @@ def newest(session: Session, place: Side, draw: Callable[[], str]) -> None:
         session.leaves[place] = drawn
 
 
-def section(
+def preview(session: Session, wanted: Wanted) -> str:
+    """A page of a book in the library, or in the open book."""
+    book = session.uploads.open_book(wanted.key)
+    if book is None and session.book is not None:
+        book = session.book.library.book(wanted.key)
+    if book is None:
+        return NO_PAGE
+    return leaf(session, book, wanted, "preview", title=book.document.title)
+
+
+def leaf(
     session: Session,
     book: Book,
-    page: Page,
-    marks: Sequence[Mark],
+    wanted: Wanted,
+    verb: str,
     *,
     title: str,
-    turning: str,
-    shown: str,
-    width: int,
+    marks: Sequence[Mark] = (),
     line: str = "",
-    part: tuple[int, int] | None = None,
+    closes: str = "",
 ) -> str:
-    """A page with its title, its buttons and a line about it: its text, and its image beside it where it has one.
+    """A page with its title and its buttons: its text, and its image beside it where it has one.
 
     Args:
-        shown: the action that draws it again, for an image of another size.
-        part: the characters of the document's text to show; None for all of the page.
+        wanted: the page, whose number is clamped; its mark is shown where it lies on the page.
+        verb: the act that shows another page.
+        marks: further ones.
+        line: about the page.
+        closes: the button that closes it.
     """
-    document, notes, tools = book.document, [line], ""
-    start, end = part or (page.char_start, page.char_end)
+    document, meter = book.document, session.uploads.meter
+    number = min(max(wanted.number, 1), len(document.pages))
+    page = document.pages[number - 1]
+    start, end = page.char_start, page.char_end
+    marks = [*([Mark(*wanted.mark, "quoted")] if wanted.mark else []), *marks]
     marks = [Mark(max(start, a), min(end, b), kind) for a, b, kind in marks if a < end and b > start]
+    notes, tools, kind = [line], "", "leaf"
+    if end - start > PREVIEW_CHARS:
+        notes.append(f"Of this long page {PREVIEW_CHARS:,} characters are shown.")
     text = "".join(marked_text(document.text, start, end, marks))
     if not document.text[start:end].strip():
         text = '<span class="quiet">This page holds no text.</span>'
-    cut = f"Of this long page {PREVIEW_CHARS:,} characters are shown." if end - start > PREVIEW_CHARS else ""
     body = f'<div class="page-text" tabindex="0" aria-label="Text of the page"{render.written(document)}>{text}</div>'
-    kind, note = "leaf", ""
     if book.file is not None:
         try:
-            image = session.files.page(book.file, document.name, page.number, len(document.pages), width)
+            image = session.files.page(book.file, document.name, number, len(document.pages), WIDTH)
         except PageNotDrawn as error:
-            note = f"{error.problem} {error.hint}"
+            notes.append(f"{error.problem} {error.hint}")
         else:
-            boxes = _boxes(image, document.page_text(page), page.char_start, marks)
+            boxes = _boxes(image, document.page_text(page), start, marks)
             kind, tools = "leaf both", VIEW_TOOLS
             if marks and not boxes:
-                kind, note = "leaf both unplaced", NOT_PLACED
+                kind = "leaf both unplaced"
+                notes.append(NOT_PLACED)
             label = f"Page {render.escape(page.label)} of {render.escape(document.title)}"
             body = (
-                f'<div class="paper" tabindex="0"><div class="image" data-shown="{shown}" data-asked="{width}" '
-                f'style="aspect-ratio:{image.width}/{image.height}"><img alt="{label}" draggable="false" '
-                f'src="data:{image.media};base64,{image.image}">{boxes}</div></div>{body}'
+                f'<div class="paper" tabindex="0"><div class="image" style="aspect-ratio:{image.width}/{image.height}">'
+                f'<img alt="{label}" draggable="false" src="data:{image.media};base64,{image.image}">{boxes}</div>'
+                f"</div>{body}"
             )
-    notes.append(f"{note} {cut}".strip())
+    turning = _turning(book, wanted, verb, number, meter.page(book, number) if meter else 0) + closes
     lines, title = "".join(f'<p class="quiet">{one}</p>' for one in notes if one), render.escape(title)
     return (
         f'<section class="card preview" aria-label="{title}"><header><h3>{title}</h3><nav>{tools}</nav>'
         f'<nav>{turning}</nav></header>{lines}<div class="{kind}">{body}</div></section>'
+    )
+
+
+def _turning(book: Book, wanted: Wanted, verb: str, number: int, num_tokens: int) -> str:
+    """The way to the other pages; they keep the mark."""
+    pages, end = book.document.pages, wanted.detail.removeprefix(f"{wanted.key}:{wanted.number}")
+    label = pages[number - 1].label
+    named = f" (“{render.escape(label)}”)" if label != str(number) else ""
+    tokens = f" · {formats.plural(num_tokens, 'token')}" if num_tokens else ""
+    act = f"{verb}:{wanted.key}"
+    return (
+        tool(f"{act}:{number - 1}{end}", "Previous page", "&lt;", off=number == 1, turn=-1)
+        + f'<label>Page <input type="number" min="1" max="{len(pages)}" value="{number}" data-page="{act}" '
+        f'data-mark="{end}"></label><span class="quiet">of {len(pages):,}{named}{tokens}</span>'
+        + tool(f"{act}:{number + 1}{end}", "Next page", "&gt;", off=number == len(pages), turn=1)
     )
 
 

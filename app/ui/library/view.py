@@ -1,44 +1,112 @@
 """The tab "Library": Find, the open documents with their order and parts, a page of one of them, and saved books."""
 
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
 import gradio as gr
 
 from app import formats
 from app.context.context_documents import Book, label
 from app.context.find import MOST_CHARS, MOST_COUNTED, Hit, InBook, Words, excerpt
-from app.context.offers import offers
 from app.document_formats import EACH, SHORT
 from app.documents.document import Document
 from app.documents.language import language_name
 from app.documents.metadata import byline
-from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
+from app.ui.acts import Act, Values
 from app.ui.library.page_viewer import NO_PAGE, tool
-from app.ui.library.saved import saved_books
 from app.ui.pane import build_drop, pane, static, tab_heading
-from app.ui.reading.book_view import extent, offer_button, problems, progress, recognition, undo, warnings
-from app.ui.reading.budget_view import budget, fit_of
-from app.ui.site import Part, standing
+from app.ui.reading.book_view import extent, problems, recognition, state, undo, warnings
+from app.ui.site import Part, Site, standing
+from core.errors import InvalidSetting
 
-MOST_SHOWN = 60  # offers of one book; more can be typed
+if TYPE_CHECKING:  # importing it loads torch
+    from core.kv_store.folder import SavedBook, SavingMode
+
+GIB = 1 << 30
+CHOICES = [("Ask, with the size", "ask"), ("Always", "always"), ("Never", "never")]
+ABOUT = "A saved book opens in seconds after a restart. Its text is then on this machine’s disk."
+FIRST_OUT = "The books unused for longest go first."
+NOTHING_KEPT = "No saved books yet. A book that took long to read can be saved; it then opens in seconds."
+
+
+def saved_books(site: Site, _session: Session) -> str:
+    """The folded section. It is drawn from the folder every time: other programs use it too."""
+    folder, body = site.worker.saved_books.folder, '<p class="quiet">This start keeps no books.</p>'
+    if folder is not None:
+        settings = folder.settings
+        body = render.radios(
+            "<legend>Save what was read</legend>",
+            [(label, f'name="keeping" data-act-change="keeping:{value}"') for label, value in CHOICES],
+            info=ABOUT,
+            also=' id="keeping"',
+            value=f'name="keeping" data-act-change="keeping:{settings.keeping}"',
+        )
+        field = f'min="0" step="any" value="{settings.cap_bytes / GIB:g}" data-act-change="saved-room" data-keep'
+        body += render.number("Room, GiB", field, info=FIRST_OUT, also=' id="kept-room"')
+        body += saved_list(folder.books(), settings.cap_bytes, folder.notices)
+    return (
+        f'<details id="kept" class="fold-part" data-keep><summary role="button">Saved books</summary>{body}</details>'
+    )
+
+
+def saved_list(books: "Sequence[SavedBook]", cap_bytes: int, notices: Sequence[str], now: float | None = None) -> str:
+    """All books on disk with their sizes, each with a button to remove it."""
+    now = time.time() if now is None else now
+    total = sum(book.size_bytes for book in books)
+    rows = "".join(
+        f"<li><span><b>{render.escape(book.name)}</b><i>{book.label.num_tokens:,} tokens · "
+        f"{formats.amount(book.size_bytes)} · used {formats.duration(max(0.0, now - book.used))} ago</i></span>"
+        f"{render.link('Remove', f'unkeep:{book.id}', name=f'Remove {book.name} from disk')}</li>"
+        for book in books
+    )
+    told = "".join(f'<p class="quiet" role="status">{render.escape(notice)}</p>' for notice in notices)
+    body = f'<ul class="kept">{rows}</ul>' if rows else f'<p class="quiet">{NOTHING_KEPT}</p>'
+    share = render.bar(total / cap_bytes if cap_bytes else 0.0, "Room taken on disk")
+    head = f"{formats.amount(total) if total else 'Nothing'} of {formats.amount(cap_bytes)}"
+    return f'<section class="card kept-books" aria-label="Saved books"><p>{head}</p>{share}{body}{told}</section>'
+
+
+def remove(site: Site, _session: Session, book_id: str, _values: Values) -> None:
+    """Delete a saved book."""
+    if (folder := site.worker.saved_books.folder) is not None:
+        for book in folder.books():
+            if book.id == book_id:
+                folder.remove(book)
+
+
+def choose(site: Site, _session: Session, keeping: str, _values: Values) -> None:
+    """Set whether books are saved. Raises InvalidSetting."""
+    if (folder := site.worker.saved_books.folder) is not None:
+        folder.choose(replace(folder.settings, keeping=cast("SavingMode", keeping)))  # which checks it
+
+
+def choose_room(site: Site, _session: Session, _detail: str, values: Values) -> None:
+    """Set the size limit, in GiB. Raises InvalidSetting."""
+    try:
+        room = int(float(str(values["value"])) * GIB)
+    except (ValueError, OverflowError) as error:
+        raise InvalidSetting("The size limit is no number.", hint="Give it in GiB, for example 40.") from error
+    if (folder := site.worker.saved_books.folder) is not None:
+        folder.choose(replace(folder.settings, cap_bytes=room))
+
+
+ACTS: dict[str, Act] = {"unkeep": remove, "keeping": choose, "saved-room": choose_room}
+
+
 EMPTY = f"""<section class="card empty-library"><h3>Nothing in the library yet</h3>
 <p>Drop several files at once, or one after the other: {EACH}. They
 are read in the order of the library, as one context. What is too long is never cut by itself: chapters and pages are
 offered with what they cost.</p></section>"""
 FORGETS = "Delete its recognised text from the data folder; the open book stays."
-NO_ROOM = "The other documents leave no room: choose less of them, or remove one."
-NO_ROOM_ALONE = "No chapter and no page fits alone: choose a model with a larger context."
 
 
 def incoming(session: Session) -> str:
-    """Uploads in progress or failed, and the budget."""
-    uploads, parts = session.uploads, problems(session)
-    parts += [progress(one) for one in uploads.pending if one.stage != "failed"]
-    if uploads.note:
-        parts.append(f'<p class="quiet">{render.escape(uploads.note)}</p>')
-    parts.append(undo(session))
-    if fit := fit_of(session):
-        parts.append(budget(fit, uploads.library))
+    """What could not be opened, what is on its way, the newest removal, and the budget."""
+    parts = [*problems(session), undo(session), *state(session)]
     return f'<section class="card incoming">{"".join(parts)}</section>' if any(parts) else ""
 
 
@@ -77,9 +145,9 @@ def _row(session: Session, index: int, book: Book) -> str:
         f'<li class="document-row" data-row="{index}"><div class="document-head">'
         f'<span class="number"{handle}>{index + 1}</span>{cover(document)}'
         f'<div><h4 dir="auto">{render.escape(title)}</h4><p class="quiet">{render.escape(facts)}</p>'
-        f'<p class="costs"><b>{tokens}</b>{_state(session)}</p></div><div class="tools">{tools}</div></div>'
+        f'<p class="costs"><b>{tokens}</b></p></div><div class="tools">{tools}</div></div>'
         f"{warnings(document.warnings, f'Warnings about {title}')}{recognition(session, book)}{forget}"
-        f"{_choices(session, index, book)}</li>"
+        f"{_choices(session, book)}</li>"
     )
 
 
@@ -88,39 +156,16 @@ def cover(document: Document) -> str:
     return f'<img class="cover" src="{render.escape(document.cover)}" alt="">' if document.cover else ""
 
 
-def _state(session: Session) -> str:
-    """Whether the model has read the documents."""
-    uploads = session.uploads
-    if uploads.too_long:
-        return render.chip("waits for a choice", tone="warn", title="The library is longer than the context.")
-    if uploads.behind or session.book is None:
-        return render.chip("ready", title="Its text is there; the model has not begun with it.")
-    if session.displaced:
-        title = "Another page’s book is; the next answer reads it again."
-        return render.chip("read, not in the model now", title=title)
-    if session.is_read:
-        return render.chip("read", tone="exact", title="All that is chosen of it is in the model’s context.")
-    return render.chip("being read", tone="method")
-
-
-def _choices(session: Session, index: int, book: Book) -> str:
+def _choices(session: Session, book: Book) -> str:
+    """What of a document is read, and a field to choose other parts."""
     uploads, document = session.uploads, book.document
-    if uploads.fit is None or uploads.meter is None:
+    if uploads.fit is None:
         return ""
-    books, more = uploads.library.books, ""
-    possible = offers(uploads.library, index, uploads.meter, room(uploads.fit))
-    found = [one for one in possible if one.choice != book.choice]
-    buttons = "".join(offer_button(books, one) for one in found[:MOST_SHOWN])
-    if len(found) > MOST_SHOWN:
-        more = f"and {len(found) - MOST_SHOWN:,} more: type their numbers"
-    if not possible:
-        more = NO_ROOM if len(books) > 1 else NO_ROOM_ALONE
-    more = f'<p class="quiet">{more}</p>' if more else ""
     example = f"{document.pages[0].label}-{document.pages[-1].label}"
     example += ", or chapters 1, 3" if len(document.chapters) > 2 else ""
     fits = "long" if uploads.too_long else "fits"
     body = (
-        f'<div class="offers">{buttons}</div>{more}<form data-choose="{book.key}"><label>Pages or chapters '
+        f'<form data-choose="{book.key}"><label>Pages or chapters '
         f'<input type="text" maxlength="200" placeholder="{render.escape(example)}" autocomplete="off"></label>'
         '<button type="submit">Read these</button></form>'
     )

@@ -8,22 +8,20 @@ model that suits this machine best. Both fetch a model and change to it; open bo
 Nothing is asked of the network before that.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from huggingface_hub import constants
 
 from app import formats
 from app.context.domain_check import FULL_MODELS
-from app.runtime.downloads import Downloads, Fetch
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
-from app.runtime.worker import EngineWorker
 from app.ui import render
-from app.ui.following import follow
+from app.ui.acts import Act, UnknownAct, Values
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
-from core.errors import UnknownModel
+from app.ui.site import Site
+from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
 
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
@@ -37,71 +35,31 @@ NOTHING_FITS = (
 )
 
 
-class ModelOffer:
-    """What the card shows, and its acts. The model that its button wants is the program's, not a page's."""
-
-    def __init__(self, worker: EngineWorker, source: ModelSource | None, downloads: Downloads) -> None:
-        self._worker, self._source, self._downloads = worker, source, downloads
-        self.wanted = ""  # the model whose download, loading or failure the card shows
-
-    def html(self, session: Session) -> str:
-        """The card; empty if nothing is to be offered."""
-        state, source = self._worker.state, self._source
-        if source is None or source.unavailable:
-            return _card(_warning(session))
-        if isinstance(state, Loading) and state.model and state.model == self.wanted:
-            return _card(view.loading(state))
-        if not isinstance(state, Ready) or not (state.info.limits or _is_small(state)):
-            return ""
-        now = self._downloads.now
-        refused = view.not_loaded(state.refused) if state.refused and self.wanted else ""
-        if now is not None and now.name == self.wanted and now.stage != "done":
-            if now.stage != "failed":
-                return _card(view.download(now))
-            refused = view.download(now)  # above the offer: another model may be had
-        why = _why(session, state)
-        if not why:
-            return _card(refused + _warning(session))
-        words = sum(book.num_words for book in session.book.library.books) if session.book else 0
-        rows = model_rows(state, source)
-        if _is_small(state):
-            larger = best([row for row in rows if row.needs_hub], int(FULL_MODELS * words))
-            return _card(refused + (_offer(why, larger, None) if larger else ""))
-        row, small = (
-            best([row for row in rows if row.needs_hub is hub], int(FULL_MODELS * words)) for hub in (True, False)
-        )
-        if row is None:
-            row, small = small, None
-        return _card(refused + _warning(session) + (_offer(why, row, small) if row else NOTHING_FITS))
-
-    def get(self, session: Session, name: str) -> None:
-        """Download a model, and change to it when it is here. Raises CoreError."""
-        self._downloads.start(name)
-        self.wanted = name
-        follow(session, self._on_its_way(name), failed=partial(setattr, session, "problem"))
-
-    def _on_its_way(self, name: str) -> Iterator[Fetch]:
-        """The states of its download, after which it is changed to. Raises CoreError."""
-        for fetch in self._downloads.watch():
-            yield fetch
-            if fetch.name != name or (fetch.ended and fetch.stage != "done"):
-                return
-        self.use(name)
-
-    def use(self, name: str) -> None:
-        """Change to a model that is here. Raises CoreError."""
-        assert self._source is not None, "no models to choose from"
-        rows = model_rows(self._worker.state, self._source)
-        row = next((row for row in rows if row.name == name and row.is_here), None)
-        if row is None:
-            raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
-        self.wanted = name
-        if not row.in_use:
-            self._worker.switch(self._source.load(config_of(row, self._source)), name)
-
-    def dismiss(self) -> None:
-        """The reader has seen how it ended."""
-        self.wanted = ""
+def html(site: Site, session: Session) -> str:
+    """The card; empty if nothing is to be offered, and nothing goes on."""
+    state, source, now = site.worker.state, site.source, site.downloads.now
+    if source is None or source.unavailable:
+        return _card(_warning(session))
+    if isinstance(state, Loading):
+        return _card(view.loading(state)) if state.model else ""
+    if not isinstance(state, Ready):
+        return ""
+    if now is not None and not now.ended:
+        return _card(view.download(now))
+    ended = "" if now is not None and now.stage == "done" else view.doing(state, now)  # above the offer
+    is_small = _is_small(state)
+    why = _why(session, state) if state.info.limits or is_small else ""
+    if not why:
+        return _card(ended + (_warning(session) if state.info.limits else ""))
+    words = sum(book.num_words for book in session.book.library.books) if session.book else 0
+    rows = model_rows(state, source)
+    row, small = (
+        best([row for row in rows if row.needs_hub is hub], int(FULL_MODELS * words)) for hub in (True, False)
+    )
+    if is_small:
+        return _card(ended + (_offer(why, row, None) if row else ""))
+    row, small = (row, small) if row is not None else (small, None)
+    return _card(ended + _warning(session) + (_offer(why, row, small) if row else NOTHING_FITS))
 
 
 def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:
@@ -174,12 +132,12 @@ def _button(row: ModelRow, *, strong: bool) -> str:
         time = formats.about(reads.reading_seconds).removeprefix("about ")
         takes = f"{formats.plural(reads.pages, 'page')} in {time}"
     if _is_whole(row):
-        label, verb = f"Read with {shown} ({takes})", "use"
+        label, act = f"Read with {shown} ({takes})", "model-use"
     elif constants.HF_HUB_OFFLINE:
         return f'<p class="quiet">{OFFLINE}</p>'
     else:
-        label, verb = f"Download {shown} ({formats.disk_size(row.to_come_bytes)}, {takes})", "get"
-    return render.button(label, f"offer-{verb}:{row.name}", tone="act strong" if strong else "act")
+        label, act = f"Download {shown} ({formats.disk_size(row.to_come_bytes)}, {takes})", "offer-get"
+    return render.button(label, f"{act}:{row.name}", tone="act strong" if strong else "act")
 
 
 def _is_whole(row: ModelRow) -> bool:
@@ -189,3 +147,81 @@ def _is_whole(row: ModelRow) -> bool:
 
 def _card(body: str) -> str:
     return f'<section class="card model-offer" aria-label="A full model">{body}</section>' if body else ""
+
+
+# -------------------- acts on models
+
+
+def _source(site: Site) -> ModelSource:
+    if site.source is None or site.source.unavailable:
+        raise UnknownAct
+    return site.source
+
+
+def get(site: Site, session: Session, name: str, _values: Values) -> None:
+    """Download a model."""
+    _source(site)
+    site.downloads.start(name)
+
+
+def fetch(site: Site, session: Session, name: str, _values: Values) -> None:
+    """Download a model, and change to it when it is here."""
+
+    def then() -> None:
+        try:
+            change(site, name)
+        except CoreError as error:
+            session.problem = error
+            session.changed()
+
+    _source(site)
+    site.downloads.start(name, then)
+
+
+def use(site: Site, session: Session, name: str, _values: Values) -> None:
+    """Load a model in place of the present one."""
+    change(site, name)
+    site.downloads.dismiss()
+
+
+def change(site: Site, name: str) -> None:
+    """Change to a model that is here. Raises CoreError."""
+    source = _source(site)
+    row = next((row for row in model_rows(site.worker.state, source) if row.name == name and row.is_here), None)
+    if row is None:
+        raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
+    if not row.in_use:
+        site.worker.jobs.switch(source.load(config_of(row, source)), name)
+
+
+def bring(site: Site, session: Session, typed: str, _values: Values) -> None:
+    """Add a model by its path, if it can be used."""
+    folders = _source(site).folders
+    if folders is None:
+        raise UnknownAct
+    folders.bring(typed)
+
+
+def forget(site: Site, session: Session, name: str, _values: Values) -> None:
+    """Take a brought model off the list."""
+    folders = _source(site).folders
+    if folders is not None:
+        folders.forget(name)
+
+
+def dismiss(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """The reader has seen how the last act ended."""
+    site.downloads.dismiss()
+    site.worker.jobs.forget_refusal()
+
+
+ACTS: dict[str, Act] = {
+    "model-get": get,
+    "model-use": use,
+    "model-forget": forget,
+    "model-stop": lambda site, *_: site.downloads.stop(),
+    "model-halt": lambda site, *_: site.worker.jobs.stop_loading.set(),
+    "model-dismiss": dismiss,
+    "bring": bring,
+    "offer-get": fetch,
+}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from app import formats
 from app.runtime.downloads import Fetch
 from app.runtime.error_text import problem_and_hint, without_paths
-from app.runtime.events import Loading
+from app.runtime.events import Loading, ModelState, Ready
 from app.ui import render
 from app.ui.models.rows import Fit, ModelRow
 from core.errors import CoreError
@@ -54,7 +54,7 @@ def _row(row: ModelRow, fetching: str, loading: bool) -> str:
 
 
 def facts_of(row: ModelRow) -> list[str]:
-    """Family, context, location, draft, licence."""
+    """Context, location, draft, licence."""
     if row.refused:
         return []
     size = formats.disk_size(row.size_bytes)
@@ -72,7 +72,7 @@ def facts_of(row: ModelRow) -> list[str]:
     licence = f"{row.licence}, gated: accept it on the hub first" if row.gated else row.licence
     if row.is_bundled:
         licence = ""
-    facts = (row.family, f"reads {row.context:,} tokens", where, draft if row.draft or row.licence else "", licence)
+    facts = (f"reads {row.context:,} tokens", where, draft if row.draft or row.licence else "", licence)
     return [fact for fact in facts if fact]
 
 
@@ -115,6 +115,15 @@ def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
 
 
 # -------------------- progress
+
+
+def doing(state: ModelState, now: Fetch | None) -> str:
+    """What goes on with models, or how it ended, until it is dismissed."""
+    if isinstance(state, Loading):
+        return loading(state)
+    if now is not None:
+        return download(now)
+    return not_loaded(state.refused) if isinstance(state, Ready) and state.refused else ""
 
 
 def loading(state: Loading) -> str:
@@ -163,16 +172,8 @@ def download(fetch: Fetch | None) -> str:
     rate, left, pace = fetch.bytes_per_second, fetch.total_bytes - fetch.done_bytes, ""
     if rate > 0:
         pace = f" · {formats.disk_size(int(rate))}/s" + (f" · {formats.duration(left / rate)} left" if left else "")
-    file = (
-        f"File {fetch.number} of {fetch.num_files}: {fetch.file}, "
-        f"{formats.percent(fetch.file_bytes / fetch.file_total_bytes if fetch.file_total_bytes else 1.0)}"
-    )
-    return _going_on(
-        f"<p>Downloading {name} · {got} of {total}{pace}</p>"
-        f"{render.bar(share, f'Download of {fetch.name}')}"
-        f'<p class="quiet">{render.escape(file)} · {formats.disk_size(fetch.free_bytes)} were free on the disk</p>',
-        stop="model-stop",
-    )
+    bar = render.bar(share, f"Download of {fetch.name}")
+    return _going_on(f"<p>Downloading {name} · {got} of {total}{pace}</p>{bar}", stop="model-stop")
 
 
 def _going_on(body: str, *, stop: str) -> str:

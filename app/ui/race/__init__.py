@@ -1,1 +1,1 @@
-"""The tab "Race": one question, several methods side by side, and the report."""
+"""The tab "Race": one question, several methods side by side, and the proof card."""

@@ -1,4 +1,4 @@
-"""The proof card: one race as a small page that needs no other file. The long report is another file (report.py).
+"""The proof card: one race as a small page that needs no other file.
 
 Question, cited passages, both clocks, equality, and a replay on the clocks that were measured. Its only script is its
 own, named by its hash in the page's policy; all words of books and models are escaped.
@@ -6,83 +6,57 @@ own, named by its hash in the page's policy; all words of books and models are e
 
 import base64
 import hashlib
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from app import formats
 from app.context.open_book import Book
-from app.runtime.trace import Race, Trace, lead
+from app.runtime.trace import Race, Trace
 from app.ui import render
-from app.ui.race.result import best_lane, is_identical, result, sameness
-from app.ui.race.view import ending_line, short_text, trace_points
-from app.ui.retrieval_map.view import page_of, page_words
-from core.decoding.registry import method_label
-from core.decoding.stats import DecodeStats
+from app.ui.assets import STATIC
+from app.ui.race.result import result
+from app.ui.race.view import lane_html, replay_points, short_text
+from app.ui.reading.where import page_of, page_words
+from core.decoding.registry import METHODS
 
 MOST_PASSAGES, MOST_PASSAGE_CHARS = 4, 240
-MOST_CHARS = 12_000  # of one lane's text
-STYLE = """
-:root { color-scheme: light dark; --ink: light-dark(#1c2329, #e6eaec); --soft: light-dark(#5a646d, #a3adb4);
-  --paper: light-dark(#f6f5f1, #101417); --sheet: light-dark(#fff, #181e22); --line: light-dark(#e2dfd6, #2a3237);
-  --accent: light-dark(#0a626a, #6bcdd4); --good: light-dark(#22673f, #6cc48e); --amber: light-dark(#7a4f00, #e8b04a);
-  --bad: light-dark(#ae3427, #f08a7c); }
+MOST_CHARS, MOST_LOSSY_CHARS = 12_000, 160  # of one lane's text, exact or not
+COLOURS = (STATIC / "css" / "theme.css").read_text(encoding="utf-8").partition("/* Gradio")[0]
+STYLE = (
+    f"{COLOURS}\n"
+    + """
 * { box-sizing: border-box; margin: 0; }
 body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 1080px; margin: 0 auto; padding: 24px 20px 40px; display: grid; gap: 16px; overflow-wrap: anywhere;
   font-variant-numeric: tabular-nums; }
-h1 { font-size: 26px; line-height: 1.25; } h2 { font-size: 15px; } .soft, small { color: var(--soft); }
-.result { font-size: 19px; font-weight: 640; } .good { color: var(--good); } .amber { color: var(--amber); }
+h1 { font-size: 26px; line-height: 1.25; } :is(h2, h3) { font-size: 15px; }
+.soft, small, span { color: var(--ink-soft); }
+.result { font-size: 19px; font-weight: 640; } .good { color: var(--good); } .amber { color: var(--warn); }
 .bad { color: var(--bad); }
-.lanes { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 14px; }
+.board { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 14px; }
 .lane, blockquote { background: var(--sheet); border: 1px solid var(--line); border-radius: 10px; padding: 12px 16px; }
-.clock { font-size: 44px; font-weight: 650; line-height: 1.15; letter-spacing: -0.02em; }
+.lane { display: flex; flex-direction: column; }
+.lane header, .counts { display: flex; gap: 4px 14px; flex-wrap: wrap; }
+.counts { align-items: baseline; } .counts span:has(.clock) { order: -1; flex: 1 0 100%; }
+.clock { font-size: 44px; font-weight: 650; line-height: 1.15; letter-spacing: -0.02em; color: var(--ink); }
 .fast .clock { color: var(--accent); }
-.track { height: 6px; margin: 6px 0 10px; border-radius: 3px; background: var(--line); overflow: hidden; }
-.track i { display: block; height: 100%; width: 100%; background: var(--soft); }
-.fast .track i { background: var(--accent); }
-.text { height: 230px; overflow: auto; white-space: pre-wrap; }
-.lane:only-child .text { height: auto; min-height: 4.5em; }
+.track { order: 1; height: 6px; margin: 6px 0 10px; border-radius: 3px; background: var(--line); overflow: hidden; }
+.track span { display: block; height: 100%; background: var(--ink-soft); }
+.fast .track span { background: var(--accent); }
+.lane-text { order: 2; height: 230px; overflow: auto; white-space: pre-wrap; }
+.lane:only-child .lane-text { height: auto; min-height: 4.5em; }
 blockquote { border-left: 4px solid var(--accent); } section { display: grid; gap: 8px; }
-button { justify-self: start; padding: 6px 16px; border: 1px solid var(--soft); border-radius: 99px; background: none;
-  color: inherit; font: inherit; font-weight: 600; cursor: pointer; }
-table { border-collapse: collapse; font-size: 13.5px; } td, th { padding: 4px 16px 4px 0; text-align: left;
-  vertical-align: top; border-bottom: 1px solid var(--line); font-weight: 450; }
-@media print { button { display: none; } .text { height: auto; } }
+button { padding: 6px 16px; border: 1px solid var(--ink-soft); border-radius: 99px; background: none; color: inherit;
+  font: inherit; font-weight: 600; cursor: pointer; }
+@media print { button { display: none; } .lane-text { height: auto; } }
 """
-SCRIPT = """
-"use strict";
-const lanes = [...document.querySelectorAll(".lane")].map((node) => {
-  const [clock, bar, text] = [".clock", ".track i", ".text"].map((name) => node.querySelector(name));
-  return { clock, bar, text, points: JSON.parse(node.dataset.points), words: Array.from(text.textContent) };
-});
-const most = Math.max(...lanes.map((lane) => lane.points.at(-1)[2]), 1);
-const draw = (time) => {
-  for (const { clock, bar, text, points, words } of lanes) {
-    const at = points.findLast((point) => point[0] <= time);
-    clock.textContent = `${(Math.min(time, points.at(-1)[0]) / 1000).toFixed(2)} s`;
-    bar.style.width = `${(100 * at[2]) / most}%`;
-    text.textContent = words.slice(0, at[1]).join("");
-    text.scrollTop = time < points.at(-1)[0] ? text.scrollHeight : 0;
-  }
-};
-const end = Math.max(...lanes.map((lane) => lane.points.at(-1)[0]));
-let frame = 0;
-document.querySelector("button")?.addEventListener("click", () => {
-  cancelAnimationFrame(frame);
-  const began = performance.now();
-  const step = () => {
-    const time = Math.min(performance.now() - began, end);
-    draw(time);
-    if (time < end) frame = requestAnimationFrame(step);
-    else for (const lane of lanes) lane.text.textContent = lane.words.join("");
-  };
-  step();
-});
-"""
-REPLAY = '<button type="button">Replay</button>'
+)
+SCRIPT = (STATIC / "js" / "replay.js").read_text(encoding="utf-8")
 HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{HASH}'"
+REPLAY = '<p><button type="button" data-speed="1">Replay</button> <span class="status"></span></p>'
+RACED = "by TriForce Reader in turns; a clock runs only while its lane computes."
 
 
 class Passage(NamedTuple):
@@ -105,63 +79,38 @@ def passages(text: str, book: Book) -> list[Passage]:
     return found
 
 
-def card_html(race: Race, book: Book | None) -> str:
-    """One self-contained file.
+def card_html(race: Race, book: Book | None, *, told: str = "", result_of: str = "") -> str:
+    """One self-contained file about a race, or about an answer, as a race of one lane.
 
     Args:
-        book: the one the race was about, if it is still open: passages are searched in it.
+        book: the one it was about, if it is still open: passages are searched in it.
+        told: how it was made, where that was no race.
+        result_of: HTML above the lanes, in place of the result of a race.
     """
-    plain, best = race.plain, best_lane(race)
-    shown = [lane for lane in (plain, best) if lane is not None] or list(race.lanes[:2])
-    others = [lane for lane in race.lanes if all(lane is not one for one in shown)]
-    found = result(race)
-    head = f'<p class="result {found.tone}">{render.escape(found.text)}.</p>' if found else ""
-    sides = "".join(_side(race, lane) for lane in shown)
-    cited = passages(shown[0].text, book) if book and shown else []
-    return sheet(
-        race.question,
-        f"{race.book} · {race.num_book:,} tokens, all of it in the context",
-        f'{head}{_equality(race, best)}<div class="lanes">{sides}</div>{REPLAY}{cited_html(cited)}'
-        f'{_others(race, others)}<p class="soft">Raced {race.begun:%Y-%m-%d %H:%M} by TriForce Reader in turns; '
-        f"a clock runs only while its lane computes.</p>",
-    )
-
-
-def sheet(question: str, about: str, body: str) -> str:
-    """The file around a card's HTML. `question`, `about`: as plain text."""
-    head = f'<header><p class="soft">{render.escape(about)}</p><h1>{render.escape(question)}</h1></header>'
-    return render.file(question, POLICY, STYLE, f"<main>{head}{body}</main><script>{SCRIPT}</script>")
-
-
-def _equality(race: Race, best: Trace | None) -> str:
-    """Only where it holds: what else there is to say of the words is in the result."""
-    if best is None or not is_identical(race, best):
-        return ""
-    count = formats.plural(best.stats.new_tokens, "token")
-    return f'<p class="good">✓ Identical, token for token: {count} compared.</p>'
-
-
-def _side(race: Race, lane: Trace) -> str:
-    tone = "plain" if lane is race.plain else "fast"
-    return side_html(
-        tone,
-        json.dumps(trace_points(lane)),
-        method_label(lane.method),
-        lane.stats,
-        lane.text,
-        f" · {ending_line(lane).lower()}",
-    )
-
-
-def side_html(tone: str, points: str, label: str, stats: DecodeStats, text: str, more: str = "") -> str:
-    """One text with its clock. `points`: JSON for the replay, as of `replay_points` for one lane."""
-    counts = f"{formats.plural(stats.new_tokens, 'token')}, {formats.figure(stats.tokens_per_second)} a second{more}"
+    found, question = result(race), render.escape(race.question)
+    cited = passages((race.plain or race.lanes[0]).text, book) if book else []
+    if found:
+        result_of = f'<p class="result {found.tone}">{render.escape(found.text)}</p>'
+    short = replace(race, lanes=tuple(map(_shortened, race.lanes)))
+    sides = "".join(lane_html(short, number) for number in range(len(short.lanes)))
+    about = render.escape(f"{race.book} · {race.num_book:,} tokens, all of it in the context")
+    told = told or f"Raced {race.begun:%Y-%m-%d %H:%M} {RACED}"
     return (
-        f'<article class="lane {tone}" data-points="{render.escape(points)}"><h2>{render.escape(label)}</h2>'
-        f'<p class="clock">{stats.decode_seconds:.2f} s</p><div class="track"><i></i></div>'
-        f'<small>{render.escape(counts)}</small><p class="text" tabindex="0">'
-        f"{render.escape(short_text(text, MOST_CHARS))}</p></article>"
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
+        f'content="{POLICY}"><meta name="viewport" content="width=device-width, initial-scale=1"><meta '
+        f'name="color-scheme" content="light dark"><title>{question}</title><style>{STYLE}</style></head><body><main>'
+        f'<header><p class="soft">{about}</p><h1>{question}</h1></header>{result_of}'
+        f'<section class="race" data-replay="{render.escape(replay_points(race))}"><div class="board">{sides}</div>'
+        f"{REPLAY if any(len(lane.points) > 2 for lane in race.lanes) else ''}</section>"
+        f'{cited_html(cited)}<p class="soft">{render.escape(told)}</p></main><script type="module">{SCRIPT}</script>'
+        "</body></html>\n"
     )
+
+
+def _shortened(lane: Trace) -> Trace:
+    """A lane as the card shows it: more of a text that is not exact would prove nothing."""
+    most = MOST_CHARS if lane.exact or lane.method not in METHODS else MOST_LOSSY_CHARS
+    return replace(lane, thought="", answer=short_text(lane.text, most))
 
 
 def cited_html(found: Sequence[Passage]) -> str:
@@ -176,21 +125,3 @@ def cited_html(found: Sequence[Passage]) -> str:
     more = len(found) - MOST_PASSAGES
     rest = f"<small>and {formats.plural(more, 'passage')} more</small>" if more > 0 else ""
     return f"<section><h2>In the book, word for word</h2>{quotes}{rest}</section>"
-
-
-def _others(race: Race, others: list[Trace]) -> str:
-    if not others:
-        return ""
-    rows = "".join(
-        f"<tr><th>{render.escape(method_label(lane.method))}</th><td>{lane.stats.decode_seconds:.2f} s</td>"
-        f"<td>{formats.plural(lane.stats.new_tokens, 'token')}</td><td>{_verdict(race, lane)}</td></tr>"
-        for lane in others
-    )
-    return f"<section><h2>Also raced</h2><table>{rows}</table></section>"
-
-
-def _verdict(race: Race, lane: Trace) -> str:
-    if lane.exact:
-        speedup = lead(lane, race.plain).speedup if race.plain else None
-        return render.escape(sameness(race, lane)[1] + (f", {speedup:.2f}× as fast as plain" if speedup else ""))
-    return f"not exact: {render.escape(short_text(lane.text, 160))}"

@@ -1,9 +1,9 @@
-"""The result of a race in one sentence, with the reason taken from what was measured where plain decoding won."""
+"""The result of a race: who was first, with the reason where plain decoding won, and whether texts are equal."""
 
 from typing import NamedTuple
 
 from app import formats
-from app.runtime.trace import Race, Trace, lead
+from app.runtime.trace import Judgement, Race, Trace, first_difference, lead
 from core.decoding.registry import method_label
 
 EVEN_SHARE = 0.02  # of plain decoding's time: a smaller difference is none
@@ -11,11 +11,19 @@ SHORT_TOKENS = 16  # with fewer the first round is most of an answer
 
 
 class Result(NamedTuple):
-    """One sentence."""
+    """Who was first, and whether the texts are equal, in two sentences."""
 
     tone: str  # "good", "amber", "bad" or "none": a class of the page
     text: str
-    lane: Trace | None  # the one that is told of beside plain decoding
+    lane: Trace  # the one that is told of beside plain decoding
+
+
+class Verdict(NamedTuple):
+    """How the text of a lane compares with plain decoding's."""
+
+    tone: str  # as of `Result`
+    title: str
+    text: str
 
 
 def best_lane(race: Race) -> Trace | None:
@@ -39,39 +47,72 @@ def winner(race: Race) -> Trace | None:
 
 
 def result(race: Race) -> Result | None:
-    """The sentence of a race that has ended; None: there is nothing to tell."""
+    """What is told of a race that has ended; None: there is nothing to tell."""
     lane, plain = best_lane(race), race.plain
     if not race.ended or lane is None or plain is None or not plain.stats.new_tokens:
         return None
     name, ahead = method_label(lane.method), lead(lane, plain)
-    tone, words = sameness(race, lane)
+    tone, _, words = verdict(race, lane)
     if ahead.speedup is None or not lane.finished or not plain.finished:
         return None
     first = winner(race)
-    if first is None:
-        return Result(tone if tone != "good" else "none", f"{name} and plain decoding were equally fast: {words}", lane)
     if first is plain:
-        return Result(
-            "bad" if tone == "bad" else "amber", f"Plain was faster here, because {reason(lane, plain)}", lane
+        tone, told = "bad" if tone == "bad" else "amber", f"Plain was faster here, because {reason(lane, plain)}"
+    elif first is None:
+        tone, told = "none" if tone == "good" else tone, f"{name} and plain decoding were equally fast"
+    elif race.seconds:
+        told = f"{name} was {formats.plural(abs(ahead.tokens), 'token')} ahead when time was up"
+    else:
+        what = "finished" if plain.stats.new_tokens == lane.stats.new_tokens else "wrote as much"
+        told = f"{name} {what} {formats.moment(ahead.seconds)} earlier"
+    return Result(tone, f"{told}. {words}", lane)
+
+
+def verdict(race: Race, lane: Trace, *, running: bool = False) -> Verdict:
+    """The verdict on one lane."""
+    name, found, plain = method_label(lane.method), race.judgements.get(lane.method), race.plain
+    if found is not None:
+        return _judged(name, found)
+    if running:
+        return Verdict("pending", name, "Its text is compared with plain decoding’s at the end, token by token.")
+    why, both = "There is too little text.", plain and plain.finished and lane.finished
+    if not race.greedy:
+        why = "At a temperature above 0 each text is a draw of its own, so equal texts are not expected."
+    elif plain is None:
+        why = "Plain decoding did not run in this race."
+    elif not lane.exact and both:
+        assert plain.finished and lane.finished, "lanes that still run"
+        ours, theirs = plain.finished.token_ids, lane.finished.token_ids
+        index = first_difference(ours, theirs)
+        if index is not None:
+            why = f"Its text differs from plain decoding’s from token {index + 1:,}."
+            return Verdict("amber", f"{name}: not exact", why)
+        far = formats.plural(min(len(ours), len(theirs)), "token")
+        return Verdict(
+            "none",
+            f"{name}: not exact",
+            f"Equal this time as far as both wrote ({far}); nothing guarantees it.",
         )
-    if race.seconds:
-        count = formats.plural(abs(ahead.tokens), "token")
-        return Result(tone, f"{name} was {count} ahead when time was up: {words}", lane)
-    both_ended = plain.stats.new_tokens == lane.stats.new_tokens
-    earlier = "finished {} earlier" if both_ended else "wrote as much {} earlier"
-    return Result(tone, f"{name} {earlier.format(formats.moment(ahead.seconds))}: {words}", lane)
+    return Verdict("none", f"{name}: not comparable", why)
 
 
-def sameness(race: Race, lane: Trace) -> tuple[str, str]:
-    """How the lane's words compare with plain decoding's, and the tone of that."""
-    found = race.judgements.get(lane.method)
-    if found is None:
-        return "none", "at this temperature every text is a draw of its own" if not race.greedy else "not compared"
+def _judged(name: str, found: Judgement) -> Verdict:
     if found.verdict == "identical":
-        return "good", "same words" if found.whole else "same words as far as both wrote"
+        much = f"All {found.num_compared:,} tokens are" if found.num_compared > 1 else "The only token is"
+        much += " the same as plain decoding’s"
+        if not found.whole:
+            much = f"The same as plain decoding’s as far as both wrote: {formats.plural(found.num_compared, 'token')}"
+        return Verdict("good", f"{name}: identical", f"{much}.")
+    assert found.index is not None, "texts that part nowhere"
+    bug = "This is a bug in TriForce Reader: please save the figures and send them."
+    if found.logit_gap is None:
+        told = f"One text ends at token {found.index:,} and the other goes on. {bug}"
+        return Verdict("bad", f"{name}: mismatch", told)
+    place, gap = f"The texts differ from token {found.index + 1:,}, where", f"{found.logit_gap:.2g} logits"
     if found.verdict == "near_tie":
-        return "amber", f"the words part at token {(found.index or 0) + 1:,}, where rounding decides"
-    return "bad", f"the words part at token {(found.index or 0) + 1:,}, which is a bug"
+        near = f"{place} both tokens lie within {gap} of the model’s best one: rounding decides between them."
+        return Verdict("amber", f"{name}: near tie", near)
+    return Verdict("bad", f"{name}: mismatch", f"{place} one token lies {gap} below the model’s best one. {bug}")
 
 
 def is_identical(race: Race, lane: Trace) -> bool:

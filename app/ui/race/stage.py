@@ -10,7 +10,7 @@ from app import formats
 from app.context.open_book import Book
 from app.runtime.trace import Race, Trace, lead
 from app.ui import render
-from app.ui.race.result import best_lane, is_identical, result, sameness
+from app.ui.race.result import best_lane, is_identical, result, verdict
 from core.decoding.registry import method_label
 from core.generation.events import TokenRecord
 
@@ -41,7 +41,7 @@ def scenes(race: Race) -> str:
     """What follows a race: the slow motion, and the closing card."""
     told = result(race)
     stopped = any(lane.finished and lane.finished.stop_reason == "cancelled" for lane in race.lanes)
-    if told is None or told.lane is None or stopped:
+    if told is None or stopped:
         return ""
     return slow_motion(race, told.lane) + closing(race)
 
@@ -135,9 +135,8 @@ def closing(race: Race) -> str:
     """Both times, and whether the texts are the same."""
     lane, plain = best_lane(race), race.plain
     assert lane is not None and plain is not None, "a result without lanes"
-    same = is_identical(race, lane)
-    tone, words = ("good", "identical, token for token") if same else sameness(race, lane)
-    tone = tone if same or tone == "bad" else "amber"
+    tone, _, words = verdict(race, lane)
+    tone, words = ("good", "identical, token for token") if is_identical(race, lane) else (tone, words)
     speedup = lead(lane, plain).speedup or 1.0
     ratio = f"{speedup:.1f}× as fast" if speedup >= 1 else f"plain was {1 / speedup:.1f}× as fast"
     clocks = "".join(

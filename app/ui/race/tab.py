@@ -12,13 +12,11 @@ from app.runtime.race_job import first_lanes
 from app.runtime.sessions import Racing, Session
 from app.ui import render
 from app.ui.acts import Act, Values
-from app.ui.following import follow
 from app.ui.pane import MOUNTED, pane, static, tab_heading
 from app.ui.race.stage import opening
 from app.ui.race.view import AT_FIRST, race
 from app.ui.reading.settings import SettingsForm
-from app.ui.site import Part, Site, standing
-from app.ui.state import Is
+from app.ui.site import Is, Part, Site, follow, standing
 from core.config import GenerationConfig
 from core.decoding.registry import METHODS
 from core.errors import CoreError, InvalidSetting
@@ -31,18 +29,13 @@ SETUP = """<form id="race-setup" data-race novalidate><div id="race-ask">
 <button type="submit" id="race-start">Start</button>
 <button type="button" id="race-stop" data-act="stop-race">Stop</button>
 <button type="button" id="race-present" data-present>Present</button></div>
-<div id="race-prompts"></div>
+<div id="race-prompts" data-part="race-prompts"></div>
 <div id="race-options">
-<fieldset class="choice" id="race-lanes"><legend>Lanes</legend><div class="options"></div></fieldset>
-{until}
-<label class="choice" id="race-limit"><span>Most tokens</span>
-<input type="number" name="limit" min="1" value="{limit}"></label>
-<label class="choice" id="race-temperature"><span>Temperature</span>
-<input type="number" name="temperature" min="0" max="2" step="0.1" value="0"></label></div>
-<p id="race-expected" class="quiet"></p></form>"""
+<fieldset class="choice" id="race-lanes"><legend>Lanes</legend><div data-part="race-lanes"></div></fieldset>
+{fields}</div><p id="race-expected" class="quiet">Lanes take turns, so that their times add up.</p></form>"""
 SAVES = "".join(
     render.button(label, also=f'id="save-{kind}" data-save="race:{kind}"')
-    for kind, label in (("card", "Save proof card"), ("html", "Long report"), ("json", "JSON"))
+    for kind, label in (("card", "Save proof card"), ("json", "JSON"))
 )
 KEYS = (
     '<p class="keys"><span><kbd>Space</kbd> next, stop</span><span><kbd>R</kbd> the race that ran</span>'
@@ -50,28 +43,33 @@ KEYS = (
 )
 
 
-def setup(site: Site, session: Session) -> dict[str, Any]:
-    """What the form offers: lanes and those ticked at first, verified questions, and the speeds of the race before."""
-    state, samples = site.worker.state, site.samples
-    name = session.book.document.name if session.book else ""
-    first, has_draft = list(AT_FIRST), True
+def lane_boxes(site: Site, session: Session) -> str:
+    """Every possible lane; what the reader ticks stays until other lanes are the usual ones."""
+    state = site.worker.state
+    first: tuple[str, ...] = AT_FIRST
+    has_draft = True
     if isinstance(state, Ready):
-        has_draft, first = state.info.has_draft, list(first_lanes(state.info, fastest_method(samples, name)))
-    prompts = race_questions(samples, name, NUM_PROMPTS)
-    asked = tuple(exchange.question for exchange in session.exchanges)
-    return {
-        "lanes": lane_choices(has_draft=has_draft),
-        "first": first,
-        "prompts": prompts,
-        "proposal": prompts[0] if prompts else asked[-1] if asked else "",
-        "speeds": {lane.method: lane.stats.ms_per_token for lane in session.race.lanes} if session.race else {},
-    }
+        name = session.book.document.name if session.book else ""
+        has_draft, first = state.info.has_draft, first_lanes(state.info, fastest_method(site.samples, name))
+    boxes = "".join(
+        f'<label><input type="checkbox" name="lane" value="{one.name}" data-keep'
+        f"{' checked' if one.name in first else ''}><span>{one.short_label}{'' if one.exact else ' · not exact'}</span>"
+        "</label>"
+        for one in METHODS.values()
+        if has_draft or not one.needs_draft
+    )
+    return f'<div class="options" id="lanes-{has_draft}-{"-".join(first)}">{boxes}</div>'
 
 
-def lane_choices(*, has_draft: bool = True) -> list[tuple[str, str]]:
-    """Label and value of every possible lane."""
-    found = [method for method in METHODS.values() if has_draft or not method.needs_draft]
-    return [(method.short_label + ("" if method.exact else " · not exact"), method.name) for method in found]
+def prompts(site: Site, session: Session) -> tuple[str, ...]:
+    """Questions about the open book whose gain was measured."""
+    return race_questions(site.samples, session.book.document.name if session.book else "", NUM_PROMPTS)
+
+
+def proposal(site: Site, session: Session) -> str:
+    """The question that stands in the box until the reader writes another: the first of these, or the last asked."""
+    asked = [exchange.question for exchange in session.exchanges]
+    return next(iter((*prompts(site, session), *asked[::-1])), "")
 
 
 def racing_of(session: Session) -> Racing:
@@ -93,7 +91,7 @@ def lanes(session: Session) -> dict[str, Any]:
 
 
 def saves(session: Session) -> str:
-    """The buttons that save the report of a finished race."""
+    """The buttons that save the proof card and the figures of a finished race."""
     return SAVES if racing_of(session).finished else ""
 
 
@@ -150,11 +148,18 @@ def start(site: Site, session: Session, _detail: str, values: Values) -> None:
     follow(session, events, mine.apply, failed, ended)
 
 
-ACTS: dict[str, Act] = {"race": start, "stop-race": lambda site, session, *_: site.worker.stop_race(session.id)}
+ACTS: dict[str, Act] = {
+    "race": start,
+    "stop-race": lambda site, session, *_: site.worker.jobs.cancel(session.id, "race"),
+}
 
 
 PARTS = (
-    Part("race-setup", setup, standing, tab="race"),
+    Part("race-lanes", lane_boxes, standing, tab="race"),
+    Part(
+        "race-prompts", lambda *of: "".join(map(render.button, map(render.escape, prompts(*of)))), standing, tab="race"
+    ),
+    Part("race-proposal", proposal, standing, tab="race"),
     Part("race-opening", lambda _, session: opening(session.book), standing, tab="race"),
     Part("race", lambda _, session: race(racing_of(session)), _board_key, tab="race", rest=0.1),
     Part("lane:", lambda _, session: lanes(session), tab="race"),
@@ -165,11 +170,15 @@ PARTS = (
 def build_tab() -> None:
     """The tab's places."""
     lengths = [(label, f'name="seconds" value="{value}"') for label, value in LENGTHS]
-    until = render.radios("<legend>Until</legend>", lengths, also=' id="race-length"', value=lengths[0][1])
+    fields = (
+        render.radios("<legend>Until</legend>", lengths, also=' id="race-length"', value=lengths[0][1])
+        + render.number("Most tokens", f'name="limit" min="1" value="{DEFAULTS.max_new_tokens}"')
+        + render.number("Temperature", 'name="temperature" min="0" max="2" step="0.1" value="0"')
+    )
     with gr.Tab("Race", id="race", elem_id="race-tab"), gr.Column(elem_id="race"):
         tab_heading("Race")
         pane("race-opening", "race-opening", opening(None))
-        static(SETUP.format(until=until, limit=DEFAULTS.max_new_tokens), "race-form", MOUNTED)
+        static(SETUP.format(fields=fields), "race-form", MOUNTED)
         pane("race", "race-board", race(Racing()))
         pane("race-save", "race-save")
         static(KEYS, "race-keys")

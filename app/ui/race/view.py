@@ -8,12 +8,12 @@ import json
 
 from app import formats
 from app.runtime.sessions import Racing
-from app.runtime.trace import Judgement, Lead, Race, Trace, first_difference, lead
+from app.runtime.trace import Lead, Race, Trace, lead
 from app.ui import render
-from app.ui.race.result import best_lane, result, winner
+from app.ui.race.result import best_lane, result, verdict, winner
 from app.ui.race.stage import scenes
 from app.ui.reading.live_strip import ENDINGS, reading_line, waiting_line
-from core.decoding.registry import COMPARED, FASTEST, PLAIN, method_label
+from core.decoding.registry import COMPARED, FASTEST, METHODS, PLAIN, method_label
 
 EMPTY = "Choose the lanes and start: every method answers the same question after one reading of the book."
 GAP_TITLE = (
@@ -92,19 +92,20 @@ def trace_points(trace: Trace) -> list[list[int]]:
 
 def board(race: Race, *, running: bool) -> str:
     """Lanes, the difference between plain decoding and its contender, and the verdict."""
-    lanes = [_lane(race, number, running=running) for number in range(len(race.lanes))]
+    lanes = [lane_html(race, number, running=running) for number in range(len(race.lanes))]
     plain, contender = race.plain, (best_lane(race) if race.ended else None) or race.contender
     gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
     lanes.insert(1 if len(lanes) == 2 else 0, gap)
-    many = " many" if len(race.lanes) > 4 else ""
-    told = (verdict_line(race, lane, running=running) for lane in race.lanes if lane is not race.plain)
+    found = result(race)
+    others = [lane for lane in race.lanes if lane is not race.plain]
+    verdicts = [(lane, verdict(race, lane, running=running)) for lane in others]
+    told = (one for lane, one in verdicts if found is None or lane is not found.lane or one.tone == "bad")
     below = "".join(
         f'<li class="verdict {tone}"><b>{render.escape(title)}</b><span>{render.escape(text)}</span></li>'
         for tone, title, text in told
     )
-    sides = f'<div class="board lanes-{len(race.lanes)}{many}">{"".join(lanes)}</div>'
-    found = result(race)
-    line = f'<p class="result {found.tone}" role="status">{render.escape(found.text)}.</p>' if found else ""
+    sides = _board(len(race.lanes), "".join(lanes))
+    line = f'<p class="result {found.tone}" role="status">{render.escape(found.text)}</p>' if found else ""
     return f'{line}{sides}<ul class="verdicts" aria-label="Equality">{below}</ul>'
 
 
@@ -115,10 +116,17 @@ def _empty_board() -> str:
         f'<p class="quiet">{what}</p></article>'
         for name, what in zip(AT_FIRST, (PLAIN_TOLD, TRIFORCE_TOLD, FASTEST_TOLD), strict=True)
     )
-    return f'<div class="board lanes-{len(AT_FIRST)}">{ghosts}</div>'
+    return _board(len(AT_FIRST), ghosts)
 
 
-def _lane(race: Race, number: int, *, running: bool) -> str:
+def _board(count: int, lanes: str) -> str:
+    """Lanes beside each other: more than four of them in two rows."""
+    columns = count if count <= 4 else -(-count // 2)
+    return f'<div class="board lanes-{count}" style="--columns:{columns}">{lanes}</div>'
+
+
+def lane_html(race: Race, number: int, *, running: bool = False) -> str:
+    """A lane with its clock and its text."""
     trace = race.lanes[number]
     stats, ended = trace.stats, trace.finished
     won = " won" if race.ended and trace is winner(race) else ""
@@ -131,8 +139,8 @@ def _lane(race: Race, number: int, *, running: bool) -> str:
     words = "" if live else render.escape(trace.text)
     return (
         f'<article class="lane {tone}{alive}{won}" data-lane="{number}" aria-label="{name}"><header><h3>{name}</h3>'
-        f"{render.exactness(trace.exact)}</header>"
-        f'<p class="rate"><b{live}>{formats.figure(stats.tokens_per_second)}</b><span>tokens/s</span></p>'
+        f"{render.exactness(trace.exact) if trace.method in METHODS else ''}</header>"
+        f'<p class="rate"><b{live}>{formats.figure(stats.tokens_per_second)}</b> <span>tokens/s</span></p>'
         f"{render.bar(share, f'{name}: how far', tone='track')}"
         f'<p class="counts"><span><b class="tokens"{live}>{stats.new_tokens:,}</b> tokens</span>'
         f'<span><b class="clock"{live}>{stats.decode_seconds:.2f}</b> s</span><span class="ending">{ending}</span></p>'
@@ -163,9 +171,6 @@ def _gap(race: Race, contender: Trace, ahead: Lead) -> str:
     )
 
 
-# -------------------- equality
-
-
 def _shared(num_reread: int | None) -> str:
     """What the lanes had in common; None: unknown."""
     if num_reread is None:
@@ -174,57 +179,7 @@ def _shared(num_reread: int | None) -> str:
     return f" · the book was read once for all lanes{again}"
 
 
-def verdict_line(race: Race, lane: Trace, *, running: bool = False) -> tuple[str, str, str]:
-    """Tone, verdict and explanation for one lane."""
-    name, found = method_label(lane.method), race.judgements.get(lane.method)
-    if found is not None:
-        return _judged(name, found)
-    if running:
-        return "pending", name, "Its text is compared with plain decoding’s at the end, token by token."
-    if not race.greedy:
-        why = "At a temperature above 0 each text is a draw of its own, so equal texts are not expected."
-        return "none", f"{name}: not comparable", why
-    if race.plain is None:
-        return "none", f"{name}: not comparable", "Plain decoding did not run in this race."
-    if not lane.exact and lane.finished and race.plain.finished:
-        return _lossy(name, race.plain, lane)
-    return "none", f"{name}: not comparable", "There is too little text."
-
-
-def _judged(name: str, found: Judgement) -> tuple[str, str, str]:
-    if found.verdict == "identical":
-        much = f"All {found.num_compared:,} tokens are" if found.num_compared > 1 else "The only token is"
-        much += " the same as plain decoding’s"
-        if not found.whole:
-            much = f"The same as plain decoding’s as far as both wrote: {formats.plural(found.num_compared, 'token')}"
-        return "good", f"{name}: identical", f"{much}."
-    assert found.index is not None, "texts that part nowhere"
-    bug = "This is a bug in TriForce Reader: please save the report and send it."
-    if found.logit_gap is None:
-        return "bad", f"{name}: mismatch", f"One text ends at token {found.index:,} and the other goes on. {bug}"
-    place, gap = f"The texts differ from token {found.index + 1:,}, where", f"{found.logit_gap:.2g} logits"
-    if found.verdict == "near_tie":
-        near = f"{place} both tokens lie within {gap} of the model’s best one: rounding decides between them."
-        return "near", f"{name}: near tie", near
-    return "bad", f"{name}: mismatch", f"{place} one token lies {gap} below the model’s best one. {bug}"
-
-
-def _lossy(name: str, plain: Trace, lane: Trace) -> tuple[str, str, str]:
-    assert plain.finished is not None and lane.finished is not None, "lanes that still run"
-    ours, theirs = plain.finished.token_ids, lane.finished.token_ids
-    index = first_difference(ours, theirs)
-    if index is None:
-        far = formats.plural(min(len(ours), len(theirs)), "token")
-        return "none", f"{name}: not exact", f"Equal this time as far as both wrote ({far}); nothing guarantees it."
-    return "lossy", f"{name}: not exact", f"Its text differs from plain decoding’s from token {index + 1:,}."
-
-
 def short_text(text: str, most: int) -> str:
     """A text, or its beginning and how much was left out."""
     left = len(text) - most
     return text if left <= 0 else f"{text[:most].rstrip()} … ({left:,} more characters)"
-
-
-def ending_line(trace: Trace) -> str:
-    """How a text ended."""
-    return ENDINGS[trace.finished.stop_reason] if trace.finished else "Not finished"

@@ -7,20 +7,11 @@ from app.runtime.events import WorkerEvent
 from app.runtime.sessions import Session, Writing
 from app.runtime.trace import Trace
 from app.ui.acts import Act, Values
-from app.ui.following import follow
 from app.ui.library.page_viewer import Wanted, newest
 from app.ui.reading.settings import SettingsForm
-from app.ui.retrieval_map.view import opened_page
-from app.ui.site import Site
+from app.ui.reading.where import opened_page
+from app.ui.site import Site, follow
 from core.errors import CoreError, InvalidSetting
-
-
-class AnswerRuns(InvalidSetting):
-    """This page's answer is not finished."""
-
-    def __init__(self) -> None:
-        super().__init__("An answer is being written.", hint="Wait for its end, or stop it.")
-
 
 # -------------------- answers
 
@@ -34,9 +25,7 @@ def ask(site: Site, session: Session, _detail: str, values: Values) -> None:
     except CoreError:
         session.editing = editing
         raise
-    past = _past(session, parent)
-    trace = Trace(question.strip(), config.method)
-    _write(session, Writing.of(session, trace, past, left=question, editing=editing), events)
+    _write(session, Trace(question.strip(), config.method), parent, events, left=question, editing=editing)
 
 
 def again(site: Site, session: Session, node_id: str, values: Values) -> None:
@@ -45,8 +34,7 @@ def again(site: Site, session: Session, node_id: str, values: Values) -> None:
     config = form.config()
     events = site.worker.regenerate(session.id, config, node_id, own_seed=form.own_seed)
     node = site.conversing.exchange(session, node_id)
-    trace = Trace(node.question, config.method)
-    _write(session, Writing.of(session, trace, _past(session, node.parent)), events)
+    _write(session, Trace(node.question, config.method), node.parent, events)
 
 
 def go_on(site: Site, session: Session, _node_id: str, values: Values) -> None:
@@ -56,28 +44,38 @@ def go_on(site: Site, session: Session, _node_id: str, values: Values) -> None:
     events = site.worker.go_on(session.id, config, own_seed=form.own_seed)
     assert session.dialogue is not None, "an answer to nothing"
     node = session.dialogue.path[-1]
-    trace = Trace(node.question, config.method, node.exchange)
-    _write(session, Writing.of(session, trace, _past(session, node.parent)), events)
+    _write(session, Trace(node.question, config.method, node.exchange), node.parent, events)
 
 
 def _form(session: Session, values: Values) -> SettingsForm:
-    """The settings of the answer that is asked for. Raises AnswerRuns, InvalidSetting."""
+    """The settings of the answer that is asked for. Raises InvalidSetting."""
     form = SettingsForm(**values["settings"])
     form.config()
     if session.writing is not None:
-        raise AnswerRuns
+        raise InvalidSetting("An answer is being written.", hint="Wait for its end, or stop it.")
     return form
 
 
-def _past(session: Session, parent: str | None) -> list[str]:
+def _write(
+    session: Session,
+    trace: Trace,
+    parent: str | None,
+    events: Iterator[WorkerEvent],
+    *,
+    left: str = "",
+    editing: str | None = None,
+) -> None:
+    """Show an answer while it waits and is written, behind its parent; None: behind the newest exchange."""
     dialogue = session.dialogue
-    if dialogue is None:
-        return []
-    return [node.id for node in dialogue.path_to(dialogue.tip if parent is None else parent)]
-
-
-def _write(session: Session, writing: Writing, events: Iterator[WorkerEvent]) -> None:
-    session.writing = writing
+    past = dialogue.path_to(dialogue.tip if parent is None else parent) if dialogue else ()
+    writing = session.writing = Writing(
+        trace=trace,
+        past=tuple(node.id for node in past),
+        left=left,
+        editing=editing,
+        conversation=session.dialogue_id,
+        beside=not session.fits,
+    )
     if session.leaf_is_of_strip:  # the page shows what was loaded for the answer before
         session.close("read")
 
@@ -122,7 +120,7 @@ def stop_editing(site: Site, session: Session, _detail: str, _values: Values) ->
 
 
 def page(site: Site, session: Session, detail: str, _values: Values) -> None:
-    """Show a page that was loaded for the answer, or that a chip names: `INDEX[:START-END[:WIDTH]]`."""
+    """Show a page that was loaded for the answer, or that a chip names: `KEY:NUMBER[:START-END]`."""
     wanted = Wanted.parse(detail)
     session.leaf_is_of_strip = wanted.mark is None
     newest(session, "read", lambda: opened_page(session, wanted))
@@ -132,7 +130,7 @@ ACTS: dict[str, Act] = {
     "ask": ask,
     "again": again,
     "continue": go_on,
-    "stop": lambda site, session, *_: site.worker.stop_answer(session.id),
+    "stop": lambda site, session, *_: site.worker.jobs.cancel(session.id, "answer"),
     "open-conversation": _conversing(Conversing.open),
     "delete-conversation": _conversing(Conversing.delete),
     "undelete": _conversing(Conversing.undelete, named=False),
@@ -143,7 +141,7 @@ ACTS: dict[str, Act] = {
     "delete": _conversing(Conversing.remove),
     "edit": lambda site, session, node_id, _: session.put(site.conversing.edit(session, node_id)),
     "stop-editing": stop_editing,
-    "rename": lambda site, session, one, values: site.conversing.rename(session, one, str(values["text"])),
+    "rename": lambda site, session, one, values: site.conversing.rename(session, one, str(values["value"])),
     "search": lambda _, session, text, __: setattr(session, "search", text),
     "page": page,
     "close": lambda _, session, *__: session.close("read"),

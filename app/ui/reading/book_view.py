@@ -1,11 +1,15 @@
 """The card beside the conversation: books read, uploads, and books that do not fit. Functions of the session."""
 
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil
+from typing import NamedTuple
+
 from app import formats
 from app.context.context_documents import Book as LibraryBook
-from app.context.context_documents import label
-from app.context.offers import Offer
-from app.context.page_ranges import written
-from app.context.uploads import Upload
+from app.context.context_documents import Library, label
+from app.context.uploads import Fit, Upload
 from app.document_formats import SHORT
 from app.documents.errors import INSTALL_OCR, ScannedDocument
 from app.documents.language import language_name
@@ -18,15 +22,15 @@ from app.runtime.reopening import keeping
 from app.runtime.saved_books import LEAST_REUSED, disk_state
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.reading.budget_view import budget, fit_of, num_pages, page_tokens, pages_of_books
-from app.ui.reading.live_strip import LEAST_SECONDS, page_reached, until, waiting_line
+from app.ui.header import PAGE_TOKENS
+from app.ui.reading.live_strip import LEAST_SECONDS, page_reached, time_left, waiting_line
 from core.errors import ContextTooSmall, CoreError
 
 MOST_TITLES = 6  # in the card; the tab "Library" shows all
-MOST_READ_AGAIN = 64  # tokens at the end of an opening that are read again whatever is in memory
 MOVING = {"opening": "Opening from disk", "saving": "Saving to disk"}
 KEEP_TITLE = "Write its text to the data folder, so that its conversations open it again with one click"
 LIBRARY = 'data-tab="Library"'  # where a click leads
+NOTIFY = render.link("Tell me when it is read", also="data-notify")
 FORGET_TITLE = "The open book stays; its conversations no longer open it by themselves"
 
 
@@ -41,26 +45,12 @@ def is_paused(session: Session) -> bool:
 
 def book_card(session: Session) -> str:
     """The card."""
-    uploads, books = session.uploads, session.uploads.library.books
-    parts = problems(session)
+    parts, books = problems(session), session.uploads.library.books
     if parts and session.book:
         stays = "books below stay" if len(session.book.library.books) > 1 else "book below stays"
         parts.append(f'<p class="quiet">The {stays} open.</p>')
     parts += [_titles(session)] if len(books) > 1 else [_facts(session, one) for one in books]
-    parts += [progress(one) for one in uploads.pending if one.stage != "failed"]
-    if uploads.too_long:
-        parts.append(_too_long(session))
-    if (moving := disk_state(session).doing) is not None:
-        step = f"{MOVING[moving.what]} · {moving.done_tokens:,} of {moving.total_tokens:,} tokens"
-        parts.append(_running(step, "", moving.done_tokens / max(moving.total_tokens, 1)))
-    elif session.is_reading:
-        parts.append(_doing(session))
-    elif session.book:
-        parts.append(_rest(session))
-    if uploads.note:
-        parts.append(f'<p class="quiet" role="status">{render.escape(uploads.note)}</p>')
-    if fit := fit_of(session):
-        parts.append(budget(fit, uploads.library))
+    parts += state(session)
     several = len(books) > 1
     warned = [f"{one.document.title}: {text}" if several else text for one in books for text in one.document.warnings]
     parts.append(warnings(warned, "Warnings"))
@@ -75,6 +65,25 @@ def book_card(session: Session) -> str:
         )
     body = "".join(parts) or '<p class="quiet">No book yet. Drop one below, or try a sample.</p>'
     return f'<section class="card book" aria-label="Book">{body}{undo(session)}</section>'
+
+
+def state(session: Session) -> list[str]:
+    """What is on its way, what the model has read or reads, and the budget."""
+    uploads = session.uploads
+    parts = [progress(one) for one in uploads.pending if one.stage != "failed"]
+    if uploads.too_long:
+        parts.append(_too_long(session))
+    if (moving := disk_state(session).doing) is not None:
+        step = f"{MOVING[moving.what]} · {moving.done_tokens:,} of {moving.total_tokens:,} tokens"
+        parts.append(_running(step, "", moving.done_tokens / max(moving.total_tokens, 1)))
+    elif session.is_reading:
+        parts.append(_doing(session))
+    elif session.book:
+        parts.append(_rest(session))
+    if uploads.note:
+        parts.append(f'<p class="quiet" role="status">{render.escape(uploads.note)}</p>')
+    fit = fit_of(session)
+    return [*parts, *([budget(fit, uploads.library)] if fit else [])]
 
 
 def problems(session: Session) -> list[str]:
@@ -167,10 +176,9 @@ def _doing(session: Session) -> str:
         return _running(waiting_line(doing))
     step = " · ".join(filter(None, ("Reading", page_reached(session.book, doing.done_tokens))))
     bar = render.bar(doing.done_tokens / max(doing.total_tokens, 1), step)
-    notify = render.link("Tell me when it is read", also="data-notify")
     return (
         f'<div class="step" role="status"><p>{render.escape(step)}</p>{bar}'
-        f'<p class="quiet reading-left">{until(doing)}{notify}</p></div>'
+        f'<p class="quiet"><b>{time_left(doing)}</b> {NOTIFY}</p></div>'
     )
 
 
@@ -238,14 +246,6 @@ def _recognition(num_pictures: int, num_pages: int, key: str, title: str) -> str
     return f'<div class="recognition"><p>{told}</p>{render.button(words, f"recognise:{key}", tone="offer")}</div>'
 
 
-def offer_button(books: tuple[LibraryBook, ...], offer: Offer, *, named: bool = False) -> str:
-    """A button for a choice that fits. `named`: with the title of its document."""
-    book = books[offer.book]
-    name = f"{book.document.title}: {offer.label}" if named else offer.label
-    words = f"<span>{render.escape(name[:1].upper() + name[1:])}</span><i>{offer.num_tokens:,} tokens</i>"
-    return render.button(words, f"choose:{book.key}:{written(offer.choice)}", tone="offer")
-
-
 # -------------------- once it is read
 
 
@@ -268,22 +268,14 @@ def _rest(session: Session) -> str:
 
 
 def how_read(session: Session) -> str:
-    """How the model got the book: read or fetched from disk."""
-    state = disk_state(session)
+    """How the model got the book: read, fetched from disk, or found in memory."""
+    state, whole = disk_state(session), session.book.num_opening - 1 if session.book else 0
     if state.num_fetched:
-        once = f" instead of read in {formats.duration(state.once_seconds)}" if state.once_seconds else ""
-        rest = (session.book.num_opening - 1 if session.book else 0) - state.num_fetched
-        added = f"; {formats.plural(rest, 'token')} at the end read anew" if rest > 0 else ""
-        return f"Opened from disk in {formats.duration(state.fetch_seconds)}{once}{added}."
-    whole = session.book.num_opening - 1 if session.book else 0
+        return f"Opened from disk in {formats.duration(state.fetch_seconds)}."
+    took = f"in {formats.duration(session.read_seconds)}" if session.read_seconds else "at once"
     if whole and session.num_reused >= LEAST_REUSED * whole:
-        took = formats.duration(session.read_seconds) if session.read_seconds else ""
-        had = formats.percent(session.num_reused / whole)
-        if whole - session.num_reused <= MOST_READ_AGAIN:
-            return f"Opened again {f'in {took}' if took else 'at once'}: it was still in memory."
-        return f"Read{f' in {took}' if took else ''}: {had} of it was still in memory."
-    how = f" once, in {formats.duration(session.read_seconds)}" if session.read_seconds > 0 else ""
-    return f"Read{how}."
+        return f"Opened again {took}, from memory."
+    return f"Read once, {took}." if session.read_seconds else "Read."
 
 
 def _on_disk(session: Session) -> str:
@@ -304,3 +296,88 @@ def _on_disk(session: Session) -> str:
         forgets = render.link("Delete the kept text", "forget-texts", title=FORGET_TITLE)
         keeps = f"Its text is kept: its conversations open it again. {forgets}"
     return f'{line}<p class="quiet keep-line">{keeps}</p>'
+
+
+# -------------------- the budget of the context
+
+
+TOKEN = "A token is a piece of a word. The context is all that the model has before it: {context:,} tokens."
+MEANING = {
+    "books": "The text of what is open",
+    "talk": "Your questions and the answers to them",
+    "reserve": "Stays free for the next question, its answer, and the marks between them",
+    "free": "Room for further documents and for more of this conversation",
+}
+
+
+class Part(NamedTuple):
+    """A part of the context."""
+
+    kind: str
+    name: str
+    num_tokens: int
+
+
+def fit_of(session: Session) -> Fit | None:
+    """The present budget: since the library was opened, the conversation may have grown or changed its branch."""
+    fit = session.uploads.fit
+    if fit is None or not fit.fits or session.book is None:
+        return fit
+    return replace(fit, talk=session.num_talk)
+
+
+def budget(fit: Fit, library: Library) -> str:
+    """The meter, with a legend in pages like those that are open, and in tokens."""
+    parts = list(_parts(fit, len(library.books)))
+    over, page = fit.needed - fit.context, page_tokens(fit, library)
+    said = ", ".join(f"{part.name} {_pages(part, page, library)}, {part.num_tokens:,} tokens" for part in parts)
+    if over > 0:
+        said += f": {over:,} tokens more than the context of {fit.context:,} holds"
+    whole = max(fit.needed, fit.context)
+    rows = "".join(
+        f'<li title="{MEANING[part.kind]}: {formats.percent(part.num_tokens / fit.context)} of the context">'
+        f'<i class="key {part.kind}"></i><span>{part.name}</span><b>{render.escape(_pages(part, page, library))}</b>'
+        f"<i>{formats.plural(part.num_tokens, 'token')}</i></li>"
+        for part in parts
+    )
+    limit = f'<s style="left:{100 * fit.context / whole:.2f}%"></s>' if over > 0 else ""
+    room = formats.plural(max(1, round(fit.context / page)), "page")
+    head = f'<span title="{TOKEN.format(context=fit.context)}">Room for about {room} at once</span>'
+    if over > 0:
+        pages = formats.plural(max(1, ceil(over / page)), "page")
+        head = f'<strong title="{over:,} tokens">About {pages} too many</strong>'
+    bar = render.stack(((part.kind, part.num_tokens, part.name) for part in parts), whole, label=said, also=limit)
+    return f'<div class="budget{" over" if over > 0 else ""}">{bar}<p class="quiet">{head}</p><ul>{rows}</ul></div>'
+
+
+def page_tokens(fit: Fit, library: Library) -> float:
+    """Tokens of a page of what is open, on average; of a printed page where nothing is."""
+    pages = num_pages(library)
+    return fit.books / pages if fit.books and pages else PAGE_TOKENS
+
+
+def num_pages(library: Library) -> int:
+    """The pages that are chosen, empty ones of whole books included, as everything else on the page counts them."""
+    return sum(pages_of_books(library))
+
+
+def pages_of_books(library: Library) -> list[int]:
+    """The same, by book."""
+    placed = Counter(page.book for page in library.pages)
+    return [len(one.document.pages) if one.is_whole else placed[at] for at, one in enumerate(library.books)]
+
+
+def _pages(part: Part, page: float, library: Library) -> str:
+    """A part in pages: those of the books are counted, all others are as many as would take its tokens."""
+    if part.kind == "books" and library.books:
+        return formats.plural(num_pages(library), "page")
+    return formats.plural(round(part.num_tokens / page), "page") if part.num_tokens >= page else "<1 page"
+
+
+def _parts(fit: Fit, num_books: int) -> Iterator[Part]:
+    yield Part("books", "Books" if num_books > 1 else "Book", fit.books)
+    if fit.talk:
+        yield Part("talk", "Conversation", fit.talk)
+    yield Part("reserve", "Next answer", fit.reserve + fit.frame)
+    if fit.fits:
+        yield Part("free", "Free", fit.context - fit.needed)

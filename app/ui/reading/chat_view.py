@@ -1,21 +1,27 @@
 """The conversation as parts of the page: past exchanges, and the answer in progress. Pure functions of the session."""
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from app import formats
-from app.conversations.figures import seconds
-from app.conversations.tree import Node
+from app.context.evidence import Passage, is_refusal
+from app.context.open_book import Book
+from app.conversations.figures import exactness, figures, seconds
+from app.conversations.tree import Dialogue, Node
 from app.document_formats import EACH
 from app.markdown import with_places
+from app.runtime.recording import CUT
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.reading.answer_footer import answer_footer, question_footer
-from app.ui.reading.evidence_chips import chips, own_key
-from app.ui.reading.live_strip import bubble
+from app.ui.reading.live_strip import waits
+from app.ui.reading.where import page_act, page_of, page_words
+from core.decoding.registry import METHODS, REMOTE
 from core.decoding.stats import DecodeStats
 from core.generation.events import Finished, StopReason
 
 PENDING = "…"
+BACK = '<p class="quiet">Stop puts the question back into its box, to be changed.</p>'
 EMPTY_ANSWER = "(The model ended its answer at once.)"
 BLANK_ANSWER = "(The answer is white space alone.)"
 IN_THOUGHT: dict[StopReason, str] = {
@@ -57,9 +63,10 @@ def live(session: Session) -> dict[str, Any] | None:
     if writing is None:
         return None
     trace = writing.trace
-    waits = not trace.answer.strip()
-    thinks = waits and bool(trace.thought)
-    told = {"wait": bubble(writing, session) or PENDING} if waits and not thinks else {}
+    empty = not trace.answer.strip()
+    thinks = empty and bool(trace.thought)
+    why = f'<div class="waits">{render.escape(waits(writing, session) or PENDING)}</div>'
+    told = {"wait": why + (BACK if writing.waiting else "")} if empty and not thinks else {}
     title = {"thought": thought_title(trace.all_stats, thinks=thinks)} if trace.thought else {}
     return {"question": writing.trace.question, **title, **told}
 
@@ -130,3 +137,176 @@ def welcome(session: Session) -> str:
 
 def _told(title: str, text: str) -> str:
     return f'<div class="welcome"><h2>{title}</h2><p>{text}</p></div>'
+
+
+# -------------------- figures and buttons under a question and an answer
+
+
+WHY_CUT = {
+    "max_new_tokens": "It ended at the limit of new tokens.",
+    "cancelled": "It was stopped.",
+    "repeating": "It went on repeating itself.",
+    "time_up": "Its time was up.",
+}
+
+
+def answer_footer(dialogue: Dialogue, node: Node, *, last: bool, key: str = "") -> str:
+    """Figures and buttons under an answer.
+
+    Args:
+        last: it ends the shown branch.
+        key: HTML of what the lines in the answer mean.
+    """
+    exchange = node.exchange
+    if exchange is None:
+        acts = [_button("again", node.id, "Answer it", "Write the answer to this question")]
+        acts.append(_button("delete", node.id, "Delete"))
+        return f'<div class="foot waits"><span>Not answered.</span><span class="acts">{"".join(acts)}</span></div>'
+    tone = "exact" if exchange.finished.exact else "lossy"
+    tone = tone if exchange.finished.method in METHODS else REMOTE
+    facts = "".join(
+        f'<span class="{key}" title="{render.escape(note)}">{render.escape(text)}</span>'
+        for key, text, note in figures(exchange)
+    )
+    facts += f'<span class="{tone}" title="{EXACTNESS[tone]}">{exactness(exchange)}</span>'
+    acts = []
+    reason = exchange.finished.stop_reason
+    if last and reason in CUT and exchange.finished.token_ids:
+        acts.append(_button("continue", node.id, "Continue", f"{WHY_CUT[reason]} Go on from its last token", "strong"))
+    acts += [
+        _button("again", node.id, "Regenerate", "Answer this question once more; this answer stays beside it"),
+        "" if last else _button("branch", node.id, "Branch", "Go on from this answer; what follows it stays, too"),
+        _button("copy", node.id, "Copy", "Copy the answer as Markdown"),
+        _button("card", node.id, "Proof", "Save this answer with its pages and its clock as one small page"),
+        _button("delete", node.id, "Delete", "Delete this question, its answer and what follows"),
+    ]
+    if last and (children := dialogue.children(node.id)):
+        more = formats.plural(len(children), "branch goes", "branches go")
+        acts.append(_button("switch", children[-1].id, f"{more} on from here &rsaquo;", "Show it", "strong"))
+    kind = "foot last" if last else "foot"
+    return f'<div class="{kind}">{key}{facts}<span class="acts">{"".join(acts)}</span></div>'
+
+
+EXACTNESS = {
+    "exact": "The text follows the model’s own distribution, as plain decoding does.",
+    REMOTE: "A server elsewhere wrote this: how it computes cannot be seen from here.",
+    "lossy": "A method that looks at a part of the book only: the text may differ from the model’s own.",
+}
+
+
+def question_footer(dialogue: Dialogue, node: Node) -> str:
+    """The number of the shown version, and the button to edit the question."""
+    beside = [one.id for one in dialogue.children(node.parent)]
+    at = beside.index(node.id)
+    turns = ""
+    if len(beside) > 1:
+        before, after = beside[at - 1] if at else "", beside[at + 1] if at + 1 < len(beside) else ""
+        turns = (
+            f'<span class="versions">{_turn(before, "&lsaquo;", "Earlier version")}<span>{at + 1}/{len(beside)}</span>'
+            f"{_turn(after, '&rsaquo;', 'Later version')}</span>"
+        )
+    edit = _button("edit", node.id, "Edit", "Change this question; the conversation so far stays as a branch")
+    return f'<div class="asked"><span class="acts">{edit}</span>{turns}</div>'
+
+
+def _turn(node_id: str, label: str, title: str) -> str:
+    label += f'<span class="unseen">{title}</span>'
+    if not node_id:
+        return render.button(label, tone="act", title=title, also="disabled")
+    return _button("switch", node_id, label, title)
+
+
+def _button(verb: str, node_id: str, label: str, title: str = "", tone: str = "") -> str:
+    does = {"card": f'data-save="card:{node_id}"', "copy": f'data-copy="{node_id}"', "delete": "data-armed"}
+    act = "" if verb in ("card", "copy") else f"{verb}:{node_id}"
+    return render.button(label, act, tone=f"act {tone}".strip(), title=title, also=does.get(verb, ""))
+
+
+# -------------------- what an answer has from the book
+
+
+OWN = '<span class="own" title="These words do not stand in the {book}: the model’s own wording">'
+KEY = "<u>Underlined</u>: not in the {book} word for word, the model’s own wording"
+KEY_OF_MOST = "Most of this answer is not in the {book} word for word: the model’s own wording"
+KEY_TITLE = "It may be true or not: it says only that these words do not stand there"
+FOUND = '<span class="stands">'
+FEW_OWN = 3  # passages of a model's own wording that are underlined even where they are most of an answer
+STAYS = '<span class="stays">'  # a last word and the chip behind it, which no line ends between
+LAST_WORD = re.compile(r"(?<=\s)[^\W_]+[.,;:!?]?[\"'”’»]?\Z")  # without signs of Markdown
+
+
+def chips(session: Session, node: Node) -> dict[int, str]:
+    """HTML by the index of the character of a node's answer that it precedes.
+
+    Empty unless the conversation is about the open book. For an answer about another library, only what is found is
+    marked: the rest may have been in that library. An answer that says that the book does not tell claims nothing.
+    """
+    passages, inserted = _passages(session, node), dict[int, str]()
+    if session.book is None or node.exchange is None:
+        return {}
+    text, underlined = node.exchange.finished.text, not _mostly_own(passages)
+    for passage in passages:
+        if passage.kind == "own" and not underlined:
+            continue
+        before, behind = _around(session.book, passage)
+        word = LAST_WORD.search(text[passage.start : passage.end]) if passage.kind != "own" else None
+        stays, behind = (STAYS, f"{behind}</span>") if word else ("", behind)
+        last = passage.start + (word.start() if word else 0)
+        for place, html in ((passage.start, before), (last, stays), (passage.end, behind)):
+            if html:
+                inserted[place] = inserted.get(place, "") + html
+    return inserted
+
+
+def own_key(session: Session, node: Node) -> str:
+    """What the faint line means, or that most is the model's own wording, as HTML above the figures; "": neither."""
+    passages = _passages(session, node)
+    if session.book is None or not any(passage.kind == "own" for passage in passages):
+        return ""
+    key = KEY_OF_MOST if _mostly_own(passages) else KEY
+    return f'<span class="own-key" title="{KEY_TITLE}">{key.format(book=_books(session.book))}</span>'
+
+
+def _passages(session: Session, node: Node) -> list[Passage]:
+    """The passages of a node's answer about which anything can be told."""
+    book, exchange = session.book, node.exchange
+    if book is None or exchange is None or not session.fits:
+        return []
+    passages = book.evidence(exchange.finished.text)
+    if is_refusal(exchange.finished.text, passages):
+        return []
+    same = exchange.digest == session.digest
+    return [one for one in passages if same or one.source is not None]
+
+
+def _mostly_own(passages: Sequence[Passage]) -> bool:
+    """Whether a model's own wording is most of an answer, in more than a few passages: said once, not underlined."""
+    own = [one.end - one.start for one in passages if one.kind == "own"]
+    return len(own) > FEW_OWN and 2 * sum(own) > sum(one.end - one.start for one in passages)
+
+
+def _books(book: Book) -> str:
+    return "books" if len(book.library.books) > 1 else "book"
+
+
+def _around(book: Book, passage: Passage) -> tuple[str, str]:
+    """The HTML before and behind a passage."""
+    books = _books(book)
+    if passage.kind == "own":
+        return OWN.format(book=books), "</span>"
+    chip = _chip(book, passage, books)
+    return ("", chip) if passage.kind == "quotation" else (FOUND, f"{chip}</span>")
+
+
+def _chip(book: Book, passage: Passage, books: str) -> str:
+    """The button that opens the page."""
+    source = passage.source
+    if source is None:
+        title = f"No page of the open {books} has these words in this order"
+        return f'<span class="chip quote not-found" title="{title}">not in the {books}</span>'
+    index = page_of(book, source.start)
+    page = page_words(book, index)
+    more = " and elsewhere" if passage.again else ""
+    title = f"Word for word on {page}{more}: show it"
+    act = page_act(book, index, (source.start, source.end))
+    return render.button(render.escape(page), act, tone="chip quote found", title=title)

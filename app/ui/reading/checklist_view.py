@@ -5,7 +5,6 @@ A chapter that does not fit alone opens into its sub-chapters.
 The script sends what is ticked (assets/static/js/library.js), and is told what that costs.
 """
 
-from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -30,19 +29,17 @@ from app.documents.document import Chapter, Document
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.reading.book_view import extent, offer_button
-from app.ui.reading.budget_view import num_pages, page_tokens
+from app.ui.reading.book_view import extent, num_pages, page_tokens
 from core.errors import ContextTooSmall, InvalidSetting
 
 MOST_CHAPTERS = 400  # of one book, and sub-chapters, that are listed
-MOST_OFFERS = 4  # beside the list; the tab "Library" shows all
 CHOOSE_PARTS = "Too long to be read at once: choose among its parts."
 CHOOSE_PAGES = "Choose pages of it on the tab Library."
 OTHERS_LATER = "Documents without a tick are closed."
 
 
 def checklist(session: Session) -> str:
-    """The list, and shortcuts; empty if all fits."""
+    """The list; empty if all fits."""
     uploads = session.uploads
     fit, meter, books = uploads.fit, uploads.meter, uploads.library.books
     if not uploads.too_long or fit is None or meter is None:
@@ -59,7 +56,7 @@ def checklist(session: Session) -> str:
         f'<header><h3 id="choosing-title" tabindex="-1">Choose what is read</h3><p class="quiet">{intro}</p></header>'
         f'<div class="listed">{listed}</div><footer><output></output>'
         f'<button type="submit" class="go" disabled>Read what is ticked</button></footer>'
-        f"{_shortcuts(session, fit, meter)}</form>"
+        f"{_way_out(fit)}</form>"
     )
 
 
@@ -176,24 +173,9 @@ def _pages(book: Book, choice: Choice | None) -> str:
     )
 
 
-def _shortcuts(session: Session, fit: Fit, meter: Meter) -> str:
-    """Choices with one click. Each of them fits."""
-    books, free = session.uploads.library.books, room(fit)
-    several = (one for one in fit.offers if not _is_one(one.choice))
-    found = [offer_button(books, offer, named=len(books) > 1) for offer in islice(several, MOST_OFFERS)]
-    alone = [book for book in books if len(books) > 1 and meter.book(book) <= free]
-    for book in alone[:MOST_OFFERS]:
-        tokens = formats.plural(meter.book(book), "token")
-        words = f"<span>Only {render.escape(book.document.title)}</span><i>{tokens}</i>"
-        found.append(render.button(words, f"only:{book.key}", tone="offer"))
+def _way_out(fit: Fit) -> str:
+    """What helps where no choice of parts is wanted."""
     if fit.talk and fit.needed - fit.talk <= fit.context:
-        found.append(render.button("<span>Begin a new conversation: all fits then</span>", "fresh", tone="offer"))
-    if not found:
-        hint = ContextTooSmall(fit.needed, fit.context, possible=fit.possible).hint
-        return f'<p class="quiet">{render.escape(hint)}</p>' if hint else ""
-    return f'<div class="offers" role="group" aria-label="Shortcuts"><p class="quiet">Or:</p>{"".join(found)}</div>'
-
-
-def _is_one(choice: Choice) -> bool:
-    """A single chapter or sub-chapter, which the list itself has."""
-    return isinstance(choice, Chapters) and len(choice.paths) == 1
+        return render.button("<span>Begin a new conversation: all fits then</span>", "fresh", tone="offer")
+    hint = ContextTooSmall(fit.needed, fit.context, possible=fit.possible).hint
+    return f'<p class="quiet">{render.escape(hint)}</p>' if hint else ""

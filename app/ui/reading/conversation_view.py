@@ -52,7 +52,8 @@ def _row(one: Summary, current: str, time: datetime, search: str) -> str:
     about = f"{ago(one.changed, time)} · {render.escape(one.book)}"
     words = f"<b>{render.escape(title)}</b><small>{about}</small>{hit}"
     menu = (
-        render.button("Rename", also=f'data-rename="{one.id}"')
+        f'<input aria-label="Title" value="{render.escape(title)}" maxlength="200" autocomplete="off" '
+        f'data-act-change="rename:{one.id}" data-keep>'
         + render.button("Export Markdown", also=f'data-save="markdown:{one.id}"')
         + render.button("Export JSON", also=f'data-save="json:{one.id}"')
         + render.button("Delete", f"delete-conversation:{one.id}", tone="danger")
@@ -69,23 +70,17 @@ def ago(changed: str, time: datetime) -> str:
     """The time since a change, in words."""
     try:
         then = datetime.fromisoformat(changed)
-    except ValueError:
+        seconds = int((time - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds())
+        date = f"{then.astimezone():%d %b %Y}"
+    except (OverflowError, ValueError, OSError):  # no date, or outside the range of dates
         return "some time ago"
-    if then.tzinfo is None:
-        then = then.replace(tzinfo=UTC)
-    seconds = (time - then).total_seconds()
     if seconds < 60:
         return "just now"
     if seconds < 3600:
-        return f"{int(seconds // 60)} min ago"
+        return f"{seconds // 60} min ago"
     if seconds < DAY:
-        return f"{int(seconds // 3600)} h ago"
-    if seconds < 7 * DAY:
-        return formats.plural(int(seconds // DAY), "day") + " ago"
-    try:
-        return f"{then.astimezone():%d %b %Y}"
-    except (OverflowError, ValueError, OSError):  # outside the range of dates
-        return "some time ago"
+        return f"{seconds // 3600} h ago"
+    return f"{formats.plural(seconds // DAY, 'day')} ago" if seconds < 7 * DAY else date
 
 
 def book_notice(session: Session) -> str:

@@ -1,6 +1,4 @@
-"""What an answer does while nothing but its figures tells it: the strip of figures, and the line in its bubble."""
-
-from typing import Any
+"""What an answer does while nothing but its figures tells it: the strip of figures, and why there is no word yet."""
 
 from app import formats
 from app.context.open_book import Book
@@ -41,9 +39,8 @@ LEVEL2 = "Of the guesses that were tested against the whole book, the share that
 PASSES = "Tokens committed per pass over the full cache. Plain decoding gets exactly 1."
 REREAD = "Tokens of the book that had to be read again for this answer."
 SPEED = "Decoding only; the time to read the prompt is not in it."
-LONG_SECONDS = 20.0  # of a whole reading, from which on its end is worth a notice
 LEAST_SECONDS = 2.0  # shorter waits are not counted down
-BACK = '<p class="quiet">Stop puts the question back into its box, to be changed.</p>'
+QUESTION = "the question"
 
 
 # -------------------- the strip
@@ -68,12 +65,12 @@ def strip(trace: Trace | None = None, told: str = ASK, num_reread: int | None = 
     bar = render.bar(share or 0, status if share else "", tone="thin")
     state = "running" if method and not finished else "resting"
     state += "" if method else " empty"
-    tiles = "".join(_tiles(trace, trace.num_reread if num_reread is None else num_reread))
+    shown = "".join([*tiles(trace), *_reread(trace, trace.num_reread if num_reread is None else num_reread)])
     return (
         f'<section class="strip {state}" aria-label="Live figures">'
         f'<div class="strip-head"><span class="dot"></span>'
         f'<span class="status">{render.escape(status)}{_amount(finished)}</span>{_brief(method, stats)}'
-        f'<span class="badges">{badges}</span></div>{bar}<div class="tiles">{tiles}</div></section>'
+        f'<span class="badges">{badges}</span></div>{bar}<div class="tiles">{shown}</div></section>'
     )
 
 
@@ -122,9 +119,18 @@ def _brief(method: str, stats: DecodeStats) -> str:
     return f'<span class="brief">{told}</span>'
 
 
-def _tiles(trace: Trace, num_reread: int | None) -> list[str]:
-    method, stats, num_book, ms = trace.method, trace.stats, trace.num_book, "of decoding alone"
-    level1, level2 = _acceptance(stats.level1), _acceptance(stats.level2)
+def _reread(trace: Trace, num_reread: int | None) -> list[str]:
+    """How much of the book was read again; nothing where a server elsewhere reads."""
+    if trace.method == REMOTE:
+        return []
+    reread = formats.NONE_YET if num_reread is None else formats.count(num_reread)
+    book = f"of {trace.num_book:,} book tokens" if trace.num_book else "book tokens"
+    return [render.tile("reread", "Re-read", reread, book, title=REREAD)]
+
+
+def tiles(trace: Trace) -> list[str]:
+    """The big numbers of an answer."""
+    method, stats, ms = trace.method, trace.stats, "of decoding alone"
     unused = "not used by plain decoding" if method == PLAIN else ""
     if stats.ms_per_token is not None:
         ms = f"{formats.figure(stats.ms_per_token)} ms per token"
@@ -132,16 +138,20 @@ def _tiles(trace: Trace, num_reread: int | None) -> list[str]:
     speed = render.tile("speed", "Speed", formats.figure(stats.tokens_per_second), ms, unit=unit, title=SPEED)
     if method == REMOTE:
         return [speed]
-    draft, whole = unused or f"{_guesser(method)} → retrieval", unused or "guesses → book"
+
+    def accepted(number: int, level: LevelStats | None, at_first: str, title: str) -> str:
+        share, below = _acceptance(level), unused or at_first
+        if level is not None and level.tested:
+            below = f"{level.accepted:,} of {level.tested:,} guesses"
+        name = f"Accepted, level {number}"
+        return render.tile(f"level{number}", name, formats.percent(share), below, share=share, title=title)
+
     passes = formats.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
-    reread = formats.NONE_YET if num_reread is None else formats.count(num_reread)
-    book = f"of {num_book:,} book tokens" if num_book else "book tokens"
     return [
         speed,
-        render.tile("level1", "Accepted, level 1", formats.percent(level1), draft, share=level1, title=LEVEL1),
-        render.tile("level2", "Accepted, level 2", formats.percent(level2), whole, share=level2, title=LEVEL2),
+        accepted(1, stats.level1, f"{_guesser(method)} → retrieval", LEVEL1),
+        accepted(2, stats.level2, "guesses → book", LEVEL2),
         render.tile("passes", "Tokens per full pass", passes, "plain decoding: 1", title=PASSES),
-        render.tile("reread", "Re-read", reread, book, title=REREAD),
     ]
 
 
@@ -149,39 +159,20 @@ def _acceptance(level: LevelStats | None) -> float | None:
     return level.acceptance if level else None
 
 
-# -------------------- the bubble
-
-
-def bubble(writing: Writing, session: Session) -> str:
-    """Why an answer has no word yet, in one line; "" before anything is known."""
-    waiting, trace = writing.waiting, writing.trace
-    if waiting is not None:
-        doing, what = session.doing, waiting_line(waiting)
-        if waiting.reason == "own job" and isinstance(doing, PrefillProgress):
-            return _line(what, page_reached(session.book, doing.done_tokens), until(doing)) + BACK
-        return _line(what) + BACK
-    if trace.reading is None:
-        return ""
-    what = reads(trace)
-    if what == "the question":
-        return _line("Reading the question")
-    again = what.replace(" (", ": ").removesuffix(")")
-    return _line(f"Reading {again}", page_reached(session.book, trace.reading.done_tokens), until(trace.reading))
-
-
-def _line(*parts: str) -> str:
-    """Parts with a dot between; the last may be HTML of `until`."""
-    return f'<div class="waits">{" · ".join(filter(None, parts))}</div>'
-
-
 # -------------------- in words
 
 
-def told_of(writing: Writing) -> str:
-    """Why an answer is not written yet; "" once its turn has come."""
-    if writing.waiting is not None:
-        return waiting_line(writing.waiting)
-    return "" if writing.begun else "Waiting for its turn"
+def waits(writing: Writing, session: Session) -> str:
+    """Why an answer has no word yet, and how long that takes; "" once its turn has come and nothing is read for it."""
+    waiting, doing = writing.waiting, session.doing
+    if waiting is not None:
+        if waiting.reason == "own job" and isinstance(doing, PrefillProgress):
+            return f"{waiting_line(waiting)} · {far(doing, session.book)}"
+        return waiting_line(waiting)
+    if not writing.begun:
+        return "Waiting for its turn"
+    trace = writing.trace
+    return reading_line(trace, session.book) if trace.reading and not trace.stats.new_tokens else ""
 
 
 def waiting_line(waiting: Waiting) -> str:
@@ -196,36 +187,25 @@ def reads(asked: Asked) -> str:
     """What is being read: the question, the book, or the book once more."""
     progress = asked.reading
     if progress is None or progress.total_tokens - progress.reused_tokens <= asked.num_book / 2:
-        return "the question"
+        return QUESTION
     return "the book again (another page used the model)" if asked.num_reread else "the book"
 
 
-def reading_line(asked: Asked) -> str:
+def reading_line(asked: Asked, book: Book | None = None) -> str:
     """What is being read, and how far."""
-    told, progress = f"Reading {reads(asked)}", asked.reading
-    if progress is None:
-        return told
-    told += f" · {progress.done_tokens:,} of {progress.total_tokens:,} tokens"
-    left = progress.remaining_seconds
-    return f"{told} · {formats.duration(left)} left" if left is not None and left > 1 else told
+    what, progress = reads(asked), asked.reading
+    return f"Reading {what}" if progress is None or what == QUESTION else f"Reading {what} · {far(progress, book)}"
 
 
-def until(progress: PrefillProgress) -> str:
-    """How far a reading is, and how long it still takes, as HTML; tokens and their rate in its tooltip."""
-    elapsed = progress.elapsed_seconds
-    note = f"{progress.done_tokens:,} of {formats.plural(progress.total_tokens, 'token')}"
-    if elapsed > 0 and progress.done_tokens > progress.reused_tokens:
-        rate = formats.figure((progress.done_tokens - progress.reused_tokens) / elapsed)
-        note += f", {rate} a second so far; later ones take longer, and the time left counts that"
-    return f'<b class="until" title="{render.escape(note)}">{waits_for(progress)["told"]}</b>'
+def far(progress: PrefillProgress, book: Book | None) -> str:
+    """The same, with the page that is read."""
+    return " · ".join(filter(None, (page_reached(book, progress.done_tokens), time_left(progress))))
 
 
-def waits_for(progress: PrefillProgress) -> dict[str, Any]:
-    """The same for the title of the browser's tab; `long`: the end of the whole reading is worth a notice."""
+def time_left(progress: PrefillProgress) -> str:
+    """How far a reading is, and how long it still takes."""
     left, told = progress.remaining_seconds, f"{progress.done_tokens / max(progress.total_tokens, 1):.0%}"
-    if left is not None and left >= LEAST_SECONDS:
-        told += f" · {formats.about(left)} left"
-    return {"told": told, "long": progress.elapsed_seconds + (left or 0.0) >= LONG_SECONDS}
+    return f"{told} · {formats.about(left)} left" if left is not None and left >= LEAST_SECONDS else told
 
 
 def page_reached(book: Book | None, num_tokens: int) -> str:

@@ -1,7 +1,5 @@
 """The tab "Read": what it shows, and its places; and what stands around all tabs."""
 
-from typing import Any
-
 import gradio as gr
 
 from app.context.context_documents import Book, Chapters, Whole
@@ -12,20 +10,22 @@ from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.ui import render
 from app.ui.header import below, limits_note, masthead, notice
-from app.ui.models.speeds import reading_time
-from app.ui.pane import build_drop, build_fold, pane, static, tab_heading
+from app.ui.models import offer
+from app.ui.models.rows import reading_time
+from app.ui.pane import MOUNTED, build_drop, build_fold, pane, static, tab_heading
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import chat, exchanges, live, live_texts
 from app.ui.reading.checklist_view import checklist, total
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
-from app.ui.reading.live_strip import strip, told_of, waits_for
-from app.ui.reading.settings import build_settings, choices
-from app.ui.retrieval_map.view import where
-from app.ui.site import Part, Site, standing, standing_and
-from app.ui.state import Is
+from app.ui.reading.live_strip import strip, time_left, waits
+from app.ui.reading.settings import choices, fields
+from app.ui.reading.where import where
+from app.ui.site import Is, Part, Site, standing, standing_and
 from core.generation.events import PrefillProgress
 
+NAME = "TriForce Reader"
 NUM_SUGGESTIONS = 3
+LONG_SECONDS = 20.0
 MOST_TITLE = 60  # characters of a chapter's title in a question
 
 
@@ -33,7 +33,7 @@ def live_figures(session: Session) -> str:
     """The figures of the answer in progress, else of the last one shown."""
     writing = session.writing
     if writing is not None:
-        return strip(writing.trace, told_of(writing))
+        return strip(writing.trace, waits(writing, session))
     if not session.exchanges or session.book is None:
         return strip()
     last = session.exchanges[-1]
@@ -112,7 +112,7 @@ def flags(session: Session) -> list[str]:
         "page-open": bool(session.leaves.get("read")),
         "choosing": session.uploads.too_long,
         "has-book": _has_book(session),
-        "has-reach": bool(session.book and session.book.note),
+        "reading": session.is_reading,
         "racing": session.racing is not None and session.racing.running,
     }
     return [name for name, holds in found.items() if holds]
@@ -130,15 +130,20 @@ def _read_chapters(book: Book) -> list[str]:
             return []
 
 
-def waiting(session: Session) -> dict[str, Any] | None:
-    """What the reader waits for, for the title of the browser's tab; `long`: its end is worth a notice."""
+def title(session: Session) -> str:
+    """The title of the browser's tab: how far it is, while the reader waits for a reading."""
     writing, doing = session.writing, session.doing
     progress = writing.trace.reading if writing is not None and not writing.trace.answer else None
     progress = progress or (doing if isinstance(doing, PrefillProgress) and session.is_reading else None)
-    return waits_for(progress) if progress is not None else None
+    return f"{time_left(progress)} · {NAME}" if progress is not None else NAME
 
 
-OFFER = standing_and(lambda site, _: (site.downloads.now, site.offer.wanted))
+def read_long(session: Session) -> str:
+    """The title of the book once it is read, if that took so long that the end is worth a notice."""
+    return session.book.title if session.book and session.is_read and session.read_seconds >= LONG_SECONDS else ""
+
+
+OFFER = standing_and(lambda site, _: site.downloads.now)
 TICKED = standing_and(lambda _, session: session.ticked)
 WHERE = standing_and(lambda _, session: (Is(session.where), Is(session.baseline)))
 QUESTION = """<form id="question" data-question>
@@ -147,7 +152,7 @@ QUESTION = """<form id="question" data-question>
 aria-hidden="true"><path d="M4 4l17 8-17 8 3-8z M7 12h14"/></svg></button>
 <button type="button" class="stop" data-act="stop" aria-label="Stop the answer" title="Stop (Esc)"></button></form>
 <p class="sending" role="status" hidden>Your question is sent as soon as the file is uploaded.</p>"""
-LOG = 'role="log" aria-label="Conversation" aria-live="off"'
+LOG = 'role="log" aria-label="Conversation" aria-live="off" tabindex="0"'
 
 
 PARTS = (
@@ -155,8 +160,8 @@ PARTS = (
     Part("banner", lambda site, _: notice(site.worker.state)),
     Part("problem", lambda _, session: problem(session)),
     Part("flags", lambda _, session: flags(session)),
-    Part("waiting", lambda _, session: waiting(session)),
-    Part("title", lambda _, session: session.book.title if session.book and session.is_read else ""),
+    Part("title", lambda _, session: title(session)),
+    Part("read", lambda _, session: read_long(session)),
     Part("draft", lambda _, session: list(session.draft) if session.draft[0] else None),
     Part("setting:", lambda site, _: choices(site.worker.state)),
     Part("book", lambda _, session: book_card(session)),
@@ -165,7 +170,7 @@ PARTS = (
     Part("conversations", conversations, rest=0.5),
     Part("strip", lambda _, session: live_figures(session), rest=0.1),
     Part("where", lambda site, session: "" if site.elsewhere else where(session), WHERE, rest=0.5),
-    Part("offer", lambda site, session: site.offer.html(session), OFFER, rest=0.3, aside=True),
+    Part("offer", offer.html, OFFER, rest=0.3, aside=True),
     Part("choosing", lambda _, session: checklist(session), standing),
     Part("ticked", lambda _, session: total(session), TICKED),
     Part("about", lambda _, session: book_notice(session)),
@@ -180,8 +185,8 @@ PARTS = (
 )
 
 
-def build_read_tab() -> dict[str, Any]:
-    """The tab's places, and the fields of the settings."""
+def build_tab() -> None:
+    """The tab's places."""
     with gr.Tab("Read", id="read", elem_id="read-tab"), gr.Row(elem_id="shell"):
         tab_heading("Read")
         with gr.Column(elem_id="side", min_width=280, scale=0):
@@ -192,7 +197,7 @@ def build_read_tab() -> dict[str, Any]:
             pane("samples", "samples")
             pane("conversations", "conversations")
             pane("setting:method", "method")
-            fields = build_settings()
+            static(fields(), "settings", MOUNTED)
         with gr.Column(elem_id="main", scale=1, min_width=320):
             with gr.Column(elem_id="figures", min_width=0, scale=0):
                 pane("strip", "strip", strip())
@@ -207,4 +212,3 @@ def build_read_tab() -> dict[str, Any]:
             static(QUESTION, "ask")
             pane("note", "note")
         pane("leaf", "where-page")
-    return fields

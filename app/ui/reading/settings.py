@@ -1,20 +1,17 @@
 """The settings of answers: presets first; single numbers and kinds of speculation in a folded section.
 
 The browser keeps them and sends them with every question; core checks every value and says how to correct a wrong one.
-What depends on the model is drawn from the state; the other fields are Gradio's.
+What depends on the model is drawn from the state; the other fields stand.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
 
-import gradio as gr
 from pydantic import BaseModel
 
 from app.runtime.events import ModelState, Ready
 from app.ui import render
-from app.ui.pane import pane
 from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import METHODS, PLAIN, default_method
 from core.errors import InvalidSetting
@@ -38,9 +35,8 @@ BUDGETS = [
     ("as planned", AS_PLANNED),
     *((f"{tokens:,}", tokens) for tokens in (BUDGET // 2, BUDGET, 2 * BUDGET, 4 * BUDGET)),
 ]
+ROUNDS_INFO = "Adaptive follows acceptance and times, and begins with these lengths."
 BUDGET_INFO = "Tokens of the book loaded for drafting: with more, more guesses are right, and each costs more."
-# Gradio's fields, in the order in which the script knows them
-NAMES = ("preset", "temperature", "top_p", "top_k", "max_new_tokens", "seed", "rounds", "gamma1", "gamma2", "budget")
 MOST_SEED = 2**63 - 1  # the most that torch accepts
 Choices = Sequence[tuple[str, str]]  # label and value
 
@@ -150,57 +146,39 @@ def _select(name: str, label: str, offered: Choices) -> str:
     )
 
 
-# -------------------- Gradio's fields
+# -------------------- the same for all models
 
 
-def build_settings() -> dict[str, Any]:
-    """The folded settings: the fields that are the same for all models, by their names in `SettingsForm`."""
-    sampling, shape = DEFAULTS.sampling, DEFAULTS.speculation
-    temperature, top_p, seed = sampling.temperature, sampling.top_p, "Empty: every answer has its own."
-    kept = "Keep the likeliest tokens up to this mass; 1 keeps all."
-    most = "An answer ends here at the latest; Continue goes on."
-    rounds = [("Adaptive", ADAPTIVE), ("Fixed", FIXED)]
-    about = "Adaptive follows acceptance and times, and begins with these lengths."
-    fields: dict[str, Any] = {}
-    with gr.Accordion("Settings", open=False, elem_id="settings"):
-        presets = [*PRESETS, CUSTOM]
-        fields["preset"] = gr.Radio(presets, value="Precise", label="Answers", info=PRESET_INFO, elem_id="preset")
-        fields["max_new_tokens"] = gr.Number(DEFAULTS.max_new_tokens, label="Most new tokens", info=most, precision=0)
-        pane("setting:thinking")
-        with gr.Accordion("Advanced", open=False, elem_id="advanced"):
-            fields["temperature"] = gr.Number(temperature, label="Temperature", info="0 to 2; 0 is exact.", step=0.1)
-            fields["top_p"] = gr.Number(top_p, label="top-p", info=kept, step=0.05)
-            fields["top_k"] = gr.Number(sampling.top_k, label="top-k", info="Keep so many; 0 keeps all.", precision=0)
-            fields["seed"] = gr.Textbox("", label="Seed", info=seed, max_lines=1, elem_id="seed")
-            pane("setting:variant")
-            fields["rounds"] = gr.Radio(rounds, value=ADAPTIVE, label="Rounds", info=about, elem_id="rounds")
-            for level, gamma in ((1, shape.gamma1), (2, shape.gamma2)):
-                told = f"Guesses a round at level {level}."
-                fields[f"gamma{level}"] = gr.Number(gamma, label=f"gamma{level}", info=told, precision=0)
-            fields["budget"] = gr.Radio(
-                BUDGETS, value=AS_PLANNED, label="Retrieval budget", info=BUDGET_INFO, elem_id="budget"
-            )
-    return {name: fields[name] for name in NAMES}
+def fields() -> str:
+    """The folded settings as HTML; the script fills in what was kept."""
+    presets = [(name, name) for name in (*PRESETS, CUSTOM)]
+    rounds, budgets = [("Adaptive", ADAPTIVE), ("Fixed", FIXED)], [(label, str(tokens)) for label, tokens in BUDGETS]
+    gammas = "".join(_number(f"gamma{n}", f"gamma{n}", f"Guesses a round at level {n}.") for n in (1, 2))
+    advanced = (
+        _number("temperature", "Temperature", "0 to 2; 0 is exact.", step=0.1)
+        + _number("top_p", "top-p", "Keep the likeliest tokens up to this mass; 1 keeps all.", step=0.05)
+        + _number("top_k", "top-k", "Keep so many; 0 keeps all.")
+        + '<label class="choice" data-setting="seed"><span>Seed</span><small class="info">Empty: every answer has its '
+        'own.</small><input name="seed" autocomplete="off"></label><div data-part="setting:variant"></div>'
+        + _radios("rounds", "Rounds", ROUNDS_INFO, rounds)
+        + gammas
+        + _radios("budget", "Retrieval budget", BUDGET_INFO, budgets)
+    )
+    most = _number("max_new_tokens", "Most new tokens", "An answer ends here at the latest; Continue goes on.")
+    return (
+        '<details class="fold-part"><summary role="button">Settings</summary>'
+        f"{_radios('preset', 'Answers', PRESET_INFO, presets)}{most}"
+        '<div data-part="setting:thinking"></div><details id="advanced" class="fold-part"><summary role="button">'
+        f"Advanced</summary>{advanced}</details></details>"
+    )
 
 
-def wire_settings(own: dict[str, Any], page: gr.Blocks) -> None:
-    """The browser keeps the fields; presets set the single ones and follow them. The server has no part in it."""
-    quiet: dict[str, Any] = {"fn": None, "queue": False, "api_visibility": "private", "show_progress": "hidden"}
-    every, sampling = list(own.values()), [own[name] for name in ("temperature", "top_p", "top_k")]
-    page.load(inputs=None, outputs=every, js="() => window.triforceSettings.recalled()", **quiet)
-    keep: dict[str, Any] = {**quiet, "inputs": every, "js": "(...fields) => window.triforceSettings.keep(fields)"}
-    preset: dict[str, Any] = {**quiet, "inputs": own["preset"], "outputs": sampling}
-    own["preset"].input(**preset, js="(name) => window.triforceSettings.preset(name)").then(**keep)
-    follows: dict[str, Any] = {**quiet, "inputs": sampling, "outputs": own["preset"]}
-    for field in sampling:
-        field.input(**follows, js="(...fields) => window.triforceSettings.presetOf(fields)").then(**keep)
-    for name in ("max_new_tokens", "seed", "rounds", "gamma1", "gamma2", "budget"):
-        own[name].input(**keep)
-    own["seed"].blur(**keep)  # Gradio does not report pasted text as input
+def _number(name: str, label: str, info: str, *, step: float = 1) -> str:
+    return render.number(label, f'name="{name}" step="{step}"', info=info, also=f' data-setting="{name}"')
 
 
 def script() -> str:
-    """What the page's script knows of the fields: their names, first values and presets, as JSON."""
+    """What the page's script knows of the fields: their first values, and the presets, as JSON."""
     first = SettingsForm(method=DEFAULTS.method).model_dump()
-    presets = {name: [one.temperature, one.top_p, one.top_k] for name, one in PRESETS.items()}
-    return json.dumps({"names": NAMES[1:], "first": first, "presets": presets, "custom": CUSTOM})
+    presets = {name: asdict(one) for name, one in PRESETS.items()}
+    return json.dumps({"first": first, "presets": presets, "custom": CUSTOM})

@@ -1,9 +1,7 @@
-"""The state of the system in facts, for the tab "System" and its report: what runs, how exact, on which machine."""
+"""The state of the system in facts, for the tab "System": what runs, how exact, on which machine."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,8 +9,9 @@ from app import formats
 from app.conversations.exchange import Exchange
 from app.runtime.events import ModelState, Ready
 from app.runtime.trace import Race
-from app.ui.race.view import verdict_line
-from core.decoding.registry import METHODS, PLAIN
+from app.ui.race.result import verdict
+from core.decoding.registry import METHODS
+from core.decoding.stats import DecodeStats
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
     from core.engine_info import EngineInfo
@@ -48,6 +47,7 @@ ATTENTION = {
     "compiled": "our kernel for few rows, torch’s operations for many",
     "flash-attn": "flash-attn",
 }
+DEFAULT_FOLDER = ".triforce-reader"
 UNKNOWN_PART = Part("buffers", "")
 NEEDS_LINUX = "sharing a model needs NCCL, which torch has under Linux only: start it in WSL2 with --gpus N"
 MAY_SHARE = "start with --gpus N to share the model between N of them"
@@ -60,14 +60,6 @@ class Fact(NamedTuple):
     name: str
     value: str
     note: str = ""
-
-
-class Kept(NamedTuple):
-    """Files and bytes in one of our folders."""
-
-    name: str
-    num_files: int
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +75,11 @@ class Snapshot:
     """Everything that the tab shows, at one moment."""
 
     state: ModelState
-    taken: datetime
     system: str  # operating system and processor architecture
     versions: Mapping[str, str]
     machine: "Machine | None"  # None: not inspected yet
     usage: Usage | None
     folder: Path
-    folder_chosen: bool  # by the user; otherwise the default folder
-    kept: Sequence[Kept]
-    home: Path
     exchanges: Sequence[Exchange] = ()
     race: Race | None = None
 
@@ -183,7 +171,7 @@ def exactness(shot: Snapshot) -> list[Fact]:
     verdicts = [Fact("Last race", "none yet", "the tab Race compares texts token by token")]
     if shot.race is not None:
         others = [lane for lane in shot.race.lanes if lane is not shot.race.plain]
-        found = [verdict_line(shot.race, lane, running=not shot.race.ended) for lane in others]
+        found = [verdict(shot.race, lane, running=not shot.race.ended) for lane in others]
         verdicts = [Fact("Last race", title, text) for _, title, text in found] or verdicts
     if not isinstance(shot.state, Ready):
         return [Fact("Exact for", formats.NONE_YET, "known when the model is loaded"), *verdicts]
@@ -214,49 +202,23 @@ def exactness(shot: Snapshot) -> list[Fact]:
     ]
 
 
-def accepted(shot: Snapshot) -> list[float | None]:
-    """Acceptance of both levels over this page's answers and its last race, exact methods only; None: not tested."""
-    stats = [one.finished.stats for one in shot.exchanges if one.finished.exact]
-    stats += [lane.stats for lane in shot.race.lanes if lane.exact] if shot.race else []
-    shares: list[float | None] = []
-    for levels in ([one.level1 for one in stats], [one.level2 for one in stats]):
-        tested = sum(level.tested for level in levels if level)
-        shares.append(sum(level.accepted for level in levels if level) / tested if tested else None)
-    return shares
-
-
-def seen(shot: Snapshot) -> list[Fact]:
-    """Acceptance so far, and the command that plans with it."""
-    shares = accepted(shot)
-    if shares[1] is None:
-        return []
-    shown = ", ".join(f"level {n} {formats.percent(share)}" for n, share in enumerate(shares, 1) if share is not None)
-    option = ",".join(f"{min(share or 0, 0.99):.2f}" for share in shares)
-    return [
-        Fact("Accepted", shown, f"in this page’s answers; doctor --acceptance {option} plans other machines with it")
-    ]
-
-
 def measured_facts(shot: Snapshot) -> list[Fact]:
-    """Tokens a second of this page's answers by this model, by context and method."""
-    model = shot.state.info.model if isinstance(shot.state, Ready) else None
-    spent: dict[int, dict[str, tuple[int, float]]] = {}  # by context, rounded to a power of two: tokens and seconds
-    for one in shot.exchanges:
-        stats, method = one.finished.stats, one.finished.method
-        if one.model == model and len(one.methods) == 1 and stats.decode_seconds:
-            place = spent.setdefault(1 << round(math.log2(max(one.finished.prompt_tokens, 1))), {})
-            tokens, seconds = place.get(method, (0, 0.0))
-            place[method] = tokens + stats.new_tokens, seconds + stats.decode_seconds
-    return [
-        Fact(
-            f"About {context:,} tokens",
-            ", ".join(
-                f"{METHODS[method].label if method in METHODS else method} {formats.figure(tokens / seconds)} tokens/s"
-                for method, (tokens, seconds) in sorted(place.items(), key=lambda one: one[0] != PLAIN)
-            ),
-        )
-        for context, place in sorted(spent.items())
-    ]
+    """How fast the newest answer and the lanes of the last race were."""
+    found = []
+    if shot.exchanges:
+        done = shot.exchanges[-1].finished
+        read = f"{done.prompt_tokens - done.reused_tokens:,} of {done.prompt_tokens:,} tokens of the prompt read"
+        note = f"{done.method}, {done.stop_reason}; {read} in {done.prefill_seconds:.2f} s"
+        found.append(Fact("Last answer", _speed(done.stats), note))
+    lanes = shot.race.lanes if shot.race else ()
+    return [*found, *(Fact("Last race", _speed(lane.stats), lane.method) for lane in lanes)]
+
+
+def _speed(stats: DecodeStats) -> str:
+    parts = [formats.plural(stats.new_tokens, "token"), f"{formats.figure(stats.ms_per_token)} ms per token"]
+    levels = enumerate((stats.level1, stats.level2), 1)
+    parts += [f"level {number} accepted {formats.percent(level.acceptance)}" for number, level in levels if level]
+    return ", ".join(parts)
 
 
 def machine_facts(shot: Snapshot) -> list[Fact]:
@@ -289,21 +251,11 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
 
 def data_facts(shot: Snapshot) -> list[Fact]:
     """The data on disk, and its location."""
-    chosen = "chosen with --data-dir" if shot.folder_chosen else "the default; --data-dir chooses another"
+    default = Path.home() / DEFAULT_FOLDER
+    chosen = "the default; --data-dir chooses another" if shot.folder == default else "chosen with --data-dir"
     compiled = isinstance(shot.state, Ready) and shot.state.info.attention == "compiled"
     kernel = "; the compiled kernel lies in the user’s cache folder" if compiled else ""
     elsewhere = Fact("Elsewhere", "no book, no question, no answer", f"nothing is sent anywhere{kernel}")
     if isinstance(shot.state, Ready) and shot.state.info.elsewhere:
         elsewhere = Fact("Elsewhere", "books, questions and answers", shot.state.info.elsewhere)
-    return [
-        Fact("Data folder", formats.with_tilde(str(shot.folder), shot.home), chosen),
-        *(Fact(kept.name, amount_of(kept)) for kept in shot.kept),
-        elsewhere,
-    ]
-
-
-def amount_of(kept: Kept) -> str:
-    """2 files, 3.00 KiB."""
-    if not kept.num_files:
-        return "empty"
-    return f"{formats.plural(kept.num_files, 'file')}, {formats.amount(kept.size_bytes)}"
+    return [Fact("Data folder", str(shot.folder), chosen), elsewhere]

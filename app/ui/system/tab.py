@@ -3,14 +3,12 @@
 import os
 import platform
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gradio as gr
 
 from app import formats
-from app.runtime.error_text import problem_and_hint
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.runtime.sessions import Session
 from app.runtime.versions import versions
@@ -19,14 +17,12 @@ from app.ui.charts import Bar, Segment, bars
 from app.ui.models import view as models_view
 from app.ui.models.rows import model_rows
 from app.ui.pane import MOUNTED, pane, static, tab_heading
-from app.ui.site import Part, Site, standing
-from app.ui.state import Is
+from app.ui.site import Is, Part, Site, standing
 from app.ui.system.facts import (
+    DEFAULT_FOLDER,
     Fact,
-    Kept,
     Snapshot,
     Usage,
-    amount_of,
     data_facts,
     exactness,
     machine_facts,
@@ -34,16 +30,12 @@ from app.ui.system.facts import (
     model_facts,
     ordered,
     part_of,
-    seen,
 )
-from core.decoding.stats import DecodeStats
 
 if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that while the page is already served
     from core.planning.hardware import Machine
 
 
-DEFAULT_FOLDER = ".triforce-reader"
-OURS = ("uploads", "conversations", "shelf")  # in the data folder; a folder chosen by the user may have others
 REPORT = """<div id="system-copy-head"><div><h3>Report for a bug</h3>
 <p class="quiet">Plain text to paste. No text of books, no questions, no names of files.</p></div>
 <span id="system-copied" role="status"></span>
@@ -58,18 +50,14 @@ is.</small>
 
 def snapshot(site: Site, session: Session) -> Snapshot:
     """The present state of everything shown."""
-    state, folder, home = site.worker.state, data_folder(), Path.home()
+    state = site.worker.state
     return Snapshot(
         state=state,
-        taken=datetime.now(),
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
         versions=versions(),
         machine=machine_of(state),
         usage=usage_of(state),
-        folder=folder,
-        folder_chosen=folder != home / DEFAULT_FOLDER,
-        kept=kept_in(folder),
-        home=home,
+        folder=data_folder(),
         exchanges=session.exchanges,
         race=session.race,
     )
@@ -79,22 +67,6 @@ def data_folder() -> Path:
     """The data folder: the parent of the uploads folder, which the app's start has set."""
     uploads = os.environ.get("GRADIO_TEMP_DIR")
     return Path(uploads).parent if uploads else Path.home() / DEFAULT_FOLDER
-
-
-def kept_in(folder: Path) -> list[Kept]:
-    """Files and bytes in each of our parts of the data folder. File names are not shown."""
-    return [_kept(folder / name) for name in OURS if (folder / name).is_dir()]
-
-
-def _kept(part: Path) -> Kept:
-    sizes = []
-    for file in part.rglob("*"):
-        try:
-            if file.is_file():
-                sizes.append(file.stat().st_size)
-        except OSError:  # deleted meanwhile
-            continue
-    return Kept(part.name, len(sizes), sum(sizes))
 
 
 def machine_of(state: ModelState) -> "Machine | None":
@@ -121,18 +93,6 @@ def usage_of(state: ModelState) -> Usage | None:
 
 
 # -------------------- the models
-
-
-def doing(site: Site, session: Session) -> str:
-    """What goes on with models, or how the last act on them ended."""
-    state, now = site.worker.state, site.downloads.now
-    if brought := session.brought:
-        return models_view.told(f"{brought} is on the list below: Use loads it.")
-    if isinstance(state, Loading):
-        return models_view.loading(state)
-    if now is not None:
-        return models_view.download(now)
-    return models_view.not_loaded(state.refused) if isinstance(state, Ready) and state.refused else ""
 
 
 def models(site: Site) -> str:
@@ -166,32 +126,27 @@ HEADS = {
     LoadFailed: ("failed", "The model could not be loaded"),
     Ready: ("ready", "The model is loaded"),
 }
-LABEL_WIDTH = 18  # of the report
-
-
-def facts_by_card(shot: Snapshot) -> list[tuple[str, Sequence[Fact]]]:
-    """The facts of the tab below the model's, by the titles of their cards."""
-    return [
-        ("Exactness and speculation", [*exactness(shot), *seen(shot)]),
-        ("Machine", machine_facts(shot)),
-        ("Measured here", measured_facts(shot)),
-        ("Versions", [Fact(name, version) for name, version in shot.versions.items()]),
-    ]
 
 
 def system(shot: Snapshot) -> str:
-    """The tab."""
+    """The tab. The script makes the report for bugs of it, but for where data lies (assets/static/js/inside.js)."""
     state, cards = shot.state, ""
     if isinstance(state, Ready):
         cards = _card("Model", model_facts(state)) if state.info.elsewhere else memory_card(state, shot.usage)
-    cards += "".join(_card(title, rows) for title, rows in facts_by_card(shot) if rows)
-    cards += _card("Where data lies", data_facts(shot))
+    cards += (
+        _card("Exactness and speculation", exactness(shot))
+        + _card("Machine", machine_facts(shot), wide=False)
+        + _card("Measured here", measured_facts(shot), wide=False)
+        + _card("Versions", [Fact(name, version) for name, version in shot.versions.items()], wide=False)
+        + _card("Where data lies", data_facts(shot), private=True)
+    )
     tone, words = HEADS[type(state)]
     error = render.problem(state.error) if isinstance(state, LoadFailed) else ""
-    return (
+    return formats.with_tilde(
         f'<section class="system" aria-label="System"><div class="strip-head {tone}"><span class="dot"></span>'
         f'<span class="status" role="status">{words}</span><a class="others" href="#models">Other models</a></div>'
-        f'{error}<div class="cards">{cards}</div></section>'
+        f'{error}<div class="cards">{cards}</div></section>',
+        Path.home(),
     )
 
 
@@ -223,81 +178,15 @@ def memory_card(ready: Ready, usage: Usage | None) -> str:
     )
 
 
-def _card(title: str, rows: Sequence[Fact]) -> str:
-    kind = "sheet" if title in ("Machine", "Measured here", "Versions") else "sheet wide"
-    return f'<section class="{kind}" aria-label="{title}"><h3>{title}</h3>{render.facts(rows)}</section>'
-
-
-# -------------------- the report
-
-
-def report(shot: Snapshot) -> str:
-    """The same as text: no text of books, no questions, no names of files or folders; home appears as ~."""
-    state = shot.state
-    told = [Fact("TriForce Reader", f"{shot.taken:%Y-%m-%d %H:%M}"), Fact("State", HEADS[type(state)][1].lower())]
-    if isinstance(state, LoadFailed):
-        told.append(Fact("Problem", *problem_and_hint(state.error)))
-    sections: list[tuple[str, Sequence[Fact]]] = [
-        ("", told),
-        ("Model", model_facts(state) if isinstance(state, Ready) else []),
-        ("Memory", _memory_facts(shot)),
-        *facts_by_card(shot),
-        (
-            "Data",
-            [
-                Fact("folder", "chosen by the user" if shot.folder_chosen else "the default"),
-                *(Fact(kept.name, amount_of(kept)) for kept in shot.kept),
-            ],
-        ),
-        ("Last answer", _answer_facts(shot)),
-        ("Last race", [Fact(lane.method, _speed(lane.stats)) for lane in shot.race.lanes] if shot.race else []),
-    ]
-    texts = ("\n".join([title, *map(_line, facts)]).lstrip() for title, facts in sections if facts)
-    return formats.with_tilde("\n\n".join(texts), shot.home)
-
-
-def _line(fact: Fact) -> str:
-    note = f" ({fact.note})" if fact.note else ""
-    return f"{fact.name + ':':<{LABEL_WIDTH}} {' '.join(f'{fact.value}{note}'.split())}"
-
-
-def _memory_facts(shot: Snapshot) -> list[Fact]:
-    rows = []
-    if isinstance(shot.state, Ready) and not shot.state.info.elsewhere:
-        plan = shot.state.info.plan
-        rows = [Fact(row.name.split(",")[0], formats.amount(row.size_bytes)) for row in ordered(plan)]
-        rows.append(
-            Fact("planned", f"{formats.amount(plan.total_bytes)} of {formats.amount(plan.available_bytes)} free")
-        )
-    if shot.usage is not None:
-        peak = f"peak {formats.amount(shot.usage.peak_bytes)}"
-        rows.append(Fact("in use", formats.amount(shot.usage.used_bytes), peak))
-    return rows
-
-
-def _answer_facts(shot: Snapshot) -> list[Fact]:
-    if not shot.exchanges:
-        return []
-    finished = shot.exchanges[-1].finished
-    fresh = finished.prompt_tokens - finished.reused_tokens
-    return [
-        Fact("method", finished.method, finished.stop_reason),
-        Fact("prompt", f"{finished.prompt_tokens:,} tokens, {fresh:,} read in {finished.prefill_seconds:.2f} s"),
-        Fact("answer", _speed(finished.stats)),
-    ]
-
-
-def _speed(stats: DecodeStats) -> str:
-    parts = [formats.plural(stats.new_tokens, "token"), f"{formats.figure(stats.ms_per_token)} ms per token"]
-    levels = enumerate((stats.level1, stats.level2), 1)
-    parts += [f"level {number} accepted {formats.percent(level.acceptance)}" for number, level in levels if level]
-    return ", ".join(parts)
+def _card(title: str, rows: Sequence[Fact], *, wide: bool = True, private: bool = False) -> str:
+    kind, also = "sheet wide" if wide else "sheet", " data-private" if private else ""
+    card = f'<section class="{kind}" aria-label="{title}"{also}><h3>{title}</h3>{render.facts(rows)}</section>'
+    return card if rows else ""
 
 
 PARTS = (
     Part("system", lambda *of: system(snapshot(*of)), standing, tab="system", rest=0.5, aside=True),
-    Part("report", lambda *of: report(snapshot(*of)), standing, tab="system", rest=0.5, aside=True),
-    Part("models-doing", doing, tab="system"),
+    Part("models-doing", lambda site, _: models_view.doing(site.worker.state, site.downloads.now), tab="system"),
     Part("bring", lambda site, _: bring(site), tab="system"),
     Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3, aside=True),
 )

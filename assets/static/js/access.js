@@ -1,134 +1,118 @@
 /* For everybody: the switch of colours, the way past the header, names that Gradio's buttons lack, and what a screen
    reader hears of a page that changes ten times a second: a line when something begins, ends or fails. */
-"use strict";
+import { all, find, on, presenting, recall, remember, seen } from "./stream.js";
 
-(() => {
-  const root = document.documentElement;
-  const { all, find, on, presenting, recall, remember, seen } = window.triforcePage;
-  const whenThere = (run) => (document.body ? run() : addEventListener("DOMContentLoaded", run));
+const root = document.documentElement;
+const whenThere = (run) => (document.body ? run() : addEventListener("DOMContentLoaded", run));
 
-  // -------------------- light, dark, or as the system is: remembered by this browser
+// -------------------- light, dark, or as the system is: remembered by this browser
 
-  const KEPT = "triforce-colours";
-  const CHOICES = ["light", "dark", "system"];
-  const system = matchMedia("(prefers-color-scheme: dark)");
+const KEPT = "triforce-colours";
+const CHOICES = ["light", "dark", "system"];
+const system = matchMedia("(prefers-color-scheme: dark)");
 
-  let chosen = CHOICES.includes(recall(KEPT)) ? recall(KEPT) : ""; // "": never chosen, Gradio follows the system
+let chosen = CHOICES.includes(recall(KEPT)) ? recall(KEPT) : ""; // "": never chosen, Gradio follows the system
 
-  function paint() {
-    root.dataset.colours = chosen || "system";
-    if (chosen) {
-      const dark = chosen === "dark" || (chosen === "system" && system.matches);
-      if (document.body.classList.contains("dark") !== dark) document.body.classList.toggle("dark", dark);
-    }
-    root.style.colorScheme = document.body.classList.contains("dark") ? "dark" : "light";
+function paint() {
+  root.dataset.colours = chosen || "system";
+  if (chosen) {
+    const dark = chosen === "dark" || (chosen === "system" && system.matches);
+    if (document.body.classList.contains("dark") !== dark) document.body.classList.toggle("dark", dark);
   }
+  root.style.colorScheme = document.body.classList.contains("dark") ? "dark" : "light";
+}
 
-  function choose(choice) {
-    chosen = choice;
-    remember(KEPT, choice);
-    paint();
+function choose(choice) {
+  chosen = choice;
+  remember(KEPT, choice);
+  paint();
+  press();
+}
+
+function press() {
+  for (const button of all(".colours button")) {
+    const pressed = String(button.dataset.colours === root.dataset.colours);
+    if (button.getAttribute("aria-pressed") !== pressed) button.setAttribute("aria-pressed", pressed);
+  }
+}
+
+// -------------------- names of Gradio's own parts that have none, and no live region of every word
+
+const NAMES = { drop: "Open books", "library-drop": "Add to the library" };
+
+function name() {
+  for (const [id, label] of Object.entries(NAMES)) find(`#${id} button[aria-dropeffect]`)?.setAttribute("aria-label", label);
+}
+
+// -------------------- what is said: the first line of a state, not each of its numbers
+
+const TOLD = ["#strip .status", "#book .step > p:first-child", "#race-board .status"];
+const kinds = new Map(); // by selector: the words of the last line, without its numbers
+const announcer = Object.assign(document.createElement("div"), { id: "announcer" });
+announcer.setAttribute("role", "status");
+
+function say() {
+  if (!announcer.isConnected) document.body.append(announcer);
+  for (const selector of TOLD) {
+    const element = find(selector);
+    const text = element?.textContent.trim() ?? "";
+    const kind = text.replace(/[\d.,:]+/g, "");
+    if (kinds.get(selector) === kind) continue;
+    const first = !kinds.has(selector);
+    kinds.set(selector, kind);
+    if (text && !first) announcer.textContent = text;
+  }
+}
+
+// -------------------- presenter mode covers the page: the keyboard stays inside of it
+
+function cover() {
+  for (const element of presenting() ? [] : all("[data-covered]")) {
+    element.inert = false;
+    element.removeAttribute("data-covered");
+  }
+  if (!presenting()) return;
+  for (let inside = find("#race-tab"); inside && inside !== document.body; inside = inside.parentElement) {
+    for (const beside of inside.parentElement.children) {
+      if (beside === inside || beside === announcer || beside.inert || beside.matches("script, style")) continue;
+      beside.inert = true;
+      beside.setAttribute("data-covered", "");
+    }
+  }
+}
+
+// -------------------- the page changes: looked at four times a second at most
+
+let due = false;
+function changed() {
+  if (due) return;
+  due = true;
+  setTimeout(() => {
+    due = false;
     press();
-  }
+    name();
+    say();
+  }, 250);
+}
 
-  function press() {
-    for (const button of all(".colours button")) {
-      const pressed = String(button.dataset.colours === root.dataset.colours);
-      if (button.getAttribute("aria-pressed") !== pressed) button.setAttribute("aria-pressed", pressed);
-    }
-  }
+whenThere(() => {
+  paint();
+  changed();
+  new MutationObserver(changed).observe(document.body, { childList: true, subtree: true, characterData: true });
+  new MutationObserver(paint).observe(document.body, { attributeFilter: ["class"] });
+  new MutationObserver(cover).observe(root, { attributeFilter: ["class"] });
+});
+system.addEventListener("change", () => whenThere(paint));
 
-  // -------------------- names of Gradio's own parts that have none, and no live region of every word
+// -------------------- clicks
 
-  const NAMES = { drop: "Open books", "library-drop": "Add to the library" };
-
-  function name() {
-    for (const [id, label] of Object.entries(NAMES)) find(`#${id} button[aria-dropeffect]`)?.setAttribute("aria-label", label);
-  }
-
-  // What scrolls can be scrolled by keys: as long as it does.
-  const SCROLLED = [".masthead .chips", "#chat [role=log]"];
-
-  function scrolled() {
-    for (const element of SCROLLED.flatMap((selector) => all(selector))) {
-      const wide = element.scrollWidth > element.clientWidth + 1;
-      if (!wide && element.scrollHeight <= element.clientHeight + 1) element.removeAttribute("tabindex");
-      else if (element.tabIndex < 0) element.tabIndex = 0;
-    }
-  }
-
-  // -------------------- what is said: the first line of a state, not each of its numbers
-
-  const TOLD = ["#strip .status", "#book .step > p:first-child", "#race-board .status"];
-  const kinds = new Map(); // by selector: the words of the last line, without its numbers
-  const announcer = Object.assign(document.createElement("div"), { id: "announcer" });
-  announcer.setAttribute("role", "status");
-
-  function say() {
-    if (!announcer.isConnected) document.body.append(announcer);
-    for (const selector of TOLD) {
-      const element = find(selector);
-      const text = element?.textContent.trim() ?? "";
-      const kind = text.replace(/[\d.,:]+/g, "");
-      if (kinds.get(selector) === kind) continue;
-      const first = !kinds.has(selector);
-      kinds.set(selector, kind);
-      if (text && !first) announcer.textContent = text;
-    }
-  }
-
-  // -------------------- presenter mode covers the page: the keyboard stays inside of it
-
-  function cover() {
-    for (const element of presenting() ? [] : all("[data-covered]")) {
-      element.inert = false;
-      element.removeAttribute("data-covered");
-    }
-    if (!presenting()) return;
-    for (let inside = find("#race-tab"); inside && inside !== document.body; inside = inside.parentElement) {
-      for (const beside of inside.parentElement.children) {
-        if (beside === inside || beside === announcer || beside.inert || beside.matches("script, style")) continue;
-        beside.inert = true;
-        beside.setAttribute("data-covered", "");
-      }
-    }
-  }
-
-  // -------------------- the page changes: looked at four times a second at most
-
-  let due = false;
-  function changed() {
-    if (due) return;
-    due = true;
-    setTimeout(() => {
-      due = false;
-      press();
-      name();
-      scrolled();
-      say();
-    }, 250);
-  }
-
-  whenThere(() => {
-    paint();
-    changed();
-    new MutationObserver(changed).observe(document.body, { childList: true, subtree: true, characterData: true });
-    new MutationObserver(paint).observe(document.body, { attributeFilter: ["class"] });
-    new MutationObserver(cover).observe(root, { attributeFilter: ["class"] });
-  });
-  addEventListener("resize", changed);
-  system.addEventListener("change", () => whenThere(paint));
-
-  // -------------------- clicks
-
-  on("click", ".colours button", (button) => choose(button.dataset.colours));
-  on("click", "a.skip", (_, event) => {
-    event.preventDefault();
-    const question = find("#question textarea");
-    const panel = all("[role=tabpanel]").find(seen);
-    if (seen(question)) return question.focus();
-    if (!panel) return;
-    panel.tabIndex = -1;
-    panel.focus();
-  });
-})();
+on("click", ".colours button", (button) => choose(button.dataset.colours));
+on("click", "a.skip", (_, event) => {
+  event.preventDefault();
+  const question = find("#question textarea");
+  const panel = all("[role=tabpanel]").find(seen);
+  if (seen(question)) return question.focus();
+  if (!panel) return;
+  panel.tabIndex = -1;
+  panel.focus();
+});

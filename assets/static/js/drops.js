@@ -1,65 +1,54 @@
 /* A file dropped anywhere on the page is opened as if it was dropped on the field for books; of folders, their files, as if
    each was dropped, named by their paths. */
-"use strict";
 
-(() => {
-  const MOST_FILES = 1000; // as on the command line
-  const classes = document.documentElement.classList;
-  const holdsFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
-  const fieldOf = (event) => event.target.closest?.("#drop, #library-drop");
+const MOST_FILES = 1000; // as on the command line
+const classes = document.documentElement.classList;
+const holdsFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+const fieldOf = (event) => event.target.closest?.("#drop, #library-drop");
 
-  const called = (find) => new Promise((done) => find(done, () => done(null))); // null: it cannot be read
+const called = (find) => new Promise((done) => find(done, () => done(null))); // null: it cannot be read
 
-  async function children(folder) {
-    const reader = folder.createReader();
-    const found = [];
-    for (let some; (some = await called((done, fail) => reader.readEntries(done, fail)))?.length; ) found.push(...some);
-    return found;
+/* Files of an entry and of all below it, but for hidden ones; the server puts them into natural order by their names. */
+async function files(entry, path = "") {
+  if (entry.name.startsWith(".")) return [];
+  if (!entry.isDirectory) {
+    const file = await called((done, fail) => entry.file(done, fail));
+    return [file && path ? new File([file], path + file.name, { type: file.type }) : file].filter(Boolean);
   }
+  const [reader, found] = [entry.createReader(), []];
+  for (let some; found.length <= MOST_FILES && (some = await called((done, fail) => reader.readEntries(done, fail)))?.length; )
+    for (const one of some) found.push(...(await files(one, `${path}${entry.name} - `)));
+  return found;
+}
 
-  /* Files of entries and of the folders among them; the server puts them into natural order by their names. */
-  async function files(entries, path = "", found = []) {
-    for (const entry of entries) {
-      if (entry.name.startsWith(".") || found.length > MOST_FILES) continue;
-      if (entry.isDirectory) {
-        await files(await children(entry), `${path}${entry.name} - `, found);
-        continue;
-      }
-      const file = await called((done, fail) => entry.file(done, fail));
-      if (file) found.push(path ? new File([file], path + file.name, { type: file.type }) : file);
-    }
-    return found;
-  }
+function hand(field, found) {
+  if (found.length > MOST_FILES) return alert(`This holds more than ${MOST_FILES} files. Open fewer at once; nothing was opened.`);
+  const input = field?.querySelector("input[type=file]");
+  if (!input || !found.length) return;
+  const carried = new DataTransfer();
+  for (const file of found) carried.items.add(file);
+  input.files = carried.files;
+  input.dispatchEvent(new Event("change", { bubbles: true }));
+}
 
-  function hand(field, found) {
-    if (found.length > MOST_FILES) return alert(`This holds more than ${MOST_FILES} files. Open fewer at once; nothing was opened.`);
-    const input = field?.querySelector("input[type=file]");
-    if (!input || !found.length) return;
-    const carried = new DataTransfer();
-    for (const file of found) carried.items.add(file);
-    input.files = carried.files;
-    input.dispatchEvent(new Event("change", { bubbles: true }));
-  }
+function over(event) {
+  if (!holdsFiles(event)) return;
+  event.preventDefault(); // else the browser would leave the page for the file
+  classes.toggle("dropping", !fieldOf(event));
+}
 
-  function over(event) {
-    if (!holdsFiles(event)) return;
-    event.preventDefault(); // else the browser would leave the page for the file
-    classes.toggle("dropping", !fieldOf(event));
-  }
+async function drop(event) {
+  classes.remove("dropping");
+  if (!holdsFiles(event)) return;
+  const plain = [...event.dataTransfer.files];
+  const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+  const hasFolder = entries.some((entry) => entry.isDirectory);
+  if (fieldOf(event) && !hasFolder) return; // Gradio takes files
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  hand(fieldOf(event) ?? document.querySelector("#drop"), hasFolder ? (await Promise.all(entries.map((entry) => files(entry)))).flat() : plain);
+}
 
-  async function drop(event) {
-    classes.remove("dropping");
-    if (!holdsFiles(event)) return;
-    const plain = [...event.dataTransfer.files];
-    const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-    const hasFolder = entries.some((entry) => entry.isDirectory);
-    if (fieldOf(event) && !hasFolder) return; // Gradio takes files
-    event.preventDefault();
-    event.stopImmediatePropagation();
-    hand(fieldOf(event) ?? document.querySelector("#drop"), hasFolder ? await files(entries) : plain);
-  }
-
-  addEventListener("dragover", over, true);
-  addEventListener("dragleave", (event) => event.relatedTarget || classes.remove("dropping"), true);
-  addEventListener("drop", drop, true);
-})();
+addEventListener("dragover", over, true);
+addEventListener("dragleave", (event) => event.relatedTarget || classes.remove("dropping"), true);
+addEventListener("drop", drop, true);

@@ -1,47 +1,38 @@
 /* What the Read tab folds: figures, the side on a narrow screen, an offer that was declined. Kept by this browser. */
-"use strict";
+import { all, find, on, recall, remember, watch } from "./stream.js";
 
-(() => {
-  const root = document.documentElement;
-  const { all, find, on, recall, remember } = window.triforcePage;
-  const KEPT = "triforce-folds-1";
-  const kept = () => recall(KEPT) ?? {};
-  const keep = (changes) => remember(KEPT, { ...kept(), ...changes });
+const root = document.documentElement;
+const KEPT = "triforce-folds-1";
+const kept = () => recall(KEPT) ?? {};
+const keep = (changes) => remember(KEPT, { ...kept(), ...changes });
 
-  // -------------------- folds: html.figures-open, html.side-open
+// Folds are classes of the page: html.figures-open, html.side-open. The side folds again when the page is loaded.
+const isOpen = (name) => root.classList.contains(`${name}-open`);
 
-  const LASTING = "figures"; // the side folds again when the page is loaded
+function unfold(name, open) {
+  root.classList.toggle(`${name}-open`, open);
+  if (name === "figures") keep({ figures: open });
+  follow();
+}
 
-  function unfold(name, open) {
-    root.classList.toggle(`${name}-open`, open);
-    for (const button of all(`[data-fold="${name}"]`)) button.setAttribute("aria-expanded", String(open));
-    if (name === LASTING) keep({ [name]: open });
-  }
+on("click", "[data-fold]", ({ dataset: { fold } }) => unfold(fold, !isOpen(fold)));
+on("click", "#model-offer [data-decline]", (button) => {
+  keep({ declined: [...declined(), button.closest("[data-offer]").dataset.offer] });
+  follow();
+});
 
-  function ready(element) {
-    const { fold } = find("[data-fold]", element).dataset;
-    unfold(fold, fold === LASTING && kept()[fold] === true);
-  }
+// -------------------- what follows from what the page shows
 
-  on("click", "[data-fold]", ({ dataset: { fold } }) => unfold(fold, !root.classList.contains(`${fold}-open`)));
-  on("click", '#model-offer [data-decline]', (button) => {
-    keep({ declined: (declinedOffers = [...declinedOffers, button.closest("[data-offer]").dataset.offer]) });
-    follow();
-  });
+const declined = () => [kept().declined ?? []].flat();
+let hadBook = false;
 
-  // -------------------- what follows from what the page shows
+function follow() {
+  const [has, offer] = [root.classList.contains("has-book"), find("#model-offer [data-offer]")?.dataset.offer];
+  if (has && !hadBook) root.classList.remove("side-open"); // the book has come: to the chat
+  hadBook = has;
+  root.classList.toggle("offer-declined", offer !== undefined && declined().includes(offer));
+  for (const button of all("[data-fold]")) button.setAttribute("aria-expanded", String(isOpen(button.dataset.fold)));
+}
 
-  let declinedOffers = [kept().declined ?? []].flat();
-
-  const follow = () => {
-    const has = root.classList.contains("has-book");
-    if (has && !hadBook && root.classList.contains("side-open")) unfold("side", false); // the book has come: to the chat
-    hadBook = has;
-    const offer = find("#model-offer [data-offer]")?.dataset.offer;
-    root.classList.toggle("offer-declined", offer !== undefined && declinedOffers.includes(offer));
-  };
-  let hadBook = false;
-  window.triforcePage.watch(follow);
-
-  window.triforceFolds = { ready };
-})();
+root.classList.toggle("figures-open", kept().figures === true);
+watch(follow);

@@ -15,7 +15,7 @@ from app.context.retrieval_map import MOST_LOADS, Loaded, Loads, Weights, chunk_
 from app.conversations.tree import ROOT, BookRef, Dialogue
 from app.runtime.sessions import Session
 from app.ui.library.page_viewer import Wanted
-from app.ui.retrieval_map.view import MOST_BARS, opened_page, where
+from app.ui.reading.where import MOST_BARS, opened_page, where
 from tests.app.fakes import document_of
 
 NOTHING = [0.0] * 30_000  # is usual
@@ -125,7 +125,7 @@ def test_one_page_or_a_thousand_make_a_strip_of_bounded_size(num_pages: int) -> 
     assert html.count("bar-page") <= MOST_BARS and len(html) < 40_000
     if num_pages == 1000:
         assert 'aria-label="Page 991 to page 999: ' in html or "to page 1000: most loaded, most on page 1000" in html
-        assert 'data-act="page:999"' in html
+        assert f'data-act="page:{book.library.books[0].key}:1000"' in html
 
 
 def test_the_strip_says_when_there_is_nothing_to_show() -> None:
@@ -166,9 +166,11 @@ def test_an_opened_page_marks_what_was_loaded_and_turns() -> None:
     book = a_book("The first page. ", "Here is <b>the teapot</b>, lost. ", "The end.")
     at = book.library.text.index("the teapot") + FRAME
     session = a_session(book, loaded(at // SIZE, at // SIZE + 1), NOTHING)
-    html = opened_page(session, Wanted.parse("1"))
+    key = book.library.books[0].key
+    html = opened_page(session, Wanted(key, 2))
     assert "<b>" not in html and re.search(r'<mark class="strong">[^<]*teapot', html)
-    assert 'data-act="page:0"' in html and 'data-act="page:2"' in html and "1 passage of this page" in html
-    assert "Nothing of this page" in opened_page(session, Wanted.parse("0"))
-    assert "Page 3" in opened_page(session, Wanted.parse("99"))
-    assert opened_page(Session("x"), Wanted.parse("1")) == ""
+    assert f'"page:{key}:1"' in html and f'"page:{key}:3"' in html and "1 passage of this page" in html
+    assert "Nothing of this page" in opened_page(session, Wanted(key, 1))
+    assert "Page 3" in opened_page(session, Wanted(key, 99))
+    assert opened_page(Session("x"), Wanted(key, 1)) == ""
+    assert opened_page(session, Wanted("gone", 1)) == ""

@@ -21,7 +21,7 @@ from app.documents.chapters import (
 )
 from app.documents.messages import Heading
 from app.documents.ocr import Ocr
-from app.runtime.extracting import extract_one
+from app.runtime.reopening import extract_one
 from tests.hostile.corpus import odt
 
 MOST_SECONDS = 2.0  # some eight times what it takes; what grows with the square took 20

@@ -18,10 +18,10 @@ from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from app.ui.header import masthead
 from app.ui.page import build_page
-from app.ui.reading.answer_footer import answer_footer
+from app.ui.reading.chat_view import answer_footer
 from app.ui.reading.live_strip import strip as strip_of
 from app.ui.site import Site
-from app.ui.system.tab import report, snapshot, system
+from app.ui.system.tab import snapshot, system
 from assets.tools.commands import TOOLS
 from core.config import GenerationConfig
 from core.errors import CoreError, InvalidSetting
@@ -141,7 +141,7 @@ def test_the_page_says_where_text_goes_and_offers_nothing_that_is_not_there(
         assert not {"setting:method", "setting:variant"} & {*shown}
         assert shown["where"] == "" and session.trace is not None and session.trace.records == []
         shot = snapshot(page.site, session)
-        for text in (system(shot), report(shot)):
+        for text in [system(shot)]:
             assert "are sent" in text and "nothing is sent anywhere" not in text and KEY not in text
             assert "not quantised" not in text and "GiB of" not in text.partition("Machine")[0]
         for elsewhere in (False, True):

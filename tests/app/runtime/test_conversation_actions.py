@@ -19,11 +19,12 @@ from app.runtime.context_loader import talk_tokens
 from app.runtime.conversation_actions import Conversing, file_name
 from app.runtime.events import WorkerEvent
 from app.runtime.prompts import with_past
-from app.runtime.recording import PARTIAL_SECONDS, AnswerComplete, BegunElsewhere, ExchangeGone, Place, Recording
+from app.runtime.recording import PARTIAL_SECONDS, ExchangeGone, Place, Recording
 from app.runtime.sessions import OtherBook, Session
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
 from core.engine import Engine
+from core.errors import CoreError
 from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.generation.session import Conversation
 from tests.app.conversations.on_disk import text_of
@@ -107,7 +108,7 @@ def test_a_stopped_answer_goes_on_where_it_stopped(reader: Opened, engine: FakeE
     engine.enqueue("One two | three.")
     stream = worker.answer(session.id, "Count!", PLAIN)
     next(event for event in stream if isinstance(event, RoundDone))
-    worker.stop_answer(session.id)
+    worker.jobs.cancel(session.id, "answer")
     list(stream)
     engine.writing.set()
     engine.enqueue("three four.")
@@ -118,7 +119,7 @@ def test_a_stopped_answer_goes_on_where_it_stopped(reader: Opened, engine: FakeE
     assert exchange.methods == ("triforce", "autoregressive") and exchange.finished.stats.new_tokens == 4
     assert session.trace is not None and session.trace.text == end.text
     assert [record.text for record in session.trace.records] == ["three ", "four. "], "inside: what is new"
-    with pytest.raises(AnswerComplete):
+    with pytest.raises(CoreError, match="ended by itself"):
         worker.go_on(session.id, PLAIN)
     with pytest.raises(ExchangeGone):
         worker.regenerate(session.id, PLAIN, "unknown")
@@ -142,7 +143,7 @@ def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(
         worker.answer(session.id, "Two?", PLAIN)
     other = write_book(tmp_path, "Another book. " * 9, "other.txt")
     same = write_book(tmp_path, name="renamed.txt")
-    list(worker.open_book(session.id, same))
+    list(worker.open_books(session.id, [same]))
     assert session.exchanges == told and session.fits, "what counts is the text"
     ask(worker, engine, session.id, "Two?", "Second answer.")
     ids = list(told[0].finished.token_ids)
@@ -153,7 +154,7 @@ def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(
     assert kept is not None
     conversing.open(session, kept.id)
     assert not session.fits and shown(session) == ["One?", "Two?"]
-    list(worker.open_book(session.id, same))
+    list(worker.open_books(session.id, [same]))
     assert session.fits and session.book is not None and session.book.names == ("renamed.txt",)
     assert "The library now holds only" in session.uploads.note, "beside the other book it would be another text"
 
@@ -174,7 +175,7 @@ def test_tokens_that_the_model_has_not_never_reach_it(wrong: list[int], start: S
     worker, conversing = start(with_words(tiny_engine(context=1024)))
     session = worker.sessions.enter(session_id)
     conversing.arrive(session)
-    list(worker.open_book(session.id, book))
+    list(worker.open_books(session.id, [book]))
     before = session.exchanges[0]
     assert set(wrong) <= set(before.finished.token_ids), "whether they are tokens, the file alone does not tell"
     events = list(worker.go_on(session.id, short))
@@ -279,7 +280,7 @@ def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its
     one, other = write_book(tmp_path, ONE), write_book(tmp_path, OTHER, "other.txt")
     session = worker.sessions.get(opened(worker, one))
     ask(worker, engine, session.id, "One?", "First answer.")
-    list(worker.open_book(session.id, other))
+    list(worker.open_books(session.id, [other]))
     assert session.fits and len(session.exchanges) == 1 and session.dialogue is not None and session.book is not None
     assert session.dialogue.book.names == ("book.txt",), "nothing was asked about both yet"
     assert session.where is None and session.num_talk > 0
@@ -293,9 +294,9 @@ def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its
     worker, conversing = start()
     again = worker.sessions.enter(session.id)
     conversing.arrive(again)
-    list(worker.open_book(again.id, one))
+    list(worker.open_books(again.id, [one]))
     assert shown(again) == ["One?", "Both?"] and not again.fits, "it waits for the rest of its shelf"
-    list(worker.open_book(again.id, other))
+    list(worker.open_books(again.id, [other]))
     assert again.fits and again.num_talk == session.num_talk > 0
     list(worker.arrange(again.id, lambda library: library.move(1, 0)))
     assert again.fits and "goes on" in again.uploads.note
@@ -310,9 +311,9 @@ def test_a_cut_answer_does_not_go_on_about_another_text(reader: Opened, engine: 
     worker, _, session = reader
     engine.enqueue("One two three.")
     list(worker.answer(session.id, "Count!", GenerationConfig(max_new_tokens=2)))
-    list(worker.open_book(session.id, write_book(tmp_path, OTHER, "other.txt")))
+    list(worker.open_books(session.id, [write_book(tmp_path, OTHER, "other.txt")]))
     before = session.exchanges
-    with pytest.raises(BegunElsewhere):
+    with pytest.raises(CoreError, match="library has changed"):
         list(worker.go_on(session.id, PLAIN))
     assert session.exchanges == before
 

@@ -6,9 +6,9 @@ import pytest
 
 from app.runtime.error_text import EngineFault
 from app.runtime.events import LoadFailed, ModelState, Ready, Waiting
-from app.runtime.jobs import MOST_WAITING, TooMuchWaits
+from app.runtime.jobs import MOST_WAITING
 from app.runtime.worker import EngineWorker
-from core.errors import ContextTooSmall
+from core.errors import ContextTooSmall, CoreError
 from core.generation.events import Finished
 from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, wait_for, write_book
 from tests.app.runtime.test_worker import PLAIN, in_thread
@@ -49,7 +49,7 @@ def test_a_panic_while_a_model_is_loaded_is_told_and_another_one_can_be_loaded(
     try:
         state = last_state(worker)
         assert isinstance(state, LoadFailed) and isinstance(state.error, EngineFault)
-        worker.switch(lambda: (engine, MACHINE), "other")  # type: ignore[arg-type,return-value]
+        worker.jobs.switch(lambda: (engine, MACHINE), "other")  # type: ignore[arg-type,return-value]
         assert isinstance(last_state(worker), Ready) and opened(worker, write_book(tmp_path))
     finally:
         worker.close()
@@ -60,11 +60,11 @@ def test_one_page_cannot_fill_the_queue(worker: EngineWorker, engine: FakeEngine
     engine.enqueue("One two.")
     engine.writing.clear()
     first = in_thread(worker.answer(one, "First?", PLAIN))
-    wait_for(lambda: worker._jobs.of(one, "answer"))
+    wait_for(lambda: worker.jobs.of(one, "answer"))
     waiting = [worker.answer(one, f"Number {number}?", PLAIN) for number in range(1, MOST_WAITING)]
     for stream in waiting:
         next(stream)
-    with pytest.raises(TooMuchWaits):
+    with pytest.raises(CoreError, match="Too many"):
         next(worker.answer(one, "One too many?", PLAIN))
     other = worker.answer(two, "Somebody else?", PLAIN)
     assert isinstance(next(other), Waiting), "other pages are let in"

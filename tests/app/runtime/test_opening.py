@@ -30,7 +30,7 @@ class Early:
     """A question asked while the text of a file is being extracted: events of the book and of the answer."""
 
     def __init__(self, worker: EngineWorker, session: Session, file: Path, question: str) -> None:
-        self._opening, self.seen = in_thread(worker.open_book(session.id, file))
+        self._opening, self.seen = in_thread(worker.open_books(session.id, [file]))
         wait_for(lambda: session.uploads.extracting)
         self.asking, self.events = in_thread(worker.answer(session.id, question, PLAIN))
         wait_for(lambda: self.events)
@@ -73,7 +73,7 @@ def test_a_question_about_the_open_book_does_not_wait_for_a_further_file(
     extraction.set()
     session = worker.sessions.get(opened(worker, write_book(tmp_path)))
     extraction.clear()
-    in_thread(worker.open_book(session.id, write_book(tmp_path, "Another. " * 9, "b.txt")))
+    in_thread(worker.open_books(session.id, [write_book(tmp_path, "Another. " * 9, "b.txt")]))
     wait_for(lambda: session.uploads.extracting)
     asking, events = in_thread(worker.answer(session.id, "The open one?", PLAIN))
     asking.join(SECONDS)
@@ -90,18 +90,21 @@ def test_a_question_about_a_file_that_cannot_be_read_is_told_so(worker: EngineWo
         list(stream)
 
 
-@pytest.mark.parametrize("stop", ["stop_answer", "stop_reading"])
+@pytest.mark.parametrize("stop", ["answer", "reading"])
 def test_stop_withdraws_a_question_that_waits_for_a_text(
     stop: str, worker: EngineWorker, tmp_path: Path, extraction: threading.Event
 ) -> None:
     session = worker.sessions.enter("")
     early = Early(worker, session, write_book(tmp_path), "Never mind")
-    getattr(worker, stop)(session.id)
+    if stop == "answer":
+        worker.jobs.cancel(session.id, "answer")
+    else:
+        worker.stop_reading(session.id)
     early.asking.join(SECONDS)
-    assert not early.asking.is_alive() and not worker._jobs.of(session.id, "answer")
+    assert not early.asking.is_alive() and not worker.jobs.of(session.id, "answer")
     extraction.set()
     assert early.end() == WAITS
-    assert session.exchanges == () and (session.book is None) == (stop == "stop_reading")
+    assert session.exchanges == () and (session.book is None) == (stop == "reading")
 
 
 def test_without_a_model_the_question_fails_with_its_error(tmp_path: Path, extraction: threading.Event) -> None:
@@ -111,7 +114,7 @@ def test_without_a_model_the_question_fails_with_its_error(tmp_path: Path, extra
     worker = EngineWorker(fails)
     worker.start()
     session = worker.sessions.enter("")
-    in_thread(worker.open_book(session.id, write_book(tmp_path)))
+    in_thread(worker.open_books(session.id, [write_book(tmp_path)]))
     wait_for(lambda: session.uploads.extracting)
     told: list[CoreError] = []
 

@@ -53,7 +53,7 @@ def test_a_kept_book_opens_again_in_its_order_and_parts_without_its_files(worker
     session = asked_and_left(worker, *files, choose="#1-#1")
     dialogue = session.dialogue
     assert dialogue is not None and missing(dialogue.book, session.kept) == ()
-    list(worker.open_book(session.id, write_book(tmp_path, "Something else. " * 9, "other.txt")))
+    list(worker.open_books(session.id, [write_book(tmp_path, "Something else. " * 9, "other.txt")]))
     session.dialogue = dialogue  # chosen in the list
     assert not session.fits
     list(worker.reading.reopen(session))
@@ -74,7 +74,7 @@ def test_what_is_gone_is_named_in_one_line(worker: EngineWorker, tmp_path: Path)
 
 def test_keeping_is_asked_for_told_and_undone(worker: EngineWorker, tmp_path: Path) -> None:
     session = worker.sessions.enter("")
-    list(worker.open_book(session.id, write_book(tmp_path)))
+    list(worker.open_books(session.id, [write_book(tmp_path)]))
     assert keeping(session) is False and not (tmp_path / "kept").exists(), "nothing is written unasked"
     keep_texts(session)
     assert keeping(session) is True
@@ -90,7 +90,7 @@ def test_keeping_is_asked_for_told_and_undone(worker: EngineWorker, tmp_path: Pa
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b'{"format": "pdf", "direction": "ltr"}', None])
 def test_a_damaged_text_is_gone(damage: bytes | None, worker: EngineWorker, tmp_path: Path) -> None:
     session = worker.sessions.enter("")
-    list(worker.open_book(session.id, write_book(tmp_path)))
+    list(worker.open_books(session.id, [write_book(tmp_path)]))
     keep_texts(session)
     (book,), (path,) = session.uploads.library.books, (tmp_path / "kept").iterdir()
     assert session.kept.load(book.digest, "x").document == book.document

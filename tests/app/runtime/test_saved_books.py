@@ -14,8 +14,8 @@ from app.runtime.events import BookMoving
 from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.library import saved
-from app.ui.library.saved import saved_list
+from app.ui.library import view as saved
+from app.ui.library.view import saved_list
 from app.ui.reading.book_view import book_card as card
 from core.config import GenerationConfig
 from core.engine import Engine
@@ -67,7 +67,8 @@ def choose(worker: EngineWorker, mode: Mode) -> None:
 
 def saves(worker: EngineWorker, session: Session) -> None:
     """Ask for the book to be saved, and wait until nothing is written any more."""
-    worker.save_book(session.id)
+    disk_state(session).wanted = True
+    worker.reading.save_later(session)
     wait_for(lambda: not worker.is_busy(session))
 
 
@@ -93,7 +94,7 @@ def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_rest
 
     worker = start()
     session = worker.sessions.get(worker.sessions.enter("").id)
-    events = list(worker.open_book(session.id, file))
+    events = list(worker.open_books(session.id, [file]))
     reading = [event for event in events if isinstance(event, PrefillProgress)]
     assert [event.reused_tokens == event.total_tokens for event in reading] == [True], "nothing was read"
     assert any(isinstance(event, BookMoving) and event.what == "opening" for event in events)
@@ -105,7 +106,7 @@ def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_rest
 def read_by_an_answer(worker: EngineWorker, file: Path) -> Session:
     """A page whose reader stopped the reading early and asked all the same."""
     session = worker.sessions.enter("")
-    for event in worker.open_book(session.id, file):
+    for event in worker.open_books(session.id, [file]):
         if isinstance(event, PrefillProgress) and event.done_tokens:
             worker.stop_reading(session.id)
     assert not session.is_read and disk_state(session).offer is None
@@ -125,7 +126,7 @@ def test_a_book_that_an_answer_read_is_offered_and_opened_after_a_restart(
     wanted = session.exchanges[-1].finished.token_ids
     worker = start()
     session = worker.sessions.get(worker.sessions.enter("").id)
-    reading = [event for event in worker.open_book(session.id, file) if isinstance(event, PrefillProgress)]
+    reading = [event for event in worker.open_books(session.id, [file]) if isinstance(event, PrefillProgress)]
     assert [event.reused_tokens == event.total_tokens for event in reading] == [True], "nothing was read"
     assert answer(worker, session.id).token_ids == wanted
 

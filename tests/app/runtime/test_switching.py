@@ -81,7 +81,7 @@ Begin = Callable[[Script], EngineWorker]
 
 
 def turned(worker: EngineWorker, script: Script, model: str = "other") -> Ready | LoadFailed:
-    worker.switch(cast(Any, script), model)
+    worker.jobs.switch(cast(Any, script), model)
     *_, state = worker.states()
     assert isinstance(state, Ready | LoadFailed)
     return state
@@ -110,7 +110,7 @@ def test_the_old_model_is_gone_before_the_new_one_is_loaded(begin: Begin, tmp_pa
     except CoreError as error:
         kept.append(error)
     assert kept
-    list(worker.open_book(session_id, write_book(tmp_path, name="again.txt")))  # the same text: an error in the card
+    list(worker.open_books(session_id, [write_book(tmp_path, name="again.txt")]))  # the same text: an error in the card
     assert worker.sessions.get(session_id).uploads.pending[-1].error is not None
     state = turned(worker, script)
     assert isinstance(state, Ready) and state.info.model == "other" and state.refused is None
@@ -128,7 +128,7 @@ def test_books_are_counted_and_read_again_and_conversations_stay(begin: Begin, t
     turned(worker, script)
     assert session.is_stale and not session.is_read and session.uploads.note == OTHER_MODEL
     assert session.dialogue is dialogue and session.fits and len(session.exchanges) == 1
-    list(worker.read_book(session_id))
+    list(worker.reading.catch_up(worker.sessions.get(session_id)))
     assert session.book.num_tokens == 2 * before and session.is_read and session.uploads.note == OTHER_MODEL
     asked(worker, session_id, "And then?")
     assert [one.model for one in session.exchanges] == ["fake", "other"]
@@ -165,12 +165,12 @@ def test_nothing_is_changed_while_any_page_is_answered(begin: Begin, tmp_path: P
     thread, _ = in_thread(stream)
     wait_for(lambda: not engines[0].writing.is_set())
     with pytest.raises(ModelBusy, match="answer" if what == "answer" else "race"):
-        worker.switch(cast(Any, script), "other")
+        worker.jobs.switch(cast(Any, script), "other")
     assert isinstance(worker.state, Ready) and len(script.steps) == 1
     engines[0].writing.set()
     thread.join(SECONDS)
     engines.clear()
-    wait_for(lambda: not worker._jobs)
+    wait_for(lambda: not worker.jobs)
     assert isinstance(turned(worker, script), Ready)
 
 
@@ -185,13 +185,13 @@ def test_reading_is_ended_and_what_waits_is_done_with_the_new_model(begin: Begin
     script = Script(slow, other)
     worker = begin(script)
     session = worker.sessions.enter("")
-    thread, _ = in_thread(worker.open_book(session.id, write_book(tmp_path)))
+    thread, _ = in_thread(worker.open_books(session.id, [write_book(tmp_path)]))
     wait_for(lambda: session.doing is not None and session.book is not None)
     script.gate.clear()
-    worker.switch(cast(Any, script), "other")
+    worker.jobs.switch(cast(Any, script), "other")
     assert isinstance(worker.state, Loading) and "Loading other" in masthead(worker.state)
     with pytest.raises(ModelBusy):
-        worker.switch(cast(Any, script), "a third")
+        worker.jobs.switch(cast(Any, script), "a third")
     waiting, _ = in_thread(worker.answer(session.id, "How?", PLAIN))
     script.gate.set()
     waiting.join(SECONDS)
@@ -216,16 +216,16 @@ def test_loading_tells_how_far_it_is_and_stop_brings_the_model_before_back(begin
     script = Script(FakeEngine, lambda: half_loaded(threading.Event()), FakeEngine)
     worker = begin(script)
     first = cast(Any, worker)._engine.info.model
-    worker.switch(cast(Any, script), "other")
+    worker.jobs.switch(cast(Any, script), "other")
     states = worker.states()
     far = next(one for one in states if isinstance(one, Loading) and one.progress.total_bytes)
     assert "Loading other… 1.00 GB of 2.00 GB · 50%" in masthead(far)
     assert 'data-act="model-halt"' in view.loading(far) and "50%" in view.loading(far)
-    worker.stop_loading()
+    worker.jobs.stop_loading.set()
     state = list(states)[-1]
     assert isinstance(state, Ready) and state.info.model == first and state.refused is not None
     assert "was stopped" in state.refused.problem
-    worker.stop_loading()  # nothing is being loaded
+    worker.jobs.stop_loading.set()  # nothing is being loaded
     script.steps.append(other)
-    worker.switch(cast(Any, script), "other")
+    worker.jobs.switch(cast(Any, script), "other")
     assert isinstance(list(worker.states())[-1], Ready) and cast(Any, worker)._engine.info.model == "other"

@@ -20,8 +20,7 @@ from app.server.page_routes import PageRoutes
 from app.ui.acts import MOST_DETAIL
 from app.ui.assets import SERVED
 from app.ui.page import PARTS
-from app.ui.site import Drawer
-from app.ui.state import GROWN
+from app.ui.site import GROWN, Drawer
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, wait_for, worker_of, write_book
 from tests.app.ui.pages import MARK, PageOf, act_id, applied
 from tests.app.ui.race.conftest import PAIR, raced
@@ -264,7 +263,6 @@ def test_files_of_every_kind_are_saved_and_what_is_not_there_is_told(
             (f"json:{dialogue}", "application/json", ".json", '"question"'),
             (f"card:{node_id}", "text/html", ".html", "<!doctype html>"),
             ("race:card", "text/html", ".html", "<!doctype html>"),
-            ("race:html", "text/html", ".html", "<!doctype html>"),
             ("race:json", "application/json", ".json", '"methods"'),
         ):
             response = await saved(routes, page.session, what)
@@ -337,14 +335,14 @@ def test_the_answer_of_a_page_that_has_gone_stops_and_is_kept(
         await first.sees(lambda shown: "two" in shown.get("live.text", ""))
         await first.goes()
         await asyncio.sleep(0.6)
-        assert page.worker._jobs.of(page.session.id, "answer"), "another page still shows it"
+        assert page.worker.jobs.of(page.session.id, "answer"), "another page still shows it"
         await second.goes()
         third = await Visitor(routes, page.session.id).comes()  # a reload
         await third.takes()
         await asyncio.sleep(0.6)
-        assert page.worker._jobs.of(page.session.id, "answer") and third.shown["live.text"] == "One two "
+        assert page.worker.jobs.of(page.session.id, "answer") and third.shown["live.text"] == "One two "
         await third.goes()
-        await settled(lambda: not page.worker._jobs.of(page.session.id, "answer"))
+        await settled(lambda: not page.worker.jobs.of(page.session.id, "answer"))
         assert page.session.exchanges[0].finished.text == "One two " and not page.session.abandoned
         await third.comes()
         await third.takes()

@@ -10,8 +10,7 @@ from app.markdown import PLACE
 from app.runtime.worker import EngineWorker
 from app.ui.acts import ActRequest, Acts
 from app.ui.page import ACTS, PARTS
-from app.ui.site import Drawer, Site
-from app.ui.state import GROWN, Parts
+from app.ui.site import GROWN, Drawer, Parts, Site
 from core.decoding.registry import FASTEST
 from tests.app.fakes import wait_for
 
@@ -76,6 +75,11 @@ class PageOf:
     def rests_after_race(self) -> None:
         """Wait until no race goes on."""
         wait_for(lambda: not (self.session.racing and self.session.racing.running) and not followed())
+
+    @property
+    def key(self) -> str:
+        """The first book's."""
+        return self.session.uploads.library.books[0].key
 
     @property
     def problem(self) -> str:

@@ -15,9 +15,8 @@ from app.runtime.events import Changed, Pause
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.acts import MOST_DETAIL, MOST_REMEMBERED, ActRequest, Acts
-from app.ui.following import follow
 from app.ui.page import ACTS
-from app.ui.site import Site
+from app.ui.site import Site, follow
 from core.errors import CoreError
 from core.models.hub import catalog, shapes
 from tests.app.fakes import SECONDS, FakeEngine, opened, wait_for, write_book

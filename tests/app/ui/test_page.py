@@ -54,7 +54,7 @@ def test_every_button_of_a_view_has_an_act(page: PageOf, engine: FakeEngine, tmp
     drop(page, tmp_path, a="The book a. " * 40, b="The book b. " * 40, c=b"")
     engine.enqueue("It says “The book a. The book a.” and more.")
     page.asks("What?", max_new_tokens=9)
-    page.does(f"edit:{page.ids[0]}"), page.does("page:0")
+    page.does(f"edit:{page.ids[0]}"), page.does(f"page:{page.key}:1")
     html = "".join(str(page.state(tab)) for tab in ("read", "library", "race", "inside", "system"))
     html += "".join(str(getattr(block, "value", "")) for block in build_page(page.site).blocks.values())
     verbs = {verb for table in ACTS for verb in table}

@@ -10,8 +10,7 @@ import pytest
 from app.runtime.sessions import Session
 from app.ui import site
 from app.ui.page import PARTS
-from app.ui.site import Drawer, Part
-from app.ui.state import Is
+from app.ui.site import Drawer, Is, Part
 from tests.app.fakes import wait_for
 
 ANY: Any = None  # these parts draw nothing of the program

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.ui.state import GROWN, changes
+from app.ui.site import GROWN, changes
 from tests.app.ui.pages import applied
 
 NAMES = st.sampled_from(["chat", "live.text", "exchange:a", "exchange:b", "flags"])

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.context.context_documents import Library, Pages, Whole
-from app.context.offers import Offer
+from app.context.context_documents import Library
 from app.context.open_book import Book
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
@@ -17,12 +16,12 @@ from app.runtime.events import Begun, Loading, Ready, Waiting
 from app.runtime.sessions import Session, Writing
 from app.runtime.trace import Trace
 from app.ui.header import masthead, notice
-from app.ui.library.page_viewer import preview
+from app.ui.library.page_viewer import Wanted, preview
 from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, exchanges, live, live_texts, welcome
 from app.ui.reading.checklist_view import checklist
-from app.ui.reading.live_strip import bubble, strip
+from app.ui.reading.live_strip import strip, waits
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
 from core.planning.hardware import Gpu
@@ -66,20 +65,17 @@ def test_the_card_says_how_far_a_stopped_reading_came() -> None:
     assert "2,048 of 8,124 tokens" in book_card(session)
 
 
-def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_read() -> None:
+def test_a_shelf_that_is_too_long_is_to_be_chosen_from_and_nothing_is_said_to_be_read() -> None:
     session = a_session()
     session.uploads.library = session.uploads.settled = session.uploads.library.add(
         replace(a_document("Two"), text="xyz" * 10)
     )
     fit = Fit(books=200, frame=2, talk=30, reserve=50, context=270, possible=300)
-    offer = Offer(book=1, choice=Pages(1, 2), label="pages 1–2", num_tokens=20, total_tokens=70)
-    session.uploads.fit = replace(fit, offers=(offer,))
+    session.uploads.fit = fit
     html, listed = book_card(session), checklist(session)
-    key = session.uploads.library.books[1].key
     assert "282 tokens, the context holds 270" in html and "Nothing is cut by itself" in html
     assert "Until then questions go to A book." in html and "data-choosing" in html
-    assert f'data-act="choose:{key}:#1-#2"' in listed and "Two: pages 1–2" in listed and "20 tokens" in listed
-    assert "Only A book" in listed and 'data-act="fresh"' in listed, "without the conversation it would fit"
+    assert "Two" in listed and 'data-act="fresh"' in listed, "without the conversation it would fit"
     assert not is_paused(session)
 
 
@@ -92,13 +88,10 @@ def test_nothing_of_a_book_is_html() -> None:
         session.uploads.library = session.uploads.library.add(
             replace(a_document(f"{EVIL}2"), text=f"{too_long}"[0] * 30)
         )
-        offer = Offer(book=1, choice=Whole(), label=EVIL, num_tokens=20, total_tokens=70)
-        fit = Fit(
-            books=9**9 if too_long else 9, frame=2, talk=30, reserve=50, context=270, possible=300, offers=(offer,)
-        )
+        fit = Fit(books=9**9 if too_long else 9, frame=2, talk=30, reserve=50, context=270, possible=300)
         session.uploads.settled, session.uploads.fit = session.uploads.library, fit
         key = session.uploads.library.books[0].key
-        html = book_card(session) + incoming(session) + listing(session) + preview(session, key, 1)
+        html = book_card(session) + incoming(session) + listing(session) + preview(session, Wanted(key, 1))
         html += checklist(session)
         assert "<img" not in html and html.count("&lt;img") > 8
     assert coming.stage == "waiting"
@@ -125,10 +118,17 @@ def test_the_strip_tells_what_is_read_and_what_is_not_used(
 # -------------------- the conversation
 
 
+def a_writing(session: Session, trace: Trace) -> Writing:
+    """An answer that is asked for now."""
+    return Writing(trace=trace, conversation=session.dialogue_id, beside=not session.fits)
+
+
 def written(*events: Any, question: str = "Now?") -> tuple[Session, Writing]:
     """A page on which an answer is being written, after these events."""
     session = a_session()
-    writing = session.writing = Writing.of(session, Trace(question, "triforce"))
+    writing = session.writing = Writing(
+        trace=Trace(question, "triforce"), conversation=session.dialogue_id, beside=not session.fits
+    )
     for event in events:
         writing.trace.apply(event)
     return session, writing
@@ -143,7 +143,7 @@ def test_a_thought_is_told_by_its_length_and_then_by_its_time() -> None:
     writing.trace.apply(replace(round_done("Yes", 1), stats=stats))
     assert (live(session) or {})["thought"] == "Thought for 2 tokens, 0.2 s"
     longer = Trace("Now?", "triforce", Exchange("Now?", replace(finished("a"), stats=stats, thought="Hm")))
-    session.writing = Writing.of(session, longer)
+    session.writing = a_writing(session, longer)
     longer.apply(replace(thought, thought=", hm."))
     assert live_texts(session)["thought"] == "Hm, hm."
     assert "4 tokens" in str(live(session)), "those of the part before count"
@@ -160,8 +160,9 @@ def answered(text: str) -> dict[str, Any]:
 def test_an_empty_answer_and_one_of_white_space_alone_are_named() -> None:
     assert answered("")["notice"] == EMPTY_ANSWER and answered(" \n  ")["notice"] == BLANK_ANSWER
     assert answered("  a")["text"] == "  a" and "notice" not in answered("  a")
-    session, _ = written(round_done(" \n ", 0))
-    assert (live(session) or {})["wait"] == PENDING
+    session, writing = written(round_done(" \n ", 0))
+    writing.begun = True
+    assert (live(session) or {})["wait"] == f'<div class="waits">{PENDING}</div>'
 
 
 # -------------------- the header
@@ -194,23 +195,25 @@ def test_a_gpu_that_does_not_compute_is_told_unless_the_processor_was_asked_for(
 # -------------------- waiting, in words
 
 
-def test_the_bubble_says_why_there_is_no_word_yet() -> None:
+def test_it_is_told_why_there_is_no_word_yet() -> None:
     session = a_session(num_read=0)
     trace = Trace("Now?", "triforce", num_book=8123, num_read_before=8123)
-    wait = Writing.of(session, Trace("Now?", "triforce"))
-    assert bubble(wait, session) == ""
+    wait = a_writing(session, Trace("Now?", "triforce"))
+    assert waits(wait, session) == "Waiting for its turn"
     session.doing = progress(2048)
     wait.apply(Waiting("own job", 0))
-    html = bubble(wait, session)
+    html = waits(wait, session)
     assert "Waiting until the book is read" in html and "25% · a few seconds left" in html
     wait.apply(Waiting("another page", 1))
-    assert "until" not in bubble(wait, session).replace("Waiting until", "")
+    assert "until" not in waits(wait, session).replace("Waiting until", "")
     wait.apply(Begun(trace))
-    assert bubble(wait, session) == "", "its turn has come, and nothing was read for it yet"
+    assert waits(wait, session) == "", "its turn has come, and nothing was read for it yet"
     trace.apply(progress(2048))
-    assert "Reading the book again: another page used the model · " in bubble(wait, session)
+    assert "Reading the book again (another page used the model) · " in waits(wait, session)
     trace.apply(replace(progress(8100), reused_tokens=8000))
-    assert bubble(wait, session) == '<div class="waits">Reading the question</div>'
+    assert waits(wait, session) == "Reading the question"
+    trace.apply(round_done("It ", 1))
+    assert waits(wait, session) == "", "its words tell enough"
 
 
 def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:
@@ -219,11 +222,11 @@ def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:
     assert "Read once, in 0.1 s." in book_card(session)
     session.num_reused = 8123
     html = book_card(session)
-    assert "Opened again in 0.1 s: it was still in memory." in html and "Read once" not in html
+    assert "Opened again in 0.1 s, from memory." in html and "Read once" not in html
     session.read_seconds = 0.0
-    assert "Opened again at once: it was still in memory." in book_card(session)
-    session.num_reused, session.read_seconds = 4062, 0.1
-    assert "Read in 0.1 s: 50% of it was still in memory." in book_card(session)
+    assert "Opened again at once, from memory." in book_card(session)
+    session.num_reused, session.read_seconds = 0, 0.1
+    assert "Read once, in 0.1 s." in book_card(session)
 
 
 def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:

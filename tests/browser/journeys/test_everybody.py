@@ -80,7 +80,7 @@ def test_a_phone_shows_all_of_it_within_its_width(
     expect(page.conversation).to_be_hidden()
     page.conversations.get_by_label("More about").first.click()
     page.fits_its_width()
-    for one in (page.question, page.button("Rename", page.conversations)):
+    for one in (page.question, page.button("Export JSON", page.conversations)):
         expect(one).to_be_in_viewport(ratio=1)
     page.presses("Books")
     expect(page.conversation).to_be_visible()

@@ -32,7 +32,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineWo
 
 def forgets(worker: EngineWorker) -> None:
     """As after a restart: nothing is in memory."""
-    while len(worker._jobs):
+    while len(worker.jobs):
         time.sleep(0.01)
     worker._engine.close()  # type: ignore[union-attr]
 

@@ -12,15 +12,15 @@ import pytest
 from app.context.context_documents import Library
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
-from app.ui.charts import Bar, Column, Segment, bars, columns
+from app.ui.charts import MOST_LABELS, Bar, Column, Segment, bars, columns
 from app.ui.inside.view import (
     EMPTY,
     SOURCES,
-    bytes_chart,
     inside,
     positions_chart,
     provenance,
     rounds_chart,
+    tiles,
     time_chart,
 )
 from core.config import GenerationConfig
@@ -45,10 +45,14 @@ def ended(trace: Trace) -> Trace:
     return trace.apply(replace(finished(trace.text, trace.method), stats=trace.stats))
 
 
-def svg_of(html: str) -> ElementTree.Element:
-    found = re.search(r"<svg.*?</svg>", html, re.DOTALL)
-    assert found, html
-    return ElementTree.fromstring(found.group())
+def tags_of(html: str) -> ElementTree.Element:
+    return ElementTree.fromstring(f"<div>{html.replace(' data-keep', '')}</div>")
+
+
+def measured(tag: ElementTree.Element, side: str) -> float:
+    found = re.search(rf"{side}:([0-9.]+)%", tag.get("style") or "")
+    assert found, tag.attrib
+    return float(found[1])
 
 
 # -------------------- charts
@@ -56,34 +60,34 @@ def svg_of(html: str) -> ElementTree.Element:
 
 def test_columns_are_as_high_as_their_numbers_and_named_for_everyone() -> None:
     html = columns("Title", "about it", "across", [Column("1", 4, 2, "50%", "2 of 4"), Column("2", 2, 2)], tone="draft")
-    svg = svg_of(html)
-    heights = {rect.get("class"): [] for rect in svg.iter("rect")}
-    for rect in svg.iter("rect"):
-        heights[rect.get("class")].append(float(rect.get("height") or 0))
-    assert heights["whole"][0] == pytest.approx(2 * heights["fill draft"][0], abs=0.2)
-    assert heights["whole"][1] == heights["fill draft"][1] == pytest.approx(heights["whole"][0] / 2, abs=0.2)
-    assert svg.get("role") == "img" and svg.get("aria-label") == "Title. about it"
-    assert next(svg.iter("title")).text == "1: 2 of 4" and "2 of 4" in text_of(html.split("<details")[1])
+    tags = tags_of(html)
+    wholes = [measured(tag, "height") for tag in tags.iter("div") if tag.get("class") == "whole"]
+    parts = [measured(tag, "height") for tag in tags.iter("i")]
+    assert wholes == [100, 50] and parts == [50, 100]
+    assert 'role="img" aria-label="Title. about it"' in html and "50%" in text_of(html)
+    assert next(tags.iter("li")).get("title") == "1: 2 of 4" and "2 of 4" in text_of(html.split("<details")[1])
 
 
 def test_bars_share_one_scale() -> None:
     data = [Bar("a", "4 ms", (Segment("draft", "D", 1, "1"), Segment("full", "F", 3, "3"))), Bar("b", "2 ms", ())]
-    svg = svg_of(bars("Time", "", data))
-    widths = [float((rect.get("width") or "").rstrip("%")) for rect in svg.iter("rect")]
+    spans = [tag for tag in tags_of(bars("Time", "", data)).iter("span") if "key" in (tag.get("class") or "")]
+    widths = [measured(tag, "width") for tag in spans]
     assert sum(widths) == pytest.approx(100) and widths[1] == pytest.approx(3 * widths[0])
+    assert [tag.get("title") for tag in spans] == ["D: 1", "F: 3"]
 
 
-@pytest.mark.parametrize("data", [[], [Column("1", 0)], [Column(str(n), n) for n in range(200)]])
+@pytest.mark.parametrize("data", [[], [Column("1", 0)], [Column(str(n), n, note="x") for n in range(200)]])
 def test_charts_of_nothing_and_of_much_stay_in_their_box(data: list[Column]) -> None:
-    for rect in svg_of(columns("T", "", "x", data, tone="full")).iter("rect"):
-        assert float(rect.get("x") or 0) >= 0 and float(rect.get("x") or 0) + float(rect.get("width") or 0) <= 360.1
-    assert bars("T", "", [])
+    tags = tags_of(columns("T", "", "x", data, tone="full"))
+    assert all(measured(tag, "height") <= 100 for tag in tags.iter("div") if tag.get("class") == "whole")
+    assert len([tag for tag in tags.iter("span") if tag.text and tag.text.isdigit()]) <= MOST_LABELS
+    assert not [tag for tag in tags.iter("small") if tag.text] and bars("T", "", [])
 
 
 def test_text_in_charts_is_escaped() -> None:
     html = columns(EVIL, EVIL, EVIL, [Column(EVIL, 1, 1, EVIL, EVIL)], tone="full")
     html += bars(EVIL, EVIL, [Bar(EVIL, EVIL, (Segment("full", EVIL, 1, EVIL),))])
-    assert "<img" not in html and svg_of(html) is not None
+    assert "<img" not in html and tags_of(html) is not None
 
 
 def test_the_charts_say_what_the_statistics_say() -> None:
@@ -91,14 +95,13 @@ def test_the_charts_say_what_the_statistics_say() -> None:
     assert "10 passes; most often 3 tokens at once" in text_of(rounds_chart(level))
     even = rounds_chart(replace(level, committed_per_round={2: 1, 5: 1, 8: 1}))
     assert "most often" not in even, "none is"
-    said = [title.text for title in svg_of(rounds_chart(level)).iter("title")]
+    said = [tag.get("title") for tag in tags_of(rounds_chart(level)).iter("li")]
     assert said == ["1: 2 passes", "2: 0 passes", "3: 7 passes", "4: 1 pass"]
     places = text_of(positions_chart("1", level, "draft"))
     assert "90%" in places and "25%" in places and "2 of 8 accepted" in places and "of 0" not in places
     times = text_of(time_chart([a_trace(method="triforce"), a_trace(method="autoregressive")]))
     assert "20.0 ms a token" in times and "80.0 ms a token" in times and "Full cache 72.0 ms" in times
-    assert "4.00 times less than plain decoding" in text_of(bytes_chart(a_trace()))
-    assert "4.00 MiB a token" in text_of(bytes_chart(a_trace())) and "16.0 MiB" in text_of(bytes_chart(a_trace()))
+    assert "Read a token 4.00 MiB 4.00 times less than plain decoding" in text_of(tiles(a_trace()))
 
 
 # -------------------- figures and provenance
@@ -131,7 +134,7 @@ def test_nothing_of_an_answer_is_html() -> None:
 def test_an_empty_shelf_empties_the_tab(worker: EngineWorker, session_id: str, tmp_path: Path) -> None:
     page = PageOf(worker, session_id)
     list(worker.answer(session_id, "One?", GenerationConfig(max_new_tokens=2)))
-    list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 20, "other.txt")))
+    list(worker.open_books(session_id, [write_book(tmp_path, "Another book. " * 20, "other.txt")]))
     assert page.state("inside")["inside"] != EMPTY, "beside the first one it changes nothing"
     list(worker.arrange(session_id, lambda _: Library()))
     assert page.state("inside")["inside"] == EMPTY

@@ -10,7 +10,7 @@ from app.context.context_documents import Library, Pages
 from app.documents.document import Document
 from app.runtime.sessions import Session
 from app.ui.library.acts import search
-from app.ui.library.page_viewer import preview
+from app.ui.library.page_viewer import Wanted, preview
 from app.ui.library.view import MOST_HITS, STEP, listing
 from app.ui.reading.book_view import book_card
 from tests.app.fakes import document_of
@@ -48,10 +48,10 @@ def test_hits_name_their_place_and_open_it() -> None:
     assert "page 1, line 1<" in html and "The Pilot <small>4</small>" in html and "Second" not in html
     assert searched(session, "100:exact:GULL").count("<mark>") == 1
     assert searched(session, "100:exact,whole:gul") != "" and "<mark>" not in searched(session, "9:whole:gul")
-    shown = preview(session, book.key, 1, (26, 30))
+    shown = preview(session, Wanted(book.key, 1, (26, 30)))
     assert shown.count("<mark") == 1 and ">GULL</mark>" in shown
     for marked in ((0, 0), (30, 26), (900, 9000)):
-        text = preview(session, book.key, 1, marked)
+        text = preview(session, Wanted.parse(f"{book.key}:1:{marked[0]}-{marked[1]}"))
         assert "<mark" not in text and text.count("gull") == 3, "nothing is marked, and nothing is shown twice"
 
 
@@ -99,7 +99,7 @@ def test_texts_that_wait_for_a_model_are_found() -> None:
     upload.document, upload.stage = document, "extracted"
     (act,) = acts(searched(session, "100::gull"))
     key = act.split(":")[1]
-    assert ">gull</mark>" in preview(session, key, 1, (2, 6))
+    assert ">gull</mark>" in preview(session, Wanted(key, 1, (2, 6)))
     upload.stage = "counting"
     uploads.add(document)  # it is in both for a moment
     assert len(uploads.open_books) == 1 and uploads.open_book(key) == uploads.library.books[0]
@@ -119,7 +119,7 @@ def test_what_a_file_says_of_itself_is_escaped_and_its_text_has_language_and_dir
     )
     session = a_session(document)
     key = session.uploads.library.books[0].key
-    row, card, page = listing(session), book_card(session), preview(session, key, 1)
+    row, card, page = listing(session), book_card(session), preview(session, Wanted(key, 1))
     for html in (row, card, page):
         assert "<img src=x" not in html and 'onload="' not in html and "<b id=x" not in html
     assert "by &lt;img" in row and "by &lt;img" in card and "and 1 more" in row

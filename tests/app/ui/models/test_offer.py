@@ -9,13 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from app.runtime.downloads import Downloads
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.models.offer import ModelOffer, best
+from app.ui.models import offer as offers
+from app.ui.models.offer import best
 from app.ui.models.rows import Fit, ModelRow
 from app.ui.reading.book_view import book_card
+from app.ui.site import Site
 from core.config import GenerationConfig
 from core.planning.hardware import Gpu, Machine
 from tests.app.fakes import FakeEngine, wait_for, write_book
@@ -40,9 +41,19 @@ def opened(worker: EngineWorker, folder: Path) -> Session:
     return session
 
 
-def offer_of(worker: EngineWorker) -> ModelOffer:
+class Offer:
+    """The card of one program."""
+
+    def __init__(self, worker: EngineWorker) -> None:
+        self.site = Site(worker, source=source())
+
+    def html(self, session: Session) -> str:
+        return offers.html(self.site, session)
+
+
+def offer_of(worker: EngineWorker) -> Offer:
     list(worker.states())
-    return ModelOffer(worker, source(), Downloads())
+    return Offer(worker)
 
 
 def pages_of(worker: EngineWorker, folder: Path) -> tuple[PageOf, Session]:
@@ -92,8 +103,7 @@ def test_a_book_of_another_kind_brings_the_offer_and_nothing_is_asked(
     assert "about 33.42 MB to download" in told and "tokens a second" in told and EVIL not in shown
     assert 'data-act="offer-get:tiny"' in shown and 'data-tab="System"' in shown
     assert toys.tokens == [] == toys.asked
-    nowhere = ModelOffer(worker, None, Downloads())
-    assert session.book.note in nowhere.html(session), "where no model can be offered it is said, too"
+    assert session.book.note in offers.html(Site(worker), session), "where no model can be offered it is said, too"
     demo.info.limits = ""
     assert offer.html(session) == "", "a full model is in use"
 
@@ -107,7 +117,7 @@ def test_a_gpu_brings_the_offer_at_the_first_start(
     state = worker.state
     assert isinstance(state, Ready) and offer.html(session) == ""
     demo.info.plan.device.value = "cuda"
-    offer = ModelOffer(cast(Any, SimpleNamespace(state=replace(state, machine=machine))), source(), Downloads())
+    offer.site.worker = cast(Any, SimpleNamespace(state=replace(state, machine=machine)))
     assert "For your own books on the Big of this machine: tiny suits" in text_of(offer.html(session))
 
 
@@ -130,15 +140,15 @@ def test_refusals_are_told_above_the_offer(
     worker: EngineWorker, demo: FakeEngine, toys: ToyHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, session = pages_of(worker, tmp_path)
-    assert not page.does("offer-use:tiny") and page.problem == "tiny is not on this disk."
+    assert not page.does("model-use:tiny") and page.problem == "tiny is not on this disk."
     toys.gated, toys.token = True, "secret"
     page.does("offer-get:tiny")
     ended(page.site.downloads)
-    shown = page.site.offer.html(session)
+    shown = offers.html(page.site, session)
     assert "toys/tiny is gated" in text_of(shown) and "suits this machine" in shown
     page.does("model-dismiss")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    shown = page.site.offer.html(session)
+    shown = offers.html(page.site, session)
     assert "Bring a folder: python launch.py --model FOLDER" in shown and "get:" not in shown
 
 
@@ -153,11 +163,11 @@ def test_an_answer_in_progress_is_not_cut_by_the_change(
     page.does("offer-get:tiny")
     ended(page.site.downloads)
     wait_for(lambda: page.problem, "the change was refused, and it is said")
-    assert "Read with tiny" in text_of(page.site.offer.html(session)), "it is here; the reader changes later"
+    assert "Read with tiny" in text_of(offers.html(page.site, session)), "it is here; the reader changes later"
     assert not isinstance(worker.state, Loading)
     demo.writing.set()
     list(answer)
-    assert page.does("offer-use:tiny")
+    assert page.does("model-use:tiny")
     came(worker, "tiny")
 
 
@@ -177,7 +187,7 @@ def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
     assert "The full model small answers soonest, often wrongly; tiny suits this machine best." in told
     assert "Download small (100.00 MB, 100 pages in 1 min)" in told
     assert acts == ["offer-get:small", "offer-get:tiny"], "the quickest way to a real answer comes first"
-    assert 'class="act strong" data-act="offer-use:small"' in shown(here, large)
+    assert 'class="act strong" data-act="model-use:small"' in shown(here, large)
     assert "small" not in text_of(shown(small, replace(large, is_here=True, to_come_bytes=0))), "the best is here"
     alone = shown(small, replace(large, fit=Fit(weights_refused="No.")))
     assert "small suits this machine best; it is small and often wrong." in text_of(alone)
@@ -192,7 +202,7 @@ def test_the_smallest_model_needs_no_hub_and_is_offered_beside_the_best(
         patched.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         assert "get:" not in shown(small, large) and "use:small" in shown(here, large)
     toys.garbage = True
-    offer.get(session, "tiny")
-    ended(offer._downloads)
+    offers.fetch(offer.site, session, "tiny", {})
+    ended(offer.site.downloads)
     last = shown(small, large)
     assert "does not describe toys/tiny" in text_of(last) and "get:small" in last, "without a hub there is another way"

@@ -16,11 +16,11 @@ from app.runtime.race_job import first_lanes
 from app.runtime.sessions import Racing
 from app.runtime.trace import Judgement, Point, Trace, lead
 from app.runtime.worker import EngineWorker
-from app.ui.race.result import SHORT_TOKENS, result, winner
+from app.ui.race.result import SHORT_TOKENS, result, verdict, winner
 from app.ui.race.stage import opening, scenes, typical_round
 from app.ui.race.tab import PARTS, race_configs
 from app.ui.race.view import race as race_html
-from app.ui.race.view import replay_points, verdict_line
+from app.ui.race.view import replay_points
 from app.ui.site import Drawer
 from core.config import SamplingParams
 from core.decoding.stats import DecodeStats
@@ -87,7 +87,7 @@ def test_stop_while_reading_ends_a_race_before_its_first_word(
     engine.reading.clear()
     stream = worker.race(session_id, "A new question?", PAIR)
     assert next(event for event in stream if isinstance(event, LaneEvent))
-    worker.stop_race(session_id)
+    worker.jobs.cancel(session_id, "race")
     run(stream)
     view = Racing(worker.sessions.get(session_id).race or pytest.fail(), waits=True)
     assert not view.running and not view.finished and "Stopped before the first word" in race_html(view)
@@ -115,7 +115,7 @@ def test_cancelling_the_real_engine_s_race_while_it_reads(
     stream = worker.race(session_id, "How was it?", [config(c.method, max_new_tokens=12) for c in PAIR])
     reading = (event for event in stream if isinstance(event, LaneEvent) and isinstance(event.event, PrefillProgress))
     assert next(reading)
-    worker.stop_race(session_id)
+    worker.jobs.cancel(session_id, "race")
     assert isinstance(run(stream)[-1], Changed)
     race = raced(worker, session_id, [config(c.method, max_new_tokens=12) for c in PAIR])
     assert race.judgements["triforce"].verdict == "identical" and race.judgements["triforce"].num_compared == 12
@@ -167,7 +167,7 @@ def test_lossy_lanes_are_marked_and_say_where_they_part(race_of: RaceOf) -> None
     [
         (Judgement("identical", None, None, 128, True), "good", "All 128 tokens are the same"),
         (Judgement("identical", None, None, 1, False), "good", "as far as both wrote: 1 token."),
-        (Judgement("near_tie", 56, 0.0003, 57, True), "near", "differ from token 57"),
+        (Judgement("near_tie", 56, 0.0003, 57, True), "amber", "differ from token 57"),
         (Judgement("mismatch", 56, 1.25, 57, True), "bad", "lies 1.2 logits below the model’s best one. This is a bug"),
         (Judgement("mismatch", 56, None, 57, True), "bad", "ends at token 56 and the other goes on. This is a bug"),
     ],
@@ -175,7 +175,7 @@ def test_lossy_lanes_are_marked_and_say_where_they_part(race_of: RaceOf) -> None
 def test_verdicts_in_words(found: Judgement, tone: str, words: str, race_of: RaceOf) -> None:
     race = race_of()
     race.judgements["triforce"] = found
-    shown = verdict_line(race, race.lanes[1])
+    shown = verdict(race, race.lanes[1])
     assert shown[0] == tone and words in shown[2]
 
 
@@ -210,13 +210,14 @@ def test_a_lost_race_says_why_with_figures_that_agree(race_of: RaceOf) -> None:
     assert found is not None and found.tone == "amber" and winner(race) is plain
     assert found.text == (
         "Plain was faster here, because one pass over the book confirmed 4.00 tokens: guessing took 75.0 ms a token "
-        "and checking 25.0 ms, and plain decoding needed 80.0 ms"
+        "and checking 25.0 ms, and plain decoding needed 80.0 ms. All 40 tokens are the same as plain decoding’s."
     )
     ahead = lead(fast, plain)
     assert ahead.speedup == pytest.approx(0.8) and ahead.tokens < 0 and ahead.seconds == pytest.approx(-0.8)
     assert '<p class="result amber"' in race_html(Racing(race))
     slowed(fast, 0.8)
-    assert result(race) == ("none", "TriForce and plain decoding were equally fast: same words", fast)
+    told = "TriForce and plain decoding were equally fast. All 40 tokens are the same as plain decoding’s."
+    assert result(race) == ("none", told, fast)
 
 
 @pytest.mark.parametrize("rounds", [(0.1, 0.3, 0.35), (0.31, 0.32, 0.5), (0.05, 0.06, 0.9), (0.4, 0.41, 0.42)])
@@ -244,16 +245,26 @@ def test_a_shorter_text_that_was_faster_is_not_behind() -> None:
     assert ahead.speedup == pytest.approx(2) and ahead.tokens == 0 and ahead.seconds == pytest.approx(0.15)
 
 
+def test_a_verdict_that_the_result_has_is_not_told_again(race_of: RaceOf) -> None:
+    three = [*PAIR, config("lookup")]
+    html = race_html(Racing(race_of("It was dark.", configs=three)))
+    assert html.count("All 3 tokens are the same") == 2 and ">TriForce: identical<" not in html
+    html = race_html(Racing(race_of("It was dark.", "It was light.")))
+    assert "TriForce: mismatch" in html, "a bug is told by its name"
+
+
 def test_words_that_part_are_not_called_the_same(race_of: RaceOf) -> None:
     race = race_of("It was dark.", "It was light.")
     found = result(race)
-    assert found is not None and found.tone == "bad" and "part at token 3, which is a bug" in found.text
+    assert found is not None and found.tone == "bad" and "differ from token 3," in found.text and "a bug" in found.text
     assert "identical, token for token" not in scenes(race) and 'class="equal bad"' in scenes(race)
 
 
 def test_a_race_against_the_clock_counts_tokens(race_of: RaceOf) -> None:
     found = result(race_of("one " * 90, seconds=0.8))
-    assert found and found.text == "TriForce was 30 tokens ahead when time was up: same words as far as both wrote"
+    assert found and found.text.startswith(
+        "TriForce was 30 tokens ahead when time was up. The same as plain decoding’s as far"
+    )
 
 
 # -------------------- presenter mode

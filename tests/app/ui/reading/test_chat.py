@@ -19,8 +19,7 @@ from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
 from app.ui.reading import settings
-from app.ui.reading.answer_footer import answer_footer
-from app.ui.reading.chat_view import exchanges
+from app.ui.reading.chat_view import answer_footer, exchanges
 from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list
 from app.ui.saving import saved
 from core.config import SamplingParams, SpeculationConfig
@@ -217,9 +216,13 @@ def test_what_depends_on_the_model_is_offered_for_it(worker: EngineWorker, engin
 
 def test_the_script_knows_every_field_its_first_value_and_the_presets() -> None:
     told = json.loads(settings.script())
-    assert {*told["names"]} < {*told["first"]} == {*settings.SettingsForm.model_fields}
+    fields = {*re.findall('data-setting="([^"]*)"', settings.fields())}
+    assert fields - {"preset"} < {*told["first"]} == {*settings.SettingsForm.model_fields}
     assert settings.SettingsForm(**told["first"]).config().method == settings.DEFAULTS.method
-    assert told["presets"]["Precise"] == [0.0, 1.0, 0] and told["custom"] not in told["presets"]
+    assert (
+        told["presets"]["Precise"] == {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
+        and told["custom"] not in told["presets"]
+    )
 
 
 # -------------------- what buttons do
@@ -328,8 +331,9 @@ def test_the_strip_and_the_quotations_follow_the_chat(page: PageOf, engine: Fake
     assert page.does(quote) and '<mark class="quoted">It was a dark and stormy' in page.state()["leaf"]
     assert "page-open" in page.state()["flags"]
     assert page.does("close") and page.state()["leaf"] == "" and "page-open" not in page.state()["flags"]
-    assert page.does("page:0") and page.state()["leaf"] and page.does("close") and page.state()["leaf"] == ""
-    page.does("page:0")
+    assert page.does(f"page:{page.key}:1") and page.state()["leaf"]
+    assert page.does("close") and page.state()["leaf"] == ""
+    page.does(f"page:{page.key}:1")
     assert page.does("new") and "Ask a question" in page.state()["where"] and page.state()["leaf"] == ""
 
 
@@ -337,7 +341,7 @@ def test_a_page_of_the_strip_closes_with_the_next_answer_and_one_of_a_chip_stays
     page: PageOf, engine: FakeEngine
 ) -> None:
     page.asks("One?")
-    for act, stays in (("page:0:3-9", True), ("page:0", False)):
+    for act, stays in ((f"page:{page.key}:1:3-9", True), (f"page:{page.key}:1", False)):
         assert page.does(act) and page.state()["leaf"]
         engine.enqueue("Well.")
         page.asks("More?")
@@ -374,8 +378,8 @@ def test_the_proof_card_of_an_answer_has_its_clock_and_the_pages_of_what_the_boo
     ]
     assert "How &lt;i&gt;was&lt;/i&gt; it?" in html and "<b>other" not in html and "Replay" in html
     seconds = page.session.exchanges[0].finished.stats.decode_seconds
-    assert f'<p class="clock">{seconds:.2f} s</p>' in html and "✓ Exact" in html and "TriForce" in html
+    assert f'<b class="clock">{seconds:.2f}</b>' in html and "✓ Exact" in html and "TriForce" in html
     page.session.trace = None
-    assert "Replay" not in card() and "page 1" in card(), "an old answer has no clock of its rounds"
+    assert ">Replay<" not in card() and "page 1" in card(), "an old answer has no clock of its rounds"
     page.session.digest = "another"
     assert "blockquote>" not in card(), "its book is closed"

@@ -13,7 +13,7 @@ from app.markdown import PLACE
 from app.runtime.sessions import Session
 from app.ui.library.page_viewer import Wanted
 from app.ui.reading.chat_view import exchanges
-from app.ui.retrieval_map.view import opened_page
+from app.ui.reading.where import opened_page
 from tests.app.fakes import document_of, finished
 
 PAGES = ("It began at noon. ", "The carved teapot was lost\nin the spring tide. ", "The end of it.")
@@ -38,6 +38,11 @@ def a_session(*answers: str, documents: tuple[Document, ...] = (), digest: str =
     return Session("x", book=book, digest="d", dialogue=dialogue)
 
 
+def key_of(session: Session) -> str:
+    assert session.book is not None
+    return session.book.library.books[0].key
+
+
 def answers(session: Session) -> list[str]:
     """Their text, with what the page inserts at its marks."""
     return [
@@ -54,13 +59,14 @@ def feet(session: Session) -> list[str]:
 def test_every_answer_has_a_chip_behind_each_of_its_quotations() -> None:
     session = a_session(f"So {FOUND}, and {INVENTED}.", f"{FOUND} and again {FOUND}")
     told, twice = answers(session)
-    act = 'data-act="page:1:18-44"'
+    key = key_of(session)
+    act = f'data-act="page:{key}:2:18-44"'
     page = f'<button type="button" class="chip quote found" {act} title="[^"<]*">page 2</button>'
     amber = '<span class="chip quote not-found" title="[^"<]*">not in the book</span>'
     lost, was = (f'<span class="stays">{word}"' for word in ("lost", "was"))  # no line ends before a chip
     assert re.fullmatch(f'So "the carved teapot was {lost}{page}</span>, and "nobody.* it {was}{amber}</span>.', told)
     assert twice.count(act) == 2
-    html = opened_page(session, Wanted.parse("1:18-44"))
+    html = opened_page(session, Wanted(key, 2, (18, 44)))
     assert '<mark class="quoted">The carved teapot was lost</mark>' in html and "Page 2" in html
 
 
@@ -109,7 +115,7 @@ def test_titles_and_signs_of_marks_cannot_leave_a_chip() -> None:
     (told,) = answers(a_session(f"{FOUND} \ufdd00\ufdd0 {INVENTED}\0", documents=documents))
     assert re.fullmatch(
         r'"the carved teapot was <span class="stays">lost"<button type="button" class="chip quote found" '
-        r'data-act="page:1:\d+-\d+" title="[^"<>]*">'
+        r'data-act="page:[0-9a-f]+:2:\d+-\d+" title="[^"<>]*">'
         r'page 2 of [^<>]*</button></span> \ufffd0\ufffd "nobody[^<"]*<span class="stays">was"'
         r"<span [^<>]*>not in the books</span></span>\0",
         told,
@@ -120,13 +126,16 @@ def test_sentences_of_the_book_have_their_page_and_the_rest_a_faint_line_with_wh
     answer = "It is this. The carved teapot was lost in the spring tide. I made all of this up."
     session = a_session(answer)
     (told,) = answers(session)
-    page = '<button type="button" class="chip quote found" data-act="page:1:18-63" title="[^"<]*">page 2</button>'
+    key = key_of(session)
+    page = (
+        f'<button type="button" class="chip quote found" data-act="page:{key}:2:18-63" title="[^"<]*">page 2</button>'
+    )
     own = '<span class="own" title="These words do not stand in the book: the model’s own wording">'
     stands = 'The carved teapot was lost in the spring <span class="stays">tide.'
     assert re.fullmatch(
         f'It is this. <span class="stands">{stands}{page}</span></span> {own}I made all of this up.</span>', told
     )
-    html = opened_page(session, Wanted.parse("1:18-63"))
+    html = opened_page(session, Wanted(key, 2, (18, 63)))
     assert '<mark class="quoted">The carved teapot was lost\nin the spring tide</mark>' in html and "Page 2" in html
 
 

@@ -31,7 +31,7 @@ def labels(worker: EngineWorker, context: int) -> list[str]:
     """What the buttons of the samples say under a model."""
     *_, ready = worker.states()
     assert isinstance(ready, Ready)
-    worker._jobs.state = replace(ready, context=context)
+    worker.jobs.state = replace(ready, context=context)
     return re.findall(r"</b> ([^<]*)</button>", samples(Site(worker, SAMPLES), Session("x")))
 
 

@@ -2,23 +2,20 @@
 
 import re
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from xml.etree import ElementTree
 
 import pytest
 import torch
 
-from app.conversations.exchange import Exchange
 from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
 from app.ui.site import Site
-from app.ui.system.facts import PARTS, Kept, Snapshot, Usage, guesses, weight_facts
+from app.ui.system.facts import PARTS, Snapshot, Usage, guesses, weight_facts
 from app.ui.system.tab import PARTS as TAB_PARTS
-from app.ui.system.tab import data_folder, kept_in, report, system
+from app.ui.system.tab import data_folder, system
 from core.config import EngineConfig, GenerationConfig
 from core.errors import NotEnoughMemory
 from core.models.hub.catalog import find
@@ -27,7 +24,7 @@ from core.models.param_count import size_in
 from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan
 from core.planning.sizes import DRAFTING_WEIGHTS
-from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, lane_stats, opened, write_book
+from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, opened, write_book
 from tests.app.ui.pages import EVIL, text_of
 from tests.app.ui.race.conftest import PAIR, raced
 
@@ -37,18 +34,19 @@ SECRET = "Zanzibar"
 HOME = Path("/home/alice")
 
 
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: HOME)
+
+
 def shot(state: Any, **changed: Any) -> Snapshot:
     taken = Snapshot(
         state=state,
-        taken=datetime(2026, 11, 21, 15, 0),
         system="Linux 6.1, x86_64",
         versions={"python": "3.11.7", "torch": "2.13.0"},
         machine=MACHINE,
         usage=Usage(used_bytes=700 << 20, peak_bytes=800 << 20),
         folder=HOME / ".triforce-reader",
-        folder_chosen=False,
-        kept=[Kept("uploads", 0, 0)],
-        home=HOME,
     )
     return replace(taken, **changed)
 
@@ -59,9 +57,9 @@ def ready(engine: FakeEngine) -> Ready:
 
 
 def drawn(worker: EngineWorker, session_id: str = "") -> dict[str, Any]:
-    """What the tab shows: "system" and "report"."""
+    """What the tab shows."""
     site, session = Site(worker), worker.sessions.enter(session_id)
-    return {part.name: part.draw(site, session) for part in TAB_PARTS if part.name in ("system", "report")}
+    return {part.name: part.draw(site, session) for part in TAB_PARTS if part.name == "system"}
 
 
 # -------------------- the page
@@ -69,17 +67,11 @@ def drawn(worker: EngineWorker, session_id: str = "") -> dict[str, Any]:
 
 def test_the_plan_is_drawn_to_scale_and_every_choice_has_its_reason(ready: Ready) -> None:
     html = system(shot(ready))
-    found = re.search(r"<svg.*?</svg>", html, re.DOTALL)
-    assert found
-    svg = ElementTree.fromstring(found.group())
-    widths = {rect.get("class"): float((rect.get("width") or "").rstrip("%")) for rect in svg.iter("rect")}
+    spans = re.findall(r'<span class="key (\w+)" title="([^"]*)" style="width:([0-9.]+)%', html)
     # planned 900 MiB and a byte: weights 300, runtime 600; in use 700 on the same scale
-    assert widths["fill weights"] == pytest.approx(100 / 3, abs=0.1)
-    assert [float((rect.get("width") or "").rstrip("%")) for rect in svg.iter("rect")][-1] == pytest.approx(
-        700 / 9, abs=0.1
-    )
-    titles = [title.text for title in svg.iter("title")]
-    assert titles[0] == "target weights: 300 MiB" and titles[-1] == "this process: 700 MiB"
+    assert {tone: float(width) for tone, _, width in spans[:2]}["weights"] == pytest.approx(100 / 3, abs=0.1)
+    assert float(spans[-1][2]) == pytest.approx(700 / 9, abs=0.1)
+    assert spans[0][1] == "target weights: 300 MiB" and spans[-1][1] == "this process: 700 MiB"
     words = text_of(html)
     assert "Planned 900 MiB of 12.0 GiB that were free" in words and "In use now 700 MiB, at most 800 MiB" in words
     assert "Exact for fake, float32 weights not quantised" in words and "~/.triforce-reader" in words
@@ -95,7 +87,7 @@ def test_every_part_of_a_real_plan_has_a_purpose() -> None:
 
 def test_sixteen_bits_promise_less(ready: Ready, engine: FakeEngine) -> None:
     engine.info.plan.precision = "bfloat16"
-    assert "up to near ties" in text_of(system(shot(ready))) and "token for token" not in report(shot(ready))
+    assert "up to near ties" in text_of(system(shot(ready)))
 
 
 def test_loading_and_a_failure_show_what_is_known(ready: Ready) -> None:
@@ -107,8 +99,7 @@ def test_loading_and_a_failure_show_what_is_known(ready: Ready) -> None:
     html = system(failed)
     assert "could not be loaded" in html and "The weights need 13.0 GiB" in html and "<img" not in html
     assert "test processor" in html
-    told = report(failed)
-    assert "Problem:           The weights need 13.0 GiB of …/x. (Choose" in told and "alice" not in told
+    assert "The weights need 13.0 GiB of …/x." in text_of(html) and "alice" not in html
 
 
 def test_a_gpu_that_is_not_used_is_told_with_what_mends_it(ready: Ready) -> None:
@@ -117,7 +108,6 @@ def test_a_gpu_that_is_not_used_is_told_with_what_mends_it(ready: Ready) -> None
     for state in (ready, LoadFailed(NotEnoughMemory("No room.", hint="Make some."))):
         html = system(shot(state, machine=machine))
         assert f"GPU NVIDIA <img> RTX, not used {line}" in text_of(html) and "<img" not in html
-        assert f"NVIDIA <img> RTX, not used ({line})" in report(shot(state, machine=machine))
     assert "GPU none no CUDA device found" in text_of(system(shot(ready)))
 
 
@@ -134,7 +124,7 @@ def test_versions_name_what_is_installed_without_importing_it(monkeypatch: pytes
 # -------------------- the tab and the report
 
 
-def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
+def test_the_tab_tells_figures_and_verdicts_but_nothing_that_was_read(
     worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
@@ -147,63 +137,24 @@ def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
         engine.enqueue(text)
     race = raced(worker, session_id, PAIR)
     race.question = f"Why {SECRET}?"
-    shown = drawn(worker, session_id)
-    view, told = shown["system"], shown["report"]
-    assert "TriForce: mismatch" in text_of(view) and "The texts differ from token 3" in text_of(view)
-    assert SECRET not in told and "dark" not in told and str(tmp_path) not in told
-    for fact in ("method:            triforce (end_of_text)", "2 tokens, 20.0 ms per token", "TriForce: mismatch"):
-        assert fact in told, told
-    assert "level 1 50%, level 2 75%" in told and "doctor --acceptance 0.50,0.75" in told
-    assert "folder:            chosen by the user" in told
+    shown = drawn(worker, session_id)["system"]
+    view, private = (text_of(part) for part in shown.split("data-private"))
+    assert "TriForce: mismatch" in view and "The texts differ from token 3" in view
+    assert SECRET not in view and "dark" not in view and str(tmp_path) not in shown
+    assert "Last answer 2 tokens, 20.0 ms per token, level 1 accepted 50%, level 2 accepted 75% triforce" in view
+    assert f"~/data {SECRET} chosen with --data-dir" in private, "the report has no part of it"
 
 
 def test_what_the_host_attends_to_is_told_with_its_reason(ready: Ready, engine: FakeEngine) -> None:
     engine.info.host_memory = SimpleNamespace(value="pinned", because="copies run beside computing")
     engine.info.plan.cpu_attention = SimpleNamespace(value=0.35, because="measured: both end together")
     engine.info.plan.resident_layers = 0
-    html = text_of(system(shot(ready)))
-    assert "Host attends to 35% of it measured: both end together" in html
-    assert "Host attends:" in report(shot(ready)) and "to 35% of it" in report(shot(ready))
+    assert "Host attends to 35% of it measured: both end together" in text_of(system(shot(ready)))
 
 
-def test_what_was_measured_here_is_told_by_context_and_method(ready: Ready) -> None:
-    name = ready.info.model
-
-    def told(method: str, tokens: int, seconds: float, context: int, model: str = name, *more: str) -> Exchange:
-        stats = replace(lane_stats(tokens, method), new_tokens=tokens, decode_seconds=seconds)
-        done = replace(finished("a b", method), stats=stats, prompt_tokens=context)
-        return Exchange("q", done, model=model, methods=(method, *more))
-
-    exchanges = (
-        told("triforce", 100, 2.0, 8000),
-        told("autoregressive", 10, 1.0, 8500),
-        told("autoregressive", 30, 1.0, 8200),
-        told("autoregressive", 40, 1.0, 2000),
-        told("autoregressive", 900, 1.0, 2000, "another"),
-        told("autoregressive", 900, 1.0, 2000, name, "triforce"),
-    )
-    shown = text_of(system(shot(ready, exchanges=exchanges)))
-    assert "About 2,048 tokens Plain decoding 40.0 tokens/s" in shown
-    assert "About 8,192 tokens Plain decoding 20.0 tokens/s, TriForce 50.0 tokens/s" in shown
-    assert "Measured here" not in text_of(system(shot(ready)))
-
-
-def test_acceptance_is_that_of_exact_answers_only(ready: Ready) -> None:
-    lossy = replace(finished("a b", "h2o"), exact=False)
-    assert "Accepted" not in text_of(system(shot(ready, exchanges=(Exchange("q", lossy),))))
-    both = (Exchange("q", lossy), Exchange("q", finished("a b")))
-    assert "level 1 50%, level 2 75%" in text_of(system(shot(ready, exchanges=both)))
-
-
-def test_what_is_kept_is_counted_and_other_folders_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_folder_is_where_the_start_has_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", "")
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    assert data_folder() == tmp_path / ".triforce-reader"
-    (tmp_path / "uploads" / "deep").mkdir(parents=True)
-    (tmp_path / "holiday pictures").mkdir()
-    (tmp_path / "uploads" / "deep" / "a.txt").write_text("x" * 3000)
-    assert kept_in(tmp_path) == [Kept("uploads", 1, 3000)]
-    assert kept_in(tmp_path / "nowhere") == []
+    assert data_folder() == HOME / ".triforce-reader"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The strip of pages, and one page with its loaded passages or a quotation marked; here pages go by `library.pages`."""
+"""The strip of pages, by `library.pages`, and one page with its loaded passages or a quotation marked."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from app import formats
 from app.context.evidence import is_refusal
 from app.context.open_book import Book
-from app.context.retrieval_map import STRONG, Passage, Weights
+from app.context.retrieval_map import STRONG, Weights
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.library.page_viewer import Mark, Wanted, section, tool
+from app.ui.library.page_viewer import Mark, Wanted, leaf, tool
 
 MOST_BARS = 120
 MOST_TOP = 4  # pages named below the strip
@@ -98,13 +98,13 @@ def _bar(book: Book, weights: Sequence[float], first: int, per_bar: int) -> str:
     starts = first == 0 or book.library.pages[first].book != book.library.pages[first - 1].book
     kind = f"bar-page {level.split()[-1]}{' begins' if starts and first else ''}"
     bar = f'<span style="height:{max(4, round(100 * weight))}%"></span>'
-    return render.button(bar, f"page:{strongest}", tone=kind, title=said, name=said)
+    return render.button(bar, page_act(book, strongest), tone=kind, title=said, name=said)
 
 
 def _top(book: Book, weights: Sequence[float]) -> str:
     ranked = sorted(range(len(weights)), key=lambda index: -weights[index])[:MOST_TOP]
     first, *more = (
-        render.button(render.escape(page_words(book, index)), f"page:{index}", tone="chip")
+        render.button(render.escape(page_words(book, index)), page_act(book, index), tone="chip")
         for index in ranked
         if weights[index] >= TOP_SHARE or index == ranked[0]
     )
@@ -127,52 +127,47 @@ def page_of(book: Book, char: int) -> int:
     return bisect_right(book.library.pages, char, key=lambda page: page.end)
 
 
+def page_act(book: Book, index: int, mark: tuple[int, int] | None = None) -> str:
+    """The act that shows a page of the library by its index. `mark`: characters of the joined text."""
+    placed, library = book.library.pages[index], book.library
+    moved = library.source(placed) - placed.start
+    where = mark and (mark[0] + moved, mark[1] + moved)
+    return f"page:{Wanted(library.books[placed.book].key, placed.number, where).detail}"
+
+
 # -------------------- one page
 
 
 def opened_page(session: Session, wanted: Wanted) -> str:
-    """A page by its index in `library.pages`: with characters of the joined text marked, else with loaded passages."""
-    book = session.book
-    if book is None or not book.library.pages:
+    """A page of the open book beside the conversation: with the words that an answer has, else with loaded passages."""
+    book, shown = session.book, session.book.library.book(wanted.key) if session.book else None
+    if book is None or shown is None:
         return ""
-    index = min(wanted.number, len(book.library.pages) - 1)
+    places = [(book.library.books[one.book].key, one.number) for one in book.library.pages]
+    number = min(max(wanted.number, 1), len(shown.document.pages))
+    index = places.index((wanted.key, number)) if (wanted.key, number) in places else None
+    marks, line = list[Mark](), ""
     if wanted.mark:
-        start, end = wanted.mark
-        here = start < book.library.pages[index].end and end > book.library.pages[index].start
-        return _page(session, book, index, [Mark(start, end, "quoted")], QUOTED if here else "", wanted)
-    placed, passages, loaded = book.library.pages[index], list[Passage](), session.where
-    known = loaded is not None and loaded.retrieves and loaded.num_seen > 0 and len(book.chunk_pages) > 0
-    if loaded is not None and known:
-        passages = Weights(book, loaded, session.baseline_for(loaded)).passages(placed)
-    marks = [Mark(one.start, one.end, "strong" if one.strength >= STRONG else "some") for one in passages]
-    line = f"{formats.plural(len(marks), 'passage')} of this page loaded more than for other questions"
-    nothing = "Nothing of this page was loaded for this answer alone" if known else ""
-    return _page(session, book, index, marks, line if marks else nothing, wanted)
+        page = shown.document.pages[number - 1]
+        line = QUOTED if wanted.mark[0] < page.char_end and wanted.mark[1] > page.char_start else ""
+        line += " It goes on on the next page." if line and wanted.mark[1] > page.char_end else ""
+    elif index is not None:
+        marks, line = _loaded(session, book, index)
+    label = shown.document.pages[number - 1].label
+    title = f"Page {label}" if len(book.library.books) == 1 else f"{shown.document.title}, page {label}"
+    closes = tool("close", "Close the page", "×")
+    return leaf(session, shown, wanted, "page", title=title, marks=marks, line=line, closes=closes)
 
 
-def _page(session: Session, book: Book, index: int, marks: list[Mark], line: str, wanted: Wanted) -> str:
-    """A page with marks in the joined text."""
-    library, last = book.library, len(book.library.pages) - 1
-    placed = library.pages[index]
-    shown_book, first = library.books[placed.book], library.source(placed)
-    moved = [Mark(max(a, placed.start) - placed.start + first, b - placed.start + first, kind) for a, b, kind in marks]
-    if line and wanted.mark and wanted.mark[1] > placed.end:
-        line += " It goes on on the next page."
-    end = f":{wanted.mark[0]}-{wanted.mark[1]}" if wanted.mark else ""
-    turning = (
-        tool(f"page:{index - 1}{end}", "Previous page", "&lt;", off=index == 0, turn=-1)
-        + tool(f"page:{index + 1}{end}", "Next page", "&gt;", off=index == last, turn=1)
-        + tool("close", "Close the page", "×")
-    )
-    return section(
-        session,
-        shown_book,
-        shown_book.document.pages[placed.number - 1],
-        moved,
-        title=page_words(book, index, short=False),
-        turning=turning,
-        line=line,
-        shown=f"page:{index}{end}",
-        width=wanted.width,
-        part=(first, first + placed.end - placed.start),
-    )
+def _loaded(session: Session, book: Book, index: int) -> tuple[list[Mark], str]:
+    """The passages of a page that were loaded for the answer, in its document's text, and a line about them."""
+    placed, loaded = book.library.pages[index], session.where
+    if loaded is None or not (loaded.retrieves and loaded.num_seen and len(book.chunk_pages)):
+        return [], ""
+    passages = Weights(book, loaded, session.baseline_for(loaded)).passages(placed)
+    moved = book.library.source(placed) - placed.start
+    marks = [
+        Mark(one.start + moved, one.end + moved, "strong" if one.strength >= STRONG else "some") for one in passages
+    ]
+    told = f"{formats.plural(len(marks), 'passage')} of this page loaded more than for other questions"
+    return marks, told if marks else "Nothing of this page was loaded for this answer alone"

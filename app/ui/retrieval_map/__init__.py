@@ -1,1 +1,0 @@
-"""Which pages of the book the retrieval cache held for an answer."""
