@@ -178,7 +178,7 @@ def answer(
     engine: Engine,
     prompt: Sequence[int],
     method: str = "triforce",
-    tokens: int = 20,
+    tokens: int = 12,
     *,
     written: Sequence[int] = (),
     boundary: int = 0,
