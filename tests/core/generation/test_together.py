@@ -59,7 +59,7 @@ def questions(
     """About one book: of different lengths, with answers of different lengths."""
     found = []
     for number, length in enumerate(lengths):
-        config = GenerationConfig(method=method, max_new_tokens=8 + 3 * number, sampling=sampling, seed=number)
+        config = GenerationConfig(method=method, max_new_tokens=12 + 5 * number, sampling=sampling, seed=number)
         found.append(Question([*BOOK, *random_prompt(length, 50 + number)], config, threading.Event()))
     return found
 
