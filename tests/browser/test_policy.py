@@ -1,7 +1,7 @@
 """The policy of the page in a real browser: what gets through the escaping does not run, and the page keeps to it."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,13 +11,6 @@ from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
 from tests.browser.journeys.page import EVIL, Page, expect, playwright
 
 pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
-
-
-@pytest.fixture
-def page(browser: "playwright.Browser", serve: Callable[[EngineWorker], str], worker: EngineWorker) -> Iterator[Page]:
-    context = browser.new_context()
-    yield Page(context.new_page(), serve(worker))
-    context.close()
 
 
 def test_nothing_of_a_book_is_run_or_fetched(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
@@ -42,6 +35,7 @@ def test_the_policy_stops_a_picture_that_got_through(page: Page) -> None:
         })"""
     )
     assert blocked == "https://example.com/pixel.png"
+    page.outside.clear()  # it was asked for, and never sent
 
 
 BREACHES = {  # what a book would do that got through the escaping

@@ -2,13 +2,13 @@
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from app.runtime.worker import EngineWorker
+from tests.app.conftest import Served
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS
 from tests.browser.journeys.page import QUIET, Page
 
@@ -85,41 +85,31 @@ def browser() -> Iterator["playwright.Browser"]:
 
 
 def test_another_site_reads_asks_and_stores_nothing(
-    browser: "playwright.Browser",
-    serve: Callable[[EngineWorker], str],
-    worker: EngineWorker,
-    elsewhere: str,
-    arguments: Any,
+    browser: "playwright.Browser", served: Served, elsewhere: str
 ) -> None:
-    address = serve(worker)
+    address = served.address
     page = browser.new_page()
     page.goto(elsewhere)
     found = page.evaluate(ATTEMPTS, [address, elsewhere])
     assert found.pop("posted") in (0, "refused") and found.pop("stored") in (0, "refused"), "it cannot see what came"
     assert set(found.values()) == {"refused"}, found
-    assert not any((arguments.data_dir / "uploads").rglob("stored*"))
+    assert not any((served.arguments.data_dir / "uploads").rglob("stored*"))
     page.evaluate("address => { document.querySelector('a').href = address; }", address)
     page.click("a")
     playwright.expect(page.locator("#masthead")).to_contain_text("tokens of context", timeout=SECONDS * 1000)
     page.close()
 
 
-def test_a_name_that_was_rebound_to_this_machine_reaches_nothing(
-    browser: "playwright.Browser", serve: Callable[[EngineWorker], str], worker: EngineWorker, arguments: Any
-) -> None:
-    serve(worker)
+def test_a_name_that_was_rebound_to_this_machine_reaches_nothing(browser: "playwright.Browser", served: Served) -> None:
     page = browser.new_page()
     for path in ("", "config", "gradio_api/info", "page/state"):
-        answer = page.goto(f"http://{REBOUND}:{arguments.port}/{path}")
+        answer = page.goto(f"http://{REBOUND}:{served.arguments.port}/{path}")
         assert answer is not None and answer.status == 421 and "not known by this name" in page.content()
     page.close()
 
 
-def test_the_page_works_under_its_other_name(
-    browser: "playwright.Browser", serve: Callable[[EngineWorker], str], worker: EngineWorker, arguments: Any
-) -> None:
-    serve(worker)
+def test_the_page_works_under_its_other_name(browser: "playwright.Browser", served: Served) -> None:
     page = browser.new_page()
-    Page(page, f"http://localhost:{arguments.port}/")
+    Page(page, f"http://localhost:{served.arguments.port}/")
     assert page.evaluate("window.crossOriginIsolated") is False and page.evaluate("window.opener") is None
     page.close()

@@ -29,9 +29,9 @@ def plain() -> Finished:
 def test_greedy_text_equals_plain_decoding_token_by_token(kv_heads: int) -> None:
     for length, methods in ((300, ("triforce", "triforce-lookup", "retrieval", "lookup")), (90, ("draft",))):
         engine, prompt = tiny_engine(kv_heads=kv_heads, noise=0.05), random_prompt(length)  # a draft sees 128 tokens
-        plain = answer(engine, prompt, "autoregressive", 40)
+        plain = answer(engine, prompt, "autoregressive", 20)
         for method in methods:
-            fast = answer(engine, prompt, method, 40)
+            fast = answer(engine, prompt, method, 20)
             assert fast.token_ids == plain.token_ids and fast.exact, method
             level2 = fast.stats.level2
             assert level2 and 0.05 < (level2.acceptance or 0) < 1, (

@@ -26,7 +26,7 @@ from tests.core import toys
 from tests.core.models.tiny_families import family_engine, family_target, tiny_family, transformers_text
 from tests.core.toys import FIXED, last_event, random_prompt
 
-LENGTH, WRITTEN = 300, 8
+LENGTH, WRITTEN = 220, 6
 
 answer = partial(toys.answer, tokens=WRITTEN)
 written = partial(transformers_text, num_tokens=WRITTEN)

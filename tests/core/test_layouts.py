@@ -15,7 +15,7 @@ from tests.core.toys import last_event, random_prompt, tiny_engine
 
 MOST, TALK = 700, 100
 SHORT, LONG, OTHER = random_prompt(300), random_prompt(900, 1), random_prompt(310, 2)
-CONFIG = GenerationConfig(method="triforce", max_new_tokens=12)
+CONFIG = GenerationConfig(method="triforce", max_new_tokens=8)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_races_and_questions_together_find_their_room(engine: Engine) -> None:
     lanes = {
         event.lane: event.event for event in engine.race(SHORT, (plain, CONFIG)) if isinstance(event.event, Finished)
     }
-    assert where(engine) == (2048, 1) and lanes[1].token_ids == lanes[0].token_ids[:12] == wanted(SHORT)
+    assert where(engine) == (2048, 1) and lanes[1].token_ids == lanes[0].token_ids[:8] == wanted(SHORT)
     questions = [Question([*OTHER, n], CONFIG) for n in (5, 6)]
     list(engine.answer_together(questions))
     assert where(engine) == (MOST, 2)

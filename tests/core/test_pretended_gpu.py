@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
 )
 ROOT = Path(__file__).parents[2]
-PROMPT = 400  # tokens: the retrieval cache holds a part of them, and offloaded layers have blocks on the host
+PROMPT = 300  # tokens: the retrieval cache holds a part of them, and offloaded layers have blocks on the host
 
 # What of torch.cuda our code calls and no test here reaches, with the reason.
 NOT_REACHED = {"set_device": "each further rank of a model calls it, in a process of its own"}
@@ -63,7 +63,7 @@ def engine_on(device: str, offload: Offload | None = None, *, graphs: bool = Fal
         device=device,
         kv_heads=2,
         context=512,
-        prefill_chunk=64,
+        prefill_chunk=100,
         budget=96,
         local_window=32,
         draft_window=72,

@@ -116,7 +116,7 @@ BUDGETS = {"resident": RESIDENT, "offloaded": OFFLOADED, "shared with the host":
 pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
 )
-PROMPT = random_prompt(400)  # of an offloaded layer the newest 192 rows and more stay on the device
+PROMPT = random_prompt(300)  # of an offloaded layer the newest 192 rows and more stay on the device
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, top_k=20)
 WAYS = {
     "resident": {},

@@ -1,6 +1,7 @@
 """Small things to test with: random models of real families, a letter tokenizer, laws as tables."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, cast
 
@@ -63,11 +64,20 @@ def tiny_config(family: str = "llama", *, layers: int = 2, heads: int = 4, kv_he
     )
 
 
+_MADE: dict[tuple[object, ...], tuple[nn.Module, Tensor]] = {}  # models, and how torch's random numbers go on
+
+
 def tiny_model(config: PreTrainedConfig, seed: int, attention: str = ATTENTION_NAME) -> nn.Module:
-    register()
-    torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
-    return cast(nn.Module, model).eval().requires_grad_(False)
+    """A random model of these sizes; transformers takes long to make one, so each is made once and copied."""
+    asked = type(config), repr(config.to_dict()), seed, attention
+    if asked not in _MADE:
+        register()
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
+        _MADE[asked] = cast(nn.Module, model).eval().requires_grad_(False), torch.get_rng_state()
+    model, state = _MADE[asked]
+    torch.set_rng_state(state)
+    return deepcopy(model)
 
 
 def loaded(config: PreTrainedConfig, seed: int, noise: float = 0.0) -> LoadedModel:
@@ -174,7 +184,7 @@ def answer(
     engine: Engine,
     prompt: Sequence[int],
     method: str = "triforce",
-    tokens: int = 20,
+    tokens: int = 12,
     *,
     written: Sequence[int] = (),
     boundary: int = 0,

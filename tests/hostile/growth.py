@@ -1,6 +1,6 @@
 """How the time of everything that reads text in the app's own process grows with the text.
 
-    python -m tests.hostile.growth          every function on every atom; prints what grows too fast
+    python -m tests.hostile.growth [CHARACTERS] [NAME...]     prints what grows too fast, of all functions or of those
 
 Processor time is measured, so that other work on the machine changes little, and what looks wrong is measured again.
 """
@@ -143,15 +143,16 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def too_fast(reads: Reads, atom: str, ends: str) -> str | None:
+def too_fast(reads: Reads, atom: str, ends: str, longest: int = LARGEST) -> str | None:
     """At which length a function takes more than thrice the time for twice the text; None: at none."""
+    texts = {length: (atom * (length // len(atom) + 1))[:length] + ends for length in lengths(longest)}
     with uncollected():
-        return _too_fast(reads, {length: (atom * (length // len(atom) + 1))[:length] + ends for length in lengths()})
+        return _too_fast(reads, texts)
 
 
 def _too_fast(reads: Reads, texts: Mapping[int, str]) -> str | None:
     before = seconds_of(reads, texts[SMALLEST])
-    for length in list(lengths())[1:]:
+    for length in list(texts)[1:]:
         now = seconds_of(reads, texts[length])
         for _ in range(TRIES):
             if now <= MOST_GROWTH * before + FLOOR_SECONDS:
@@ -164,22 +165,23 @@ def _too_fast(reads: Reads, texts: Mapping[int, str]) -> str | None:
     return None
 
 
-def lengths() -> Iterator[int]:
+def lengths(longest: int) -> Iterator[int]:
     length = SMALLEST
-    while length <= LARGEST:
+    while length <= longest:
         yield length
         length *= 2
 
 
 def main(argv: Sequence[str]) -> int:
     """Print what grows too fast of the named functions, or of all, a line each. Returns 1 if anything does."""
+    longest, *wanted = (int(argv[0]), *argv[1:]) if argv and argv[0].isdecimal() else (LARGEST, *argv)
     found = 0
     for name, reads in READERS.items():
-        if argv and name not in argv:
+        if wanted and name not in wanted:
             continue
         print(f"{name} …", file=sys.stderr, flush=True)
         for atom, ends in product(ATOMS, ("", ENDS)):
-            if what := too_fast(reads, atom, ends):
+            if what := too_fast(reads, atom, ends, longest):
                 found += 1
                 print(f"{name}: of {atom!r} and {ends!r}, {what}", flush=True)
     return bool(found)

@@ -13,7 +13,7 @@ from tests.hostile.growth import READERS, too_fast
 from tests.hostile.stalls import longest_wait
 
 ROOT = Path(__file__).parents[2]
-SHORT = ("the head of a file", "quotations in a hostile answer")
+SHORT = ("4096", "the head of a file", "quotations in a hostile answer")
 LIMIT_SECONDS = 60.0  # of a program that takes seconds: what grows exponentially never ends
 
 

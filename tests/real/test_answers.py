@@ -8,7 +8,8 @@ from core.config import GenerationConfig
 from core.decoding.registry import PLAIN
 from core.engine import Engine
 from core.generation.events import Finished
-from core.generation.text import Turn
+from core.generation.session import Conversation
+from core.generation.text import ChatText, Turn
 
 pytestmark = pytest.mark.real
 
@@ -40,3 +41,20 @@ def test_greedy_text_is_that_of_plain_decoding(real_engine: Engine) -> None:
     plain = answered(real_engine, asked, PLAIN, most=96)
     usual = answered(real_engine, asked, real_engine.info.usual_method, most=96)
     assert len(plain.token_ids) > 32 and usual.token_ids == plain.token_ids and usual.exact
+
+
+def test_a_document_never_has_special_tokens_whatever_it_spells(real_engine: Engine) -> None:
+    text = real_engine.text
+    assert isinstance(text, ChatText)
+    known = text._tokenizer.added_tokens_decoder
+    special = {number: token.content for number, token in known.items() if token.special}
+    assert {"<|im_end|>", "<|endoftext|>"} <= set(special.values())
+    for name in special.values():
+        for spelled in (name, f"He wrote{name}here.", f"\n{name}\n", f"{name}{name}"):
+            ids = text.encode(spelled)
+            assert not special.keys() & set(ids) and text.decode(ids) == spelled
+    counts = []
+    for words in ("A plain book.", "\n".join(special.values())):
+        asked = Conversation(tuple(text.encode(words))).ask(words).prompt_ids(text)
+        counts.append(sum(token in special for token in asked))
+    assert counts[0] == counts[1] > 0, "those of the template alone"

@@ -94,15 +94,15 @@ CONTAINER = (
 )
 
 
-def package(names: Sequence[str], title: str = "The Pilot", head: str = "", kinds: Mapping[str, str] = {}) -> str:
-    """A package document whose reading order is `names`."""
+def package(names: Sequence[str], title: str = "The Pilot", head: str = "", more: str = "") -> str:
+    """A package document whose reading order is `names`; `more`: further items."""
     kind = "application/xhtml+xml"
-    items = [f'<item id="i{n}" href="{name}" media-type="{kinds.get(name, kind)}"/>' for n, name in enumerate(names)]
+    items = [f'<item id="i{n}" href="{name}" media-type="{kind}"/>' for n, name in enumerate(names)]
     order = [f'<itemref idref="i{n}"/>' for n in range(len(names))]
     return (
         f'<?xml version="1.0"?>{head}<package xmlns="http://www.idpf.org/2007/opf" version="3.0">'
         f'<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></metadata>'
-        f"<manifest>{''.join(items)}</manifest><spine>{''.join(order)}</spine></package>"
+        f"<manifest>{''.join(items)}{more}</manifest><spine>{''.join(order)}</spine></package>"
     )
 
 

@@ -8,7 +8,7 @@ from pypdf import PdfWriter
 from app.documents import Document, read_document
 from app.documents.chapters import MAX_DEPTH, letters, make_chapters, markdown_headings, text_headings
 from app.documents.document import Chapter
-from tests.app.documents.conftest import MakeEpub, MakePdf, section
+from tests.app.documents.conftest import MakeEpub, MakePdf, package, section
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -175,15 +175,7 @@ NCX = (
 )
 
 
-def opf(extra: str) -> str:
-    sections = "".join(f'<item id="i{n}" href="s{n}.xhtml" media-type="application/xhtml+xml"/>' for n in (1, 2, 3))
-    order = "".join(f'<itemref idref="i{n}"/>' for n in (1, 2, 3))
-    return (
-        '<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf"><metadata/>'
-        f"<manifest>{sections}{extra}</manifest><spine>{order}</spine></package>"
-    )
-
-
+SECTIONS = ("s1.xhtml", "s2.xhtml", "s3.xhtml")
 NAV_ITEM = '<item id="n" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/>'
 NCX_ITEM = '<item id="x" href="toc.ncx" media-type="application/x-dtbncx+xml"/>'
 
@@ -203,7 +195,7 @@ def test_the_navigation_of_an_epub_names_chapters_and_their_places(make_epub: Ma
         (NAV_ITEM, {"OPS/nav.xhtml": nav(links)}),
         (NAV_ITEM + NCX_ITEM, {"OPS/nav.xhtml": nav(links), "OPS/toc.ncx": NCX}),
     ):
-        document = read_document(make_epub(*bodies, files={"OPS/book.opf": opf(extra), **files}))
+        document = read_document(make_epub(*bodies, files={"OPS/book.opf": package(SECTIONS, more=extra), **files}))
         assert [chapter.title for chapter in document.chapters] == ["The Quay", "The Tide", "Storm"]
         assert begins_with_its_heading(document) is False  # the last one has no heading: it begins its section
         assert document.text[document.chapters[1].char_start :].startswith("The Tide")

@@ -12,16 +12,11 @@ pytestmark = pytest.mark.usefixtures("in_this_process")
 BODY = "The pilot counted the boats that came in with the tide."
 
 
-def write(folder: Path, markup: str | bytes, name: str = "page.html") -> Path:
-    path = folder / name
-    path.write_bytes(markup if isinstance(markup, bytes) else markup.encode())
-    return path
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
 def test_a_mark_or_the_bytes_themselves_tell_the_charset(tmp_path: Path, encoding: str) -> None:
     markup = "<html><head><meta charset='x-unheard-of'></head><body>Größe „genug“</body></html>"
-    assert read_document(write(tmp_path, markup.encode(encoding))).text == "Größe „genug“"
+    (tmp_path / "page.html").write_bytes(markup.encode(encoding))
+    assert read_document(tmp_path / "page.html").text == "Größe „genug“"
 
 
 @pytest.mark.parametrize(

@@ -49,12 +49,6 @@ def test_pdfs_may_tell_it_in_xmp_and_damage_there_hides_nothing(
     assert document.language == ("en-NZ" if authors else "")
 
 
-def told(names: list[str], more: str, items: str = "") -> str:
-    """A package document that tells more."""
-    whole = package(names).replace("</dc:title>", f"</dc:title>{more}")
-    return whole.replace("</manifest>", f"{items}</manifest>")
-
-
 ITEM = '<item id="c" href="c.jpg" media-type="image/jpeg" properties="cover-image"/>'
 
 
@@ -72,7 +66,7 @@ def test_covers_are_drawn_anew_and_small(kind: str) -> None:
 )
 def test_other_pictures_are_no_covers(make_epub: MakeEpub, content: bytes) -> None:
     assert cover_url(content) == ""
-    files = {"OPS/book.opf": told(["s1.xhtml"], "", ITEM), "OPS/c.jpg": content}
+    files = {"OPS/book.opf": package(["s1.xhtml"], more=ITEM), "OPS/c.jpg": content}
     document = read_document(make_epub(f"<p>{LINE}</p>", files=files))
     assert document.cover == "" and LINE in document.text
 
@@ -81,6 +75,6 @@ def test_a_huge_picture_is_no_cover_and_ends_no_book(make_epub: MakeEpub) -> Non
     huge = picture("PNG", Image.new("1", (10_000, 6_000)))
     assert cover_url(huge) == ""
     for content in (huge, b"\0" * 70_000_000):  # the second one is a bomb
-        files = {"OPS/book.opf": told(["s1.xhtml"], "", ITEM), "OPS/c.jpg": content}
+        files = {"OPS/book.opf": package(["s1.xhtml"], more=ITEM), "OPS/c.jpg": content}
         document = read_document(make_epub(f"<p>{LINE}</p>", files=files))
         assert document.cover == "" and LINE in document.text

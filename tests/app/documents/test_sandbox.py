@@ -1,6 +1,7 @@
 """A parser that has been taken over reads nothing but its document, writes nothing and reaches nobody."""
 
 import ctypes
+import json
 import mimetypes
 import os
 import socket
@@ -30,45 +31,66 @@ WORKER = """
 import ctypes, json, os, socket, subprocess, sys
 from pathlib import Path
 
-def read(stream, expression):
-    try:
-        said = str(eval(expression))
-    except OSError as error:
-        said = type(error).__name__
-    yield {"kind": "page", "text": said}
+def read(stream, *expressions):
+    for expression in expressions:
+        try:
+            said = str(eval(expression))
+        except OSError as error:
+            said = type(error).__name__
+        yield {"kind": "page", "text": said}
 """
 
 
 class Trap:
-    """A document beside a private folder, and a parser that evaluates what it is told to.
+    """A document, private folders beside it, one for each attempt, and a parser that evaluates what it is told to.
 
-    `sandboxed` and `free` tell what became of an expression: its value, or the name of the error.
+    `sandboxed` and `free` tell what became of expressions: their values, or the names of errors.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.code, self.private = folder / "code", folder / "private"
-        self.document, self.diary = folder / "book.txt", self.private / "diary.txt"
-        for place in (self.code, self.private, self.code / "hostile"):
-            place.mkdir()
+        self.folder, self.code, self.document = folder, folder / "code", folder / "book.txt"
+        (self.code / "hostile").mkdir(parents=True)
         (self.code / "hostile" / "parser.py").write_text(WORKER)
         self.document.write_text("a book")
-        self.diary.write_text("a diary")
 
-    def sandboxed(self, expression: str) -> str:
-        messages = worker_messages(Parser("hostile.parser", "a trap"), self.document, "a", LIMITS, [expression])
-        (said,) = [message["text"] for message in messages if message and message["kind"] == "page"]
-        return said
+    def attempts(self, *wanted: str) -> list[str]:
+        """Expressions, each with a private folder of its own, and a diary in it."""
+        found = []
+        for number, attempt in enumerate(wanted):
+            private = self.folder / f"private {number}"
+            private.mkdir()
+            (private / "diary.txt").write_text("a diary")
+            places = {"private": private, "diary": private / "diary.txt", "document": self.document, "code": self.code}
+            found.append(attempt.format(**{name: str(place) for name, place in places.items()}))
+        return found
 
-    def free(self, expression: str) -> str:
+    def files(self) -> dict[Path, str | None]:
+        """All that is there, and what is in it."""
+        found = [file for file in self.folder.rglob("*") if "__pycache__" not in file.parts]
+        return {file: file.read_text() if file.is_file() else None for file in found}
+
+    def sandboxed(self, *expressions: str) -> list[str]:
+        messages = worker_messages(Parser("hostile.parser", "a trap"), self.document, "a", LIMITS, expressions)
+        return [message["text"] for message in messages if message and message["kind"] == "page"]
+
+    def free(self, *expressions: str) -> list[str]:
         """The same by a parser that is not confined."""
         code = "import sys; from app.documents import worker; worker.confine = id; worker.main(sys.argv[1:])"
-        taken = ["hostile.parser", str(self.document), str(LIMITS.memory_bytes), "100", expression]
-        arguments = ["-c", code, *taken]
-        parser = ParsingProcess(arguments, LIMITS.memory_bytes, 100, 10_000)
+        taken = ["hostile.parser", str(self.document), str(LIMITS.memory_bytes), "100", *expressions]
+        parser = ParsingProcess(["-c", code, *taken], LIMITS.memory_bytes, 100, 10_000)
         try:
-            return str(eval(parser.line(SECONDS))["text"])
+            return [str(json.loads(parser.line(SECONDS))["text"]) for _ in expressions]
         finally:
             parser.close()
+
+    def all_refused(self, *expressions: str) -> None:
+        """Nothing of it happens in the sandbox, and all of it would without."""
+        before = self.files()
+        assert self.sandboxed(*expressions) == ["PermissionError"] * len(expressions) and self.files() == before
+        failing = [
+            one for one, told in zip(expressions, self.free(*expressions), strict=True) if told.endswith("Error")
+        ]
+        assert not failing, "it fails anyway"
 
 
 @pytest.fixture
@@ -78,28 +100,22 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trap:
 
 
 @files
-@pytest.mark.parametrize(
-    "attempt",
-    [
+def test_no_other_file_is_read(trap: Trap) -> None:
+    """Nor a folder, a file by another name, this program's variables, or one by another program."""
+    attempts = trap.attempts(
         "Path({diary!r}).read_text()",
         "os.listdir({private!r})",
         "Path('/proc/self/root' + {diary!r}).read_text()",
         "len(Path(f'/proc/{{os.getppid()}}/environ').read_bytes()) > 0",
         "subprocess.run([sys.executable, '-c', 'open(' + repr({diary!r}) + ')'], stderr=-3, check=False).returncode "
         "and 1 / (not os.listdir({private!r}))",
-    ],
-    ids=["a file", "a folder", "by another name", "this program's variables", "by another program"],
-)
-def test_no_other_file_is_read(trap: Trap, attempt: str) -> None:
-    expression = attempt.format(diary=str(trap.diary), private=str(trap.private))
-    assert trap.sandboxed(expression) == "PermissionError"
-    assert not trap.free(expression).endswith("Error"), "it fails anyway"
+    )
+    trap.all_refused(*attempts)
 
 
 @files
-@pytest.mark.parametrize(
-    "attempt",
-    [
+def test_nothing_is_written_deleted_or_renamed(trap: Trap) -> None:
+    attempts = trap.attempts(
         "open({diary!r}, 'r+').truncate()",
         "open({diary!r}, 'w').close()",
         "Path({private!r}, 'new').touch()",
@@ -110,75 +126,55 @@ def test_no_other_file_is_read(trap: Trap, attempt: str) -> None:
         "Path({diary!r}).unlink()",
         "open({document!r}, 'w').close()",
         "Path({code!r}, 'new.py').touch()",
-    ],
-)
-def test_nothing_is_written_deleted_or_renamed(trap: Trap, attempt: str) -> None:
-    places = {"diary": trap.diary, "private": trap.private, "document": trap.document, "code": trap.code}
-    expression = attempt.format(**{name: str(place) for name, place in places.items()})
-    assert trap.sandboxed(expression) == "PermissionError"
-    assert sorted(trap.private.iterdir()) == [trap.diary] and trap.diary.read_text() == "a diary"
-    assert trap.document.read_text() == "a book"
-    assert not trap.free(expression).endswith("Error"), "it fails anyway"
+    )
+    trap.all_refused(*attempts)
 
 
 @pytest.mark.skipif(landlock_version() < SCOPES_SINCE, reason="Landlock keeps no signals here")
 def test_no_other_process_is_signalled(trap: Trap) -> None:
-    assert trap.sandboxed("os.kill(os.getppid(), 0)") == "PermissionError"
-    assert trap.free("os.kill(os.getppid(), 0)") == "None", "it fails anyway"
+    trap.all_refused("os.kill(os.getppid(), 0)")
 
 
 @network
-def test_no_server_of_this_machine_is_reached(trap: Trap) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        expression = f"socket.create_connection({server.getsockname()!r}).close()"
-        assert trap.sandboxed(expression) == "PermissionError"
-        assert not trap.free(expression).endswith("Error"), "it fails anyway"
-
-
-@network
-@pytest.mark.parametrize(
-    "attempt",
-    [
-        "socket.socket(socket.AF_UNIX).connect({path!r})",
-        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9))",
-        "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close()",
-        "[one.close() for one in socket.socketpair()]",
-    ],
-    ids=["a socket in a folder", "a datagram", "the kernel's", "a pair"],
-)
-def test_no_socket_of_any_kind_is_made(trap: Trap, attempt: str) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        path = str(trap.private / "s")[-100:]
-        server.bind(path)
-        server.listen()
-        expression = attempt.format(path=path)
-        assert trap.sandboxed(expression) == "PermissionError"
-        assert not trap.free(expression).endswith("Error"), "it fails anyway"
+def test_no_server_of_this_machine_is_reached_and_no_socket_of_any_kind_is_made(trap: Trap) -> None:
+    """A connection; a socket in a folder, a datagram, the kernel's, a pair."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        path = str(trap.folder / "s")[-100:]
+        local.bind(path)
+        local.listen()
+        trap.all_refused(
+            f"socket.create_connection({server.getsockname()!r}).close()",
+            f"socket.socket(socket.AF_UNIX).connect({path!r})",
+            "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9))",
+            "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close()",
+            "[one.close() for one in socket.socketpair()]",
+        )
 
 
 @network
 def test_no_call_of_another_kind_makes_one(trap: Trap) -> None:
     """io_uring, and on x86-64 the numbers of x32."""
     calls = [REFUSED[os.uname().machine][1][-1], sandbox.OTHER_CALLS + REFUSED[os.uname().machine][1][0]]
-    for number in calls:
-        expression = f"(ctypes.CDLL(None, use_errno=True).syscall({number}, 0, 0, 0), ctypes.get_errno())"
-        assert trap.sandboxed(expression) == "(-1, 1)"
-        assert trap.free(expression) != "(-1, 1)", "it fails anyway"
+    attempts = [
+        f"(ctypes.CDLL(None, use_errno=True).syscall({number}, 0, 0, 0), ctypes.get_errno())" for number in calls
+    ]
+    assert trap.sandboxed(*attempts) == ["(-1, 1)"] * 2
+    assert "(-1, 1)" not in trap.free(*attempts), "it fails anyway"
 
 
 def test_a_parser_is_told_no_keys(trap: Trap, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "a key")
     monkeypatch.setenv("TRIFORCE_AUTH", "name:password")
     seen = "sorted(set(os.environ) & {'HF_TOKEN', 'TRIFORCE_AUTH', 'PATH'})"
-    assert trap.sandboxed(seen) == "['PATH']"
-    assert trap.sandboxed("set(os.environ) <= {'LC_CTYPE', *" + repr(process.ENVIRONMENT) + "}") == "True"
+    known = "set(os.environ) <= {'LC_CTYPE', *" + repr(process.ENVIRONMENT) + "}"
+    assert trap.sandboxed(seen, known) == ["['PATH']", "True"]
     monkeypatch.setattr(process, "ENVIRONMENT", (*process.ENVIRONMENT, "HF_TOKEN"))
-    assert trap.sandboxed(seen) == "['HF_TOKEN', 'PATH']"
+    assert trap.sandboxed(seen) == ["['HF_TOKEN', 'PATH']"]
 
 
 def test_a_parser_may_read_its_document_and_start_a_program_that_is_installed(trap: Trap) -> None:
-    assert trap.sandboxed(f"Path({str(trap.document)!r}).read_text()") == "a book"
-    assert trap.sandboxed("subprocess.check_output(['ls', os.__file__], text=True) == os.__file__ + chr(10)") == "True"
+    started = "subprocess.check_output(['ls', os.__file__], text=True) == os.__file__ + chr(10)"
+    assert trap.sandboxed(f"Path({str(trap.document)!r}).read_text()", started) == ["a book", "True"]
 
 
 # -------------------- systems that cannot

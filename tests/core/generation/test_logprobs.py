@@ -15,7 +15,7 @@ PROMPT = random_prompt(300)
 
 def written(engine: Engine, sampling: SamplingParams, method: str, top: int | None = 3) -> list[TokenRecord]:
     config = GenerationConfig(
-        max_new_tokens=20, method=method, sampling=sampling, speculation=FIXED, seed=3, top_logprobs=top
+        max_new_tokens=12, method=method, sampling=sampling, speculation=FIXED, seed=3, top_logprobs=top
     )
     return [
         record for event in engine.generate(PROMPT, config) if isinstance(event, RoundDone) for record in event.tokens
@@ -50,7 +50,7 @@ def test_they_are_the_target_s_own_before_any_sampling_option(method: str, sampl
     records = written(tiny_engine(), sampling, method)
     ids = [record.token_id for record in records]
     expected = of_the_target(tiny_engine(), ids)
-    assert len(records) == 20 and (method == "autoregressive" or len({record.round for record in records}) < 20)
+    assert len(records) == 12 and (method == "autoregressive" or len({record.round for record in records}) < 12)
     for place, record in enumerate(records):
         assert record.logprob == pytest.approx(float(expected[place, record.token_id]), abs=1e-4)
         best = expected[place].topk(3)

@@ -48,7 +48,7 @@ def fetch(engine: Engine, folder: BookFolder, prompt: list[int]) -> int:
 
 def answer(engine: Engine, method: str = "triforce", temperature: float = 0.0, book: list[int] = BOOK) -> Finished:
     sampling = SamplingParams(temperature=temperature)
-    return toys.answer(engine, [*book, *QUESTION], method, 10, sampling=sampling, seed=5)
+    return toys.answer(engine, [*book, *QUESTION], method, 6, sampling=sampling, seed=5)
 
 
 def hold_the_same(one: Engine, other: Engine, length: int) -> bool:

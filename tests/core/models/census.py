@@ -40,8 +40,8 @@ from core.models.text_part import WHOLES
 from tests.core.models.tiny_families import families, text_part, tiny_family, transformers_text, twin_models
 from tests.core.toys import CPU, random_prompt
 
-LENGTH, WRITTEN, CHUNK = 150, 8, 8
-PIECES = ((0, 90), (90, 120), (120, 127))  # of a prompt; the rest is fed token by token
+LENGTH, WRITTEN, CHUNK = 150, 4, 8
+PIECES = ((0, 90), (90, 120), (120, 136))  # of a prompt; the rest is fed token by token
 Verdict = Literal["same", "refused", "WRONG"]
 
 

@@ -100,17 +100,22 @@ def test_a_model_whose_modules_compute_something_else_is_found_out(kernel: Small
 TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int16)
 
 
-def streamed(model: LoadedModel, kernel: SmallRows, kept_as: torch.dtype) -> tuple[CachedModel, StreamingCache]:
+def streamed(
+    model: LoadedModel, kernel: SmallRows, kept_as: torch.dtype, twin: StreamingCache | None = None
+) -> tuple[CachedModel, StreamingCache]:
     backend, config = Backend("compiled", kernel, "test", kernel=kernel), DraftConfig(num_sink=4, window=68)
     cache = StreamingCache(model.shape._replace(narrow=kept_as), config, lambda keys, _: keys.clone(), backend=backend)
     return CachedModel("draft", model.module, cache, CPU), cache
 
 
-def retrieved(model: LoadedModel, kernel: SmallRows, kept_as: torch.dtype) -> tuple[CachedModel, RetrievalCache]:
+def retrieved(
+    model: LoadedModel, kernel: SmallRows, kept_as: torch.dtype, twin: RetrievalCache | None = None
+) -> tuple[CachedModel, RetrievalCache]:
+    """Over the full cache of its twin, where there is one."""
     backend = Backend("compiled", kernel, "test", kernel=kernel)
-    full = FullCache(model.shape._replace(narrow=kept_as), 2048, 8, backend=backend)
-    reader = CachedModel("full", model.module, full, CPU)
-    reader.feed(Context(random_prompt(1500)), range(1500), 1)
+    full = twin._full if twin else FullCache(model.shape._replace(narrow=kept_as), 2048, 8, backend=backend)
+    if twin is None:
+        CachedModel("full", model.module, full, CPU).feed(Context(random_prompt(1500)), range(1500), 1)
     cache = RetrievalCache(full, TopChunks(full, RetrievalConfig(budget=1152, local_window=16)))  # two shares of keys
     cache.select()
     return CachedModel("retrieval", model.module, cache, CPU), cache
@@ -145,7 +150,8 @@ def test_a_pass_in_one_call_is_that_of_its_parts(
         cast(Any, config).head_dim = 64  # the kernel multiplies integers of wide heads alone
     model = compiled(kernel, config)
     monkeypatch.setattr(kernel._threads, "now", lambda: threads)
-    whole, parts = made(model, kernel, kept_as), made(model, kernel, kept_as)
+    whole = made(model, kernel, kept_as)
+    parts = made(model, kernel, kept_as, whole[1])
     slow = parts[1].fixed
     monkeypatch.setattr(parts[1], "fixed", lambda: slow()._replace(attend=None))
     calls, call = [], kernel.whole_pass
@@ -221,7 +227,7 @@ def test_keys_too_large_for_16_bits_are_refused_in_one_call_too(
     judge, cache = made(model := compiled(kernel, tiny_config("llama")), kernel, kept_as)
     body, context, start = cast(Any, model.module).model, Context(random_prompt(1600)), cache.length
     judge.feed(context, range(start, start + 1), 1)
-    twin, _ = made(model, kernel, kept_as)
+    twin, _ = made(model, kernel, kept_as, cache)
     twin.feed(context, range(start, start + 1), 1)
     weights = body.layers[1].self_attn.v_proj.packed
     before = weights.clone()

@@ -175,7 +175,7 @@ def test_an_engine_on_fixed_buffers_writes_and_leaves_behind_what_the_eager_one_
     fixed = tiny_engine(kv_heads=kv_heads, graphs=graphs)
     for method in ("autoregressive", "triforce"):
         texts = [
-            answer(engine, random_prompt(num_tokens), method, 24, sampling=sampling, seed=5).token_ids
+            answer(engine, random_prompt(num_tokens), method, 16, sampling=sampling, seed=5).token_ids
             for engine in (fixed, eager)
         ]
         assert texts[0] == texts[1], method
@@ -218,7 +218,7 @@ def test_no_engine_on_a_processor_records() -> None:
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95, top_k=20)
 
 
-def settings(method: str = "triforce", sampling: SamplingParams = GREEDY, num_tokens: int = 16) -> GenerationConfig:
+def settings(method: str = "triforce", sampling: SamplingParams = GREEDY, num_tokens: int = 10) -> GenerationConfig:
     return GenerationConfig(method=method, max_new_tokens=num_tokens, sampling=sampling, speculation=FIXED, seed=5)
 
 

@@ -87,14 +87,15 @@ def counted_alike(found: Masses, expected: Masses, most: float = 1e-5) -> bool:
     return within and torch.allclose(found.lse.double(), expected.lse.double(), atol=most)
 
 
-@pytest.mark.parametrize("softcap", [None, 2.0])
-@pytest.mark.parametrize("dtype", KEPT_AS)
+SIZES = [(4, 4, 128, 64, 8), (8, 2, 72, 96, 16), (16, 1, 16, 512, 32), (3, 3, 64, 1056, 8), (2, 1, 64, 40, 8)]
+
+
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "size", "chunk"),
-    [(4, 4, 128, 64, 8), (8, 2, 72, 96, 16), (16, 1, 16, 512, 32), (3, 3, 64, 1056, 8), (2, 1, 64, 40, 8)],
+    ("heads", "kv_heads", "dim", "size", "chunk", "dtype", "softcap"),
+    [(*SIZES[i], KEPT_AS[j], (None, 2.0)[(i + j) % 2]) for i, j in product(range(5), range(4))],
 )
 def test_the_kernel_attends_to_blocks_as_float64_does_and_counts_beside_the_same_bits(
-    kernel: SmallRows, dtype: torch.dtype, heads: int, kv_heads: int, dim: int, size: int, chunk: int,
+    kernel: SmallRows, heads: int, kv_heads: int, dim: int, size: int, chunk: int, dtype: torch.dtype,
     softcap: float | None,
 ) -> None:  # fmt: skip
     """Blocks that fill what is counted together, and not; rows in one group and in several."""

@@ -61,7 +61,7 @@ def shared_engine(folder: Path, kv_heads: int, offload: Offload | None = None) -
     return Engine(CONFIG, plan, Letters(), models, offload=offload, graphs=ranks.graphs), ranks
 
 
-answer = partial(toys.answer, tokens=16)
+answer = partial(toys.answer, tokens=10)
 SOON_SECONDS = 20.0  # a machine that is busy included
 
 
@@ -128,7 +128,7 @@ def test_a_second_turn_reads_only_what_is_new_also_behind_a_cancelled_answer(
 ) -> None:
     shared, alone, _ = gqa
     prompt = random_prompt(300, 8)
-    events = shared.generate(prompt, GenerationConfig(max_new_tokens=16, speculation=FIXED))
+    events = shared.generate(prompt, GenerationConfig(max_new_tokens=10, speculation=FIXED))
     begun = next(event for event in events if isinstance(event, RoundDone))
     rest = [] if cancelled else [event for event in events if isinstance(event, RoundDone)]
     events.close()  # type: ignore[attr-defined]
