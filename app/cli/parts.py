@@ -15,7 +15,7 @@ from app.cli.reading import (
     usual_method,
 )
 from app.context.context_documents import Chapters, Choice, Library, Pages
-from app.documents import Document
+from app.documents.document import Document
 from app.formats import plural
 from core.decoding.registry import default_method
 from core.errors import ContextTooSmall, InvalidSetting

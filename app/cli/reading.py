@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, TextIO
 from app.cli.piped import readable
 from app.cli.terminal import drawing, plain
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
-from app.documents import Document, Extracting, extract_documents
+from app.documents.bundle import extract_documents
+from app.documents.document import Document, Extracting
 from app.formats import duration, loading
 from app.runtime.data_folder import check_place, data_dir
 from app.runtime.options import engine_config, engine_type, speculation_config

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     folder = BookFolder(data_dir(args.data_dir) / SHELF)
     removed = act(folder, args.action, args.name)
     if args.action == "clear":
-        RecognisedPages(data_dir(args.data_dir) / RECOGNISED).clear()
+        RecognisedPages(data_dir(args.data_dir) / RECOGNISED).forget()
         KeptDocuments(data_dir(args.data_dir) / KEPT).clear()
     books = folder.books()
     if args.json:

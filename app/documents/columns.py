@@ -1,7 +1,7 @@
-"""Columns whose lines a file draws across the page, left piece, right piece, are read one after the other.
+"""Columns whose lines come across the page, left piece, right piece, are read one after the other.
 
-Pure functions on the pieces of printed lines. (Most files draw one column after the other.) Only prose is put in order:
-a table that is torn into columns, or verse beside its translation, would be worse than columns that stay mixed.
+Pure functions on the pieces of printed lines. Most files draw one column after the other; of those that do not, only
+prose is put in order: a torn table is worse than mixed columns. A picture has no order, so its columns need only room.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from app.documents.printed import LAST_LETTER, Lines, PrintedLine, is_level, row
 
 CLUSTER = 3.0  # points: pieces that begin nearer to each other begin at one edge
 MOST_GUTTERS = 3  # that are tried
-MIN_CHANGES = 10  # from one side of a gutter to the other and back
+MIN_CHANGES, MIN_CHANGES_SCANNED = 10, 7  # from one side of a gutter to the other and back
 MIN_ROWS = 5  # of a column
 BACK_UP = 1.5  # times the size: what is drawn higher than that begins something else
 FULL = 0.82  # of a column's width: a line of prose that does not end a paragraph is longer
@@ -25,17 +25,28 @@ MIN_LETTERS = 25  # of the middle line of a column of prose, and half as many in
 MARKS = 0.25  # commas and stops in each line of prose, on average
 MOST_COMMON_ROOM = 2  # rows of cells are parted by room on both sides; columns hardly ever are
 ROOM = 1.3  # times the usual step
+MIN_LINES_SCANNED = 4  # in each of two columns
+MOST_ACROSS = 0.4  # share of a picture's lines that may run across both columns: titles, wide tables
+MIN_COLUMN = 0.2  # of the width of both: a narrower strip holds numbers or bullets
 
 
-def by_columns(lines: Lines, depth: int = 3) -> list[PrintedLine]:
-    """The pieces; where both sides of a gutter are prose, one side after the other.
+def by_columns(lines: Lines, *, scanned: bool = False, depth: int = 3) -> list[PrintedLine]:
+    """The pieces; where both sides of a gutter are columns, one side after the other.
 
     Args:
         lines: as drawn, upright.
+        scanned: they were found on a picture, and come row by row.
         depth: how often a column may be parted again.
     """
-    for gutter in gutters(lines) if depth else ():
-        if num_changes(lines, gutter) < MIN_CHANGES:
+    least = MIN_CHANGES_SCANNED if scanned else MIN_CHANGES
+    tried = gutters(lines, least) if depth else []
+    if scanned:
+        across = {gutter: sum(crosses(line, gutter) for line in lines) for gutter in tried}
+        tried = sorted(
+            (gutter for gutter in tried if across[gutter] <= MOST_ACROSS * len(lines)), key=across.__getitem__
+        )
+    for gutter in tried:
+        if num_changes(lines, gutter) < least:
             continue
         ordered: list[PrintedLine] = []
         for region in regions(lines, gutter):
@@ -43,10 +54,11 @@ def by_columns(lines: Lines, depth: int = 3) -> list[PrintedLine]:
                 [line for line in region if not is_right(line, gutter)],
                 [line for line in region if is_right(line, gutter)],
             )
-            if num_changes(region, gutter) >= MIN_CHANGES and not are_cells(*sides) and all(map(is_prose, sides)):
+            are_columns = stand_apart if scanned else are_prose
+            if num_changes(region, gutter) >= least and are_columns(*sides):
                 runs_left = 2 * sum(line.start.x > line.end.x for line in region) > len(region)
                 for side in sides[::-1] if runs_left else sides:
-                    ordered += by_columns(side, depth - 1)
+                    ordered += by_columns(side, scanned=scanned, depth=depth - 1)
             else:
                 ordered += region
         if ordered != lines:
@@ -54,7 +66,7 @@ def by_columns(lines: Lines, depth: int = 3) -> list[PrintedLine]:
     return list(lines)
 
 
-def gutters(lines: Lines) -> list[float]:
+def gutters(lines: Lines, num_changes: int) -> list[float]:
     """Where the right side may begin: the edges at which most of those pieces begin that follow one to their left."""
     edges = Counter(
         round(max(line.left, before.left) / CLUSTER)
@@ -63,7 +75,7 @@ def gutters(lines: Lines) -> list[float]:
     )
     near = {edge: edges[edge - 1] + edges[edge] + edges[edge + 1] for edge in edges}
     best = sorted(near, key=lambda edge: -near[edge])[:MOST_GUTTERS]
-    return [(edge - 1.5) * CLUSTER for edge in best if near[edge] >= MIN_CHANGES / 2]
+    return [(edge - 1.5) * CLUSTER for edge in best if near[edge] >= num_changes // 2]
 
 
 def is_right(line: PrintedLine, gutter: float) -> bool:
@@ -107,6 +119,20 @@ def num_changes(region: Lines, gutter: float) -> int:
     """How often a region goes from one side of the gutter to the other."""
     sides = [line.left >= gutter for line in region]
     return sum(map(ne, sides, sides[1:]))
+
+
+def stand_apart(left: Lines, right: Lines) -> bool:
+    """Whether two sides of a picture are columns: of some lines and width, with an empty strip between them."""
+    if min(len(left), len(right)) < MIN_LINES_SCANNED:
+        return False
+    narrowest = min(median(line.right - line.left for line in side) for side in (left, right))
+    edge, end = max(line.right for line in left), max(line.right for line in right)
+    return edge < min(line.left for line in right) and narrowest >= MIN_COLUMN * (end - min(line.left for line in left))
+
+
+def are_prose(left: Lines, right: Lines) -> bool:
+    """Whether two sides are columns of prose."""
+    return not are_cells(left, right) and is_prose(left) and is_prose(right)
 
 
 def are_cells(left: Lines, right: Lines) -> bool:

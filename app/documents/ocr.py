@@ -14,7 +14,7 @@ from pathlib import Path
 from app.documents.document import Extracting
 from app.documents.errors import DocumentTooLarge, OcrMissing, ParsingLimitReached
 from app.documents.messages import PageRead
-from app.documents.parsing import Parser, ParsingLimits, worker_messages
+from app.documents.parsing import ParsingLimits, worker_messages
 from app.documents.quality import is_picture
 from app.documents.recognised import RecognisedPages, file_digest
 
@@ -93,10 +93,9 @@ class Ocr:
     ) -> Generator[Extracting]:
         """Recognise the next pages in one process; removes them from `left`."""
         now, engine = left[:PAGES_AT_ONCE], label()
-        parser = Parser("recognition", "a PDF")
         more = ENGINE, ",".join(map(str, now))
         limits = replace(LIMITS, cpu_seconds=CPU_SECONDS * len(now))
-        with closing(worker_messages(parser, file, name, limits, more, _turn)) as messages:
+        with closing(worker_messages("recognition", file, name, limits, more, _turn)) as messages:
             begun: float | None = None  # not while it waits for its turn, or the engine is loaded
             for message in messages:
                 if message and message["kind"] == "opened":

@@ -10,9 +10,8 @@ from pathlib import Path
 from app.documents.errors import DocumentError, ParsingLimitReached
 from app.documents.metadata import MAX_COVER_URL, clean_cover
 from app.documents.page_marks import Box, locate, rectangles
-from app.documents.parsing import Parser, ParsingLimits, worker_messages
+from app.documents.parsing import ParsingLimits, worker_messages
 
-DRAWER = Parser("drawing", "a PDF")
 DRAWING = ParsingLimits(memory_bytes=1 << 30, cpu_seconds=10, silence_seconds=20, chars=1_000_000)
 DRAWING_COVER = ParsingLimits(memory_bytes=1 << 29, cpu_seconds=3, silence_seconds=20, chars=MAX_COVER_URL)
 MOST_AT_ONCE = 2
@@ -65,7 +64,7 @@ def draw_page(
     more = [str(number - 1), str(num_pages), str(clamped)]
     drawn = None
     try:
-        for message in worker_messages(DRAWER, file, name, limits, more, _turns):
+        for message in worker_messages("drawing", file, name, limits, more, _turns):
             if message and message["kind"] == "drawn":
                 drawn = message
     except ParsingLimitReached as error:
@@ -73,21 +72,15 @@ def draw_page(
     except DocumentError as error:
         raise PageNotDrawn("This page cannot be drawn: the file is damaged there.") from error
     assert drawn, "the worker was done before it had drawn the page"
-    return PageImage(
-        drawn["image"],
-        drawn["media"],
-        drawn["width"],
-        drawn["height"],
-        drawn["letters"],
-        array("l", drawn["boxes"]),
-    )
+    width, height, boxes = drawn["width"], drawn["height"], array("l", drawn["boxes"])
+    return PageImage(drawn["image"], drawn["media"], width, height, drawn["letters"], boxes)
 
 
 def draw_cover(file: Path, name: str, limits: ParsingLimits = DRAWING_COVER) -> str:
     """The first page as a small JPEG, a data URL; "" where it cannot be drawn within the limits, or is blank."""
     url = ""
     with suppress(DocumentError):
-        for message in worker_messages(DRAWER, file, name, limits, ["0", "0", "0"], _turns):
+        for message in worker_messages("drawing", file, name, limits, ["0", "0", "0"], _turns):
             if message and message["kind"] == "drawn":
                 url = message["image"]
     return clean_cover(url)

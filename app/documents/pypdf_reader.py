@@ -1,6 +1,7 @@
 """A PDF as pypdf reads it, which needs no native code: slower than PDFium, and it may join words."""
 
 import logging
+from contextlib import suppress
 from typing import BinaryIO, cast
 from xml.parsers.expat import ExpatError
 
@@ -15,7 +16,6 @@ MALFORMED = (
     PyPdfError, ArithmeticError, AssertionError, AttributeError, ExpatError, LookupError, NotImplementedError, OSError,
     RecursionError, TypeError, ValueError,
 )  # fmt: skip
-MAX_XMP = 200_000  # bytes
 
 
 class Complaints(logging.Handler):
@@ -52,27 +52,18 @@ class Pypdf:
 
     def title(self) -> str:
         """The title in the metadata, or ""."""
-        try:
-            return str((self._reader.metadata and self._reader.metadata.title) or "")
-        except MALFORMED:
-            return ""
+        return self._stated("/Title")
 
     def stated(self) -> tuple[list[str], str]:
-        """The authors and the language that the file states, in its information, its catalogue or its XMP packet."""
-        names, language, reader = list[str](), "", self._reader
-        try:
-            names = [
-                name for name in str((reader.metadata and reader.metadata.author) or "").split(";") if name.strip()
-            ]
-            language = str(reader.root_object.get("/Lang", ""))
-            packet = reader.root_object.get("/Metadata")
-            if packet is not None and len(packet.get_object().get_data()) <= MAX_XMP:
-                xmp = reader.xmp_metadata
-                names = names or [str(name) for name in (xmp and xmp.dc_creator) or []]
-                language = language or next((str(tag) for tag in (xmp and xmp.dc_language) or []), "")
-        except MALFORMED:
-            pass
-        return names, language
+        """The authors and the language that the file states in its information and its catalogue."""
+        return [name for name in self._stated("/Author").split(";") if name.strip()], self._stated("/Lang")
+
+    def _stated(self, key: str) -> str:
+        with suppress(*MALFORMED):
+            for source in (self._reader.root_object, self._reader.metadata):
+                if source and key in source:
+                    return str(source[key])
+        return ""
 
     def page(self, index: int) -> tuple[str, bool, bool]:
         """The text of a page, whether it has pictures, and whether it is whole.

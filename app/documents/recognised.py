@@ -60,19 +60,11 @@ class RecognisedPages:
             finally:
                 os.close(handle)
 
-    def forget(self, digest: str) -> None:
-        """Delete what any engine has recognised of a document."""
+    def forget(self, digest: str = "") -> None:
+        """Delete what any engine has recognised of a document; "": of all."""
         for path in self._files(digest):
             with suppress(OSError):
                 path.unlink()
-
-    def clear(self) -> int:
-        """Delete everything. Returns the number of documents."""
-        files = list(self._files())
-        for path in files:
-            with suppress(OSError):
-                path.unlink()
-        return len(files)
 
     def _path(self, digest: str, engine: str) -> Path:
         return self.folder / f"{digest}-{engine}{ENDING}"

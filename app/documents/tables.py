@@ -77,7 +77,7 @@ def tables(rows: Sequence[Lines]) -> Iterator[tuple[int, list[str]]]:
     begun, edges = 0, sorted(row[0].left for row in rows if len(row) == 1)
     while begun < len(rows):
         end = begun + 1
-        if len(rows[begun]) > 1 and may_go_on(rows, begun):
+        if len(rows[begun]) > 1:
             table = Table(rows, begun, edges)
             is_sure = table.is_sure()
             if is_sure:
@@ -85,17 +85,6 @@ def tables(rows: Sequence[Lines]) -> Iterator[tuple[int, list[str]]]:
             if is_sure or table.end - begun > MOST_TRIED_AGAIN:  # or a long page would take its length squared
                 end = table.end
         begun = end
-
-
-def may_go_on(rows: Sequence[Lines], begun: int) -> bool:
-    """Whether two more rows follow that have enough pieces for a cell in each column, each near the one before."""
-    at = begun
-    for _ in range(MIN_ROWS - 1):
-        near = range(at + 1, min(at + 1 + MOST_WRAPPED, len(rows)))
-        at = next((number for number in near if len(rows[number]) >= len(rows[begun])), 0)
-        if not at:
-            return False
-    return True
 
 
 class Table:

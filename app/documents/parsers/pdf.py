@@ -1,4 +1,4 @@
-"""PDF files. PDFium reads them; pypdf reads a file or a page that PDFium cannot, and what only it knows.
+"""PDF files. PDFium reads them; pypdf reads a file or a page that PDFium cannot.
 
 A page on which PDFium finds neither text nor a picture is read by pypdf, too, which tells a blank page from a damaged
 one.
@@ -43,10 +43,6 @@ def read(stream: BinaryIO, by: str = "pdfium") -> Iterator[Message]:
     first = pdfium or pypdf()
     numbers = [str(number) for number in range(1, len(first) + 1)]
     authors, language = first.stated()
-    if pdfium and not authors:
-        with suppress(*MALFORMED, Refused):
-            authors, told = pypdf().stated()
-            language = language or told
     opened = Opened(
         kind="opened",
         title=first.title(),
@@ -58,8 +54,7 @@ def read(stream: BinaryIO, by: str = "pdfium") -> Iterator[Message]:
     damaged = pdfium and not pdfium.is_encrypted and has_damage(stream)
     yield {**opened, "warning": DAMAGE} if damaged else opened
     for index in range(len(numbers)):
-        page = page_by_pdfium(pdfium, index) if pdfium else None
-        yield page or page_by_pypdf(pypdf, index)
+        yield read_page(pdfium, pypdf, index)
 
 
 def is_cut_off(stream: BinaryIO) -> bool:
@@ -93,19 +88,12 @@ def has_damage(stream: BinaryIO) -> bool:
     return False
 
 
-def page_by_pdfium(pdfium: Pdfium, index: int) -> PageRead | None:
-    """A page; None: PDFium cannot read it, or finds nothing on it."""
-    try:
-        text, has_image = pdfium.page(index)
-    except PdfiumError:
-        return None
-    if not (has_image or text.strip()):
-        return None
-    return cut(text, has_image=has_image)
-
-
-def page_by_pypdf(pypdf: Callable[[], Pypdf], index: int) -> PageRead:
-    """A page; one that pypdf cannot read either is damaged."""
+def read_page(pdfium: Pdfium | None, pypdf: Callable[[], Pypdf], index: int) -> PageRead:
+    """A page; where PDFium cannot read it or finds nothing on it, by pypdf; where that cannot either, damaged."""
+    with suppress(PdfiumError):
+        text, has_image = pdfium.page(index) if pdfium else ("", False)
+        if has_image or text.strip():
+            return cut(text, has_image=has_image)
     try:
         text, has_image, is_whole = pypdf().page(index)
     except (*MALFORMED, Refused):

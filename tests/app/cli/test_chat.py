@@ -14,7 +14,7 @@ import launch as launcher
 from app.cli import chat
 from app.cli.chat import Chat
 from app.context.context_documents import Library
-from app.documents import read_document
+from app.documents.readers import read_document
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.generation.session import Conversation

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.documents import process, sandbox
-from app.documents.parsing import LIMITS, Parser, worker_messages
+from app.documents.parsing import LIMITS, worker_messages
 from app.documents.process import ParsingProcess
 from app.documents.sandbox import REFUSED, SCOPES_SINCE, SYSTEM, left_open
 
@@ -55,7 +55,7 @@ class Trap:
         self.diary.write_text("a diary")
 
     def sandboxed(self, expression: str) -> str:
-        messages = worker_messages(Parser("hostile.parser", "a trap"), self.document, "a", LIMITS, [expression])
+        messages = worker_messages("hostile.parser", self.document, "a", LIMITS, [expression])
         (said,) = [message["text"] for message in messages if message and message["kind"] == "page"]
         return said
 
