@@ -11,7 +11,7 @@ from operator import ne
 from statistics import median
 from unicodedata import category
 
-from app.documents.printed import LAST_LETTER, Lines, PrintedLine, is_level, rows_of
+from app.documents.printed import LAST_LETTER, Lines, PrintedLine, rows_of
 
 CLUSTER = 3.0  # points: pieces that begin nearer to each other begin at one edge
 MOST_GUTTERS = 3  # that are tried
@@ -23,8 +23,6 @@ FULL_SHARE, FULL_SHARE_CASELESS = 0.5, 0.8  # of the lines of a column of prose
 RUNS_ON = 0.3  # share of a column's lines that begin with a small letter, where letters have two cases
 MIN_LETTERS = 25  # of the middle line of a column of prose, and half as many in Chinese
 MARKS = 0.25  # commas and stops in each line of prose, on average
-MOST_COMMON_ROOM = 2  # rows of cells are parted by room on both sides; columns hardly ever are
-ROOM = 1.3  # times the usual step
 MIN_LINES_SCANNED = 4  # in each of two columns
 MOST_ACROSS = 0.4  # share of a picture's lines that may run across both columns: titles, wide tables
 MIN_COLUMN = 0.2  # of the width of both: a narrower strip holds numbers or bullets
@@ -54,8 +52,8 @@ def by_columns(lines: Lines, *, scanned: bool = False, depth: int = 3) -> list[P
                 [line for line in region if not is_right(line, gutter)],
                 [line for line in region if is_right(line, gutter)],
             )
-            are_columns = stand_apart if scanned else are_prose
-            if num_changes(region, gutter) >= least and are_columns(*sides):
+            are_columns = stand_apart(*sides) if scanned else all(map(is_prose, sides))
+            if num_changes(region, gutter) >= least and are_columns:
                 runs_left = 2 * sum(line.start.x > line.end.x for line in region) > len(region)
                 for side in sides[::-1] if runs_left else sides:
                     ordered += by_columns(side, scanned=scanned, depth=depth - 1)
@@ -95,24 +93,11 @@ def regions(lines: Lines, gutter: float) -> Iterator[list[PrintedLine]]:
     for line in lines:
         crossing = crosses(line, gutter)
         if held and (crossing or crossed or line.start.y > held[-1].start.y + BACK_UP * line.size):
-            yield from ended(held, gutter)
+            yield held
             held = []
         held.append(line)
         crossed = crossing
-    yield from ended(held, gutter)
-
-
-def ended(region: list[PrintedLine], gutter: float) -> Iterator[list[PrintedLine]]:
-    """A region, and what stands apart below its last line on the right: a heading of the whole page."""
-    end = len(region)
-    while end and not is_right(region[end - 1], gutter):
-        end -= 1
-    most = ROOM * usual_step([line for line in region if not is_right(line, gutter)])
-    while 0 < end < len(region) and region[end - 1].start.y - region[end].start.y < most:
-        end += 1
-    yield region[: end or len(region)]
-    if 0 < end < len(region):
-        yield region[end:]
+    yield held
 
 
 def num_changes(region: Lines, gutter: float) -> int:
@@ -128,29 +113,6 @@ def stand_apart(left: Lines, right: Lines) -> bool:
     narrowest = min(median(line.right - line.left for line in side) for side in (left, right))
     edge, end = max(line.right for line in left), max(line.right for line in right)
     return edge < min(line.left for line in right) and narrowest >= MIN_COLUMN * (end - min(line.left for line in left))
-
-
-def are_prose(left: Lines, right: Lines) -> bool:
-    """Whether two sides are columns of prose."""
-    return not are_cells(left, right) and is_prose(left) and is_prose(right)
-
-
-def are_cells(left: Lines, right: Lines) -> bool:
-    """Whether room at one height parts both sides more than twice, as it parts the rows of a table."""
-    return len({*parted_at(left)} & {*parted_at(right)}) > MOST_COMMON_ROOM
-
-
-def parted_at(side: Lines) -> Iterator[int]:
-    """The heights below which a side goes on after some room."""
-    usual = usual_step(side)
-    for above, below in pairwise(side):
-        if above.start.y - below.start.y > ROOM * usual:
-            yield round(below.start.y)
-
-
-def usual_step(lines: Lines) -> float:
-    """The usual step down, in points."""
-    return median([a.start.y - b.start.y for a, b in pairwise(lines) if not is_level(a, b)] or [0.0])
 
 
 def is_prose(lines: Lines) -> bool:

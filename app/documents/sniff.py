@@ -64,6 +64,7 @@ OFFICE: tuple[tuple[str, Kind | Other], ...] = (
 )
 PACKED: tuple[tuple[str, Kind | Other], ...] = (
     (r"META-INF/container\.xml", "epub"),
+    (r"content\.xml", "odt"),
     (r"Index/[^/]+\.iwa", Other("a Pages, Keynote or Numbers file", "Export it as PDF or Word and use that.")),
     (r"[^/]+\.fdseq", XPS),
     (

@@ -9,13 +9,15 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from app.documents.archive import Refused
 from app.documents.messages import Message, Opened, PageRead, page_read
 from app.documents.metadata import MAX_AUTHORS
 from app.documents.pdfium import Pdfium, PdfiumError
-from app.documents.pypdf_reader import MALFORMED, Pypdf
+
+if TYPE_CHECKING:
+    from app.documents.pypdf_reader import Pypdf
 
 END_WITHIN = 65_536  # bytes at the end of a file that must hold its end marker; viewers want it in the last 1,024
 MOST_CHECKED = 1 << 26  # bytes of a file, and of what a stream in it unpacks to, in which damage is looked for
@@ -35,7 +37,13 @@ def read(stream: BinaryIO, by: str = "pdfium") -> Iterator[Message]:
     """
     if is_cut_off(stream):
         raise Refused("cut off")
-    pypdf = cache(lambda: Pypdf(stream))
+
+    @cache
+    def pypdf() -> "Pypdf":
+        from app.documents.pypdf_reader import Pypdf  # which takes longer than PDFium, and is hardly ever needed
+
+        return Pypdf(stream)
+
     pdfium = None
     if by == "pdfium":
         with suppress(PdfiumError):
@@ -88,7 +96,7 @@ def has_damage(stream: BinaryIO) -> bool:
     return False
 
 
-def read_page(pdfium: Pdfium | None, pypdf: Callable[[], Pypdf], index: int) -> PageRead:
+def read_page(pdfium: Pdfium | None, pypdf: "Callable[[], Pypdf]", index: int) -> PageRead:
     """A page; where PDFium cannot read it or finds nothing on it, by pypdf; where that cannot either, damaged."""
     with suppress(PdfiumError):
         text, has_image = pdfium.page(index) if pdfium else ("", False)
@@ -96,7 +104,9 @@ def read_page(pdfium: Pdfium | None, pypdf: Callable[[], Pypdf], index: int) -> 
             return cut(text, has_image=has_image)
     try:
         text, has_image, is_whole = pypdf().page(index)
-    except (*MALFORMED, Refused):
+    except MemoryError:
+        raise
+    except Exception:  # whatever it lets escape on malformed input
         return page_read("", damaged=True)
     return {**cut(text, has_image=has_image, damaged=not is_whole), "by_pypdf": True}
 
