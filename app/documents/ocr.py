@@ -59,16 +59,14 @@ class Ocr:
             DocumentError: the file cannot be read by it.
         """
         wanted = [index for index, page in enumerate(pages) if is_picture(page)]
-        texts: dict[int, str] = {}
-        if wanted:
-            digest = file_digest(file) if self.kept else ""
-            texts = self.kept.load(digest, label()) if self.kept else {}
-            missing = [index for index in wanted if index not in texts]
-            if missing and self.recognise:
-                yield from self._recognise(file, name, missing, texts, digest)
-        filled = [page.copy() for page in pages]
+        digest = file_digest(file) if wanted and self.kept else ""
+        texts = self.kept.load(digest, label()) if digest and self.kept else {}
+        missing = [index for index in wanted if index not in texts]
+        if missing and self.recognise:
+            yield from self._recognise(file, name, missing, texts, digest)
+        filled = list(pages)
         for index in set(wanted) & set(texts):
-            filled[index]["text"], filled[index]["recognised"] = texts[index], True
+            filled[index] = {**pages[index], "text": texts[index], "recognised": True}
         return filled
 
     def _recognise(
@@ -112,10 +110,11 @@ class Ocr:
                         raise DocumentTooLarge(name, f"more than {limits.chars:,} characters")
                 if self.stopped():
                     return
-                so_far = min(time.monotonic() - begun, PACE.seconds) if begun is not None else 0.0
-                seconds = max(0.0, PACE.seconds * len(left) - so_far)
                 yield Extracting(
-                    num_done=num_pages - len(left), num_pages=num_pages, recognising=True, seconds_left=seconds
+                    num_done=num_pages - len(left),
+                    num_pages=num_pages,
+                    recognising=True,
+                    seconds_left=expected_seconds(len(left)),
                 )
 
 
