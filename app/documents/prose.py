@@ -125,10 +125,12 @@ def join(line: str, following: Row, width: int, words: frozenset[str]) -> Joint:
     num_leaders = line.count(".") if line.isascii() else sum(map(line.count, LEADER))
     if num_leaders >= MIN_LEADERS and LEADERS.search(line):
         return Joint(0, "\n")
-    if CELL_BORDER in line or CELL_BORDER in following.line:
+    if CELL_BORDER in following.line:
         return Joint(0, "\n")
     if joint := join_hyphenated(line, following.line, words):
         return joint
+    if CELL_BORDER in line:
+        return Joint(0, "\n")
     ends_sentence = line.rstrip(CLOSING).endswith(SENTENCE_ENDS)
     is_wide = WIDE.match(following.line) is not None
     first = 2 if is_wide else len(following.line.split(" ", 1)[0])
