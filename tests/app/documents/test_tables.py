@@ -77,6 +77,6 @@ def test_what_only_looks_like_a_table_has_no_borders(rows: list[str]) -> None:
         ],
     ],
 )
-def test_definitions_numbers_and_texts_side_by_side_are_tables(rows: list[str]) -> None:
+def test_lists_definitions_and_numbers_are_tables(rows: list[str]) -> None:
     for fixed in (False, True):
         assert page_text(table(*rows, width=2.8, fixed=fixed)).split("\n") == [row.replace("|", " | ") for row in rows]
