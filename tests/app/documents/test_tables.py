@@ -70,11 +70,6 @@ def test_what_only_looks_like_a_table_has_no_borders(rows: list[str]) -> None:
         ["1.|Go down", "2.|Take the boat", "3.|Row out"],
         ["17|40|9", "12|38|7", "25|4|1"],
         ["quay|where boats lie", "tide|the level of the sea", "boat|what swims"],
-        [
-            "They went down to the quay|Sie gingen hinab",
-            "The tide was low|Die Flut war niedrig",
-            "Boats lay|Boote lagen",
-        ],
     ],
 )
 def test_lists_definitions_and_numbers_are_tables(rows: list[str]) -> None:
