@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from operator import ne
 from statistics import median
-from unicodedata import category
 
 from app.documents.printed import LAST_LETTER, Lines, PrintedLine, rows_of
 
@@ -19,10 +18,9 @@ MIN_CHANGES, MIN_CHANGES_SCANNED = 10, 7  # from one side of a gutter to the oth
 MIN_ROWS = 5  # of a column
 BACK_UP = 1.5  # times the size: what is drawn higher than that begins something else
 FULL = 0.82  # of a column's width: a line of prose that does not end a paragraph is longer
-FULL_SHARE, FULL_SHARE_CASELESS = 0.5, 0.8  # of the lines of a column of prose
+FULL_SHARE = 0.5  # of the lines of a column of prose
 RUNS_ON = 0.3  # share of a column's lines that begin with a small letter, where letters have two cases
 MIN_LETTERS = 25  # of the middle line of a column of prose, and half as many in Chinese
-MARKS = 0.25  # commas and stops in each line of prose, on average
 MIN_LINES_SCANNED = 4  # in each of two columns
 MOST_ACROSS = 0.4  # share of a picture's lines that may run across both columns: titles, wide tables
 MIN_COLUMN = 0.2  # of the width of both: a narrower strip holds numbers or bullets
@@ -130,7 +128,5 @@ def is_prose(lines: Lines) -> bool:
         return False
     if sum(map(str.isalpha, letters)) < 0.6 * len(letters):  # figures
         return False
-    if sum(category(letter) == "Po" for letter in letters) < MARKS * len(rows):
-        return False
     runs_on = sum(text[:1].islower() for text in texts) / len(rows)
-    return full >= FULL_SHARE and runs_on >= RUNS_ON if cased else full >= FULL_SHARE_CASELESS
+    return full >= FULL_SHARE and (runs_on >= RUNS_ON or not cased)

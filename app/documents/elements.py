@@ -1,12 +1,13 @@
 """What readers of marked-up files share: a text with its notes apart, and the walk through the tree of an XML file."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from xml.etree.ElementTree import Element
 
 from app.documents.archive import Refused
 from app.documents.lines import Lines
 from app.documents.messages import Message, Opened, page_read
+from app.documents.metadata import MAX_AUTHORS
 from app.documents.strict_xml import parse_xml
 
 NOTES_TITLE = "Notes"
@@ -20,7 +21,10 @@ class Text:
     def __init__(self) -> None:
         self.lines = Lines()
         self.title = ""
-        self.has_image = False
+        self.authors: list[str] = []
+        self.language = ""
+        self.warning = ""
+        self.has_image = self.damaged = False
         self.calls: dict[str, int] = {}  # of notes, with their numbers
         self.notes: dict[str, str] = {}  # their texts
 
@@ -33,34 +37,22 @@ class Text:
         """A note is called here."""
         self.lines.words(f"[{self.calls.setdefault(note, len(self.calls) + 1)}]")
 
-    def messages(
-        self,
-        title: str = "",
-        *,
-        authors: Sequence[str] = (),
-        language: str = "",
-        damaged: bool = False,
-        warning: str = "",
-    ) -> Iterator[Message]:
-        """The messages of a file without pages of its own. Notes follow the text, those that nothing calls last.
-
-        Args:
-            title: as the file states it, if it does.
-        """
+    def messages(self) -> Iterator[Message]:
+        """The messages of a file without pages of its own. Notes follow the text, those that nothing calls last."""
         text, headings = self.lines.marked()
         notes = [f"[{number}] {self.notes[note]}" for note, number in self.calls.items() if self.notes.get(note)]
         notes += [told for note, told in self.notes.items() if told and note not in self.calls]
         yield Opened(
             kind="opened",
-            title=title or self.title,
+            title=self.title,
             labels=["1"],
             outline=[],
-            authors=list(authors),
-            language=language,
-            warning=warning,
+            authors=self.authors[:MAX_AUTHORS],
+            language=self.language,
+            warning=self.warning,
         )
         text = "\n\n".join([text, NOTES_TITLE, *notes]) if notes else text
-        yield page_read(text, headings, has_image=self.has_image, damaged=damaged)
+        yield page_read(text, headings, has_image=self.has_image, damaged=self.damaged)
 
 
 class Reader(Text):

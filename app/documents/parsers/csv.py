@@ -32,7 +32,8 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=named[:1] or separator(text))
     table = Text()
     table.lines.verbatim("\n".join(written(rows)))
-    yield from table.messages(warning=decoded.warning or "")
+    table.warning = decoded.warning or ""
+    yield from table.messages()
 
 
 def separator(text: str) -> str:

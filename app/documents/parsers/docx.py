@@ -14,7 +14,6 @@ from xml.etree.ElementTree import Element
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused
 from app.documents.elements import Reader
 from app.documents.messages import Message
-from app.documents.metadata import MAX_AUTHORS
 from app.documents.numbering import Numbering, number_or, read_numbering, value
 from app.documents.strict_xml import DAMAGED, optional, related, texts_of
 
@@ -51,12 +50,11 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     body.read(archive.read(main))
     read_notes(archive, parts, body)
     properties = optional(archive, package.get("core-properties"))
-    yield from body.messages(
-        next(iter(texts_of(properties, "title")), ""),
-        authors=[name for names in texts_of(properties, "creator") for name in names.split(";")][:MAX_AUTHORS],
-        language=next(iter(texts_of(properties, "language")), ""),
-        damaged=body.refers_elsewhere or len(body.notes) < len(body.calls),
-    )
+    body.title = next(iter(texts_of(properties, "title")), body.title)
+    body.authors = [name for names in texts_of(properties, "creator") for name in names.split(";")]
+    body.language = next(iter(texts_of(properties, "language")), "")
+    body.damaged |= len(body.notes) < len(body.calls)
+    yield from body.messages()
 
 
 def read_notes(archive: Archive, parts: Mapping[str, str], body: "Body") -> None:
@@ -128,7 +126,6 @@ class Body(Reader):
     def __init__(self, styles: dict[str, Style], lists: dict[str, Numbering], root: str = "document") -> None:
         super().__init__()
         self.roots = frozenset([root])
-        self.refers_elsewhere = False
         self._styles, self._lists = styles, lists
         self._style = Style()  # of the paragraph
         self._continues = False  # the end of the last paragraph was deleted, so the next one goes on with it
@@ -212,7 +209,7 @@ class Body(Reader):
 
     def on_altChunk(self, element: Element) -> None:
         """Text in another file."""
-        self.refers_elsewhere = True
+        self.damaged = True
         self.children(element)
 
     on_cr, on_subDoc, on_txbxContent = on_br, on_altChunk, Reader.box

@@ -17,7 +17,8 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file."""
     book = Book()
     book.read(read_most(stream, MAX_TOTAL_BYTES))
-    yield from book.messages(damaged=bool(book.calls.keys() - book.notes.keys()))
+    book.damaged = bool(book.calls.keys() - book.notes.keys())
+    yield from book.messages()
 
 
 class Book(Reader):

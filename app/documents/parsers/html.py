@@ -43,8 +43,7 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     markup = decode_markup(read_most(stream, MAX_ENTRY_BYTES))
     if markup is None:
         raise Refused("damaged")
-    page = read_markup(markup, as_web_page=True)
-    yield from page.messages(authors=page.authors, language=page.language)
+    yield from read_markup(markup, as_web_page=True).messages()
 
 
 def read_markup(markup: str, *, as_web_page: bool = False) -> "Markup":
@@ -82,8 +81,6 @@ class Markup(HTMLParser, Text):
     def __init__(self, as_web_page: bool) -> None:
         HTMLParser.__init__(self, convert_charrefs=True)
         Text.__init__(self)
-        self.authors: list[str] = []
-        self.language = ""
         self._has_body = False
         self._as_web_page = as_web_page
         self._in_title = self._in_link = False

@@ -35,7 +35,8 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     styles.add(optional(archive, STYLES))  # only numbers and titles need them
     body = Body(styles)
     body.read(archive.read(CONTENT))
-    yield from body.messages(next(iter(texts_of(optional(archive, META), "title")), ""))
+    body.title = next(iter(texts_of(optional(archive, META), "title")), body.title)
+    yield from body.messages()
 
 
 class Styles:

@@ -55,7 +55,8 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file."""
     encoded = read_most(stream, MAX_BYTES)
     rtf = Rtf(encoded[max(0, encoded.find(b"{\\rtf")) :].decode("latin-1"))
-    yield from rtf.messages(clean(rtf.title))
+    rtf.title = clean(rtf.title)
+    yield from rtf.messages()
 
 
 @dataclass(slots=True, kw_only=True)
