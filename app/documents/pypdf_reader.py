@@ -8,6 +8,8 @@ from pypdf import PageObject, PdfReader, overwrite_configuration
 from pypdf.generic import DictionaryObject
 
 from app.documents.archive import Refused
+from app.documents.messages import Opened
+from app.documents.metadata import authors_in
 
 
 class Complaints(logging.Handler):
@@ -42,13 +44,16 @@ class Pypdf:
         """The number of its pages."""
         return len(self._reader.pages)
 
-    def title(self) -> str:
-        """The title in the metadata, or ""."""
-        return self._stated("/Title")
-
-    def stated(self) -> tuple[list[str], str]:
-        """The authors and the language that the file states in its information and its catalogue."""
-        return [name for name in self._stated("/Author").split(";") if name.strip()], self._stated("/Lang")
+    def opened(self) -> Opened:
+        """What the file says of itself."""
+        return Opened(
+            kind="opened",
+            title=self._stated("/Title"),
+            labels=[str(number) for number in range(1, len(self) + 1)],
+            outline=[],
+            authors=authors_in(self._stated("/Author")),
+            language=self._stated("/Lang"),
+        )
 
     def _stated(self, key: str) -> str:
         with suppress(Exception):  # whatever pypdf lets escape on malformed input

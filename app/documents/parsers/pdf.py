@@ -12,8 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, BinaryIO
 
 from app.documents.archive import Refused
-from app.documents.messages import Message, Opened, PageRead, page_read
-from app.documents.metadata import MAX_AUTHORS
+from app.documents.messages import Message, PageRead, page_read
 from app.documents.pdfium import Pdfium, PdfiumError
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ MOST_CHECKED = 1 << 26  # bytes of a file, and of what a stream in it unpacks to
 STREAM = re.compile(rb"stream\r?\n(?=x[\x01\x5e\x9c\xda])")
 DAMAGE = "Parts of the file are damaged, so that text may be missing."
 MAX_PAGE = 2_000_000  # characters of a page; a book has fewer
-MAX_LABEL, MAX_LANGUAGE = 20, 300  # characters
 
 
 def read(stream: BinaryIO, by: str = "pdfium") -> Iterator[Message]:
@@ -49,19 +47,9 @@ def read(stream: BinaryIO, by: str = "pdfium") -> Iterator[Message]:
         with suppress(PdfiumError):
             pdfium = Pdfium(stream)
     first = pdfium or pypdf()
-    numbers = [str(number) for number in range(1, len(first) + 1)]
-    authors, language = first.stated()
-    opened = Opened(
-        kind="opened",
-        title=first.title(),
-        labels=[label[:MAX_LABEL] for label in pdfium.labels()] if pdfium else numbers,
-        outline=pdfium.bookmarks() if pdfium else [],
-        authors=authors[:MAX_AUTHORS],
-        language=language[:MAX_LANGUAGE],
-    )
     damaged = pdfium and not pdfium.is_encrypted and has_damage(stream)
-    yield {**opened, "warning": DAMAGE} if damaged else opened
-    for index in range(len(numbers)):
+    yield {**first.opened(), "warning": DAMAGE if damaged else ""}
+    for index in range(len(first)):
         yield read_page(pdfium, pypdf, index)
 
 
