@@ -50,7 +50,7 @@ def by_columns(lines: Lines, *, scanned: bool = False, depth: int = 3) -> list[P
                 [line for line in region if not is_right(line, gutter)],
                 [line for line in region if is_right(line, gutter)],
             )
-            are_columns = stand_apart(*sides) if scanned else all(map(is_prose, sides))
+            are_columns = are_wide(*sides) if scanned else all(map(is_prose, sides))
             if num_changes(region, gutter) >= least and are_columns:
                 runs_left = 2 * sum(line.start.x > line.end.x for line in region) > len(region)
                 for side in sides[::-1] if runs_left else sides:
@@ -104,13 +104,12 @@ def num_changes(region: Lines, gutter: float) -> int:
     return sum(map(ne, sides, sides[1:]))
 
 
-def stand_apart(left: Lines, right: Lines) -> bool:
-    """Whether two sides of a picture are columns: of some lines and width, with an empty strip between them."""
+def are_wide(left: Lines, right: Lines) -> bool:
+    """Whether two sides of a picture, between which no line runs, are columns: of some lines and width."""
     if min(len(left), len(right)) < MIN_LINES_SCANNED:
         return False
-    narrowest = min(median(line.right - line.left for line in side) for side in (left, right))
-    edge, end = max(line.right for line in left), max(line.right for line in right)
-    return edge < min(line.left for line in right) and narrowest >= MIN_COLUMN * (end - min(line.left for line in left))
+    width = max(line.right for line in right) - min(line.left for line in left)
+    return all(median(line.right - line.left for line in side) >= MIN_COLUMN * width for side in (left, right))
 
 
 def is_prose(lines: Lines) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from app.documents.printed import Place, PrintedLine, downwards, rows_of
+from app.documents.printed import SAME_LINE, Place, PrintedLine, downwards
 
 Corner = tuple[float, float]  # x to the right, y downwards, in pixels
 
@@ -31,7 +31,12 @@ def printed_lines(found: Sequence[Found], points_per_pixel: float) -> list[Print
     lines = [straight(line, angle, points_per_pixel) for line in found]
     usual = median(line.size for line in lines) if lines else 0.0
     lines = [replace(line, size=usual) if abs(line.size - usual) < USUAL_SIZE * usual else line for line in lines]
-    rows = rows_of(sorted(lines, key=downwards))
+    rows: list[list[PrintedLine]] = []
+    for line in sorted(lines, key=downwards):
+        if rows and rows[-1][0].start.y - line.start.y < SAME_LINE * min(line.size, rows[-1][0].size):
+            rows[-1].append(line)
+        else:
+            rows.append([line])
     return [line for row in rows for line in sorted(row, key=lambda line: line.left)]
 
 
