@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from app.cli.terminal import drawing, plain
-from app.documents import Extracting
+from app.documents.document import Extracting
 from app.formats import duration, loading
 from core.generation.events import PrefillProgress
 

@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 
 from app.cli.output import ProgressLine
 from app.context.context_documents import Chapters, Choice, Library, Pages
-from app.documents import Document, extract_documents
+from app.documents.bundle import extract_documents
+from app.documents.document import Document
 from app.documents.errors import DocumentTooLarge, NotRead
 from app.formats import plural
 from app.runtime.data_folder import data_dir

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     folder = BookFolder(data / SHELF)
     removed = act(folder, args.action, args.name)
     if args.action == "clear":
-        RecognisedPages(data / RECOGNISED).clear()
+        RecognisedPages(data / RECOGNISED).forget()
         KeptDocuments(data / KEPT).clear()
     books, cap = folder.books(), folder.settings.cap_bytes
     total = sum(book.size_bytes for book in books)

@@ -10,8 +10,7 @@ from app.cli.output import print_json
 from app.cli.reading import check_part, read_documents
 from app.context.context_documents import Library
 from app.context.find import Words, excerpt, find
-from app.documents import Document
-from app.documents.document import Page
+from app.documents.document import Document, Page
 from app.documents.metadata import byline
 from app.formats import plural
 from app.runtime.options import engine_config

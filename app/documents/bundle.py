@@ -27,13 +27,13 @@ from app.documents.errors import (
     OcrMissing,
 )
 from app.documents.natural_order import is_hidden, natural
-from app.documents.parsing import LIMITS, Parser, ParsingLimits, explain_failure, worker_messages
-from app.documents.readers import display_name, extract_document, kind_of
+from app.documents.parsing import LIMITS, ParsingLimits, explain_failure, worker_messages
+from app.documents.readers import display_name, extract_document
+from app.documents.sniff import kind_of
 
 if TYPE_CHECKING:
     from app.documents.ocr import Ocr
 
-ZIP = Parser("zip", "a ZIP file")
 MOST_IN_FOLDER = 1_000  # files
 MOST_NAMED = 5  # files in a warning
 LONGEST_NAME = 120  # characters
@@ -44,8 +44,7 @@ class Entry(NamedTuple):
     """A file of several: its path in the folder or the ZIP, and where its content is; or why it has none."""
 
     name: str
-    file: Path | None
-    error: DocumentError | None = None
+    content: Path | DocumentError
 
 
 def extract_documents(
@@ -94,9 +93,9 @@ def extract_all(
     errors: list[DocumentError] = []
     for entry in entries:
         try:
-            if entry.file is None:
-                raise entry.error or AssertionError(entry.name)
-            with closing(extract_document(entry.file, entry.name, ocr)) as events:
+            if isinstance(entry.content, DocumentError):
+                raise entry.content
+            with closing(extract_document(entry.content, entry.name, ocr)) as events:
                 for event in events:
                     if isinstance(event, Document):
                         documents.append(event)
@@ -132,28 +131,27 @@ def folder_entries(folder: Path, name: str) -> list[Entry]:
         DocumentTooLarge: there are more than MOST_IN_FOLDER.
         DocumentNotFound: there are none.
     """
-    entries: dict[str, Entry] = {}
+    found: dict[str, Path | DocumentError] = {}
 
-    def add(file: Path, reason: str = "") -> None:
+    def add(file: Path, error: DocumentError | None = None) -> None:
         inside = file.relative_to(folder).as_posix()
         if not is_hidden(inside):
-            error = AccessDenied(shown(inside), reason) if reason else None
-            entries[inside] = Entry(shown(inside), None if error else file, error)
+            found[inside] = error or file
 
     def refuse(error: OSError) -> None:
         closed, reason = Path(error.filename or folder), error.strerror or type(error).__name__
         if closed == folder:
             raise AccessDenied(name, reason) from error
-        add(closed, reason)
+        add(closed, AccessDenied(shown(closed.relative_to(folder).as_posix()), reason))
 
     for place, _, files in os.walk(folder, onerror=refuse):
         for file in files:
             add(Path(place, file))
-        if len(entries) > MOST_IN_FOLDER:
+        if len(found) > MOST_IN_FOLDER:
             raise DocumentTooLarge(name, f"more than {MOST_IN_FOLDER:,} files")
-    if not entries:
+    if not found:
         raise DocumentNotFound(f"{name} is a folder without files.", hint="Name a file, or a folder with files.")
-    return [entries[inside] for inside in sorted(entries, key=natural)]
+    return [Entry(shown(inside), found[inside]) for inside in sorted(found, key=natural)]
 
 
 def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Generator[Extracting, None, list[Entry]]:
@@ -164,20 +162,21 @@ def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Genera
     """
     refused: list[DocumentError] = []  # for the first of its files that are
     entries: list[Entry] = []
-    for message in worker_messages(ZIP, file, name, limits):
+    for message in worker_messages("zip", file, name, limits):
         if message and message["kind"] == "file":
             inside, reason = shown(message["name"]), message.get("refused")
             if reason == "damaged":
-                entries.append(Entry(inside, None, DamagedDocument(inside, "is damaged")))
+                entries.append(Entry(inside, DamagedDocument(inside, "is damaged")))
             elif reason:
-                entries.append(Entry(inside, None, explain_failure(reason, ZIP, inside, limits)))
-                refused += [explain_failure(reason, ZIP, name, limits)] if reason != "no text" else []
+                entries.append(Entry(inside, explain_failure(reason, "zip", inside, limits)))
+                refused += [explain_failure(reason, "zip", name, limits)] if reason != "no text" else []
             else:
                 ending = re.sub(r"[^a-z0-9.]", "", PurePosixPath(inside).suffix.lower())[:10]
-                entries.append(Entry(inside, folder / f"{len(entries)}{ending}"))
-                (folder / f"{len(entries) - 1}{ending}").write_bytes(b64decode(message["content"]))
+                unpacked = folder / f"{len(entries)}{ending}"
+                unpacked.write_bytes(b64decode(message["content"]))
+                entries.append(Entry(inside, unpacked))
         yield Extracting(num_done=0, num_pages=None)
-    if refused and not any(entry.file for entry in entries):
+    if refused and not any(isinstance(entry.content, Path) for entry in entries):
         raise refused[0]
     if not entries:
         raise EmptyDocument(f"{name} holds no files.", hint="Choose a file with text in it.")

@@ -1,7 +1,7 @@
-"""Columns whose lines a file draws across the page, left piece, right piece, are read one after the other.
+"""Columns whose lines come across the page, left piece, right piece, are read one after the other.
 
-Pure functions on the pieces of printed lines. (Most files draw one column after the other.) Only prose is put in order:
-a table that is torn into columns, or verse beside its translation, would be worse than columns that stay mixed.
+Pure functions on the pieces of printed lines. Most files draw one column after the other; of those that do not, only
+prose is put in order: a torn table is worse than mixed columns. A picture has no order, so its columns need only room.
 """
 
 from collections import Counter
@@ -9,33 +9,40 @@ from collections.abc import Iterator
 from itertools import pairwise
 from operator import ne
 from statistics import median
-from unicodedata import category
 
-from app.documents.printed import LAST_LETTER, Lines, PrintedLine, is_level, rows_of
+from app.documents.printed import LAST_LETTER, Lines, PrintedLine, rows_of
 
 CLUSTER = 3.0  # points: pieces that begin nearer to each other begin at one edge
 MOST_GUTTERS = 3  # that are tried
-MIN_CHANGES = 10  # from one side of a gutter to the other and back
+MIN_CHANGES, MIN_CHANGES_SCANNED = 10, 7  # from one side of a gutter to the other and back
 MIN_ROWS = 5  # of a column
 BACK_UP = 1.5  # times the size: what is drawn higher than that begins something else
 FULL = 0.82  # of a column's width: a line of prose that does not end a paragraph is longer
-FULL_SHARE, FULL_SHARE_CASELESS = 0.5, 0.8  # of the lines of a column of prose
+FULL_SHARE = 0.5  # of the lines of a column of prose
 RUNS_ON = 0.3  # share of a column's lines that begin with a small letter, where letters have two cases
 MIN_LETTERS = 25  # of the middle line of a column of prose, and half as many in Chinese
-MARKS = 0.25  # commas and stops in each line of prose, on average
-MOST_COMMON_ROOM = 2  # rows of cells are parted by room on both sides; columns hardly ever are
-ROOM = 1.3  # times the usual step
+MIN_LINES_SCANNED = 4  # in each of two columns
+MOST_ACROSS = 0.4  # share of a picture's lines that may run across both columns: titles, wide tables
+MIN_COLUMN = 0.2  # of the width of both: a narrower strip holds numbers or bullets
 
 
-def by_columns(lines: Lines, depth: int = 3) -> list[PrintedLine]:
-    """The pieces; where both sides of a gutter are prose, one side after the other.
+def by_columns(lines: Lines, *, scanned: bool = False, depth: int = 3) -> list[PrintedLine]:
+    """The pieces; where both sides of a gutter are columns, one side after the other.
 
     Args:
         lines: as drawn, upright.
+        scanned: they were found on a picture, and come row by row.
         depth: how often a column may be parted again.
     """
-    for gutter in gutters(lines) if depth else ():
-        if num_changes(lines, gutter) < MIN_CHANGES:
+    least = MIN_CHANGES_SCANNED if scanned else MIN_CHANGES
+    tried = gutters(lines, least) if depth else []
+    if scanned:
+        across = {gutter: sum(crosses(line, gutter) for line in lines) for gutter in tried}
+        tried = sorted(
+            (gutter for gutter in tried if across[gutter] <= MOST_ACROSS * len(lines)), key=across.__getitem__
+        )
+    for gutter in tried:
+        if num_changes(lines, gutter) < least:
             continue
         ordered: list[PrintedLine] = []
         for region in regions(lines, gutter):
@@ -43,10 +50,11 @@ def by_columns(lines: Lines, depth: int = 3) -> list[PrintedLine]:
                 [line for line in region if not is_right(line, gutter)],
                 [line for line in region if is_right(line, gutter)],
             )
-            if num_changes(region, gutter) >= MIN_CHANGES and not are_cells(*sides) and all(map(is_prose, sides)):
+            are_columns = are_wide(*sides) if scanned else all(map(is_prose, sides))
+            if num_changes(region, gutter) >= least and are_columns:
                 runs_left = 2 * sum(line.start.x > line.end.x for line in region) > len(region)
                 for side in sides[::-1] if runs_left else sides:
-                    ordered += by_columns(side, depth - 1)
+                    ordered += by_columns(side, scanned=scanned, depth=depth - 1)
             else:
                 ordered += region
         if ordered != lines:
@@ -54,7 +62,7 @@ def by_columns(lines: Lines, depth: int = 3) -> list[PrintedLine]:
     return list(lines)
 
 
-def gutters(lines: Lines) -> list[float]:
+def gutters(lines: Lines, num_changes: int) -> list[float]:
     """Where the right side may begin: the edges at which most of those pieces begin that follow one to their left."""
     edges = Counter(
         round(max(line.left, before.left) / CLUSTER)
@@ -63,7 +71,7 @@ def gutters(lines: Lines) -> list[float]:
     )
     near = {edge: edges[edge - 1] + edges[edge] + edges[edge + 1] for edge in edges}
     best = sorted(near, key=lambda edge: -near[edge])[:MOST_GUTTERS]
-    return [(edge - 1.5) * CLUSTER for edge in best if near[edge] >= MIN_CHANGES / 2]
+    return [(edge - 1.5) * CLUSTER for edge in best if near[edge] >= num_changes // 2]
 
 
 def is_right(line: PrintedLine, gutter: float) -> bool:
@@ -83,24 +91,11 @@ def regions(lines: Lines, gutter: float) -> Iterator[list[PrintedLine]]:
     for line in lines:
         crossing = crosses(line, gutter)
         if held and (crossing or crossed or line.start.y > held[-1].start.y + BACK_UP * line.size):
-            yield from ended(held, gutter)
+            yield held
             held = []
         held.append(line)
         crossed = crossing
-    yield from ended(held, gutter)
-
-
-def ended(region: list[PrintedLine], gutter: float) -> Iterator[list[PrintedLine]]:
-    """A region, and what stands apart below its last line on the right: a heading of the whole page."""
-    end = len(region)
-    while end and not is_right(region[end - 1], gutter):
-        end -= 1
-    most = ROOM * usual_step([line for line in region if not is_right(line, gutter)])
-    while 0 < end < len(region) and region[end - 1].start.y - region[end].start.y < most:
-        end += 1
-    yield region[: end or len(region)]
-    if 0 < end < len(region):
-        yield region[end:]
+    yield held
 
 
 def num_changes(region: Lines, gutter: float) -> int:
@@ -109,22 +104,12 @@ def num_changes(region: Lines, gutter: float) -> int:
     return sum(map(ne, sides, sides[1:]))
 
 
-def are_cells(left: Lines, right: Lines) -> bool:
-    """Whether room at one height parts both sides more than twice, as it parts the rows of a table."""
-    return len({*parted_at(left)} & {*parted_at(right)}) > MOST_COMMON_ROOM
-
-
-def parted_at(side: Lines) -> Iterator[int]:
-    """The heights below which a side goes on after some room."""
-    usual = usual_step(side)
-    for above, below in pairwise(side):
-        if above.start.y - below.start.y > ROOM * usual:
-            yield round(below.start.y)
-
-
-def usual_step(lines: Lines) -> float:
-    """The usual step down, in points."""
-    return median([a.start.y - b.start.y for a, b in pairwise(lines) if not is_level(a, b)] or [0.0])
+def are_wide(left: Lines, right: Lines) -> bool:
+    """Whether two sides of a picture, between which no line runs, are columns: of some lines and width."""
+    if min(len(left), len(right)) < MIN_LINES_SCANNED:
+        return False
+    width = max(line.right for line in right) - min(line.left for line in left)
+    return all(median(line.right - line.left for line in side) >= MIN_COLUMN * width for side in (left, right))
 
 
 def is_prose(lines: Lines) -> bool:
@@ -142,7 +127,5 @@ def is_prose(lines: Lines) -> bool:
         return False
     if sum(map(str.isalpha, letters)) < 0.6 * len(letters):  # figures
         return False
-    if sum(category(letter) == "Po" for letter in letters) < MARKS * len(rows):
-        return False
     runs_on = sum(text[:1].islower() for text in texts) / len(rows)
-    return full >= FULL_SHARE and runs_on >= RUNS_ON if cased else full >= FULL_SHARE_CASELESS
+    return full >= FULL_SHARE and (runs_on >= RUNS_ON or not cased)

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 from app.document_formats import ONE_OF
 from core.errors import CoreError
@@ -17,17 +18,26 @@ class DocumentError(CoreError):
     """Base of the errors of this package."""
 
 
+class NamedProblem(DocumentError):
+    """A problem that is the same for every file, but for its name and perhaps some words."""
+
+    says: ClassVar[str]
+    action: ClassVar[str]
+
+    def __init__(self, name: str, what: str = "") -> None:
+        super().__init__(self.says.format(name=name, what=what), hint=self.action)
+
+
 class DocumentNotFound(DocumentError):
     """There is no such file, or it is not a regular file."""
 
     wrong_usage = True
 
 
-class AccessDenied(DocumentError):
+class AccessDenied(NamedProblem):
     """The file exists, but the system does not allow access."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"{name} cannot be opened ({reason}).", hint="Give yourself the right to read it.")
+    says, action = "{name} cannot be opened ({what}).", "Give yourself the right to read it."
 
 
 class EmptyDocument(DocumentError):
@@ -41,23 +51,17 @@ class UnsupportedFormat(DocumentError):
         super().__init__(f"{name} is {what}, which is not supported.", hint=hint or f"Use a {SUPPORTED} file.")
 
 
-class PasswordProtected(DocumentError):
+class PasswordProtected(NamedProblem):
     """The file opens only with a password."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"{name} is protected by a password.",
-            hint="Open it with the password, save or print it as a file without one, and use that.",
-        )
+    says = "{name} is protected by a password."
+    action = "Open it with the password, save or print it as a file without one, and use that."
 
 
-class DrmProtected(DocumentError):
+class DrmProtected(NamedProblem):
     """The EPUB is encrypted for one reader's software (digital rights management)."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"{name} is encrypted (DRM) and opens in the software of its shop only.", hint="Use a copy without DRM."
-        )
+    says, action = "{name} is encrypted (DRM) and opens in the software of its shop only.", "Use a copy without DRM."
 
 
 class ScannedDocument(DocumentError):
@@ -71,13 +75,11 @@ class ScannedDocument(DocumentError):
         self.num_pages, self.num_pictures = num_pages, num_pictures
 
 
-class OcrMissing(DocumentError):
+class OcrMissing(NamedProblem):
     """The engine that recognises text on images is not installed."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"{name} has pages that are images of text.", hint=f"To recognise it, run this once: {INSTALL_OCR}"
-        )
+    says = "{name} has pages that are images of text."
+    action = f"To recognise it, run this once: {INSTALL_OCR}"
 
 
 class OcrBroken(DocumentError):
@@ -98,25 +100,20 @@ class NotRead(DocumentError):
         super().__init__(f"{name} was not read ({what}).", hint="Free room on the disk, then open it again.")
 
 
-class DamagedDocument(DocumentError):
+class DamagedDocument(NamedProblem):
     """The file is cut off or malformed."""
 
-    def __init__(self, name: str, what: str) -> None:
-        super().__init__(f"{name} {what}.", hint="Download or copy it again.")
+    says, action = "{name} {what}.", "Download or copy it again."
 
 
-class DocumentTooLarge(DocumentError):
+class DocumentTooLarge(NamedProblem):
     """The document is larger than any context could hold."""
 
-    def __init__(self, name: str, what: str) -> None:
-        super().__init__(f"{name} is too large: {what}.", hint="Split it and use the part you need.")
+    says, action = "{name} is too large: {what}.", "Split it and use the part you need."
 
 
-class ParsingLimitReached(DocumentError):
+class ParsingLimitReached(NamedProblem):
     """The parser used up its memory or time, and was stopped."""
 
-    def __init__(self, name: str, what: str) -> None:
-        super().__init__(
-            f"Reading {name} was stopped: it took more than {what}.",
-            hint="Save it again with another program (for example, print it to PDF) and use that file.",
-        )
+    says = "Reading {name} was stopped: it took more than {what}."
+    action = "Save it again with another program (for example, print it to PDF) and use that file."

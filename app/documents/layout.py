@@ -1,7 +1,7 @@
 """From printed lines with their places to the text of a page: which lines are one, what stands apart, what comes first.
 
 Pure functions. The order in which a file draws its lines is the order of reading, except for what is drawn out of turn
-at the edges of the page (headers, footers), for columns drawn line by line (`columns.py`) and for notes (`notes.py`).
+at the edges of the page (headers, footers), and for columns drawn line by line (`columns.py`).
 """
 
 from collections import defaultdict
@@ -10,8 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from app.documents.columns import by_columns
-from app.documents.notes import downwards, notes_last, with_side_notes, without_side_notes
-from app.documents.printed import SAME_LINE, Place, PrintedLine
+from app.documents.printed import SAME_LINE, Place, PrintedLine, downwards
 from app.documents.tables import joined
 
 APART = 1.25  # times the usual step from line to line: more is a blank line
@@ -23,10 +22,14 @@ LONG_LINE = 0.6  # of the longest on the page
 MAX_OUT_OF_TURN = 4  # lines at one edge of the page
 
 
-def page_text(lines: Sequence[PrintedLine]) -> str:
-    """The text of a page: one line for each printed line, blank ones where the page leaves room."""
-    text, beside = without_side_notes(upright([line for line in lines if line.text.strip()]))
-    ordered = with_side_notes(notes_last(in_turn(list(joined(by_columns(text))))), list(joined(beside)))
+def page_text(lines: Sequence[PrintedLine], *, scanned: bool = False) -> str:
+    """The text of a page: one line for each printed line, blank ones where the page leaves room.
+
+    Args:
+        scanned: the lines were found on a picture.
+    """
+    text = upright([line for line in lines if line.text.strip()])
+    ordered = in_turn(list(joined(by_columns(text, scanned=scanned))))
     steps = usual_steps(ordered)
     longest = max((line.end.x - line.start.x for line in ordered), default=0.0)
     pieces = [line.text for line in ordered[:1]]

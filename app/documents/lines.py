@@ -7,10 +7,10 @@ import re
 from typing import NamedTuple
 
 from app.documents.messages import Heading
-from app.documents.plain import NO_CONTROLS
-from app.documents.prose import CELL_BORDER, LETTER_TABLE, SOFT_HYPHEN, composed
+from app.documents.prose import CELL_BORDER, LETTER_TABLE, NO_CONTROLS, SOFT_HYPHEN, composed
 
 LONGEST_PREFIX = 3_000  # characters: a thousand empty cells in succession
+DEEPEST = 9  # level of a list that is told by its indent
 # Mark headings until the text is cleaned, which moves characters. Noncharacters, so they never occur in a text.
 BEGIN, END = "\ufdd0", "\ufdd1"
 NO_MARKS = {ord(BEGIN): None, ord(END): None}
@@ -60,12 +60,22 @@ class Lines:
         if not self._joined:
             self._gap, self._space, self._broken = min(2, self._gap + 1), False, True
 
-    def row(self, num_lines: int) -> None:
-        """Begin a row of a table."""
-        self._gap, self._space, self._prefix, self._joined = num_lines, False, "", True
+    def table(self) -> None:
+        """Begin a table, which may stand in a cell of another."""
+        self._tables.append([0, 0])
+
+    def row(self) -> None:
+        """Begin the next row of the table."""
+        num_rows, _ = self._tables[-1]
+        self._gap = 1 if num_rows and len(self._tables) > 1 else 2
+        self._space, self._prefix, self._joined = False, "", True
+        self._tables[-1] = [num_rows + 1, 0]
 
     def cell(self) -> None:
         """Begin the next cell, on the row's line."""
+        self._tables[-1][1] += 1
+        if self._tables[-1][1] == 1:
+            return
         begins_line = self._joined and self._gap > 0  # the cells before are empty
         if not begins_line:
             self._gap = 0
@@ -73,41 +83,26 @@ class Lines:
             self._prefix += CELL_BORDER if self._prefix or not begins_line else CELL_BORDER.lstrip()
         self._space, self._joined = False, True
 
-    def table(self) -> None:
-        """Begin a table, which may stand in a cell of another."""
-        self._tables.append([0, 0])
-
-    def table_row(self) -> None:
-        """Begin the next row of the table."""
-        num_rows, _ = self._tables[-1]
-        self.row(1 if num_rows and len(self._tables) > 1 else 2)
-        self._tables[-1] = [num_rows + 1, 0]
-
-    def table_cell(self) -> None:
-        """Begin the next cell of the row."""
-        self._tables[-1][1] += 1
-        if self._tables[-1][1] > 1:
-            self.cell()
-
     def end_of_table(self) -> None:
         """End a table."""
         self.end_of_prefixed()
         del self._tables[max(1, len(self._tables) - 1) :]
 
-    def item(self, marker: str) -> None:
-        """Begin an item of a list."""
+    def item(self, level: int, marker: str) -> None:
+        """Begin an item of a list, at a level from 0."""
         self.border(1)
-        self._prefix, self._joined = marker, True
+        self._prefix, self._joined = "  " * min(level, DEEPEST) + (f"{marker} " if marker else ""), True
 
     def end_of_prefixed(self) -> None:
         """End what the prefix was meant for, even if it had no word."""
         self._prefix, self._joined = "", False
 
-    def heading(self, level: int) -> None:
+    def heading(self, level: int, number: str = "") -> None:
         """Begin a heading, and end an open one: headings do not nest."""
         self.end_of_heading()
         self._mark, self.in_heading = BEGIN, True
         self._levels.append(level)
+        self.words(f"{number} " if number else "")
 
     def end_of_heading(self) -> None:
         """End the heading, if one is open; a heading without words is dropped."""

@@ -4,7 +4,7 @@ then "done", or "failed" with a Reason.
 The process that draws a page sends one PageDrawn and "done".
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 Reason = Literal[
@@ -86,20 +86,3 @@ def page_read(
 ) -> PageRead:
     """The message about a page."""
     return PageRead(kind="page", text=text, has_image=has_image, damaged=damaged, headings=list(headings))
-
-
-def whole(
-    title: str,
-    text: str,
-    headings: list[Heading],
-    *,
-    has_image: bool,
-    damaged: bool = False,
-    warning: str | None = None,
-    authors: Sequence[str] = (),
-    language: str = "",
-) -> Iterator[Message]:
-    """The messages of a file without pages of its own."""
-    opened = Opened(kind="opened", title=title, labels=["1"], outline=[], authors=list(authors), language=language)
-    yield {**opened, "warning": warning} if warning else opened
-    yield page_read(text, headings, has_image=has_image, damaged=damaged)

@@ -32,6 +32,11 @@ def clean_authors(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)[:MAX_AUTHORS]
 
 
+def authors_in(stated: str) -> list[str]:
+    """The names in one that a file states for all."""
+    return [name for name in stated.split(";") if name.strip()][:MAX_AUTHORS]
+
+
 def byline(authors: tuple[str, ...], most: int = 2) -> str:
     """The authors on a short line; "" if there are none."""
     if not authors:

@@ -1,7 +1,7 @@
-"""Numbers that Word shows before paragraphs: not part of the text, but computed from rules (ECMA-376, 17.9)."""
+"""Numbers that programs show before paragraphs: not part of the text, but computed from rules (ECMA-376, 17.9)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import MutableSequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
@@ -25,8 +25,12 @@ class Level:
 class Numbering:
     """A list, or several that count together."""
 
-    levels: Sequence[Level] = ()
+    levels: MutableSequence[Level] = field(default_factory=list)
     counts: list[int | None] = field(default_factory=lambda: [None] * MAX_LEVELS)  # the last number of each level
+
+    def restart(self, level: int) -> None:
+        """Count from the start again, at a level and those below."""
+        self.counts[level:] = [None] * (MAX_LEVELS - level)
 
     def marker(self, level: int) -> str:
         """The number before the next paragraph at a level; "": none."""
@@ -34,7 +38,7 @@ class Numbering:
             return ""
         before = self.counts[level]
         self.counts[level] = self.levels[level].start if before is None else before + 1
-        self.counts[level + 1 :] = [None] * (MAX_LEVELS - level - 1)
+        self.restart(level + 1)
         if self.levels[level].format == "bullet":
             return BULLET
         if self.levels[level].format == "none":

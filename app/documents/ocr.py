@@ -14,7 +14,7 @@ from pathlib import Path
 from app.documents.document import Extracting
 from app.documents.errors import DocumentTooLarge, OcrMissing, ParsingLimitReached
 from app.documents.messages import PageRead
-from app.documents.parsing import Parser, ParsingLimits, worker_messages
+from app.documents.parsing import ParsingLimits, worker_messages
 from app.documents.quality import is_picture
 from app.documents.recognised import RecognisedPages, file_digest
 
@@ -59,16 +59,14 @@ class Ocr:
             DocumentError: the file cannot be read by it.
         """
         wanted = [index for index, page in enumerate(pages) if is_picture(page)]
-        texts: dict[int, str] = {}
-        if wanted:
-            digest = file_digest(file) if self.kept else ""
-            texts = self.kept.load(digest, label()) if self.kept else {}
-            missing = [index for index in wanted if index not in texts]
-            if missing and self.recognise:
-                yield from self._recognise(file, name, missing, texts, digest)
-        filled = [page.copy() for page in pages]
+        digest = file_digest(file) if wanted and self.kept else ""
+        texts = self.kept.load(digest, label()) if digest and self.kept else {}
+        missing = [index for index in wanted if index not in texts]
+        if missing and self.recognise:
+            yield from self._recognise(file, name, missing, texts, digest)
+        filled = list(pages)
         for index in set(wanted) & set(texts):
-            filled[index]["text"], filled[index]["recognised"] = texts[index], True
+            filled[index] = {**pages[index], "text": texts[index], "recognised": True}
         return filled
 
     def _recognise(
@@ -93,10 +91,9 @@ class Ocr:
     ) -> Generator[Extracting]:
         """Recognise the next pages in one process; removes them from `left`."""
         now, engine = left[:PAGES_AT_ONCE], label()
-        parser = Parser("recognition", "a PDF")
         more = ENGINE, ",".join(map(str, now))
         limits = replace(LIMITS, cpu_seconds=CPU_SECONDS * len(now))
-        with closing(worker_messages(parser, file, name, limits, more, _turn)) as messages:
+        with closing(worker_messages("recognition", file, name, limits, more, _turn)) as messages:
             begun: float | None = None  # not while it waits for its turn, or the engine is loaded
             for message in messages:
                 if message and message["kind"] == "opened":
@@ -113,10 +110,11 @@ class Ocr:
                         raise DocumentTooLarge(name, f"more than {limits.chars:,} characters")
                 if self.stopped():
                     return
-                so_far = min(time.monotonic() - begun, PACE.seconds) if begun is not None else 0.0
-                seconds = max(0.0, PACE.seconds * len(left) - so_far)
                 yield Extracting(
-                    num_done=num_pages - len(left), num_pages=num_pages, recognising=True, seconds_left=seconds
+                    num_done=num_pages - len(left),
+                    num_pages=num_pages,
+                    recognising=True,
+                    seconds_left=expected_seconds(len(left)),
                 )
 
 

@@ -1,23 +1,32 @@
-"""One page of a PDF as an image, drawn by a limited process, and where words stand on it."""
+"""One page of a PDF as an image, drawn by a limited process, and where a part of its text stands on it.
+
+The text was made from the paper's letters: lines were joined, hyphens and spaces changed, headers dropped. None of this
+changes the order of letters and digits, so both are compared by these alone; what is not certain is not marked.
+"""
 
 import threading
+import unicodedata
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from app.documents.errors import DocumentError, ParsingLimitReached
 from app.documents.metadata import MAX_COVER_URL, clean_cover
-from app.documents.page_marks import Box, locate, rectangles
-from app.documents.parsing import Parser, ParsingLimits, worker_messages
+from app.documents.parsing import ParsingLimits, worker_messages
 
-DRAWER = Parser("drawing", "a PDF")
 DRAWING = ParsingLimits(memory_bytes=1 << 30, cpu_seconds=10, silence_seconds=20, chars=1_000_000)
 DRAWING_COVER = ParsingLimits(memory_bytes=1 << 29, cpu_seconds=3, silence_seconds=20, chars=MAX_COVER_URL)
 MOST_AT_ONCE = 2
 WIDTHS = (300, 2_400)  # pixels
 _turns = threading.BoundedSemaphore(MOST_AT_ONCE)  # of its own: a page does not wait until dropped books are read
+AROUND = (0, 8, 64, 512, 1 << 20)  # letters to either side
+SAME_LINE = 0.5  # of the lower letter: how much of it stands beside the other
+WIDEST_GAP = 3.0  # times the letters' height, between two words of a line
+MAX_RECTANGLES = 400
 
 
 class PageNotDrawn(DocumentError):
@@ -25,6 +34,15 @@ class PageNotDrawn(DocumentError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem, hint="Its text is shown.")
+
+
+class Box(NamedTuple):
+    """A rectangle, in pixels from the top left."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +83,7 @@ def draw_page(
     more = [str(number - 1), str(num_pages), str(clamped)]
     drawn = None
     try:
-        for message in worker_messages(DRAWER, file, name, limits, more, _turns):
+        for message in worker_messages("drawing", file, name, limits, more, _turns):
             if message and message["kind"] == "drawn":
                 drawn = message
     except ParsingLimitReached as error:
@@ -73,21 +91,91 @@ def draw_page(
     except DocumentError as error:
         raise PageNotDrawn("This page cannot be drawn: the file is damaged there.") from error
     assert drawn, "the worker was done before it had drawn the page"
-    return PageImage(
-        drawn["image"],
-        drawn["media"],
-        drawn["width"],
-        drawn["height"],
-        drawn["letters"],
-        array("l", drawn["boxes"]),
-    )
+    width, height, boxes = drawn["width"], drawn["height"], array("l", drawn["boxes"])
+    return PageImage(drawn["image"], drawn["media"], width, height, drawn["letters"], boxes)
 
 
 def draw_cover(file: Path, name: str, limits: ParsingLimits = DRAWING_COVER) -> str:
     """The first page as a small JPEG, a data URL; "" where it cannot be drawn within the limits, or is blank."""
     url = ""
     with suppress(DocumentError):
-        for message in worker_messages(DRAWER, file, name, limits, ["0", "0", "0"], _turns):
+        for message in worker_messages("drawing", file, name, limits, ["0", "0", "0"], _turns):
             if message and message["kind"] == "drawn":
                 url = message["image"]
     return clean_cover(url)
+
+
+# -------------------- where words stand
+
+
+def locate(letters: str, text: str, spans: Sequence[tuple[int, int]]) -> list[range | None]:
+    """The letters on the paper that characters [start, end) of the text are made of; None: not certain.
+
+    Args:
+        letters: of the paper, in PDFium's order.
+        text: of the whole page.
+        spans: the characters, for each part.
+    """
+    paper, places = bare(letters)
+    page, origins = bare(text)
+    found: list[range | None] = []
+    for start, end in spans:
+        first, last = bisect_left(origins, start), bisect_left(origins, end)
+        at = place(page, first, last, paper) if first < last else None
+        found.append(None if at is None else range(places[at], places[at + last - first - 1] + 1))
+    return found
+
+
+def place(page: str, first: int, last: int, paper: str) -> int | None:
+    """Where letters [first, last) of a page begin on the paper."""
+    for around in AROUND:
+        for before, after in ((around, around), (around, 0), (0, around)):
+            since = max(0, first - before)
+            at = only_place(page[since : last + after], paper)
+            if at is not None:
+                return at + first - since
+    return None
+
+
+def bare(text: str) -> tuple[str, list[int]]:
+    """The letters and digits of a text without marks and ligatures, and the index from which each comes."""
+    pairs = [
+        (char, index)
+        for index, sign in enumerate(text)
+        for char in (sign if sign.isascii() else unicodedata.normalize("NFKD", sign))
+        if char.isalnum()
+    ]
+    return "".join(char for char, _ in pairs), [index for _, index in pairs]
+
+
+def only_place(part: str, whole: str) -> int | None:
+    """Where a text has a part; None: nowhere, or in several places."""
+    at = whole.find(part)
+    return at if at >= 0 and whole.find(part, at + 1) < 0 else None
+
+
+def rectangles(letters: str, boxes: Sequence[int], found: range) -> list[Box]:
+    """The boxes of some letters, those beside each other on a line joined."""
+    joined: list[Box] = []
+    for index in found:
+        box = Box(*boxes[4 * index : 4 * index + 4])
+        if letters[index].isspace() or box.left >= box.right or box.top >= box.bottom:
+            continue
+        if joined and is_beside(joined[-1], box):
+            last = joined.pop()
+            box = Box(
+                min(last.left, box.left),
+                min(last.top, box.top),
+                max(last.right, box.right),
+                max(last.bottom, box.bottom),
+            )
+        joined.append(box)
+    return joined if len(joined) <= MAX_RECTANGLES else []
+
+
+def is_beside(box: Box, other: Box) -> bool:
+    """Whether two letters, or words, stand beside each other on one line."""
+    heights = box.bottom - box.top, other.bottom - other.top
+    shared = min(box.bottom, other.bottom) - max(box.top, other.top)
+    gap = max(box.left, other.left) - min(box.right, other.right)
+    return shared >= SAME_LINE * min(heights) and gap <= WIDEST_GAP * max(heights)

@@ -15,7 +15,6 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from app.documents.archive import most_text
 from app.documents.document import Extracting
@@ -39,11 +38,11 @@ HEARTBEAT_SECONDS = 0.1
 MOST_PARSERS = 2  # at once in this program: fifty files may be dropped together
 BYTES_PER_CHAR = 6  # of a message, at most
 MOST_OTHER_BYTES = 1 << 24  # of a message beside its text
-CRASHES = tuple(
-    -getattr(signal, name)
-    for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGTRAP")
-    if hasattr(signal, name)
-)
+WHAT = {  # parsers of `app.documents.parsers` read, with an article
+    "pdf": "a PDF", "drawing": "a PDF", "recognition": "a PDF", "zip": "a ZIP file", "html": "a web page",
+    "docx": "a Word document", "odt": "an OpenDocument text", "rtf": "an RTF document", "fb2": "an FB2 book",
+    "csv": "a table", "epub": "an EPUB", "pptx": "a PowerPoint presentation",
+}  # fmt: skip
 WINDOWS_CRASHES = 0x8000_0000  # the exit codes of a process that an exception ended begin here
 _turns = threading.BoundedSemaphore(MOST_PARSERS)
 
@@ -66,18 +65,11 @@ LIMITS = ParsingLimits()
 
 
 class ParserCrashed(ParsingLimitReached):
-    """A worker ended itself in native code, which it also does when it is given no memory."""
-
-
-class Parser(NamedTuple):
-    """A parser of `app.documents.parsers`, which `worker.py` runs."""
-
-    name: str
-    what: str  # the format with an article
+    """A worker was ended by the system: for a fault of native code, or because memory ran out."""
 
 
 def parse(
-    parser: Parser, file: Path, name: str, limits: ParsingLimits, more: Sequence[str] = ()
+    parser: str, file: Path, name: str, limits: ParsingLimits, more: Sequence[str] = ()
 ) -> Generator[Extracting, None, tuple[Opened, list[PageRead]]]:
     """Read a file in a process of its own, yielding progress; returns the worker's messages.
 
@@ -103,16 +95,17 @@ def parse(
 
 
 def worker_messages(
-    parser: Parser,
+    parser: str,
     file: Path,
     name: str,
     limits: ParsingLimits,
     more: Sequence[str] = (),
     turns: threading.BoundedSemaphore = _turns,
 ) -> Generator[Message | None]:
-    """The worker's messages, and None whenever there is none for a moment. Ends after "done".
+    """The messages of a worker up to "done", and None whenever there is none for a moment. Raises the document's error.
 
     Args:
+        parser: a module of `app.documents.parsers`, or any other by its full name.
         more: further arguments of the worker.
         turns: how many may run at once; the next one waits.
     """
@@ -121,7 +114,7 @@ def worker_messages(
     try:
         compile_parsers()
         taken = [str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
-        arguments = ["-m", "app.documents.worker", parser.name, *taken, *more]
+        arguments = ["-m", "app.documents.worker", parser, *taken, *more]
         line_bytes = BYTES_PER_CHAR * limits.chars + MOST_OTHER_BYTES
         process = ParsingProcess(arguments, limits.memory_bytes, limits.cpu_seconds, line_bytes)
         try:
@@ -139,12 +132,12 @@ def compile_parsers() -> None:
         compileall.compile_dir(Path(__file__).parent, quiet=2)
 
 
-def receive(process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits) -> Iterator[Message | None]:
-    """Messages up to "done"; None for every HEARTBEAT_SECONDS without one. Raises the document's error."""
+def receive(process: ParsingProcess, parser: str, name: str, limits: ParsingLimits) -> Iterator[Message | None]:
+    """See `worker_messages`."""
     heard = time.monotonic()
     while True:
+        left = heard + limits.silence_seconds - time.monotonic()
         try:
-            left = heard + limits.silence_seconds - time.monotonic()
             line = process.line(min(HEARTBEAT_SECONDS, max(0.0, left)))
         except queue.Empty:
             if time.monotonic() - heard >= limits.silence_seconds:
@@ -164,8 +157,9 @@ def receive(process: ParsingProcess, parser: Parser, name: str, limits: ParsingL
         yield message
 
 
-def explain_failure(reason: Reason, parser: Parser, name: str, limits: ParsingLimits) -> DocumentError:
+def explain_failure(reason: Reason, parser: str, name: str, limits: ParsingLimits) -> DocumentError:
     """The error for a worker's reason."""
+    what = WHAT.get(parser, "a document")
     match reason:
         case "password":
             return PasswordProtected(name)
@@ -174,13 +168,13 @@ def explain_failure(reason: Reason, parser: Parser, name: str, limits: ParsingLi
         case "cut off":
             return DamagedDocument(name, "is cut off: its end is missing")
         case "no container":
-            return DamagedDocument(name, f"is not {parser.what}: the list of its contents is missing")
+            return DamagedDocument(name, f"is not {what}: the list of its contents is missing")
         case "oversized":
             return DocumentTooLarge(name, "it unpacks to more than any book takes")
         case "entities":
-            return UnsupportedFormat(name, f"{parser.what} that declares XML entities of its own")
+            return UnsupportedFormat(name, f"{what} that declares XML entities of its own")
         case "memory":
-            return out_of_memory(name, limits)
+            return ParsingLimitReached(name, f"{limits.memory_bytes / 1e9:.1f} GB of memory")
         case "no engine":
             return OcrMissing(name)
         case "broken engine":
@@ -188,24 +182,17 @@ def explain_failure(reason: Reason, parser: Parser, name: str, limits: ParsingLi
         case "no text":
             return UnsupportedFormat(name, "a picture, a sound or a font")
         case "damaged":
-            return DamagedDocument(name, f"is damaged and cannot be read as {parser.what}")
+            return DamagedDocument(name, f"is damaged and cannot be read as {what}")
 
 
-def explain_death(process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits) -> DocumentError:
+def explain_death(process: ParsingProcess, parser: str, name: str, limits: ParsingLimits) -> DocumentError:
     """The error for a worker that died before it was done."""
     code = process.wait()
-    log.warning("the worker for %s ended with code %d: %s", parser.what, code, process.complaints)
-    if process.limit == "memory":
-        return out_of_memory(name, limits)
+    log.warning("the parser %s ended with code %d", parser, code)
     if process.limit == "time" or code == -getattr(signal, "SIGXCPU", 0):
         return ParsingLimitReached(name, f"{limits.cpu_seconds} seconds of computing")
-    if code in CRASHES or code >= WINDOWS_CRASHES:
+    if process.limit == "memory":
+        return explain_failure("memory", parser, name, limits)
+    if code < 0 or code >= WINDOWS_CRASHES:
         return ParserCrashed(name, f"{limits.memory_bytes / 1e9:.1f} GB of memory")
-    if code >= 0:
-        return explain_failure("damaged", parser, name, limits)
-    return out_of_memory(name, limits)
-
-
-def out_of_memory(name: str, limits: ParsingLimits) -> DocumentError:
-    """The error for a worker that reached its memory limit, or that the system killed because memory ran out."""
-    return ParsingLimitReached(name, f"{limits.memory_bytes / 1e9:.1f} GB of memory")
+    return explain_failure("damaged", parser, name, limits)

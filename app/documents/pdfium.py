@@ -11,7 +11,8 @@ import pypdfium2
 import pypdfium2.raw as raw
 
 from app.documents.layout import page_text
-from app.documents.messages import MAX_ENTRIES, MAX_ENTRY, OutlineEntry
+from app.documents.messages import MAX_ENTRIES, MAX_ENTRY, Opened, OutlineEntry
+from app.documents.metadata import authors_in
 from app.documents.printed import Place, PrintedLine
 from app.documents.quality import num_letters
 
@@ -24,7 +25,7 @@ LETTER = 0.5  # of the size: what is wider than its letters and a gap may have a
 SAMPLED, NEAR = 5, 4  # lines of which one is looked at in any case, lines from a gap
 FULL_PAGE = 1_000  # letters, far more than `quality.py` asks of a page that is no picture
 MOST_NESTED = 3  # forms in which a picture is looked for
-MAX_TAG = 600  # bytes of the name of a language
+MAX_LABEL, MAX_LANGUAGE = 20, 300  # characters
 LINE = re.compile(rf"[^\r\n{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
 
 
@@ -48,29 +49,22 @@ class Pdfium:
         """Whether it is, even if it opens without a password."""
         return int(raw.FPDF_GetSecurityHandlerRevision(self._document)) != -1
 
-    def title(self) -> str:
-        """The title in the metadata, or ""."""
-        return str(self._document.get_metadata_value("Title"))
-
-    def stated(self) -> tuple[list[str], str]:
-        """The authors and the language that the file states in its information and its catalogue."""
-        names = str(self._document.get_metadata_value("Author")).split(";")
-        room = min(raw.FPDFCatalog_GetLanguage(self._document, None, 0), MAX_TAG)
-        language = (ctypes.c_ushort * (room // 2))()
-        raw.FPDFCatalog_GetLanguage(self._document, language, room)
-        return [name for name in names if name.strip()], "".join(map(chr, language)).rstrip("\0")
-
-    def labels(self) -> list[str]:
-        """The document's own page names; plain numbers if it has none."""
-        return [self._document.get_page_label(index) or str(index + 1) for index in range(len(self))]
-
-    def bookmarks(self) -> list[OutlineEntry]:
-        """The bookmarks that lead to a page."""
-        return [
-            OutlineEntry(title=" ".join(mark.get_title().split())[:MAX_ENTRY], level=mark.level + 1, page=page)
-            for mark in islice(self._document.get_toc(), MAX_ENTRIES)
-            if (target := mark.get_dest()) and (page := target.get_index()) is not None and page >= 0
-        ]
+    def opened(self) -> Opened:
+        """What the file says of itself: plain numbers for pages without names, the bookmarks that lead to a page."""
+        document, tag = self._document, (ctypes.c_ushort * MAX_LANGUAGE)()
+        raw.FPDFCatalog_GetLanguage(document, tag, ctypes.sizeof(tag))
+        return Opened(
+            kind="opened",
+            title=str(document.get_metadata_value("Title")),
+            labels=[document.get_page_label(index)[:MAX_LABEL] or str(index + 1) for index in range(len(self))],
+            outline=[
+                OutlineEntry(title=" ".join(mark.get_title().split())[:MAX_ENTRY], level=mark.level + 1, page=page)
+                for mark in islice(document.get_toc(), MAX_ENTRIES)
+                if (target := mark.get_dest()) and (page := target.get_index()) is not None and page >= 0
+            ],
+            authors=authors_in(str(document.get_metadata_value("Author"))),
+            language="".join(map(chr, tag)).rstrip("\0"),
+        )
 
     def page(self, index: int) -> tuple[str, bool]:
         """The text of a page, a line for each printed line, blank ones between paragraphs; and whether it has pictures.

@@ -4,27 +4,28 @@ from collections.abc import Iterator
 from itertools import accumulate, takewhile
 from pathlib import Path
 
+from app.documents.archive import MAX_TOTAL_BYTES
 from app.documents.chapters import make_chapters, markdown_headings, text_headings
 from app.documents.charset import decode
 from app.documents.document import Document, Extracting, make_pages, page_starts, stem_of
 from app.documents.errors import DocumentTooLarge, EmptyDocument, UnsupportedFormat
+from app.documents.language import direction_of, language_of
+from app.documents.prose import NO_CONTROLS
 from app.documents.quality import garbled
 from app.documents.stretches import by_stretches
 
-MAX_BYTES = 64_000_000  # a hundred times 128K tokens
 MOST_SHORT_PAGES, SHORT_PAGE = 100, 20  # more pages are no pages if their mean is fewer characters than this
 TITLE_WITHIN, MAX_TITLE = 10_000, 200  # characters
 MARKDOWN_SUFFIXES = {".md", ".markdown", ".mdown", ".mkd"}
-NO_CONTROLS = {code: None for code in (*range(32), 127) if chr(code) not in "\t\n\f"}
 
 
 def extract_plain(file: Path, name: str) -> Iterator[Extracting | Document]:
     """Read a text or Markdown file; see `readers.extract_document`."""
     yield Extracting(num_done=0, num_pages=None)
     with file.open("rb") as stream:
-        encoded = stream.read(MAX_BYTES + 1)
-    if len(encoded) > MAX_BYTES:
-        raise DocumentTooLarge(name, f"more than {MAX_BYTES // 1_000_000} MB of text")
+        encoded = stream.read(MAX_TOTAL_BYTES + 1)
+    if len(encoded) > MAX_TOTAL_BYTES:
+        raise DocumentTooLarge(name, f"more than {MAX_TOTAL_BYTES // 1_000_000} MB of text")
     decoded = decode(encoded)
     if decoded is None:
         raise UnsupportedFormat(name, "binary data and not text")
@@ -41,6 +42,8 @@ def extract_plain(file: Path, name: str) -> Iterator[Extracting | Document]:
         has_own_pages=has_pages(decoded.text),
         warnings=((decoded.warning,) if decoded.warning else ()) + garbled(text, starts),
         chapters=make_chapters(text, starts, markdown_headings(text) if markdown else (), text_headings(text, starts)),
+        language=language_of(text),
+        direction=direction_of(text),
     )
 
 

@@ -1,6 +1,5 @@
 """Printed lines and where they stand on the paper, for all rules of a page's layout."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -36,6 +35,11 @@ class PrintedLine:
 Lines = Sequence[PrintedLine]
 
 
+def downwards(line: PrintedLine) -> float:
+    """What grows down the page."""
+    return -line.start.y
+
+
 def is_level(before: PrintedLine, line: PrintedLine) -> bool:
     """Whether two pieces stand at one height."""
     y, most = line.start.y, SAME_LINE * max(before.size, line.size)
@@ -51,11 +55,3 @@ def rows_of(lines: Lines) -> list[list[PrintedLine]]:
         else:
             rows.append([line])
     return rows
-
-
-def usual_size(lines: Lines) -> float:
-    """The size of most letters."""
-    sizes: Counter[float] = Counter()
-    for line in lines:
-        sizes[round(2 * line.size) / 2] += len(line.text)
-    return sizes.most_common(1)[0][0] if sizes else 0.0

@@ -13,14 +13,13 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import psutil
 
 PROJECT = Path(__file__).parents[2]
 WATCH_SECONDS = 0.1
 WAITING_LINES = 64  # lines read ahead of requests
-KEPT_COMPLAINTS = 2_000  # bytes, from the end of its standard error
 ENVIRONMENT = (  # what a parser is told of this program's variables: no keys
     "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE",
     "LD_LIBRARY_PATH", "SYSTEMROOT", "USERPROFILE", "APPDATA", "TEMP", "TMP",
@@ -44,7 +43,6 @@ class ParsingProcess:
         self._most = memory_bytes, cpu_seconds
         self._line_bytes = line_bytes
         self._lines: queue.Queue[bytes] = queue.Queue(WAITING_LINES)
-        self._complaints = b""
         self._over = threading.Event()
         self._process = subprocess.Popen(
             [sys.executable, *arguments],
@@ -52,11 +50,9 @@ class ParsingProcess:
             env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # libraries complain without end
         )
-        assert self._process.stdout and self._process.stderr
-        jobs = ((self._forward, self._process.stdout), (self._drain, self._process.stderr), (self._watch, None))
-        self._threads = [threading.Thread(target=job, args=(pipe,), daemon=True) for job, pipe in jobs]
+        self._threads = [threading.Thread(target=job, daemon=True) for job in (self._forward, self._watch)]
         for thread in self._threads:
             thread.start()
 
@@ -72,18 +68,10 @@ class ParsingProcess:
         """The exit status, once the output is closed."""
         return self._process.wait()
 
-    @property
-    def complaints(self) -> str:
-        """The end of its standard error; complete when the process has ended."""
-        self._threads[1].join()
-        return self._complaints.decode(errors="replace")
-
     def close(self) -> None:
         """End the process, whatever it does."""
         self._over.set()
-        for one in self._family():
-            with suppress(psutil.Error):
-                one.kill()
+        self._kill()
         self._process.kill()
         self._process.wait()
         while self._threads[0].is_alive():  # it may wait for space in the queue
@@ -91,41 +79,37 @@ class ParsingProcess:
                 self._lines.get(timeout=0.01)
         for thread in self._threads:
             thread.join()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+        for pipe in (self._process.stdin, self._process.stdout):
             if pipe:
                 pipe.close()
 
-    def _forward(self, pipe: IO[bytes]) -> None:
+    def _forward(self) -> None:
         """Put each line into a queue, and an empty one at the end. (A queue allows timeouts, on Windows too.)"""
-        while line := pipe.readline(self._line_bytes):
+        assert self._process.stdout
+        while line := self._process.stdout.readline(self._line_bytes):
             self._lines.put(line)
             if not line.endswith(b"\n"):
                 break
         self._lines.put(b"")
 
-    def _drain(self, pipe: IO[bytes]) -> None:
-        """Read standard error, so that the process never blocks on it, and store its end."""
-        while some := pipe.read1(1 << 16):  # type: ignore[attr-defined]
-            self._complaints = (self._complaints + some)[-KEPT_COMPLAINTS:]
-
-    def _watch(self, _: None) -> None:
+    def _watch(self) -> None:
         """End the process when it exceeds a limit."""
         memory_bytes, cpu_seconds = self._most
-        while not self._over.wait(WATCH_SECONDS):
-            memory = time = 0.0
-            family = self._family()
+        while not self._over.wait(WATCH_SECONDS) and (family := self._family()):
+            memory = seconds = 0.0
             for one in family:
                 with suppress(psutil.Error):
                     memory += one.memory_info().rss
-                    time += sum(one.cpu_times()[:2])
-            if memory > memory_bytes or time > cpu_seconds:
+                    seconds += sum(one.cpu_times()[:2])
+            if memory > memory_bytes or seconds > cpu_seconds:
                 self.limit = "memory" if memory > memory_bytes else "time"
-                for one in family:
-                    with suppress(psutil.Error):
-                        one.kill()
+                self._kill()
                 return
-            if not family:
-                return
+
+    def _kill(self) -> None:
+        for one in self._family():
+            with suppress(psutil.Error):
+                one.kill()
 
     def _family(self) -> list[psutil.Process]:
         """The process, and on Windows its children, because a virtual environment's interpreter starts another one."""

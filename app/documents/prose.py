@@ -6,31 +6,23 @@ Pure functions, independent of PDF. No word is lost, and every returned characte
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple
 
 from app.documents.stretches import by_stretches
 
 SOFT_HYPHEN = "\N{SOFT HYPHEN}"
-LETTERS = {  # signs of fonts and typesetters for plain letters
-    "ﬀ": "ff",
-    "ﬁ": "fi",
-    "ﬂ": "fl",
-    "ﬃ": "ffi",
-    "ﬄ": "ffl",
-    "ﬅ": "st",
-    "ﬆ": "st",
-    "\N{HYPHEN}": "-",
-    "\N{NON-BREAKING HYPHEN}": "-",
-    "\N{ZERO WIDTH SPACE}": "",
-    "\N{WORD JOINER}": "",
-    "\N{ZERO WIDTH NO-BREAK SPACE}": "",
-}
-LETTER_TABLE = str.maketrans(LETTERS)
-ODD_LETTER = re.compile(f"[{''.join(LETTERS)}]")
+LETTER_TABLE = str.maketrans(
+    {  # signs of fonts and typesetters for plain letters
+        **{sign: unicodedata.normalize("NFKC", sign) for sign in map(chr, range(0xFB00, 0xFB07))},  # ligatures
+        **dict.fromkeys("\N{HYPHEN}\N{NON-BREAKING HYPHEN}", "-"),
+        **dict.fromkeys("\N{ZERO WIDTH SPACE}\N{WORD JOINER}\N{ZERO WIDTH NO-BREAK SPACE}", ""),
+    }
+)
 LINE_END = re.compile(r"[\r\v\f\x85\u2028\u2029]")
 INNER_SOFT_HYPHEN = re.compile(rf"{SOFT_HYPHEN}(?![^\S\n]*+$)", re.MULTILINE)  # at a line's end the word continues
 ODD_SPACE = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
+NO_CONTROLS = {code: None for code in (*range(32), 127) if chr(code) not in "\t\n\f"}
 CONTROL = re.compile(r"[\x00-\t\x0b-\x1f\x7f-\x9f]")
 SENTENCE_ENDS, CLOSING = tuple(".!?:…\u3002\uff01\uff1f"), "\"'”’»)]"
 LEADER, MIN_LEADERS = ".·…", 4
@@ -82,7 +74,7 @@ def plain_letters(text: str) -> str:
     text = LINE_END.sub("\n", text)
     if text.isascii():
         return CONTROL.sub("", ODD_SPACE.sub(" ", text))
-    text = INNER_SOFT_HYPHEN.sub("", ODD_LETTER.sub(lambda found: LETTERS[found[0]], text))
+    text = INNER_SOFT_HYPHEN.sub("", text.translate(LETTER_TABLE))
     return composed(CONTROL.sub("", ODD_SPACE.sub(" ", text)))
 
 
@@ -133,10 +125,12 @@ def join(line: str, following: Row, width: int, words: frozenset[str]) -> Joint:
     num_leaders = line.count(".") if line.isascii() else sum(map(line.count, LEADER))
     if num_leaders >= MIN_LEADERS and LEADERS.search(line):
         return Joint(0, "\n")
-    if CELL_BORDER in line or CELL_BORDER in following.line:
+    if CELL_BORDER in following.line:
         return Joint(0, "\n")
     if joint := join_hyphenated(line, following.line, words):
         return joint
+    if CELL_BORDER in line:
+        return Joint(0, "\n")
     ends_sentence = line.rstrip(CLOSING).endswith(SENTENCE_ENDS)
     is_wide = WIDE.match(following.line) is not None
     first = 2 if is_wide else len(following.line.split(" ", 1)[0])
@@ -166,7 +160,6 @@ def join_hyphenated(line: str, following: str, words: frozenset[str]) -> Joint |
 
 def printed_rows(pages: Sequence[Sequence[str]]) -> Iterator[Row]:
     """The lines that are not blank, in order, each with whether a significant blank line precedes it."""
-    inside_counts = not double_spaced(pages)
     edges_count = sum(not all(page[:1] + page[-1:]) for page in map(list, pages)) <= len(pages) / 2  # otherwise layout
     after_blank = False
     for number, page in enumerate(pages):
@@ -176,15 +169,9 @@ def printed_rows(pages: Sequence[Sequence[str]]) -> Iterator[Row]:
                 yield Row(number, line, after_blank)
                 after_blank = False
             elif filled and filled[0] < index < filled[-1]:
-                after_blank = inside_counts
+                after_blank = True
             else:
                 after_blank |= edges_count
-
-
-def double_spaced(pages: Sequence[Sequence[str]]) -> bool:
-    """Whether nearly every line is followed by a blank one; such blank lines separate nothing."""
-    pairs = [pair for page in pages for pair in pairwise(page) if any(pair)]
-    return sum(not all(pair) for pair in pairs) > max(0.8 * len(pairs), 2 * MIN_LINES)
 
 
 def usual_widths(pages: Sequence[Sequence[str]]) -> list[int]:

@@ -1,21 +1,15 @@
 """A PDF as pypdf reads it, which needs no native code: slower than PDFium, and it may join words."""
 
 import logging
+from contextlib import suppress
 from typing import BinaryIO, cast
-from xml.parsers.expat import ExpatError
 
 from pypdf import PageObject, PdfReader, overwrite_configuration
-from pypdf.errors import PyPdfError
 from pypdf.generic import DictionaryObject
 
 from app.documents.archive import Refused
-
-# What it lets escape on malformed input besides its own errors (seen in its issues and in our fuzzing).
-MALFORMED = (
-    PyPdfError, ArithmeticError, AssertionError, AttributeError, ExpatError, LookupError, NotImplementedError, OSError,
-    RecursionError, TypeError, ValueError,
-)  # fmt: skip
-MAX_XMP = 200_000  # bytes
+from app.documents.messages import Opened
+from app.documents.metadata import authors_in
 
 
 class Complaints(logging.Handler):
@@ -50,29 +44,23 @@ class Pypdf:
         """The number of its pages."""
         return len(self._reader.pages)
 
-    def title(self) -> str:
-        """The title in the metadata, or ""."""
-        try:
-            return str((self._reader.metadata and self._reader.metadata.title) or "")
-        except MALFORMED:
-            return ""
+    def opened(self) -> Opened:
+        """What the file says of itself."""
+        return Opened(
+            kind="opened",
+            title=self._stated("/Title"),
+            labels=[str(number) for number in range(1, len(self) + 1)],
+            outline=[],
+            authors=authors_in(self._stated("/Author")),
+            language=self._stated("/Lang"),
+        )
 
-    def stated(self) -> tuple[list[str], str]:
-        """The authors and the language that the file states, in its information, its catalogue or its XMP packet."""
-        names, language, reader = list[str](), "", self._reader
-        try:
-            names = [
-                name for name in str((reader.metadata and reader.metadata.author) or "").split(";") if name.strip()
-            ]
-            language = str(reader.root_object.get("/Lang", ""))
-            packet = reader.root_object.get("/Metadata")
-            if packet is not None and len(packet.get_object().get_data()) <= MAX_XMP:
-                xmp = reader.xmp_metadata
-                names = names or [str(name) for name in (xmp and xmp.dc_creator) or []]
-                language = language or next((str(tag) for tag in (xmp and xmp.dc_language) or []), "")
-        except MALFORMED:
-            pass
-        return names, language
+    def _stated(self, key: str) -> str:
+        with suppress(Exception):  # whatever pypdf lets escape on malformed input
+            for source in (self._reader.root_object, self._reader.metadata):
+                if source and key in source:
+                    return str(source[key])
+        return ""
 
     def page(self, index: int) -> tuple[str, bool, bool]:
         """The text of a page, whether it has pictures, and whether it is whole.
@@ -81,7 +69,7 @@ class Pypdf:
         all, or if the message came from decompression, which continues with partial data.
 
         Raises:
-            One of MALFORMED: it cannot be read.
+            Exception: it cannot be read.
         """
         sources = self._complaints.sources
         sources.clear()
@@ -98,5 +86,5 @@ def has_image(page: PageObject) -> bool:
         objects = cast(DictionaryObject, resources["/XObject"])
         entries = [cast(DictionaryObject, entry.get_object()) for entry in objects.values()]
         return any(entry.get("/Subtype") == "/Image" for entry in entries)
-    except MALFORMED:  # KeyError is usual: no resources, or none of this kind
+    except Exception:  # KeyError is usual: no resources, or none of this kind
         return False

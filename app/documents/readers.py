@@ -1,58 +1,38 @@
-"""The entry for all formats: detects the format, chooses the reader, converts errors of the file system."""
+"""The entry for all formats: from a file to one text with its pages and chapters.
 
-import mmap
-import os
-import stat
-from collections.abc import Generator, Iterator
-from dataclasses import replace
+Each page of a PDF and each slide of a presentation is a page. An EPUB has no pages of its own: each section of its
+reading order begins a page; long ones are cut as plain text is. All other formats are one section.
+"""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.documents.document import Document, Extracting
-from app.documents.errors import (
-    SUPPORTED,
-    AccessDenied,
-    DocumentError,
-    DocumentNotFound,
-    EmptyDocument,
-    PasswordProtected,
-    UnsupportedFormat,
-)
+from app.documents.document import Document, Extracting, Format, make_pages, page_starts, stem_of
+from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument, UnsupportedFormat
 from app.documents.language import direction_of, language_of
-from app.documents.sniff import (
-    HEAD_BYTES,
-    IWORK,
-    OPEN_SLIDES,
-    OPEN_TABLE,
-    WORKBOOK,
-    XPS,
-    Kind,
-    describe,
-    names_in,
-    sniff,
-)
+from app.documents.marked_chapters import marked_chapters
+from app.documents.messages import Opened, PageRead
+from app.documents.metadata import MAX_TAG, MAX_TITLE, clean_authors, clean_cover
+from app.documents.parsing import LIMITS, ParserCrashed, ParsingLimits, parse
+from app.documents.plain import extract_plain
+from app.documents.prose import clean_lines, unwrap
+from app.documents.quality import FEW_LETTERS, garbled, hardly_any_text, is_picture, num_letters, ranges
+from app.documents.running_lines import drop_running_lines
+from app.documents.sniff import kind_of
 
 if TYPE_CHECKING:
     from app.documents.ocr import Ocr
 
-TABLE_SUFFIXES = {".csv", ".tsv", ".tab"}
-AS_CSV = "Save the sheets you need as CSV and use that."
-ENCRYPTED = "EncryptedPackage"  # Word stores documents with a password in compound files, too (MS-OFFCRYPTO, 2.1)
-OLD_FORMATS = {  # of compound files, by the name of the stream with the content
-    "WordDocument": ("a Word document of the old kind (.doc)", "Open it in Word or LibreOffice, save it as .docx."),
-    "Workbook": (WORKBOOK, AS_CSV),
-    "PowerPoint Document": (
-        "a PowerPoint presentation of the old kind (.ppt)",
-        "Save it as .pptx or PDF and use that.",
-    ),
+BETWEEN = "\n\n"  # sections
+SCANNED = "If its pages are pictures, run it through text recognition (OCR) first and use the result."
+WITHOUT_TEXT: Mapping[Format, str] = {  # other advice
+    **dict.fromkeys(("pdf", "csv", "epub", "pptx"), "Choose a file with text in it."),
+    "html": "Open it in a browser, print it to PDF once the text shows, and use that.",
 }
-HINTS = {
-    WORKBOOK: AS_CSV,
-    OPEN_TABLE: AS_CSV,
-    IWORK: "Export it as PDF or Word and use that.",
-    XPS: "Print or save it as PDF and use that.",
-    OPEN_SLIDES: "Save it as .pptx or PDF and use that.",
-}
+BY_SIGHT = " Text recognition (OCR) reads what is printed there."
+PARTS: Mapping[Format, str] = {"pdf": "pages", "epub": "sections", "pptx": "slides"}  # of which a file has several
+OWN_PAGES = ("pdf", "pptx")
 
 
 def extract_document(
@@ -71,57 +51,12 @@ def extract_document(
     file = Path(path)
     name = name or display_name(file)
     kind = kind_of(file, name)
-    yield from map(with_language, _steps(kind, file.absolute(), name, ocr))
-
-
-def _steps(kind: Kind, file: Path, name: str, ocr: "Ocr | None") -> Iterator[Extracting | Document]:
-    """The reader of a kind at work; it alone is imported."""
     if kind == "zip":
         raise UnsupportedFormat(name, "a ZIP archive among other files", hint="Unpack it and use its files.")
     if kind == "plain":
-        from app.documents.plain import extract_plain
-
-        return extract_plain(file, name)
-    from app.documents.parsed import extract_parsed
-
-    return extract_parsed(kind, file, name, ocr=ocr)
-
-
-def with_language(step: Extracting | Document) -> Extracting | Document:
-    """A document with the language and the direction of its text; progress as it is."""
-    if isinstance(step, Extracting):
-        return step
-    return replace(step, language=language_of(step.text, step.language), direction=direction_of(step.text))
-
-
-def kind_of(file: Path, name: str) -> Kind:
-    """The kind of a file by its content; of plain text the name tells tables.
-
-    Raises:
-        DocumentError: it cannot be opened, is empty or of an unsupported format.
-    """
-    head = read_head(file, name)
-    with file.open("rb") as stream:
-        names = names_in(stream) if head.startswith(b"PK") else ()
-    kind = sniff(head, names)
-    if kind == "old office":
-        raise old_office(file, name)
-    if kind is None:
-        what = describe(head, names)
-        assert what, "a kind that is not read has a name"
-        raise UnsupportedFormat(name, what, hint=HINTS.get(what, ""))
-    return "csv" if kind == "plain" and file.suffix.lower() in TABLE_SUFFIXES else kind
-
-
-def old_office(file: Path, name: str) -> DocumentError:
-    """The error for a file of the old Office format (a compound file), or for an encrypted one of the new."""
-    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        if content.find(ENCRYPTED.encode("utf-16-le")) >= 0:
-            return PasswordProtected(name)
-        for stream_name, (what, hint) in OLD_FORMATS.items():
-            if content.find(stream_name.encode("utf-16-le")) >= 0:
-                return UnsupportedFormat(name, what, hint=hint)
-    return UnsupportedFormat(name, "a file of an old Office program")
+        yield from extract_plain(file, name)
+    else:
+        yield from extract_parsed(kind, file.absolute(), name, ocr=ocr)
 
 
 def read_document(path: str | Path) -> Document:
@@ -136,18 +71,104 @@ def display_name(file: Path) -> str:
     return "".join(char if char.isprintable() else "�" for char in file.name) or str(file)
 
 
-def read_head(file: Path, name: str) -> bytes:
-    """The first bytes of a regular, readable file that is not empty."""
+def extract_parsed(
+    kind: Format, file: Path, name: str, limits: ParsingLimits = LIMITS, ocr: "Ocr | None" = None
+) -> Iterator[Extracting | Document]:
+    """Read a file in a limited process; see `extract_document`."""
     try:
-        if not stat.S_ISREG(os.stat(file).st_mode):
-            what = "a folder" if file.is_dir() else "not a regular file"
-            raise DocumentNotFound(f"{name} is {what}.", hint=f"Name the {SUPPORTED} file itself.")
-        with file.open("rb") as stream:
-            head = stream.read(HEAD_BYTES)
-    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a NUL in the name
-        raise DocumentNotFound(f"There is no file {name}.", hint="Check the name and the folder.") from error
-    except OSError as error:
-        raise AccessDenied(name, error.strerror or type(error).__name__) from error
-    if not head:
-        raise EmptyDocument(f"{name} is empty.", hint="Choose a file with text in it.")
-    return head
+        opened, parts = yield from parse(kind, file, name, limits)
+    except ParserCrashed:
+        if kind != "pdf":
+            raise
+        opened, parts = yield from parse(kind, file, name, limits, ["pypdf"])
+    if ocr and kind == "pdf":
+        parts = yield from ocr.fill(file, name, parts)
+    yield to_document(kind, name, opened, parts)
+
+
+def to_document(kind: Format, name: str, opened: Opened, parts: Sequence[PageRead]) -> Document:
+    """Join the parts to one text with pages and chapters.
+
+    Raises:
+        DocumentError: there are no parts, or they have no text.
+    """
+    called = PARTS.get(kind)
+    pictures = [index for index, part in enumerate(parts) if is_picture(part)]
+    lines = [clean_lines(part["text"]) if kind == "pdf" else [part["text"]] for part in parts]
+    if called and parts and all(part["damaged"] and not part["text"].strip() for part in parts):
+        raise DamagedDocument(name, f"is damaged: none of its {called} can be read")
+    if called and len(pictures) > len(parts) / 2 and sum(map(num_letters, lines)) < FEW_LETTERS * len(parts):
+        raise ScannedDocument(name, len(parts), len(pictures) if kind == "pdf" else 0)
+    if kind == "pdf":
+        lines = drop_running_lines(lines)
+        text, starts = unwrap(lines)
+        part_starts = starts
+    else:
+        text, starts, part_starts = join([part["text"] for part in parts], own_pages=kind in OWN_PAGES)
+    if not text.strip() or (pictures and len(parts) == 1):
+        what = "nothing but images" if pictures else "no text" if parts else f"no {called}"
+        raise EmptyDocument(f"{name} holds {what}.", hint=WITHOUT_TEXT.get(kind, SCANNED))
+    headings = () if kind == "epub" else (heading.title for part in parts for heading in part["headings"])
+    titles = (" ".join(clean_lines(opened["title"])), *headings, stem_of(name))
+    letters = list(map(num_letters, lines)) if kind == "pdf" else []
+    return Document(
+        name=name,
+        title=next(title for words in titles if (title := " ".join(words.split())[:MAX_TITLE])),
+        format=kind,
+        text=text,
+        pages=make_pages(starts, len(text), opened["labels"] if kind in OWN_PAGES else None),
+        has_own_pages=kind in OWN_PAGES,
+        warnings=(
+            *filter(None, [opened.get("warning")]),
+            *flaws(kind, parts, letters, pictures),
+            *hardly_any_text(letters, [part["has_image"] and not part.get("recognised") for part in parts]),
+            *(() if kind == "csv" else garbled(text, starts, BY_SIGHT if kind == "pdf" else "")),
+        ),
+        picture_pages=tuple(index + 1 for index in pictures) if kind == "pdf" else (),
+        recognised_pages=tuple(index + 1 for index, part in enumerate(parts) if part.get("recognised")),
+        chapters=marked_chapters(text, starts, opened, parts, part_starts),
+        authors=clean_authors(opened.get("authors", [])),
+        language=language_of(text, opened.get("language", "")[:MAX_TAG]),
+        direction=direction_of(text),
+        cover=clean_cover(opened.get("cover", "")),
+    )
+
+
+def flaws(kind: Format, parts: Sequence[PageRead], letters: Sequence[int], pictures: Sequence[int]) -> Iterator[str]:
+    """The warnings about parts."""
+    if kind not in PARTS:
+        if any(part["damaged"] for part in parts):
+            yield "Parts of it are damaged or linked from elsewhere, so that text is missing."
+        return
+    numbered = list(enumerate(parts))
+    recognised = [index for index, part in numbered if part.get("recognised")]
+    joined = [index for index, part in numbered if part.get("by_pypdf") and letters[index] and index not in recognised]
+    found = {
+        "Only images, which are not read": [index for index in pictures if index or kind != "epub"],  # there: the cover
+        "Recognised on pictures (OCR), so that letters may be wrong": recognised,
+        "Missing or damaged, so that text is lost": [index for index, part in numbered if part["damaged"]],
+        "PDFium could not read them and pypdf did, so that words may be run together": joined,
+    }
+    yield from (f"{flaw}: {PARTS[kind]} {ranges(indices)}." for flaw, indices in found.items() if indices)
+
+
+def join(sections: Sequence[str], *, own_pages: bool) -> tuple[str, list[int], list[int]]:
+    """One text; each section is a page of its own, or, if it has text, one or more pages.
+
+    Returns:
+        The text, the offset of each page, and that of each section, including those without text.
+    """
+    last = max((index for index, section in enumerate(sections) if section.strip()), default=-1)
+    pieces, starts, section_starts, length = list[str](), list[int](), list[int](), 0
+    for index, section in enumerate(sections):
+        section_starts.append(length)
+        piece = section + BETWEEN * (index < last)
+        if own_pages:
+            starts.append(length)
+        elif section.strip():
+            starts += [length + start for start in page_starts(piece)]
+        else:
+            continue
+        pieces.append(piece)
+        length += len(piece)
+    return "".join(pieces), starts, section_starts

@@ -42,7 +42,10 @@ class RecognisedPages:
         for path in paths:
             with suppress(OSError):
                 for line in path.read_bytes().splitlines():
-                    texts |= page_of(line)
+                    checksum, _, content = line.partition(b" ")
+                    if checksum == b"%d" % zlib.crc32(content):
+                        index, text = json.loads(content)
+                        texts[index] = text
                 os.utime(path)
         return texts
 
@@ -60,19 +63,11 @@ class RecognisedPages:
             finally:
                 os.close(handle)
 
-    def forget(self, digest: str) -> None:
-        """Delete what any engine has recognised of a document."""
+    def forget(self, digest: str = "") -> None:
+        """Delete what any engine has recognised of a document; "": of all."""
         for path in self._files(digest):
             with suppress(OSError):
                 path.unlink()
-
-    def clear(self) -> int:
-        """Delete everything. Returns the number of documents."""
-        files = list(self._files())
-        for path in files:
-            with suppress(OSError):
-                path.unlink()
-        return len(files)
 
     def _path(self, digest: str, engine: str) -> Path:
         return self.folder / f"{digest}-{engine}{ENDING}"
@@ -94,15 +89,3 @@ class RecognisedPages:
                 total -= sizes[path].st_size
         if total > self.most_bytes:
             raise OSError("no room")
-
-
-def page_of(line: bytes) -> dict[int, str]:
-    """The page that a line holds; nothing if it is damaged."""
-    checksum, _, content = line.partition(b" ")
-    try:
-        if int(checksum) != zlib.crc32(content):
-            return {}
-        index, text = json.loads(content)
-    except ValueError:
-        return {}
-    return {index: text} if isinstance(index, int) and isinstance(text, str) else {}

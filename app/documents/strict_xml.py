@@ -1,17 +1,19 @@
-"""XML without entities and without external resources, as a tree without namespaces.
+"""XML without entities and without external resources, as a tree without namespaces; and the XML files of an archive.
 
 Knows nothing of books. The caller decides what invalid XML means.
 """
 
+import posixpath
 from html import unescape
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 from xml.etree import ElementTree
 from xml.parsers import expat
 
-from app.documents.archive import Refused
+from app.documents.archive import Archive, BadEntry, Refused
 from app.documents.charset import codec_of, declared, decode_utf8
 
 RELATION = "/relationships}id"
+DAMAGED = (BadEntry, expat.ExpatError, ValueError, LookupError)  # a part that is missing or malformed
 
 
 def parse_xml(encoded: bytes) -> ElementTree.Element:
@@ -68,3 +70,37 @@ def local(name: str) -> str:
 def local_keys(attributes: dict[str, str]) -> dict[str, str]:
     """Attributes without their namespaces; "r:id" is what refers to another part of an Office file."""
     return {"r:id" if key.endswith(RELATION) else local(key): value for key, value in attributes.items()}
+
+
+class Relation(NamedTuple):
+    """A part of an Office file that another one refers to (ECMA-376, part 2)."""
+
+    id: str
+    kind: str  # the last word of the relation's type
+    name: str  # in the archive
+
+
+def relations(archive: Archive, part: str) -> list[Relation]:
+    """The parts a part refers to that are in the archive; `part` "": those of the archive itself."""
+    folder, name = posixpath.split(part)
+    root = optional(archive, posixpath.join(folder, "_rels", f"{name}.rels"))
+    found: list[Relation] = []
+    for relation in () if root is None else root.iter("Relationship"):
+        target = relation.get("Target", "")
+        where = archive.find("" if target.startswith("/") else folder, target.lstrip("/"))
+        if where and relation.get("TargetMode") != "External":
+            found.append(Relation(relation.get("Id", ""), posixpath.basename(relation.get("Type", "")), where))
+    return found
+
+
+def related(archive: Archive, part: str) -> dict[str, str]:
+    """The first part of each kind that a part refers to."""
+    return {relation.kind: relation.name for relation in reversed(relations(archive, part))}
+
+
+def optional(archive: Archive, name: str | None) -> ElementTree.Element | None:
+    """The root of an optional part."""
+    try:
+        return parse_xml(archive.read(name)) if name else None
+    except DAMAGED:
+        return None

@@ -1,15 +1,13 @@
 """Rows of tables: the cells of a row on one line, with borders between them.
 
 A wrong border is worse than none: only rows whose cells stand in the same columns, with an empty strip between any two,
-are a table, and not if they look like a list of contents, an index, code, a formula or texts side by side.
+are a table, and not if they look like a list of contents, an index, code or a formula.
 """
 
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from statistics import median
 from typing import NamedTuple
 
 from app.documents.printed import Lines, PrintedLine, is_level, rows_of
@@ -22,23 +20,13 @@ MOST_WRAPPED = 3  # rows to the next one of those: between are the further lines
 MOST_COMPARED = 10  # of the full rows above: a new one is aligned with one of them
 MOST_TRIED_AGAIN = 30  # rows: what is no table and no longer may hold one that begins later
 ROW_STEP = 4.0  # times the size: the next row of a table is nearer
-MIN_FIXED = 6  # letters that show whether all are of one width
-FIXED = 0.01  # of the size
 LEADERS = re.compile(r"([.·] ?){3}")  # of a list of contents
-PAGES = re.compile(r"[\divxlc]{1,6}([,–-]+ ?\d{1,5})*,?")  # as in an index
 ROMAN = re.compile("[ivxlc]{1,6}|[IVXLC]{1,6}")
-# Of an item of a list, or of a source.
-LABEL = re.compile(r"[(\[]?(\d{1,4}|\w|[ivxlc]{1,5})[.):\]]?|[^\w\s]{1,2}|[\d.]+|[•–*-] .*|\[[^]]{1,20}\]")
 NUMBER = re.compile(r"[($€£+\u2212–-]?\d[\d.,:/]*( ?(%|\w{1,2}))?\)?")
 WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7a3]")
 # A part of a formula, or of code.
 FORMULA = re.compile(r"[=×·∇∂∑∏∫<>≤≥≈∈+\u2212⎛-⎳].*|.*[=+\u2212×·∇∂∑∏∫<>≤≥≈∈({;]|(/[*/]|[%#]).*")
-MIN_CLEAR, MIN_WORDY = 0.6, 0.2  # of the cells: words or numbers, words
-ITEM = re.compile(r"[•*]|\d{1,3}\.\s")
-FULL, TEXT_WIDTH = 0.8, 15.0  # of its column, times the size: a line of text that goes on is longer than both
-RUNNING = 0.2  # of the rows: as many begin in a sentence where text stands beside its labels
-SENTENCE_ENDS = tuple(".!?:;")
-LONG_TERM = 30  # letters, times one less than the columns: the first has shorter cells in most rows
+MIN_CLEAR = 0.6  # of the cells: words or numbers
 
 
 class Column(NamedTuple):
@@ -74,11 +62,11 @@ def to_the_right(row: Lines) -> Iterator[list[PrintedLine]]:
 
 def tables(rows: Sequence[Lines]) -> Iterator[tuple[int, list[str]]]:
     """The numbers of the rows of tables, and the texts of their cells; "" where a cell is empty."""
-    begun, edges = 0, sorted(row[0].left for row in rows if len(row) == 1)
+    begun = 0
     while begun < len(rows):
         end = begun + 1
-        if len(rows[begun]) > 1 and may_go_on(rows, begun):
-            table = Table(rows, begun, edges)
+        if len(rows[begun]) > 1:
+            table = Table(rows, begun)
             is_sure = table.is_sure()
             if is_sure:
                 yield from table.texts()
@@ -87,28 +75,11 @@ def tables(rows: Sequence[Lines]) -> Iterator[tuple[int, list[str]]]:
         begun = end
 
 
-def may_go_on(rows: Sequence[Lines], begun: int) -> bool:
-    """Whether two more rows follow that have enough pieces for a cell in each column, each near the one before."""
-    at = begun
-    for _ in range(MIN_ROWS - 1):
-        near = range(at + 1, min(at + 1 + MOST_WRAPPED, len(rows)))
-        at = next((number for number in near if len(rows[number]) >= len(rows[begun])), 0)
-        if not at:
-            return False
-    return True
-
-
 class Table:
     """The rows that stand in the columns of a first one."""
 
-    def __init__(self, rows: Sequence[Lines], begun: int, edges: Sequence[float]) -> None:
-        """Find them.
-
-        Args:
-            begun: the number of the first row, whose pieces are cells.
-            edges: the left edges of the page's rows of one piece, in rising order.
-        """
-        self._page, self._edges = rows, edges
+    def __init__(self, rows: Sequence[Lines], begun: int) -> None:
+        """Find them. `begun`: the number of the first row, whose pieces are cells."""
         self._columns = [Column(piece.left, piece.right) for piece in rows[begun]]
         self._rows = {begun: [[piece] for piece in rows[begun]]}  # by the row's number: the pieces of each cell
         self._full = [begun]
@@ -156,40 +127,9 @@ class Table:
         cells = [text for row in texts for text in row]
         if len(rows) < MIN_ROWS or any(map(LEADERS.search, cells)):
             return False
-        wordy = sum(WORD.search(text) is not None for text in cells)
-        clear = wordy + sum(NUMBER.fullmatch(text) is not None for text in cells)
+        clear = sum(bool(WORD.search(text) or NUMBER.fullmatch(text)) for text in cells)
         parted = sum(any(FORMULA.fullmatch(text) and not NUMBER.fullmatch(text) for text in row) for row in texts)
-        if clear < MIN_CLEAR * len(cells) or wordy < MIN_WORDY * len(cells) or 3 * parted > len(rows):
-            return False
-        columns = list(zip(*texts, strict=True))
-        if is_list(columns) or is_fixed([piece for row in rows for cell in row[1:] for piece in cell]):
-            return False
-        if median(map(len, columns[0])) >= LONG_TERM * (len(columns) - 1):
-            return False
-        return len(columns) > 2 or not self._stands_beside_text(columns)
-
-    def _stands_beside_text(self, columns: Sequence[Sequence[str]]) -> bool:
-        """Whether the second of two columns is the page's text, with labels in the margin where it speaks of them."""
-        left, right = self._columns[1]
-        named = sum(term in cell for term, cell in zip(*columns, strict=True))
-        items = sum(ITEM.match(cell) is not None for cell in columns[1])
-        if 3 * max(named, items) > len(self._full):
-            return True
-        inside = [self._page[number][0].left for number in self._rows if len(self._page[number]) == 1]
-        beside = bisect_left(self._edges, left + ALIGNED) - bisect_right(self._edges, left - ALIGNED)
-        beside -= sum(abs(edge - left) < ALIGNED for edge in inside)
-        if beside > max(len(self._full), (len(self._edges) - len(inside)) / 2):
-            return True
-        lines = [(number, row[1]) for number, row in self._rows.items() if row[1] and number < self.end]
-        width = max(FULL * (right - left), TEXT_WIDTH * lines[0][1][0].size)
-        full = set(self._full)
-        running = sum(
-            bool(number in full and line[0].text.strip()[:1].islower())
-            and above[-1].right - above[0].left > width
-            and not above[-1].text.rstrip().endswith(SENTENCE_ENDS)
-            for (_, above), (number, line) in pairwise(lines)
-        )
-        return running > RUNNING * len(self._full)
+        return clear >= MIN_CLEAR * len(cells) and 3 * parted <= len(rows) and not is_list([row[-1] for row in texts])
 
 
 def text_of(cell: Lines) -> str:
@@ -197,26 +137,11 @@ def text_of(cell: Lines) -> str:
     return " ".join(piece.text.strip() for piece in cell)
 
 
-def is_list(columns: Sequence[Sequence[str]]) -> bool:
-    """Whether rows are the items of a list, of an index or of contents, or numbered lines."""
-    first, last = columns[0], columns[-1]
+def is_list(last: Sequence[str]) -> bool:
+    """Whether a last column has the pages of an index or of contents, or numbers of lines: numbers that rise."""
     numbers = [int(text) for text in last if text.isdecimal() and text.isascii()]
     roman = sum(ROMAN.fullmatch(text) is not None for text in last)
-    rises = len(numbers) + roman > len(last) / 2 and numbers == sorted(numbers)
-    labels = sum(LABEL.fullmatch(text) is not None for text in first)
-    pages = sum("," in text and PAGES.fullmatch(text) is not None for text in last)
-    return rises or 2 * labels > len(first) or bool(pages)
-
-
-def is_fixed(cells: Lines) -> bool:
-    """Whether all letters are of one width, as in code."""
-    widths = [
-        (cell.end.x - cell.start.x) / (len(cell.text.strip()) - 1) / cell.size
-        for cell in cells
-        if sum(map(str.isalpha, cell.text)) >= MIN_FIXED and cell.size
-    ]
-    usual = median(widths or [0.0])
-    return sum(abs(width - usual) < FIXED for width in widths) > max(1, len(widths) / 2)
+    return len(numbers) + roman > len(last) / 2 and numbers == sorted(numbers)
 
 
 def are_aligned(one: Lines, other: Lines) -> bool:

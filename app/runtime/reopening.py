@@ -16,7 +16,7 @@ from app.documents.bundle import extract_documents
 from app.documents.document import Document, Extracting
 from app.documents.ocr import Ocr
 from app.documents.page_image import draw_cover
-from app.documents.readers import kind_of
+from app.documents.sniff import kind_of
 from app.runtime.sessions import Session
 from core.errors import CoreError
 

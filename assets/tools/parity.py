@@ -93,7 +93,8 @@ def took_of(one: Measured) -> str:
 def text_of(file: Path) -> str:
     """A document's text, as every command reads it."""
     from app.context.context_documents import Library
-    from app.documents import Document, extract_documents
+    from app.documents.bundle import extract_documents
+    from app.documents.document import Document
 
     return Library.of([step for step in extract_documents(file) if isinstance(step, Document)]).text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.documents import read_document
+from app.documents.readers import read_document
 from assets.tools.books.formats import as_read
 from assets.tools.books.generated import ABSENT_ANSWER, write_book
 from assets.training.books import FOLDER, QUESTIONS, SAMPLES, Sample

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from app.documents import read_document
+from app.documents.readers import read_document
 from core.config import EngineConfig
 from core.engine import Engine
 from core.engine_builder import LoadedPair, PairFiles

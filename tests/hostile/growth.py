@@ -15,16 +15,15 @@ from time import process_time
 from app.context.evidence import BookWords, evidence_in
 from app.context.page_ranges import understood
 from app.conversations.tree import title_of
-from app.documents import Document
 from app.documents.chapters import make_chapters, markdown_headings, text_headings
 from app.documents.charset import decode
-from app.documents.document import make_pages
+from app.documents.document import Document, make_pages
 from app.documents.errors import DocumentError
 from app.documents.messages import Heading, Opened, OutlineEntry, PageRead
-from app.documents.parsed import to_document
 from app.documents.plain import markdown_title, paginate
 from app.documents.quality import garbled
-from app.documents.sniff import describe, sniff
+from app.documents.readers import to_document
+from app.documents.sniff import sniff
 from app.markdown import standalone
 from core.errors import CoreError
 from tests.hostile.atoms import ATOMS
@@ -39,7 +38,7 @@ Reads = Callable[[str], object]
 
 def read_head(text: str) -> object:
     encoded = text.encode("utf-8", "surrogatepass")
-    return sniff(encoded), describe(encoded)
+    return sniff(encoded)
 
 
 def read_wide_head(text: str) -> object:

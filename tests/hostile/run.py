@@ -20,7 +20,9 @@ from time import perf_counter, process_time
 from typing import Any, Literal
 
 from app.context.context_documents import Library
-from app.documents import Document, DocumentError, read_documents
+from app.documents.bundle import read_documents
+from app.documents.document import Document
+from app.documents.errors import DocumentError
 from app.markdown import standalone
 from app.runtime.versions import versions
 from assets.tools.bench.report import commit

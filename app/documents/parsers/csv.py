@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO
 
-from app.documents.archive import Refused, read_most
+from app.documents.archive import MAX_TOTAL_BYTES, Refused, read_most
 from app.documents.charset import decode
 from app.documents.document import CHARS_PER_PAGE
-from app.documents.lines import clean
-from app.documents.messages import Message, whole
-from app.documents.plain import MAX_BYTES
+from app.documents.elements import Text
+from app.documents.messages import Message
 from app.documents.prose import CELL_BORDER
 
 SEPARATORS = (",", ";", "\t", "|")
@@ -22,7 +21,7 @@ LONGEST_HEAD = 300  # characters; a longer first row is not repeated
 
 def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file."""
-    decoded = decode(read_most(stream, MAX_BYTES))
+    decoded = decode(read_most(stream, MAX_TOTAL_BYTES))
     if decoded is None:
         raise Refused("damaged")
     csv.field_size_limit(LONGEST_CELL)
@@ -31,7 +30,10 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     named = hint.strip().removeprefix("sep=") if hint.lower().startswith("sep=") else ""  # as Excel writes and reads
     text = rest if named and line else raw
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=named[:1] or separator(text))
-    yield from whole("", clean("\n".join(written(rows))), [], has_image=False, warning=decoded.warning)
+    table = Text()
+    table.lines.verbatim("\n".join(written(rows)))
+    table.warning = decoded.warning or ""
+    yield from table.messages()
 
 
 def separator(text: str) -> str:

@@ -4,26 +4,24 @@ Without tracked deletions, hidden text, comments and field codes. Notes get numb
 text; numbers of lists and headings are counted as in Word.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 from xml.etree.ElementTree import Element
 
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused
-from app.documents.elements import Reader, with_notes
-from app.documents.messages import Message, whole
-from app.documents.metadata import MAX_AUTHORS
+from app.documents.elements import Reader
+from app.documents.messages import Message
 from app.documents.numbering import Numbering, number_or, read_numbering, value
-from app.documents.relations import DAMAGED, optional, related
-from app.documents.strict_xml import texts_of
+from app.documents.strict_xml import DAMAGED, optional, related, texts_of
 
-TAB = "    "
+SIGNS = {"noBreakHyphen": "-", "ptab": "    ", "tab": "    "}
 HEADING_LEVELS = range(9)  # outline level 9 is running text
+MOST_BASES = 20  # styles below a style
 # Deleted or moved away; fallbacks for older programs; pronunciations of characters.
 LEFT_OUT = frozenset(["del", "moveFrom", "Fallback", "rt"])
-NOTE_PARTS = {"footnote": "footnotes", "endnote": "endnotes"}
-NOTES = {"footnoteReference": "footnote", "endnoteReference": "endnote"}
 # Styles and fonts of programs: their lines and spaces stay.
 CODE_STYLES = frozenset(["html preformatted", "preformatted text", "source code", "code", "macro", "macro text"])
 MONOSPACED = ("mono", "courier", "consol", "menlo", "monaco", "typewriter", "fixed", "terminal", "source code")
@@ -50,55 +48,33 @@ def read(stream: BinaryIO) -> Iterator[Message]:
         read_styles(optional(archive, parts.get("styles"))), read_numbering(optional(archive, parts.get("numbering")))
     )
     body.read(archive.read(main))
-    text, headings = body.lines.marked()
-    notes, is_complete = read_notes(archive, parts, body)
+    read_notes(archive, parts, body)
     properties = optional(archive, package.get("core-properties"))
-    yield from whole(
-        next(filter(None, [*texts_of(properties, "title"), body.title]), ""),
-        with_notes(text, notes),
-        headings,
-        has_image=body.has_image,
-        damaged=body.refers_elsewhere or not is_complete,
-        authors=[name for names in texts_of(properties, "creator") for name in names.split(";")][:MAX_AUTHORS],
-        language=next(iter(texts_of(properties, "language")), ""),
-    )
+    body.title = next(iter(texts_of(properties, "title")), body.title)
+    body.authors = [name for names in texts_of(properties, "creator") for name in names.split(";")]
+    body.language = next(iter(texts_of(properties, "language")), "")
+    body.damaged |= len(body.notes) < len(body.calls)
+    yield from body.messages()
 
 
-def read_notes(archive: Archive, parts: Mapping[str, str], body: "Body") -> tuple[list[str], bool]:
-    """The texts of all notes that the body calls, by their numbers; and whether none is missing."""
-    texts: dict[tuple[str, str], str] = {}
-    for kind in {call.kind for call in body.calls}:
-        part = Body({}, {}, NOTE_PARTS[kind])
+def read_notes(archive: Archive, parts: Mapping[str, str], body: "Body") -> None:
+    """Give a text the notes that it calls."""
+    for kind in {call.partition(" ")[0] for call in body.calls}:
+        part = Body({}, {}, kind)
         with suppress(*DAMAGED):
-            part.read(archive.read(parts.get(NOTE_PARTS[kind], "")))
-        texts |= {(kind, note_id): text for note_id, text in part.notes.items()}
-    found = [(number, texts.get(call)) for call, number in body.calls.items()]
-    notes = [f"[{number}] {text}" for number, text in found if text]
-    return notes, all(text is not None for _, text in found)
-
-
-class ListPlace(NamedTuple):
-    """The list of a paragraph, and its level there."""
-
-    list_id: str
-    level: int
+            part.read(archive.read(parts.get(kind, "")))
+        body.notes |= {call: text for call, text in part.notes.items() if call in body.calls}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """The relevant properties of a paragraph style."""
+    """The relevant properties of a paragraph or its style."""
 
     heading: int | None = None  # outline level, 0: the highest
     is_title: bool = False
     is_code: bool = False
-    place: ListPlace | None = None
-
-
-class NoteCall(NamedTuple):
-    """A call of a note in the text."""
-
-    kind: str
-    note_id: str
+    list_id: str = ""
+    list_level: int = 0
 
 
 def read_styles(root: Element | None) -> dict[str, Style]:
@@ -106,13 +82,12 @@ def read_styles(root: Element | None) -> dict[str, Style]:
     elements = {} if root is None else {element.get("styleId", ""): element for element in root.iter("style")}
     styles: dict[str, Style] = {}
     for style_id in elements:
-        chain: dict[str, None] = {}  # in order
-        while style_id in elements and style_id not in chain and style_id not in styles:
-            chain[style_id] = None
-            style_id = value(elements[style_id], "basedOn")
+        chain = [style_id]
+        while len(chain) < MOST_BASES and (base := value(elements[chain[-1]], "basedOn")) in elements:
+            chain.append(base)
+        styles[style_id] = Style()
         for each in reversed(chain):
-            base = styles.get(value(elements[each], "basedOn"), Style())
-            styles[each] = read_style(elements[each], base)
+            styles[style_id] = read_style(elements[each], styles[style_id])
     if any(element.get("default") == "1" and styles[key].is_code for key, element in elements.items()):
         return {key: replace(style, is_code=False) for key, style in styles.items()}  # a manuscript from a typewriter
     return styles
@@ -121,29 +96,24 @@ def read_styles(root: Element | None) -> dict[str, Style]:
 def read_style(element: Element, base: Style) -> Style:
     """One style, based on another. Built-in styles have English names in every language."""
     name = value(element, "name").lower()
-    properties = element.find("pPr")
-    style = base if properties is None else with_properties(base, properties)
+    style = with_properties(base, element.find("pPr"))
     if name.startswith("heading ") and style.heading is None:
         style = replace(style, heading=number_or(name.removeprefix("heading "), 10) - 1)
     fonts = element.find("rPr/rFonts")
-    is_code = name in CODE_STYLES or (style.is_code if fonts is None else is_monospaced(fonts))
-    return replace(style, is_title=name == "title", is_code=is_code)
+    is_code = style.is_code if fonts is None else any(font in fonts.get("ascii", "").lower() for font in MONOSPACED)
+    return replace(style, is_title=name == "title", is_code=is_code or name in CODE_STYLES)
 
 
-def is_monospaced(fonts: Element) -> bool:
-    """Whether Latin letters are all as wide."""
-    return any(word in fonts.get("ascii", "").lower() for word in MONOSPACED)
-
-
-def with_properties(style: Style, properties: Element) -> Style:
+def with_properties(style: Style, properties: Element | None) -> Style:
     """A style with the changes of a paragraph's or a style's own properties."""
+    if properties is None:
+        return style
     if outline := value(properties, "outlineLvl"):
         style = replace(style, heading=number_or(outline, 9))
     numbering = properties.find("numPr")
     if numbering is not None:
-        inherited = style.place or ListPlace("0", 0)
-        list_id = value(numbering, "numId") or inherited.list_id
-        style = replace(style, place=ListPlace(list_id, number_or(value(numbering, "ilvl"), inherited.level)))
+        list_level = number_or(value(numbering, "ilvl"), style.list_level)
+        style = replace(style, list_id=value(numbering, "numId") or style.list_id, list_level=list_level)
     return style
 
 
@@ -151,14 +121,11 @@ class Body(Reader):
     """The text of a part of a Word file."""
 
     left_out = LEFT_OUT
+    signs = SIGNS
 
     def __init__(self, styles: dict[str, Style], lists: dict[str, Numbering], root: str = "document") -> None:
         super().__init__()
         self.roots = frozenset([root])
-        self.refers_elsewhere = False
-        self.calls: dict[NoteCall, int] = {}  # of notes, with their numbers
-        self.notes: dict[str, str] = {}  # texts of footnotes.xml or endnotes.xml by identifier
-        self.title = ""
         self._styles, self._lists = styles, lists
         self._style = Style()  # of the paragraph
         self._continues = False  # the end of the last paragraph was deleted, so the next one goes on with it
@@ -171,9 +138,15 @@ class Body(Reader):
         style, goes_on = Style(), False
         if properties is not None:
             style = with_properties(self._styles.get(value(properties, "pStyle"), Style()), properties)
-            mark = properties.find("rPr")
-            goes_on = mark is not None and any(mark.find(tag) is not None for tag in ("del", "moveFrom"))
-        is_item = self._begin_paragraph(style)
+            goes_on = any(properties.find(f"rPr/{tag}") is not None for tag in ("del", "moveFrom"))
+        marker = self._lists.get(style.list_id, Numbering()).marker(style.list_level)
+        is_item = bool(marker) and style.heading not in HEADING_LEVELS
+        if is_item and not self._continues:
+            self.lines.item(style.list_level, marker)
+        elif not self._continues:
+            self.lines.border(1 if style.is_code and self._after_code else 2)
+            if style.heading in HEADING_LEVELS:
+                self.lines.heading((style.heading or 0) + 1, marker)
         outer, self._style = self._style, style
         self.children(element)
         self._style = outer
@@ -187,23 +160,6 @@ class Body(Reader):
             self.lines.border(1 if is_item else 2)
         self.add_boxes()
 
-    def _begin_paragraph(self, style: Style) -> bool:
-        """Borders, the number and the level of a paragraph; whether it is an item of a list."""
-        place = style.place
-        marker = self._lists.get(place.list_id, Numbering()).marker(place.level) if place else ""
-        is_heading = style.heading in HEADING_LEVELS
-        is_item = bool(marker) and not is_heading
-        if self._continues:
-            return is_item
-        if is_item and place:
-            self.lines.item(f"{'  ' * place.level}{marker} ")
-            return True
-        self.lines.border(1 if style.is_code and self._after_code else 2)
-        if is_heading and style.heading is not None:
-            self.lines.heading(style.heading + 1)
-            self.lines.words(f"{marker} " if marker else "")
-        return False
-
     def on_pPr(self, element: Element) -> None:
         """Properties, which `on_p` has read."""
 
@@ -216,23 +172,14 @@ class Body(Reader):
 
     def on_t(self, element: Element) -> None:
         """Text of a run."""
-        text = element.text or ""
-        self._text(text)
-        if self._style.is_title and not self._hidden and len(self.title) < 1_000:
-            self.title += text
+        self.put(element.text or "")
+        if self._style.is_title and not self._hidden:
+            self.add_title(element.text or "")
 
-    def _text(self, text: str, *, verbatim: bool = True) -> None:
-        """Text; in a program as it is, unless it is none of the program."""
-        if self._hidden:
-            return
-        if verbatim and self._style.is_code:
-            self.lines.verbatim(text)
-        else:
-            self.lines.words(text)
-
-    def on_tab(self, element: Element) -> None:
-        """A step to the right."""
-        self._text(TAB)
+    def put(self, text: str) -> None:
+        """Text, unless it is hidden; in a program as it is."""
+        if not self._hidden:
+            (self.lines.verbatim if self._style.is_code else self.lines.words)(text)
 
     def on_br(self, element: Element) -> None:
         """The end of a line, a column or a page."""
@@ -243,40 +190,28 @@ class Body(Reader):
         else:
             self.lines.line_break()
 
-    def on_noBreakHyphen(self, element: Element) -> None:
-        """A hyphen."""
-        self._text("-", verbatim=False)
-
     def on_sym(self, element: Element) -> None:
-        """A sign of a font of signs."""
-        self._text(symbol(element.attrib), verbatim=False)
+        """A sign of a font of signs in plain letters; if there is none, the sign for a lost character."""
+        code = re.fullmatch(r"(?:F0|00)?([0-9A-F]{2})", element.get("char", ""), re.IGNORECASE)
+        letter = chr(int(code[1], 16)) if code and element.get("font") == "Symbol" else ""
+        self.put(SYMBOL.get(letter, "�"))
 
     def on_footnoteReference(self, element: Element) -> None:
         """The call of a note."""
-        call = NoteCall(NOTES[element.tag], element.get("id", ""))
         if not self._hidden:
-            self.lines.words(f"[{self.calls.setdefault(call, len(self.calls) + 1)}]")
+            self.call(f"{element.tag.removesuffix('Reference')}s {element.get('id')}")
 
     def on_footnote(self, element: Element) -> None:
         """A note, in a part of notes; those with a type are lines between notes and text."""
-        if "type" not in element.attrib and element.get("id") and f"{element.tag}s" in self.roots:
-            self.notes[element.attrib["id"]] = self.aside(element)
+        kind = f"{element.tag}s"
+        if "type" not in element.attrib and element.get("id") and kind in self.roots:
+            self.notes[f"{kind} {element.get('id')}"] = self.aside(element)
 
     def on_altChunk(self, element: Element) -> None:
         """Text in another file."""
-        self.refers_elsewhere = True
+        self.damaged = True
         self.children(element)
 
-    on_ptab, on_cr, on_subDoc, on_txbxContent = on_tab, on_br, on_altChunk, Reader.box
+    on_cr, on_subDoc, on_txbxContent = on_br, on_altChunk, Reader.box
     on_endnote, on_endnoteReference = on_footnote, on_footnoteReference
     on_tbl, on_tr, on_tc, on_blip, on_imagedata = Reader.table, Reader.row, Reader.cell, Reader.image, Reader.image
-
-
-def symbol(attributes: dict[str, str]) -> str:
-    """The character of a symbol font in plain letters; if there is none, the sign for a lost character."""
-    code = attributes.get("char", "")
-    try:
-        char = chr(int(code, 16) & 0xFF if code.upper().startswith("F0") else int(code, 16))
-    except (ValueError, OverflowError):
-        return "�"
-    return SYMBOL.get(char, "�") if attributes.get("font") == "Symbol" else "�"

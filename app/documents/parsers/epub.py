@@ -5,17 +5,16 @@ is no part of the text, so errors in it make it empty and never refuse a book.
 """
 
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 from xml.etree.ElementTree import Element
-from xml.parsers import expat
 
 from app.documents.archive import Archive, BadEntry, Refused
 from app.documents.charset import decode_markup
 from app.documents.messages import MAX_ENTRIES, MAX_ENTRY, Message, Opened, OutlineEntry, PageRead, page_read
 from app.documents.metadata import MAX_AUTHORS, cover_url
-from app.documents.strict_xml import parse_xml, texts_of, whole_text
-from app.documents.xhtml import read_markup
+from app.documents.parsers.html import read_markup
+from app.documents.strict_xml import DAMAGED, parse_xml, texts_of, whole_text
 
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 MAX_SECTIONS = 10_000
@@ -91,34 +90,35 @@ def read_section(archive: Archive, section: Section) -> PageRead:
     try:
         markup = decode_markup(archive.read(section.name)) if section.media_type in MARKUP else None
         if markup is not None:
-            found = read_markup(markup)
-            return page_read(found.text, found.headings, has_image=found.has_image)
+            section_text = read_markup(markup)
+            return page_read(*section_text.lines.marked(), has_image=section_text.has_image)
     except (BadEntry, AssertionError):
         pass
     return page_read(damaged=True)
 
 
+def names_of(archive: Archive, folder: str, items: Iterable[Element]) -> list[str]:
+    """The names of the files that entries of a manifest stand for, if they exist."""
+    return [name for item in items if (name := archive.find(folder, item.get("href", "")))]
+
+
 def read_cover(archive: Archive, folder: str, root: Element) -> str:
     """A thumbnail of the cover (EPUB 3, else EPUB 2), or ""; nothing about it ends the book."""
     named = {meta.get("content") for meta in root.iter("meta") if meta.get("name") == "cover"}
-    items = list(root.iter("item"))
-    new = [item for item in items if "cover-image" in item.get("properties", "").split()]
-    old = [item for item in items if item.get("id") in named]
-    pictures = [item for item in (*new, *old) if item.get("media-type", "").startswith("image/")]
-    name = next((name for item in pictures if (name := archive.find(folder, item.get("href", "")))), "")
+    pictures = [item for item in root.iter("item") if item.get("media-type", "").startswith("image/")]
+    new = [item for item in pictures if "cover-image" in item.get("properties", "").split()]
+    old = [item for item in pictures if item.get("id") in named]
     try:
-        return cover_url(archive.read(name)) if name else ""
+        return next((cover_url(archive.read(name)) for name in names_of(archive, folder, (*new, *old))), "")
     except (BadEntry, Refused):
         return ""
 
 
 def contents_names(archive: Archive, folder: str, root: Element) -> list[str]:
     """The names of the navigation document (EPUB 3) and of the NCX file (EPUB 2), if they exist."""
-    items = list(root.iter("item"))
-    new = [item for item in items if "nav" in item.get("properties", "").split()]
-    old = [item for item in items if item.get("media-type") == "application/x-dtbncx+xml"]
-    names = (archive.find(folder, item.get("href", "")) for item in (*new[:1], *old[:1]))
-    return [name for name in names if name]
+    new = [item for item in root.iter("item") if "nav" in item.get("properties", "").split()]
+    old = [item for item in root.iter("item") if item.get("media-type") == "application/x-dtbncx+xml"]
+    return names_of(archive, folder, (*new[:1], *old[:1]))
 
 
 def read_contents(archive: Archive, contents: Sequence[str], sections: Sequence[Section]) -> list[OutlineEntry]:
@@ -129,7 +129,7 @@ def read_contents(archive: Archive, contents: Sequence[str], sections: Sequence[
     for name in contents:
         try:
             links = list(links_of(parse_xml(archive.read(name))))
-        except (BadEntry, Refused, expat.ExpatError, ValueError, LookupError):
+        except (*DAMAGED, Refused):
             continue
         targets = [archive.find(posixpath.dirname(name), link.href) for link in links]
         entries = [
@@ -187,5 +187,5 @@ def read_xml(archive: Archive, name: str) -> Element:
     """Parse one of the files about the book."""
     try:
         return parse_xml(archive.read(name))
-    except (BadEntry, expat.ExpatError, ValueError, LookupError) as error:
+    except DAMAGED as error:
         raise Refused("damaged") from error

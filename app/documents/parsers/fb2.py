@@ -5,8 +5,8 @@ from typing import BinaryIO
 from xml.etree.ElementTree import Element
 
 from app.documents.archive import MAX_TOTAL_BYTES, read_most
-from app.documents.elements import Reader, with_notes
-from app.documents.messages import Message, whole
+from app.documents.elements import Reader
+from app.documents.messages import Message
 
 NAMES = ("first-name", "middle-name", "last-name", "nickname")
 APART = frozenset(["annotation", "cite", "epigraph", "p", "poem", "section", "stanza", "subtitle"])  # a blank line
@@ -17,15 +17,12 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file."""
     book = Book()
     book.read(read_most(stream, MAX_TOTAL_BYTES))
-    text, headings = book.lines.marked()
-    missing = book.calls.keys() - book.notes.keys()
-    yield from whole(
-        book.title, with_notes(text, book.all_notes()), headings, has_image=book.has_image, damaged=bool(missing)
-    )
+    book.damaged = bool(book.calls.keys() - book.notes.keys())
+    yield from book.messages()
 
 
 class Book(Reader):
-    """The text of a book, its title and author, and the notes that it calls."""
+    """The text of a book, its title with its author, and the notes that it calls."""
 
     roots = frozenset(["FictionBook"])
     left_out = frozenset(
@@ -34,21 +31,13 @@ class Book(Reader):
 
     def __init__(self) -> None:
         super().__init__()
-        self.title = ""  # with its author
-        self.calls: dict[str, int] = {}  # the numbers of the notes that were called
-        self.notes: dict[str, str] = {}
         self._in_body = self._in_notes = self._in_note = False
         self._depth = 0  # of sections
-
-    def all_notes(self) -> list[str]:
-        """The notes in the order of their calls, then those that nothing calls."""
-        called = [f"[{number}] {self.notes[name]}" for name, number in self.calls.items() if self.notes.get(name)]
-        return called + [text for name, text in self.notes.items() if text and name not in self.calls]
 
     def visit(self, element: Element) -> None:
         """Read an element between its borders."""
         is_line = element.tag in ONE_LINE or (element.tag in APART and self.path[-1:] == ["title"])
-        size = 1 if is_line else 2 if element.tag in APART else None
+        size = 1 if is_line else 2 if element.tag in APART else 0
         if size:
             self.lines.border(size)
         super().visit(element)
@@ -58,7 +47,7 @@ class Book(Reader):
     def words(self, text: str) -> None:
         """Text of the book, not about it."""
         if self._in_body:
-            self.lines.words(text)
+            self.put(text)
 
     def on_title_info(self, element: Element) -> None:
         """What the file says of the book."""
@@ -97,8 +86,7 @@ class Book(Reader):
     def on_a(self, element: Element) -> None:
         """A link; the number of a note stands for one to it."""
         if element.get("type") == "note" and self._in_body:
-            name = element.get("href", "").removeprefix("#")
-            self.lines.words(f"[{self.calls.setdefault(name, len(self.calls) + 1)}]")
+            self.call(element.get("href", "").removeprefix("#"))
         else:
             self.children(element)
 

@@ -9,17 +9,16 @@ from typing import BinaryIO
 from xml.etree.ElementTree import Element
 
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused
-from app.documents.elements import Reader, with_notes
-from app.documents.messages import Message, whole
+from app.documents.elements import Reader
+from app.documents.messages import Message
 from app.documents.numbering import MAX_LEVELS, Level, Numbering, number_or
-from app.documents.relations import optional
-from app.documents.strict_xml import texts_of
+from app.documents.strict_xml import optional, texts_of
 
 FORMS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman", "": "none"}
-LEVELS = frozenset(
-    ["list-level-style-number", "list-level-style-bullet", "list-level-style-image", "outline-level-style"]
-)
+BULLETS = frozenset(["list-level-style-bullet", "list-level-style-image"])
+LEVELS = BULLETS | {"list-level-style-number", "outline-level-style"}
 IN_LINE = frozenset(["a", "h", "p", "span"])
+SIGNS = {"s": " ", "tab": " "}
 OUTLINE = "outline"
 CONTENT, STYLES, META, MANIFEST = "content.xml", "styles.xml", "meta.xml", "META-INF/manifest.xml"
 
@@ -34,11 +33,10 @@ def read(stream: BinaryIO) -> Iterator[Message]:
         raise Refused("no container")
     styles = Styles()
     styles.add(optional(archive, STYLES))  # only numbers and titles need them
-    body = Text(styles)
+    body = Body(styles)
     body.read(archive.read(CONTENT))
-    text, headings = body.lines.marked()
-    title = next(iter(texts_of(optional(archive, META), "title")), body.title)
-    yield from whole(title, with_notes(text, body.notes), headings, has_image=body.has_image)
+    body.title = next(iter(texts_of(optional(archive, META), "title")), body.title)
+    yield from body.messages()
 
 
 class Styles:
@@ -66,7 +64,7 @@ class Styles:
         return "Title" in (name, self.parents.get(name))
 
 
-class Text(Reader):
+class Body(Reader):
     """The text of content.xml."""
 
     roots = frozenset(["document-content"])
@@ -76,12 +74,10 @@ class Text(Reader):
             "script", "scripts", "tracked-changes",
         ]
     )  # fmt: skip
+    signs = SIGNS
 
     def __init__(self, styles: Styles) -> None:
         super().__init__()
-        self.title = ""
-        self.notes: list[str] = []
-        self._num_notes = self._open_notes = 0
         self._styles = styles
         self._outline = Numbering()
         self._lists: list[Numbering] = []  # the open ones
@@ -98,19 +94,18 @@ class Text(Reader):
     def on_document_content(self, element: Element) -> None:
         """The whole file: styles, then the text."""
         self._styles.add(element)
-        self._outline.levels = self._styles.lists.get(OUTLINE, ())
+        self._outline.levels = self._styles.lists.get(OUTLINE, [])
         for body in element.iterfind("body"):
             self.children(body)
 
     def on_p(self, element: Element) -> None:
-        """A paragraph, or a heading with its number."""
+        """A paragraph, or a heading with its number; in a note there is none."""
         self._paragraphs.append(not self.title and self._styles.is_title(element.get("style-name", "")))
         self.lines.border(1 if self._lists and element.tag == "p" else 2)
-        if element.tag == "h" and not self._open_notes:
-            level = number_or(element.get("outline-level"), 1)
-            self.lines.heading(max(1, level))
-            marker = "" if element.get("is-list-header") == "true" else self._outline.marker(level - 1)
-            self.lines.words(f"{marker} " if marker else "")
+        if element.tag == "h" and "note" not in self.path:
+            level = max(1, number_or(element.get("outline-level"), 1))
+            has_number = element.get("is-list-header") != "true"
+            self.lines.heading(level, self._outline.marker(level - 1) if has_number else "")
         self.children(element)
         self._paragraphs.pop()
         self.lines.end_of_heading()
@@ -118,22 +113,15 @@ class Text(Reader):
         if not self._paragraphs:
             self.add_boxes()
 
-    def on_tab(self, element: Element) -> None:
-        """Room between words."""
-        self.lines.words(" ")
-
     def on_line_break(self, element: Element) -> None:
         """The end of a line."""
         self.lines.line_break()
 
     def on_note(self, element: Element) -> None:
         """A note, where it is called."""
-        self._num_notes += 1
-        number = self._num_notes
-        self.lines.words(f"[{number}]")
-        self._open_notes += 1
-        self.notes.append(f"[{number}] {self.aside(element)}")
-        self._open_notes -= 1
+        note = str(len(self.calls))
+        self.call(note)
+        self.notes[note] = self.aside(element)
 
     def on_text_box(self, element: Element) -> None:
         """A box, in a paragraph or beside one."""
@@ -153,9 +141,8 @@ class Text(Reader):
     def _numbering_of(self, style: str, element: Element) -> Numbering:
         """The numbering of a list: a new one, or that of the list that it continues."""
         goes_on = element.get("continue-list") or (style if element.get("continue-numbering") == "true" else "")
-        numbering = self._last_list.get(goes_on) or Numbering(
-            self._styles.lists.get(f"list {style}") or [Level()] * MAX_LEVELS
-        )
+        levels = self._styles.lists.get(f"list {style}") or [Level()] * MAX_LEVELS
+        numbering = self._last_list.get(goes_on) or Numbering(levels)
         self._last_list[style] = self._last_list[element.get("id", style)] = numbering
         return numbering
 
@@ -165,21 +152,19 @@ class Text(Reader):
             level, numbering = len(self._lists) - 1, self._lists[-1]
             if level < MAX_LEVELS and (start := number_or(element.get("start-value"), -1)) >= 0:
                 numbering.counts[level] = start - 1
-            marker = numbering.marker(level)
-            self.lines.item("  " * min(level, MAX_LEVELS) + (f"{marker} " if marker else ""))
+            self.lines.item(level, numbering.marker(level))
         self.children(element)
         self.lines.end_of_prefixed()
         self.lines.border(1)
 
     def words(self, text: str) -> None:
         """Text of paragraphs: other white space only lays out the file."""
-        if not self._paragraphs:
-            return
-        self.lines.words(text)
-        if self._paragraphs[-1] and len(self.title) < 1_000:
-            self.title += text
+        if self._paragraphs:
+            self.put(text)
+            if self._paragraphs[-1]:
+                self.add_title(text)
 
-    on_h, on_s, on_table, on_table_row, on_table_cell = on_p, on_tab, Reader.table, Reader.row, Reader.cell
+    on_h, on_table, on_table_row, on_table_cell = on_p, Reader.table, Reader.row, Reader.cell
     on_image = on_object = on_object_ole = on_plugin = Reader.image
 
 
@@ -189,14 +174,12 @@ def levels_of(style: Element) -> list[Level]:
     for entry in style.iter():
         level = number_or(entry.get("level"), 0) - 1
         if entry.tag in LEVELS and 0 <= level < MAX_LEVELS:
-            levels[level] = level_of(entry.tag, level, entry.attrib)
+            levels[level] = Level() if entry.tag in BULLETS else numbered_level(level, entry.attrib)
     return levels
 
 
-def level_of(tag: str, level: int, attributes: dict[str, str]) -> Level:
+def numbered_level(level: int, attributes: dict[str, str]) -> Level:
     """One level of a list style, in the terms of `numbering`."""
-    if tag in ("list-level-style-bullet", "list-level-style-image"):
-        return Level()
     shown = min(max(1, number_or(attributes.get("display-levels"), 1)), level + 1)
     numbers = ".".join(f"%{number + 1}" for number in range(level - shown + 1, level + 1))
     return Level(

@@ -1,4 +1,4 @@
-"""PDF files. PDFium reads them; pypdf reads a file or a page that PDFium cannot, and what only it knows.
+"""PDF files. PDFium reads them; pypdf reads a file or a page that PDFium cannot.
 
 A page on which PDFium finds neither text nor a picture is read by pypdf, too, which tells a blank page from a damaged
 one.
@@ -9,20 +9,20 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from app.documents.archive import Refused
-from app.documents.messages import Message, Opened, PageRead, page_read
-from app.documents.metadata import MAX_AUTHORS
+from app.documents.messages import Message, PageRead, page_read
 from app.documents.pdfium import Pdfium, PdfiumError
-from app.documents.pypdf_reader import MALFORMED, Pypdf
+
+if TYPE_CHECKING:
+    from app.documents.pypdf_reader import Pypdf
 
 END_WITHIN = 65_536  # bytes at the end of a file that must hold its end marker; viewers want it in the last 1,024
 MOST_CHECKED = 1 << 26  # bytes of a file, and of what a stream in it unpacks to, in which damage is looked for
 STREAM = re.compile(rb"stream\r?\n(?=x[\x01\x5e\x9c\xda])")
 DAMAGE = "Parts of the file are damaged, so that text may be missing."
 MAX_PAGE = 2_000_000  # characters of a page; a book has fewer
-MAX_LABEL, MAX_LANGUAGE = 20, 300  # characters
 
 
 def read(stream: BinaryIO, by: str = "pdfium") -> Iterator[Message]:
@@ -35,31 +35,22 @@ def read(stream: BinaryIO, by: str = "pdfium") -> Iterator[Message]:
     """
     if is_cut_off(stream):
         raise Refused("cut off")
-    pypdf = cache(lambda: Pypdf(stream))
+
+    @cache
+    def pypdf() -> "Pypdf":
+        from app.documents.pypdf_reader import Pypdf  # which takes longer than PDFium, and is hardly ever needed
+
+        return Pypdf(stream)
+
     pdfium = None
     if by == "pdfium":
         with suppress(PdfiumError):
             pdfium = Pdfium(stream)
     first = pdfium or pypdf()
-    numbers = [str(number) for number in range(1, len(first) + 1)]
-    authors, language = first.stated()
-    if pdfium and not authors:
-        with suppress(*MALFORMED, Refused):
-            authors, told = pypdf().stated()
-            language = language or told
-    opened = Opened(
-        kind="opened",
-        title=first.title(),
-        labels=[label[:MAX_LABEL] for label in pdfium.labels()] if pdfium else numbers,
-        outline=pdfium.bookmarks() if pdfium else [],
-        authors=authors[:MAX_AUTHORS],
-        language=language[:MAX_LANGUAGE],
-    )
     damaged = pdfium and not pdfium.is_encrypted and has_damage(stream)
-    yield {**opened, "warning": DAMAGE} if damaged else opened
-    for index in range(len(numbers)):
-        page = page_by_pdfium(pdfium, index) if pdfium else None
-        yield page or page_by_pypdf(pypdf, index)
+    yield {**first.opened(), "warning": DAMAGE if damaged else ""}
+    for index in range(len(first)):
+        yield read_page(pdfium, pypdf, index)
 
 
 def is_cut_off(stream: BinaryIO) -> bool:
@@ -93,22 +84,17 @@ def has_damage(stream: BinaryIO) -> bool:
     return False
 
 
-def page_by_pdfium(pdfium: Pdfium, index: int) -> PageRead | None:
-    """A page; None: PDFium cannot read it, or finds nothing on it."""
-    try:
-        text, has_image = pdfium.page(index)
-    except PdfiumError:
-        return None
-    if not (has_image or text.strip()):
-        return None
-    return cut(text, has_image=has_image)
-
-
-def page_by_pypdf(pypdf: Callable[[], Pypdf], index: int) -> PageRead:
-    """A page; one that pypdf cannot read either is damaged."""
+def read_page(pdfium: Pdfium | None, pypdf: "Callable[[], Pypdf]", index: int) -> PageRead:
+    """A page; where PDFium cannot read it or finds nothing on it, by pypdf; where that cannot either, damaged."""
+    with suppress(PdfiumError):
+        text, has_image = pdfium.page(index) if pdfium else ("", False)
+        if has_image or text.strip():
+            return cut(text, has_image=has_image)
     try:
         text, has_image, is_whole = pypdf().page(index)
-    except (*MALFORMED, Refused):
+    except MemoryError:
+        raise
+    except Exception:  # whatever it lets escape on malformed input
         return page_read("", damaged=True)
     return {**cut(text, has_image=has_image, damaged=not is_whole), "by_pypdf": True}
 

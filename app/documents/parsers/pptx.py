@@ -8,14 +8,12 @@ from app.documents.archive import Archive, Refused
 from app.documents.elements import Reader
 from app.documents.lines import Lines
 from app.documents.messages import Message, Opened, PageRead, page_read
-from app.documents.numbering import BULLET, number_or, written
-from app.documents.relations import DAMAGED, optional, related, relations
-from app.documents.strict_xml import texts_of
+from app.documents.numbering import BULLET, MAX_LEVELS, Level, Numbering, number_or
+from app.documents.strict_xml import DAMAGED, optional, related, relations, texts_of
 
 TITLES = frozenset(["title", "ctrTitle"])
 LISTS = frozenset(["body", "obj", "", "subTitle"])  # placeholders whose paragraphs are items, unless they say otherwise
 AROUND = frozenset(["dt", "ftr", "hdr", "sldNum", "sldImg"])  # placeholders that repeat from slide to slide
-MOST_LEVELS = 8
 FORMS = {"alphaLc": "lowerLetter", "alphaUc": "upperLetter", "romanLc": "lowerRoman", "romanUc": "upperRoman"}
 NOTES = "Notes:"  # before what the speaker says
 MAX_SLIDES = 10_000
@@ -86,13 +84,12 @@ class Slide(Reader):
 
     def __init__(self, *, as_notes: bool = False) -> None:
         super().__init__()
-        self.title = ""
         self._as_notes = as_notes
         self._kind: str | None = None  # of the placeholder being read; None: a shape of its own
         self._texts: list[str] = []  # of the shapes, in the order of the file
         self._in_shape = 0
         self._bullet: str | None = None  # what the paragraph says of it
-        self._counts: list[int] = []  # of the numbered paragraphs in succession, by level
+        self._numbers = Numbering([Level()] * MAX_LEVELS)  # of the numbered paragraphs in succession
         self._level = 0
         self._begun = False
 
@@ -103,7 +100,8 @@ class Slide(Reader):
     def on_sp(self, element: Element) -> None:
         """A shape."""
         place = element.find(".//ph")
-        self._kind, self._counts = None if place is None else place.get("type", ""), []
+        self._kind = None if place is None else place.get("type", "")
+        self._numbers = Numbering([Level()] * MAX_LEVELS)
         self._in_shape += 1
         text = self.aside(element)
         self._in_shape -= 1
@@ -124,7 +122,7 @@ class Slide(Reader):
 
     def on_pPr(self, element: Element) -> None:
         """What a paragraph says of its level and its bullet."""
-        self._level = min(number_or(element.get("lvl"), 0), MOST_LEVELS)
+        self._level = min(number_or(element.get("lvl"), 0), MAX_LEVELS - 1)
         for mark in element:
             if mark.tag == "buNone":
                 self._bullet = ""
@@ -151,21 +149,20 @@ class Slide(Reader):
         if not self._begun and text.strip():
             self._begun = True
             bullet = (BULLET if self._is_list else "") if self._bullet is None else self._bullet
-            del self._counts[self._level + (bullet not in ("", BULLET)) :]
+            self._numbers.restart(self._level + (bullet not in ("", BULLET)))
             if bullet and "tc" not in self.path[-6:] and not self._as_notes:
-                self.lines.item(f"{'  ' * self._level}{bullet} ")
+                self.lines.item(self._level, bullet)
         self.lines.words(text)
 
     def _next_number(self, attributes: dict[str, str]) -> str:
-        del self._counts[self._level + 1 :]
-        self._counts += [0] * (self._level + 1 - len(self._counts))
-        self._counts[self._level] = (self._counts[self._level] or number_or(attributes.get("startAt"), 1) - 1) + 1
-        kind = attributes.get("type", "")
-        form = next((form for start, form in FORMS.items() if kind.startswith(start)), "decimal")
-        number = written(self._counts[self._level], form)
-        if kind.endswith("ParenBoth"):
-            return f"({number})"
-        return number + (")" if kind.endswith("ParenR") else "" if kind.endswith("Plain") else ".")
+        kind, number = attributes.get("type", ""), f"%{self._level + 1}"
+        ends = {"ParenBoth": f"({number})", "ParenR": f"{number})", "Plain": number}
+        self._numbers.levels[self._level] = Level(
+            format=next((form for start, form in FORMS.items() if kind.startswith(start)), "decimal"),
+            pattern=next((pattern for end, pattern in ends.items() if kind.endswith(end)), f"{number}."),
+            start=number_or(attributes.get("startAt"), 1),
+        )
+        return self._numbers.marker(self._level)
 
     @property
     def _is_list(self) -> bool:

@@ -74,7 +74,7 @@ def text_of(page: pypdfium2.PdfPage, recognise: "Recognise") -> str:
     scale = scale_of(*page.get_size())
     try:
         picture = page.render(scale=scale, may_draw_forms=False).to_numpy()[:, :, :3]
-        return page_text(printed_lines(recognise(picture), 1 / scale))
+        return page_text(printed_lines(recognise(picture), 1 / scale), scanned=True)
     finally:
         page.close()
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from app.documents.archive import Refused, read_most
-from app.documents.elements import with_notes
+from app.documents.elements import Text
 from app.documents.lines import Lines, clean
-from app.documents.messages import Message, whole
+from app.documents.messages import Message
 
 TOKEN = re.compile(
     r"\\([a-zA-Z]{1,32})(-?\d{1,10})? ?|\\'([0-9a-fA-F]{2})|\\([^a-zA-Z])|([{}])|[\r\n]+|([^\\{}\r\n]+)|\\$", re.DOTALL
@@ -55,8 +55,8 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file."""
     encoded = read_most(stream, MAX_BYTES)
     rtf = Rtf(encoded[max(0, encoded.find(b"{\\rtf")) :].decode("latin-1"))
-    text, headings = rtf.place.lines.marked()
-    yield from whole(clean(rtf.title), with_notes(text, rtf.notes), headings, has_image=rtf.has_image)
+    rtf.title = clean(rtf.title)
+    yield from rtf.messages()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,38 +73,29 @@ class Group:
 
 @dataclass(slots=True)
 class Paragraph:
-    """The properties of the paragraph being read, which hold until \\pard."""
+    """The properties of the paragraph being read, which hold until \\pard, or of a style."""
 
-    style: int = 0
+    style: int | None = None  # that it has, or is based on
+    name: str = ""
     outline: int | None = None
     in_table: bool = False
     list_level: int = 0
 
 
 @dataclass(slots=True)
-class Style:
-    """A paragraph style."""
-
-    name: str = ""
-    outline: int | None = None
-    base: int | None = None
-
-
-@dataclass(slots=True)
 class Place:
-    """A text with its notes apart: lines, and how far its paragraph and its row are."""
+    """How far the text is, or a note in it."""
 
-    lines: Lines = field(default_factory=Lines)
-    begun: bool = False
+    begun: bool = False  # the paragraph
+    in_table: bool = False
     row_open: bool = False
-    num_rows: int = 0  # in succession
     marker: str = ""
     is_item: bool = False
-    paragraph: Paragraph = field(default_factory=Paragraph)
+    paragraph: Paragraph = field(default_factory=lambda: Paragraph(0))
 
 
-class Rtf:
-    """Reads the tokens of a file; then `place`, `title` and `notes` are what it holds."""
+class Rtf(Text):
+    """Reads the tokens of a file."""
 
     def __init__(self, source: str) -> None:
         """Read everything.
@@ -114,16 +105,13 @@ class Rtf:
         Raises:
             Refused: the file ends before its end.
         """
-        self.title = ""
-        self.has_image = False
-        self.notes: list[str] = []
-        self._num_notes = 0
+        super().__init__()
         self._codec = "cp1252"
         self._fonts: dict[int, str] = {}
-        self._styles: dict[int, Style] = {}
+        self._styles: dict[int | None, Paragraph] = {}
         self._number = 0  # of the font or style that is being defined
-        self.place = Place()
-        self._outer: list[tuple[Place, int]] = []
+        self._place = Place()
+        self._outer: list[tuple[str, Lines, Place]] = []  # of open notes, with what is around them
         self._group = Group()
         self._stack: list[Group] = []
         self._pending = bytearray()  # characters that are not decoded yet
@@ -170,20 +158,19 @@ class Rtf:
 
     def _put(self, text: str) -> None:
         """Text, to where the group's text belongs."""
-        group, place = self._group, self.place
+        group, place = self._group, self._place
         match group.reads:
             case "text" if not (group.hidden or group.deleted):
                 if not place.begun and not text.isspace():
                     self._begin_paragraph()
                 if place.begun:
-                    place.lines.words(text)
+                    self.lines.words(text)
             case "marker":
                 place.marker += text
-            case "title" if len(self.title) < 1_000:
-                self.title += text
+            case "title":
+                self.add_title(text)
             case "styles":
-                style = self._styles.setdefault(self._number, Style())
-                style.name += text[:100]
+                self._style.name += text[:100]
 
     def _sign(self, sign: str) -> None:
         if sign == "*":
@@ -213,8 +200,12 @@ class Rtf:
             self._end_paragraph()  # of a box
         elif self._group.reads == "text":
             self._word_in_text(word, number)
-        else:
-            self._word_of_table(word, number)
+        elif self._group.reads == "styles":
+            self._word_of_style(word, number)
+        elif self._group.reads == "fonts" and word == "f":
+            self._number = number or 0
+        elif self._group.reads == "fonts" and word == "fcharset" and number in CHARSETS:
+            self._fonts[self._number] = CHARSETS[number]
         self._character(word, number)
 
     def _character(self, word: str, number: int | None) -> None:
@@ -242,45 +233,42 @@ class Rtf:
             case _ if word in SIGNS:
                 self._put(SIGNS[word])
 
-    def _word_of_table(self, word: str, number: int | None) -> None:
-        """Words that define a font or a style."""
-        if self._group.reads == "fonts":
-            if word == "f":
-                self._number = number or 0
-            elif word == "fcharset" and number in CHARSETS:
-                self._fonts[self._number] = CHARSETS[number]
-        elif self._group.reads == "styles":
-            if word in ("s", "cs", "ds", "ts"):
+    @property
+    def _style(self) -> Paragraph:
+        """The style that is being defined."""
+        return self._styles.setdefault(self._number, Paragraph())
+
+    def _word_of_style(self, word: str, number: int | None) -> None:
+        match word:
+            case "s" | "cs" | "ds" | "ts":
                 self._number = number or 0 if word == "s" else -1
-                self._styles[self._number] = Style()
-            elif word in ("outlinelevel", "sbasedon"):
-                style = self._styles.setdefault(self._number, Style())
-                if word == "sbasedon":
-                    style.base = number
-                else:
-                    style.outline = number
+                self._styles[self._number] = Paragraph()
+            case "outlinelevel":
+                self._style.outline = number
+            case "sbasedon":
+                self._style.style = number
 
     def _word_in_text(self, word: str, number: int | None) -> None:
-        place, paragraph = self.place, self.place.paragraph
+        place, paragraph = self._place, self._place.paragraph
         match word:
             case "par":
                 self._end_paragraph()
             case "line":
-                place.lines.line_break()
+                self.lines.line_break()
             case "page" | "column" | "sect":
                 self._end_paragraph()
-                place.lines.border(2)
+                self.lines.border(2)
             case "cell" | "nestcell":
                 self._open_row()
-                place.lines.end_of_heading()
-                place.lines.cell()
+                self.lines.end_of_heading()
+                self.lines.cell()
                 place.begun, place.marker = False, ""
             case "row" | "nestrow":
-                place.lines.end_of_prefixed()
-                place.lines.border(1)
+                self.lines.end_of_prefixed()
+                self.lines.border(1)
                 place.row_open = place.begun = False
             case "pard":
-                place.paragraph, place.marker = Paragraph(), ""
+                place.paragraph, place.marker = Paragraph(0), ""
             case "s":
                 paragraph.style = number or 0
             case "outlinelevel":
@@ -288,61 +276,59 @@ class Rtf:
             case "intbl":
                 paragraph.in_table = True
             case "ilvl":
-                paragraph.list_level = min(max(0, number or 0), 8)
+                paragraph.list_level = max(0, number or 0)
 
     def _open_row(self) -> None:
-        place = self.place
+        place = self._place
+        if not place.in_table:
+            self.lines.table()
         if not place.row_open:
-            place.lines.row(1 if place.num_rows else 2)
-            place.row_open, place.num_rows = True, place.num_rows + 1
+            self.lines.row()
+            self.lines.cell()
+        place.in_table = place.row_open = True
 
     def _begin_paragraph(self) -> None:
-        place = self.place
+        place = self._place
         place.begun = True
+        marker, place.marker = place.marker.translate(MARKERS).strip(), ""
         if place.paragraph.in_table:
             self._open_row()
-            place.lines.words(self._taken_marker())
+            self.lines.words(f"{marker} " if marker else "")
             return
-        place.num_rows, place.row_open = 0, False
-        level, marker = self._outline(place.paragraph), self._taken_marker()
+        if place.in_table:
+            self.lines.end_of_table()
+            place.in_table = place.row_open = False
+        level = self._outline(place.paragraph)
         place.is_item = bool(marker) and level is None
+        if place.is_item:
+            self.lines.item(place.paragraph.list_level, marker)
+            return
+        self.lines.border(2)
         if level is not None:
-            place.lines.border(2)
-            place.lines.heading(level + 1)
-            place.lines.words(marker)
-        elif place.is_item:
-            place.lines.item("  " * place.paragraph.list_level + marker)
-        else:
-            place.lines.border(2)
-
-    def _taken_marker(self) -> str:
-        marker, self.place.marker = self.place.marker.translate(MARKERS).strip(), ""
-        return f"{marker} " if marker else ""
+            self.lines.heading(level + 1, marker)
 
     def _end_paragraph(self) -> None:
-        place = self.place
-        place.lines.end_of_heading()
-        place.lines.border(1 if place.is_item else 2)
+        place = self._place
+        self.lines.end_of_heading()
+        self.lines.border(1 if place.is_item else 2)
         place.begun, place.marker = False, ""
 
     def _outline(self, paragraph: Paragraph) -> int | None:
         """The outline level of a paragraph, its style or what that is based on, 0 the highest; None: running text."""
-        outline = paragraph.outline
-        number: int | None = paragraph.style
         for _ in range(MOST_BASES):
-            style = None if number is None else self._styles.get(number)
-            if outline is not None or style is None:
-                break
-            heading = re.fullmatch(r"heading ([1-9]);?", style.name.strip().lower())
-            outline = int(heading[1]) - 1 if heading and style.outline is None else style.outline
-            number = style.base
-        return outline if outline is not None and 0 <= outline < 9 else None
+            heading = re.fullmatch(r"heading ([1-9]);?", paragraph.name.strip().lower())
+            outline = int(heading[1]) - 1 if heading and paragraph.outline is None else paragraph.outline
+            if outline is not None or paragraph.style not in self._styles:
+                return outline if outline in range(9) else None
+            paragraph = self._styles[paragraph.style]
+        return None
 
     def _begin_note(self) -> None:
-        self._num_notes += 1
-        self._put(f"[{self._num_notes}]")
-        self._outer.append((self.place, self._num_notes))
-        self.place = Place()
+        note = str(len(self.calls))
+        self.calls[note] = len(self.calls) + 1
+        self._put(f"[{self.calls[note]}]")
+        self._outer.append((note, self.lines, self._place))
+        self.lines, self._place = Lines(), Place()
         self._group.is_note = True
 
     def _begin_group(self) -> None:
@@ -355,8 +341,8 @@ class Rtf:
     def _end_group(self) -> None:
         self._skip, self._star = 0, False
         if self._group.is_note:
-            text = self.place.lines.marked().text
-            self.place, number = self._outer.pop()
-            self.notes.append(f"[{number}] {text}")
+            text = self.lines.marked().text
+            note, self.lines, self._place = self._outer.pop()
+            self.notes[note] = text
         if self._stack:
             self._group = self._stack.pop()

@@ -8,7 +8,7 @@ from app.context.context_documents import Library
 from app.context.find import Words, find
 from app.context.page_ranges import understood
 from app.context.upload_files import Claim, claim, forget
-from app.documents import Extracting
+from app.documents.document import Extracting
 from app.documents.natural_order import natural
 from app.runtime.events import WorkerEvent
 from app.runtime.reopening import forget_texts, keep_texts

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 
-from app.documents import read_document
+from app.documents.readers import read_document
 
 WORD = re.compile(r"[^\W_]+")
 FOLDED = str.maketrans({"\u00ad": "", "\u2019": "'"})

@@ -21,9 +21,9 @@ import pypdfium2
 from pypdf import PdfReader
 
 from app.documents.messages import Opened, PageRead
-from app.documents.parsed import to_document
 from app.documents.parsers.pdf import read
 from app.documents.prose import clean_lines
+from app.documents.readers import to_document
 from app.documents.running_lines import drop_running_lines
 
 LONG_WORD = 18  # letters

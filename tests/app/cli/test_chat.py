@@ -15,7 +15,7 @@ from app.cli import chat
 from app.cli.chat import Chat
 from app.cli.opening import OpenText
 from app.context.context_documents import Library
-from app.documents import read_document
+from app.documents.readers import read_document
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from tests.app.cli.test_interrupts import interrupting, listens  # noqa: F401

@@ -35,7 +35,7 @@ def write_lines(lines: Sequence[str]) -> bytes:
 class InThisProcess:
     """Runs a parser as the worker does, but here: no limits, and no time for a start."""
 
-    limit, complaints = None, ""
+    limit = None
 
     def __init__(self, arguments: Sequence[str], *limits: int) -> None:
         _, _, parser, file, _, _, *more = arguments

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from app.documents import bundle, read_document, read_documents
+from app.documents import bundle
 from app.documents.archive import SMALL_FILE, SMALL_TEXT, Archive, Refused, RefusedEntry, most_text
+from app.documents.bundle import read_documents
 from app.documents.errors import DocumentTooLarge, EmptyDocument, PasswordProtected, UnsupportedFormat
 from app.documents.parsing import ParsingLimits
+from app.documents.readers import read_document
 from tests.hostile.corpus import archive, fb2, rtf, zip_files
 
 pytestmark = pytest.mark.usefixtures("in_this_process")

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pypdf import PdfWriter
 
-from app.documents import Document, read_document
 from app.documents.chapters import MAX_DEPTH, letters, make_chapters, markdown_headings, text_headings
-from app.documents.document import Chapter
+from app.documents.document import Chapter, Document
+from app.documents.readers import read_document
 from tests.app.documents.conftest import MakeEpub, MakePdf, package, section
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
@@ -204,10 +204,10 @@ def test_the_navigation_of_an_epub_names_chapters_and_their_places(make_epub: Ma
 
 @given(st.lists(st.tuples(st.sampled_from(["h1", "h2", "p"]), WORDS), max_size=8))
 def test_headings_of_markup_are_where_they_say(blocks: list[tuple[str, str]]) -> None:
-    from app.documents.xhtml import read_markup
+    from app.documents.parsers.html import read_markup
 
     markup = section("".join(f"<{tag}> <b>{words}</b>\n</{tag}>" for tag, words in blocks))
-    read = read_markup(markup)
+    read = read_markup(markup).lines.marked()
     assert [(h.title, h.level) for h in read.headings] == [
         (" ".join(words.split()), int(tag[1])) for tag, words in blocks if tag != "p"
     ]

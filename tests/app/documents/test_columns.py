@@ -75,16 +75,6 @@ def test_a_table_is_not_torn_into_columns() -> None:
     assert flat(page_text(across(side(names, 72), side(numbers, 320)))) == rows(names, numbers)
 
 
-def test_a_table_of_rows_of_several_lines_is_not_torn_into_columns() -> None:
-    def cells(texts: list[str], x: float) -> list[PrintedLine]:
-        return [replace(one, start=one.start._replace(y=one.start.y - 9 * (number // 4)),
-                             end=one.end._replace(y=one.end.y - 9 * (number // 4)))
-                for number, one in enumerate(side(texts, x))]  # fmt: skip
-
-    left, right = prose(20), prose(40)[20:]
-    assert flat(page_text(across(cells(left, 72), cells(right, 320)))) == rows(left, right)
-
-
 def test_verse_beside_its_translation_is_not_torn_apart() -> None:
     left = [text[:1].upper() + text[1:] for text in prose(14)]
     right = [text[:1].upper() + text[1:] for text in prose(34)[20:]]

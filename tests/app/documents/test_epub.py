@@ -4,8 +4,8 @@ import zipfile
 
 import pytest
 
-from app.documents import read_document
 from app.documents.errors import DamagedDocument, DocumentTooLarge, DrmProtected, UnsupportedFormat
+from app.documents.readers import read_document
 from tests.app.documents.conftest import CONTAINER, MakeEpub, package, section
 
 pytestmark = pytest.mark.usefixtures("in_this_process")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.documents import Document, read_document
 from app.documents.archive import MAX_ENTRIES, MAX_ENTRY_BYTES
+from app.documents.document import Document
 from app.documents.errors import (
     DamagedDocument,
     DocumentTooLarge,
@@ -15,6 +15,7 @@ from app.documents.errors import (
     ScannedDocument,
     UnsupportedFormat,
 )
+from app.documents.readers import read_document
 from tests.hostile.corpus import A, P, W, archive, docx, fb2, fb2_files, odt, odt_files, pptx, rtf, shape, slide
 
 pytestmark = pytest.mark.usefixtures("in_this_process")

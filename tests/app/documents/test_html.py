@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.documents import read_document
-from app.documents.xhtml import read_markup
+from app.documents.parsers.html import read_markup
+from app.documents.readers import read_document
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -35,8 +35,8 @@ def test_a_mark_or_the_bytes_themselves_tell_the_charset(tmp_path: Path, encodin
 )
 def test_what_stands_around_the_text_is_left_out_of_a_page_and_of_no_book(around: str) -> None:
     markup = f"<html><body>{around.format('AROUND')}<p>{BODY}</p></body></html>"
-    assert read_markup(markup, as_web_page=True).text == BODY
-    assert "AROUND" in read_markup(markup).text
+    assert read_markup(markup, as_web_page=True).lines.marked().text == BODY
+    assert "AROUND" in read_markup(markup).lines.marked().text
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_what_stands_around_the_text_is_left_out_of_a_page_and_of_no_book(around
     ids=["open nav", "open hidden", "all in nav", "open head", "footer of an article", "collapsed", "hidden paragraph"],
 )
 def test_sloppy_or_odd_pages_never_lose_their_text(markup: str) -> None:
-    assert BODY in read_markup(f"<html>{markup}", as_web_page=True).text
+    assert BODY in read_markup(f"<html>{markup}", as_web_page=True).lines.marked().text

@@ -9,10 +9,12 @@ import psutil
 import pytest
 from pypdf import PdfWriter
 
-from app.documents import Document, DocumentError, Extracting, extract_document, ocr
-from app.documents.errors import OcrMissing, ScannedDocument
+from app.documents import ocr
+from app.documents.document import Document, Extracting
+from app.documents.errors import DocumentError, OcrMissing, ScannedDocument
 from app.documents.ocr import Ocr
 from app.documents.parsers.recognition import MAX_PIXELS, MAX_SIDE, scale_of
+from app.documents.readers import extract_document
 from app.documents.recognised import RecognisedPages, file_digest
 from assets.tools.documents.scans import Source, measure
 from tests.app.documents import fake_ocr

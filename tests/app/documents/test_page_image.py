@@ -14,8 +14,7 @@ from pypdf import PdfWriter
 from pypdf.generic import NameObject, NumberObject
 
 from app.documents.document import Document
-from app.documents.page_image import DRAWING, DRAWING_COVER, PageImage, PageNotDrawn, draw_cover, draw_page
-from app.documents.page_marks import Box, locate
+from app.documents.page_image import DRAWING, DRAWING_COVER, Box, PageImage, PageNotDrawn, draw_cover, draw_page, locate
 from app.documents.parsers.drawing import MAX_HEIGHT, MAX_LETTERS, MAX_PIXELS, read
 from app.documents.readers import read_document
 from tests.app.documents.conftest import MakePdf

@@ -6,7 +6,8 @@ import pytest
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject
 
-from app.documents import Extracting, parsed, read_document
+from app.documents import readers
+from app.documents.document import Extracting
 from app.documents.errors import (
     DamagedDocument,
     DocumentTooLarge,
@@ -14,10 +15,10 @@ from app.documents.errors import (
     ScannedDocument,
 )
 from app.documents.messages import Opened, PageRead
-from app.documents.parsed import extract_parsed, to_document
 from app.documents.parsers import pdf as parser
-from app.documents.parsing import Parser, ParserCrashed, ParsingLimits, parse
+from app.documents.parsing import ParserCrashed, ParsingLimits, parse
 from app.documents.pdfium import PdfiumError
+from app.documents.readers import extract_parsed, read_document, to_document
 from tests.app.documents.conftest import MakePdf, write_lines
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
@@ -184,14 +185,12 @@ def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
 def test_where_pdfium_crashes_pypdf_reads_the_file_in_a_new_process(
     make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crashing(
-        reader: Parser, file: Path, name: str, limits: ParsingLimits, *more: list[str]
-    ) -> Iterator[Extracting]:
+    def crashing(reader: str, file: Path, name: str, limits: ParsingLimits, *more: list[str]) -> Iterator[Extracting]:
         if not more:
             raise ParserCrashed(name, "2 GB of memory")
         return parse(reader, file, name, limits, *more)
 
-    monkeypatch.setattr(parsed, "parse", crashing)
+    monkeypatch.setattr(readers, "parse", crashing)
     document = read_document(make_pdf(PAGE))
     assert document.text == " ".join(PAGE)
     assert "pypdf did" in document.warnings[0]

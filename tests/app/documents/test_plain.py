@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.documents import read_document
 from app.documents.charset import codec_of, decode
 from app.documents.document import CHARS_PER_PAGE
 from app.documents.errors import DocumentTooLarge
 from app.documents.plain import paginate
+from app.documents.readers import read_document
 
 TEXT = "Der Zähler läuft weiter, sagte sie: „genug“.\n"
 

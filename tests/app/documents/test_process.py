@@ -10,11 +10,11 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import DecodedStreamObject, NameObject
 
-from app.documents import extract_document, parsing
+from app.documents import parsing
 from app.documents.errors import ParsingLimitReached
-from app.documents.parsed import extract_parsed
-from app.documents.parsing import LIMITS, MOST_PARSERS, Parser, ParsingLimits, worker_messages
-from app.documents.process import KEPT_COMPLAINTS, PROJECT, ParsingProcess
+from app.documents.parsing import LIMITS, MOST_PARSERS, ParsingLimits, worker_messages
+from app.documents.process import PROJECT, ParsingProcess
+from app.documents.readers import extract_document, extract_parsed
 from tests.app.documents.conftest import MakePdf
 from tests.app.documents.test_pdf import PAGE
 
@@ -48,7 +48,6 @@ def test_what_computes_too_long_is_ended_where_the_system_does_not() -> None:
 def test_a_parser_that_complains_without_end_does_not_wait_for_a_listener() -> None:
     process = started("import sys; sys.stderr.write('x' * (1 << 20) + 'the end'); print('done')")
     assert list(lines(process)) == [b"done\n"]
-    assert process.complaints.endswith("the end") and len(process.complaints) == KEPT_COMPLAINTS
 
 
 def test_a_line_without_end_is_cut_off() -> None:
@@ -101,9 +100,7 @@ def test_two_parsers_work_at_once_and_the_next_one_waits_for_its_turn(
             running.pop()
 
     monkeypatch.setattr(parsing, "ParsingProcess", Counted)
-    readers = [
-        worker_messages(Parser("html", "a web page"), tmp_path / "a", "a", LIMITS) for _ in range(MOST_PARSERS + 2)
-    ]
+    readers = [worker_messages("html", tmp_path / "a", "a", LIMITS) for _ in range(MOST_PARSERS + 2)]
     assert [next(reader) for reader in readers] == [None] * len(readers)
     assert len(running) == MOST_PARSERS == 2
     for reader in readers:  # each that ends makes room for one
@@ -116,7 +113,7 @@ def test_a_parsing_process_imports_no_other_reader() -> None:
     """Its start is half of the time that a short file takes."""
     told = "import sys, app.documents.parsers.drawing as _; print(*(m for m in sys.modules if m.startswith('app.')))"
     done = subprocess.run([sys.executable, "-c", told], cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert not {f"app.documents.{name}" for name in ("bundle", "readers", "ocr", "parsed", "pypdf_reader")} & set(
+    assert not {f"app.documents.{name}" for name in ("bundle", "readers", "ocr", "sniff", "pypdf_reader")} & set(
         done.stdout.split()
     )
 

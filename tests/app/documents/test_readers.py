@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.documents import DocumentError, read_document
-from app.documents.errors import SUPPORTED, AccessDenied, DocumentNotFound, UnsupportedFormat
-from app.documents.readers import display_name
+from app.documents.errors import SUPPORTED, AccessDenied, DocumentError, DocumentNotFound, UnsupportedFormat
+from app.documents.readers import display_name, read_document
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.documents import process, sandbox
-from app.documents.parsing import LIMITS, Parser, worker_messages
+from app.documents.parsing import LIMITS, worker_messages
 from app.documents.process import ParsingProcess
 from app.documents.sandbox import REFUSED, SCOPES_SINCE, SYSTEM, left_open
 
@@ -70,7 +70,7 @@ class Trap:
         return {file: file.read_text() if file.is_file() else None for file in found}
 
     def sandboxed(self, *expressions: str) -> list[str]:
-        messages = worker_messages(Parser("hostile.parser", "a trap"), self.document, "a", LIMITS, expressions)
+        messages = worker_messages("hostile.parser", self.document, "a", LIMITS, expressions)
         return [message["text"] for message in messages if message and message["kind"] == "page"]
 
     def free(self, *expressions: str) -> list[str]:

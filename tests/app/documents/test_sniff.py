@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from app.documents import read_documents
-from app.documents.errors import UnsupportedFormat
-from app.documents.sniff import describe, names_in, sniff
+from app.documents.bundle import read_documents
+from app.documents.errors import DamagedDocument, UnsupportedFormat
+from app.documents.sniff import Other, names_in, sniff
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
 OPEN_HEAD = b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/vnd.oasis.opendocument."
-OFFICE_HEAD = b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml" + bytes(40)
+EPUB_HEAD = b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/epub+zip"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,6 @@ def test_a_web_page_is_known_by_its_first_tag(head: str, encoding: str) -> None:
 @pytest.mark.parametrize(
     ("head", "what"),
     [
-        (OFFICE_HEAD + b"PK\x03\x04" + bytes(26) + b"xl/workbook.xml", "an Excel workbook"),
         (OPEN_HEAD + b"spreadsheet", "an OpenDocument spreadsheet"),
         (OPEN_HEAD + b"presentation", "an OpenDocument presentation"),
         (OPEN_HEAD + b"graphics", "an OpenDocument drawing"),
@@ -40,8 +39,8 @@ def test_a_web_page_is_known_by_its_first_tag(head: str, encoding: str) -> None:
     ],
 )
 def test_other_formats_are_named(head: bytes, what: str) -> None:
-    assert describe(head) == what
-    assert sniff(head) is None
+    kind = sniff(head)
+    assert isinstance(kind, Other) and kind.what == what
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_ordinary_words_are_not_taken_for_signatures(text: str) -> None:
     [
         (OPEN_HEAD + b"text", "odt"),
         (OPEN_HEAD + b"text-template", "odt"),
-        (OFFICE_HEAD + b"PK\x03\x04" + bytes(26) + b"ppt/slides/", "pptx"),
+        (EPUB_HEAD, "epub"),
         (b"{\\rtf1\\ansi", "rtf"),
         (b"\n{\\rtf1", "rtf"),
         (b'<?xml version="1.0" encoding="windows-1251"?>\n<!-- a --><FictionBook xmlns="x">', "fb2"),
@@ -86,16 +85,38 @@ def test_the_list_of_an_archive_decides_whatever_comes_first(names: list[str], k
     file = io.BytesIO(b"")
     with zipfile.ZipFile(file, "w") as archive:
         for name in names:
-            archive.writestr(name, OFFICE_HEAD + b"META-INF/container.xml mimetypeapplication/epub+zip")
+            archive.writestr(name, EPUB_HEAD + b"META-INF/container.xml")
     assert names_in(file) == names
     assert sniff(file.getvalue()[:4096], names_in(file)) == kind
     assert names_in(io.BytesIO(b"junk before it" + file.getvalue())) == names
+    assert names_in(io.BytesIO(long_record(file.getvalue()))) == names
+    assert names_in(io.BytesIO(file.getvalue()[:-30])) is None
+
+
+def long_record(archive: bytes) -> bytes:
+    """An archive whose list is described by a record for more than 4 GiB (ZIP64)."""
+    end = archive.rindex(b"PK\x05\x06")
+    size = archive[end + 12 : end + 16] + bytes(4)
+    record = b"PK\x06\x06" + (44).to_bytes(8, "little") + bytes(28) + size + bytes(8)
+    locator = b"PK\x06\x07" + bytes(16)
+    return archive[:end] + record + locator + archive[end : end + 12] + b"\xff" * 8 + bytes(2)
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.zip", "a.epub"])
+def test_an_archive_without_its_list_is_cut_off_whatever_it_is(name: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+        archive.writestr("word/document.xml", "<document/>")
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-40])
+    with pytest.raises(DamagedDocument, match="is cut off or damaged: the list of its files is missing"):
+        read_documents(tmp_path / name)
 
 
 @pytest.mark.parametrize(
     ("names", "what"),
     [
         (["[Content_Types].xml", "visio/document.xml"], "a Visio drawing"),
+        (["[Content_Types].xml", "xl/workbook.xml"], "an Excel workbook"),
         (["Index/Document.iwa", "preview.jpg"], "a Pages, Keynote or Numbers file"),
         (["META-INF/MANIFEST.MF", "a/B.class"], "a package of another program"),
         (["Payload/Reader.app/Info.plist"], "a package of another program"),

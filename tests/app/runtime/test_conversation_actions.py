@@ -14,7 +14,7 @@ from app.context.context_documents import Library, digest_of
 from app.conversations.database import NAME
 from app.conversations.store import Conversations
 from app.conversations.tree import Dialogue
-from app.documents import read_document
+from app.documents.readers import read_document
 from app.runtime.context_loader import talk_tokens
 from app.runtime.conversation_actions import Conversing, file_name
 from app.runtime.events import WorkerEvent

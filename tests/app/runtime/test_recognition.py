@@ -13,10 +13,11 @@ from pypdf import PdfWriter
 
 from app.context.context_documents import Library, Pages
 from app.context.upload_files import FOLDER, Claim, claim, forget
-from app.documents import Extracting, ocr
+from app.documents import ocr
+from app.documents.document import Extracting
 from app.documents.errors import NotRead, ScannedDocument
-from app.documents.readers import read_head
 from app.documents.recognised import RecognisedPages
+from app.documents.sniff import read_head
 from app.runtime.data_folder import data_dir
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
@@ -207,7 +208,7 @@ def test_a_disk_that_is_full_fails_one_file_of_a_drop(
     files[1].write_text("{\\rtf1 A gull.}")
     files[2].write_text("The pilot counted the boats.")
     monkeypatch.setattr(Path, "write_bytes", full)
-    monkeypatch.setattr("app.documents.readers.read_head", no_process)
+    monkeypatch.setattr("app.documents.sniff.read_head", no_process)
     list(worker.open_books(session.id, files))
     assert [book.document.name for book in session.uploads.library.books] == ["c.txt"]
     errors = [upload.error for upload in session.uploads.pending]

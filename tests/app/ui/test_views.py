@@ -11,7 +11,7 @@ from app.context.open_book import Book
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
 from app.conversations.exchange import Exchange
-from app.documents import Document
+from app.documents.document import Document
 from app.runtime.events import Begun, Loading, Ready, Waiting
 from app.runtime.sessions import Session, Writing
 from app.runtime.trace import Trace

@@ -8,7 +8,7 @@ import pytest
 
 import launch
 from app.cli.ask import read_questions
-from app.documents import read_document
+from app.documents.readers import read_document
 from assets.tools.books.formats import FORMATS
 from core.generation.text import ChatText
 from core.models.hub.catalog import find

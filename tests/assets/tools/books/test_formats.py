@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.documents import read_document
+from app.documents.readers import read_document
 from assets.tools.books.formats import FORMATS, as_read
 from assets.tools.books.generated import Book, write_book
 
