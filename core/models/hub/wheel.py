@@ -72,9 +72,8 @@ def _fetch(package: str, folder: Path, cancel: threading.Event) -> Iterator[int]
 def _arrived(folder: Path) -> int:
     """The bytes of the wheel, which pip writes elsewhere in the folder before it puts it there."""
     sizes = [0]
-    for wheel in folder.rglob("*.whl"):
-        with contextlib.suppress(OSError):  # moved meanwhile
-            sizes.append(wheel.stat().st_size)
+    with contextlib.suppress(OSError):  # moved meanwhile
+        sizes += [wheel.stat().st_size for wheel in folder.rglob("*.whl")]
     return max(sizes)
 
 

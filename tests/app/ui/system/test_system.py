@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from app.conversations.exchange import Exchange
 from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
@@ -24,7 +25,7 @@ from core.models.param_count import size_in
 from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan
 from core.planning.sizes import DRAFTING_WEIGHTS
-from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, opened, write_book
+from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, lane_stats, opened, write_book
 from tests.app.ui.pages import EVIL, text_of
 from tests.app.ui.race.conftest import PAIR, raced
 
@@ -150,6 +151,27 @@ def test_what_the_host_attends_to_is_told_with_its_reason(ready: Ready, engine: 
     engine.info.plan.cpu_attention = SimpleNamespace(value=0.35, because="measured: both end together")
     engine.info.plan.resident_layers = 0
     assert "Host attends to 35% of it measured: both end together" in text_of(system(shot(ready)))
+
+
+def test_what_was_measured_here_is_told_by_context_and_method(ready: Ready) -> None:
+    name = ready.info.model
+
+    def told(method: str, tokens: int, seconds: float, context: int, model: str = name, *more: str) -> Exchange:
+        stats = replace(lane_stats(tokens, method), new_tokens=tokens, decode_seconds=seconds)
+        done = replace(finished("a b", method), stats=stats, prompt_tokens=context)
+        return Exchange("q", done, model=model, methods=(method, *more))
+
+    exchanges = (
+        told("triforce", 100, 2.0, 8000),
+        told("autoregressive", 10, 1.0, 8500),
+        told("autoregressive", 30, 1.0, 8200),
+        told("autoregressive", 40, 1.0, 2000),
+        told("autoregressive", 900, 1.0, 2000, "another"),
+        told("autoregressive", 900, 1.0, 2000, name, "triforce"),
+    )
+    shown = text_of(system(shot(ready, exchanges=exchanges)))
+    assert "About 2,048 tokens Plain decoding 40.0 tokens/s" in shown
+    assert "About 8,192 tokens Plain decoding 20.0 tokens/s, TriForce 50.0 tokens/s" in shown
 
 
 def test_the_data_folder_is_where_the_start_has_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
