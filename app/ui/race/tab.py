@@ -43,14 +43,16 @@ KEYS = (
 )
 
 
+def usual_lanes(site: Site, session: Session) -> tuple[str, ...]:
+    """The lanes of a race for which none were chosen."""
+    state, name = site.worker.state, session.book.document.name if session.book else ""
+    return first_lanes(state.info, fastest_method(site.samples, name)) if isinstance(state, Ready) else AT_FIRST
+
+
 def lane_boxes(site: Site, session: Session) -> str:
     """Every possible lane; what the reader ticks stays until other lanes are the usual ones."""
-    state = site.worker.state
-    first: tuple[str, ...] = AT_FIRST
-    has_draft = True
-    if isinstance(state, Ready):
-        name = session.book.document.name if session.book else ""
-        has_draft, first = state.info.has_draft, first_lanes(state.info, fastest_method(site.samples, name))
+    state, first = site.worker.state, usual_lanes(site, session)
+    has_draft = state.info.has_draft if isinstance(state, Ready) else True
     boxes = "".join(
         f'<label><input type="checkbox" name="lane" value="{one.name}" data-keep'
         f"{' checked' if one.name in first else ''}><span>{one.short_label}{'' if one.exact else ' · not exact'}</span>"
@@ -161,7 +163,13 @@ PARTS = (
     ),
     Part("race-proposal", proposal, standing, tab="race"),
     Part("race-opening", lambda _, session: opening(session.book), standing, tab="race"),
-    Part("race", lambda _, session: race(racing_of(session)), _board_key, tab="race", rest=0.1),
+    Part(
+        "race",
+        lambda site, session: race(racing_of(session), usual_lanes(site, session)),
+        _board_key,
+        tab="race",
+        rest=0.1,
+    ),
     Part("lane:", lambda _, session: lanes(session), tab="race"),
     Part("race-save", lambda _, session: saves(session), tab="race"),
 )

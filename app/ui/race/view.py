@@ -19,22 +19,26 @@ EMPTY = "Choose the lanes and start: every method answers the same question afte
 GAP_TITLE = (
     "Times and seconds: to the last token that both have written. Tokens: at the newest time both clocks have reached."
 )
-PLAIN_TOLD = "One pass over the whole book for every token."
-TRIFORCE_TOLD = "One pass over the whole book verifies a run of guesses."
-FASTEST_TOLD = "TriForce; where the last words stand in the book, too, the words behind them there are the guess."
-AT_FIRST = (*COMPARED, FASTEST)  # lanes, until the model is known or the reader chooses
+LOOKUP_TOLD = "where the last words stand in the book, too, the words behind them there are the guess."
+TOLD = {
+    PLAIN: "One pass over the whole book for every token.",
+    "triforce": "One pass over the whole book verifies a run of guesses.",
+    FASTEST: f"TriForce; {LOOKUP_TOLD}",
+    "lookup": LOOKUP_TOLD.capitalize(),
+}
+AT_FIRST = (*COMPARED, FASTEST)  # lanes, until the model is known
 MOST_POINTS = 600  # in one lane's replay; more would not be visible
 
 
-def race(racing: Racing) -> str:
-    """The content of the board."""
+def race(racing: Racing, usual: tuple[str, ...] = AT_FIRST) -> str:
+    """The content of the board; before a race the `usual` lanes."""
     race, status, share = racing.race, _status(racing), 0.0
     if race and race.reading and racing.running and not _writes(race):
         share = race.reading.done_tokens / max(race.reading.total_tokens, 1)
     state = ("running" if racing.running else "resting") + ("" if race else " empty")
     bar = render.bar(share, status if share else "", tone="thin")
     error = render.problem(racing.error) if racing.error else ""
-    body = board(race, running=racing.running) if race else _empty_board()
+    body = board(race, running=racing.running) if race else _empty_board(usual)
     question = f'<p class="asked">{render.escape(race.question)}</p>' if race else ""
     replay = buttons = shown = ""
     if race and racing.finished:
@@ -109,14 +113,14 @@ def board(race: Race, *, running: bool) -> str:
     return f'{line}{sides}<ul class="verdicts" aria-label="Equality">{below}</ul>'
 
 
-def _empty_board() -> str:
+def _empty_board(lanes: tuple[str, ...]) -> str:
     ghosts = "".join(
         f'<article class="lane ghost {"plain" if name == PLAIN else ""}"><header><h3>{method_label(name)}</h3></header>'
         f'<p class="rate"><b>{formats.NONE_YET}</b><span>tokens/s</span></p>'
-        f'<p class="quiet">{what}</p></article>'
-        for name, what in zip(AT_FIRST, (PLAIN_TOLD, TRIFORCE_TOLD, FASTEST_TOLD), strict=True)
+        f'<p class="quiet">{TOLD.get(name, METHODS[name].summary)}</p></article>'
+        for name in lanes
     )
-    return _board(len(AT_FIRST), ghosts)
+    return _board(len(lanes), ghosts)
 
 
 def _board(count: int, lanes: str) -> str:

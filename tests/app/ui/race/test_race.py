@@ -373,3 +373,9 @@ def test_a_race_on_the_page_is_not_started_twice_and_its_lanes_only_grow(
     ended = page.state("race")
     assert "racing" not in ended["flags"] and not any(name.startswith("lane:") for name in ended)
     assert "Finished" in ended["race"] and "data-live" not in ended["race"] and len(engine.race_boundaries) == 1
+
+
+def test_before_a_race_the_board_has_the_lanes_that_would_run() -> None:
+    lanes = re.findall(r"<h3>(.*?)</h3>", race_html(Racing(), ("autoregressive", "lookup", "retrieval")))
+    assert lanes == ["Plain decoding", "Lookup speculation", "Retrieval speculation"]
+    assert re.findall(r"<h3>(.*?)</h3>", race_html(Racing()))[1:] == ["TriForce", "TriForce with lookup"]
