@@ -8,7 +8,6 @@ A parser may give messages, refuse, or raise what damaged files make libraries r
 import argparse
 import csv
 import io
-import logging
 import sys
 import traceback
 import warnings
@@ -68,7 +67,6 @@ def fuzz(kind: str, seconds: float, most_inputs: int = 10_000_000) -> int:
     read = PARSERS[kind]
     whole, ends = good(kind), monotonic() + seconds
     count = 0
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
 
     @settings(
         max_examples=most_inputs, deadline=None, database=None, phases=[Phase.generate, Phase.shrink],
