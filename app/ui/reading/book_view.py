@@ -27,6 +27,7 @@ from app.ui.reading.live_strip import LEAST_SECONDS, page_reached, time_left, wa
 from core.errors import ContextTooSmall, CoreError
 
 MOST_TITLES = 6  # in the card; the tab "Library" shows all
+MOST_READ_AGAIN = 64  # tokens at the end of an opening that are read again whatever is in memory
 MOVING = {"opening": "Opening from disk", "saving": "Saving to disk"}
 KEEP_TITLE = "Write its text to the data folder, so that its conversations open it again with one click"
 LIBRARY = 'data-tab="Library"'  # where a click leads
@@ -274,7 +275,8 @@ def how_read(session: Session) -> str:
         return f"Opened from disk in {formats.duration(state.fetch_seconds)}."
     took = f"in {formats.duration(session.read_seconds)}" if session.read_seconds else "at once"
     if whole and session.num_reused >= LEAST_REUSED * whole:
-        return f"Opened again {took}, from memory."
+        rest = whole - session.num_reused > MOST_READ_AGAIN
+        return f"Read {took}; part of it was still in memory." if rest else f"Opened again {took}, from memory."
     return f"Read once, {took}." if session.read_seconds else "Read."
 
 

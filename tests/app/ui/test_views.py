@@ -225,6 +225,8 @@ def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:
     assert "Opened again in 0.1 s, from memory." in html and "Read once" not in html
     session.read_seconds = 0.0
     assert "Opened again at once, from memory." in book_card(session)
+    session.num_reused, session.read_seconds = 6000, 20.0
+    assert "Read in 20 s; part of it was still in memory." in book_card(session)
     session.num_reused, session.read_seconds = 0, 0.1
     assert "Read once, in 0.1 s." in book_card(session)
 
