@@ -9,8 +9,7 @@ that it would have chosen otherwise, this is its own greedy text; from there on 
 the log-probabilities of our 20 most likely tokens are compared. For the blocks of a GGUF file our rows are
 rounded to 8 bits, as in llama.cpp, and theirs are not: texts then differ where two tokens are near each other.
 
-Each side runs in a process of its own, one after the other, so that only one of them holds weights. Comparisons that
-the file of --json has already are not repeated.
+Each side runs in a process of its own, one after the other. Comparisons that the file of --json has are not repeated.
 """
 
 from __future__ import annotations
@@ -90,15 +89,6 @@ def took_of(one: Measured) -> str:
     )
 
 
-def text_of(file: Path) -> str:
-    """A document's text, as every command reads it."""
-    from app.context.context_documents import Library
-    from app.documents.bundle import extract_documents
-    from app.documents.document import Document
-
-    return Library.of([step for step in extract_documents(file) if isinstance(step, Document)]).text
-
-
 def ours(model: Path, texts: Sequence[Path], length: int, new: int, kv_bits: int | None) -> list[Written]:
     """Answers of this program behind that many tokens of each document, or as many as the model's context leaves.
 
@@ -106,6 +96,8 @@ def ours(model: Path, texts: Sequence[Path], length: int, new: int, kv_bits: int
         CannotCompare: a document is too short.
         CoreError: a document or the model cannot be read.
     """
+    from app.context.context_documents import Library
+    from app.documents.bundle import read_documents
     from core.config import MOST_LOGPROBS, EngineConfig, GenerationConfig
     from core.decoding.registry import PLAIN
     from core.engine import Engine
@@ -115,7 +107,7 @@ def ours(model: Path, texts: Sequence[Path], length: int, new: int, kv_bits: int
     from core.generation.session import Conversation
     from core.models.loader import read_dims
 
-    texts_read, answers = [text_of(file) for file in texts], []
+    texts_read, answers = [Library.of(read_documents(file)).text for file in texts], []
     room = new + LONGEST_ROUND + 512  # template and question, too
     started = time.perf_counter()
     engine = Engine.load(
