@@ -7,8 +7,6 @@ from torch import Generator, Tensor
 
 from core.config import SamplingParams
 
-MOST_SORTED = 1024  # likely tokens that hold the mass of nearly every nucleus
-
 
 def to_probs(logits: Tensor, sampling: SamplingParams) -> Tensor:
     """The distribution of the next token under `sampling`, whose temperature is above 0.
@@ -24,27 +22,33 @@ def to_probs(logits: Tensor, sampling: SamplingParams) -> Tensor:
         kth = scaled.topk(sampling.top_k, -1).values[..., -1:]
         scaled = scaled.masked_fill(scaled < kth, float("-inf"))
     probs = torch.softmax(scaled, -1)
-    return _nucleus(probs, sampling.top_p) if sampling.top_p < 1 else probs
+    if sampling.top_p == 1:
+        return probs
+    if probs.device.type != "cpu":
+        return _nucleus(probs, sampling.top_p)
+    rows = [_nucleus_of_likely(row, sampling.top_p) for row in probs.reshape(-1, probs.shape[-1])]
+    return torch.stack(rows).view_as(probs)
 
 
-def _nucleus(probs: Tensor, top_p: float) -> Tensor:
+def _nucleus(probs: Tensor, top_p: float | Tensor) -> Tensor:
     """The distributions [.., V] without what lies outside the nucleus, the mass of its first tokens being `top_p`.
 
-    Of equally likely tokens those with the least ids stay. A whole vocabulary is sorted only where MOST_SORTED tokens
-    do not hold the mass.
+    Of equally likely tokens those with the least ids stay.
     """
-    waits = probs.device.type != "cpu"  # a GPU sorts all, because a branch on its numbers would wait for it
-    ordered = probs.topk(probs.shape[-1] if waits else min(MOST_SORTED, probs.shape[-1]), -1).values
-    if ordered.shape[-1] < probs.shape[-1] and bool((ordered.sum(-1) < top_p).any()):
-        ordered = probs.sort(-1, descending=True).values
-    inside = (ordered.cumsum(-1) - ordered < top_p).sum(-1, keepdim=True)  # the mass before them is below top_p
-    least = ordered.gather(-1, inside - 1)
-    above, tied = probs > least, probs == least
-    room = inside - above.sum(-1, keepdim=True)
-    if waits or bool((tied.sum(-1, keepdim=True) > room).any()):
-        tied &= tied.cumsum(-1) <= room
-    probs = probs.masked_fill(~(above | tied), 0.0)
-    return probs / probs.sum(-1, keepdim=True)
+    ordered, index = probs.sort(dim=-1, descending=True, stable=True)
+    outside = ordered.cumsum(-1) - ordered >= top_p
+    inside = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
+    return inside / inside.sum(-1, keepdim=True)
+
+
+def _nucleus_of_likely(probs: Tensor, top_p: float) -> Tensor:
+    """`_nucleus` of one distribution [V], sorting only tokens that may be inside; on a GPU it would wait.
+
+    Tokens less likely than `least` have half of the mass outside at most, so none of them is inside.
+    """
+    least = (1 - top_p) / (2 * len(probs))
+    likely = (probs >= least).nonzero()[:, 0]
+    return torch.zeros_like(probs).scatter_(0, likely, _nucleus(probs[likely], top_p))
 
 
 class Filters(NamedTuple):
@@ -77,12 +81,7 @@ def to_probs_by_tensor(logits: Tensor, params: Tensor, filters: Filters) -> Tens
         kth = scaled.sort(-1, descending=True).values.index_select(-1, top_k.long()[None] - 1)
         scaled = scaled.masked_fill(scaled < kth, float("-inf"))
     probs = torch.softmax(scaled, -1)
-    if filters.top_p:
-        ordered, index = probs.sort(dim=-1, descending=True, stable=True)
-        outside = ordered.cumsum(-1) - ordered >= top_p
-        inside = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
-        probs = inside / inside.sum(-1, keepdim=True)
-    return probs
+    return _nucleus(probs, top_p) if filters.top_p else probs
 
 
 class TokenSampler:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from core.caches.tokens import Context
 from core.config import LEAST_TEMPERATURE, MOST_QUERIES, EngineConfig, RetrievalConfig, SamplingParams
-from core.decoding import sampling
 from core.decoding.sampling import TokenSampler, to_probs
 from core.decoding.speculative import SampledModel
 from core.errors import InvalidSetting
@@ -36,15 +35,16 @@ def nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("most_sorted", [4, 64, 1024])  # mass short in most rows, in some, in none
+@pytest.mark.parametrize("spread", [0.1, 3.0])  # nearly every token may be inside; few may
 @pytest.mark.parametrize("step", [0.0, 0.5, 100.0])  # of logits: no ties, many, all tied
-def test_a_nucleus_is_that_of_a_whole_sort(monkeypatch: pytest.MonkeyPatch, most_sorted: int, step: float) -> None:
-    monkeypatch.setattr(sampling, "MOST_SORTED", most_sorted)
-    logits = 3 * torch.randn(40, 500, generator=torch.Generator().manual_seed(most_sorted))
+def test_a_nucleus_is_that_of_a_whole_sort(spread: float, step: float) -> None:
+    logits = spread * torch.randn(40, 500, generator=torch.Generator().manual_seed(4))
     logits = (logits / step).round() * step if step else logits
     for top_p in (0.01, 0.5, 0.9, 0.999):
         found = to_probs(logits, SamplingParams(temperature=1, top_p=top_p))
-        assert torch.equal(found, nucleus_by_sorting(torch.softmax(logits, -1), top_p))
+        wanted = nucleus_by_sorting(torch.softmax(logits, -1), top_p)
+        assert torch.equal(found > 0, wanted > 0)
+        assert torch.allclose(found, wanted, rtol=1e-5, atol=0)
 
 
 @given(
