@@ -61,18 +61,6 @@ def test_every_button_of_a_view_has_an_act(page: PageOf, engine: FakeEngine, tmp
     assert len(used) >= 19 and used <= verbs, used - verbs
 
 
-def test_bad_files_are_explained_and_the_page_goes_on(page: PageOf, tmp_path: Path) -> None:
-    drop(page, tmp_path, good="It was a dark and stormy night. " * 8)
-    for name, data in (("empty", b""), ("binary", bytes(range(256)) * 40)):
-        card = drop(page, tmp_path, **{name: data})
-        assert 'role="alert"' in card and "The book below stays open" in card and "good" in card, card
-    card = drop(page, tmp_path, long="A long text. " * 2000)
-    assert 'role="alert"' in card and "Until then questions go to good" in card, card
-    page.asks("Still here?", max_new_tokens=2)
-    assert "Answer complete" in page.state()["strip"] and page.texts[0] == "Still here?"
-    assert list((tmp_path / "uploads").rglob("*.txt")) == [], "no copy of a book stays on disk"
-
-
 @pytest.mark.parametrize(
     "load", [lambda: with_words(tiny_engine(context=1024)), lambda: Engine.load(EngineConfig(context=2048))]
 )

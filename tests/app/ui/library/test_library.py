@@ -58,6 +58,7 @@ def test_a_click_means_a_change_of_the_shelf() -> None:
     for click, found in {
         ("up", three): [one, three, two],
         ("down", one): [two, one, three],
+        ("up", two): [two, one, three],
         ("up", one): None,  # it is there already
         ("down", three): None,
         ("remove", two): [one, three],
