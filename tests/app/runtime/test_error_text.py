@@ -57,6 +57,8 @@ def test_everything_that_shows_an_error_leaves_them_out(
     upload.fail(error)
     for html in (render.problem(error), failure(upload), not_loaded(error), refused(error)):
         assert "secret" not in html and html.count("…/a.bin") == 2
+    raw = CoreError("It broke (OSError: [Errno 2] a secret).", hint="Try again.")
+    assert problem_and_hint(raw) == ("It broke (OSError).", "Try again.")
     assert "terminal" in problem_and_hint(EngineFault(OSError(2, "No such file", SECRET)))[1], "which has the traceback"
     page = PageOf(worker, session.id)
     engine.enqueue(OSError(2, "No such file", SECRET))
