@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.context.context_documents import Library
+from app.context.context_documents import Library, Pages
 from app.context.uploads import Fit
 from app.conversations.listing import Listing
 from app.conversations.store import Conversations
@@ -47,7 +47,7 @@ TEXTS = ("question", "text", "thought", "draft", "read", "race-proposal")  # whi
 def is_text(html: str, *, least: int = 1) -> str:
     """That a piece of HTML shows something foreign, and only as text."""
     assert html.count("&lt;img") >= least, f"nothing foreign is in it: {html[:200]}"
-    assert "<img src=x" not in html and '"&gt;&lt;img' not in html and 'onload="' not in html, html
+    assert "<img/src=x" not in html and '"&gt;&lt;img' not in html and 'onload="' not in html, html
     return html
 
 
@@ -105,7 +105,7 @@ def page(engine: FakeEngine, hostile: Machine, tmp_path: Path, make_pdf: MakePdf
     list(worker.states())
     page, file = PageOf(worker), make_pdf(["A page."], ["Another."])
     one, two = a_document(WORDS * 4, picture_pages=(2,)), a_document(f"Another {WORDS}" * 4)
-    list(worker.arrange(page.session.id, lambda library: library.add(one, file).add(two)))
+    list(worker.arrange(page.session.id, lambda library: library.add(one, file).add(two).choose(1, Pages(1, 1))))
     assert page.session.is_read
     yield page
     worker.close()
@@ -197,6 +197,8 @@ def test_no_model_and_nothing_that_is_said_of_it_is_html(page: PageOf, monkeypat
     for rows in ([row], [replace(row, is_here=False), replace(row, is_here=False, needs_hub=False, size_bytes=1)]):
         monkeypatch.setattr(offer, "model_rows", lambda *_, rows=rows: rows)
         assert 'data-offer="&quot;' in is_text(offer.html(page.site, page.session), least=8)
+    ready.info.plan.device.value = "cuda"
+    assert "For your own books on the &quot;" in is_text(offer.html(page.site, Session("y")), least=5)
 
 
 def test_no_machine_and_no_saved_book_is_html(
