@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from app.context.context_documents import Library, Pages
+from app.context.context_documents import Library
 from app.context.uploads import Fit
 from app.conversations.listing import Listing
 from app.conversations.store import Conversations
-from app.documents.document import Document, make_pages
+from app.documents.document import Chapter, Document, make_pages
 from app.documents.errors import ScannedDocument
 from app.runtime.downloads import Fetch
 from app.runtime.events import LoadFailed, Loading, Ready
@@ -25,6 +25,7 @@ from app.ui.models.rows import ModelRow, ModelSource, Speeds
 from app.ui.models.view import doing, download, models, section
 from app.ui.race.stage import opening, scenes
 from app.ui.race.view import race as race_html
+from app.ui.reading.chat_view import answer_footer
 from app.ui.reading.conversation_view import book_notice, conversation_list
 from app.ui.reading.settings import choices
 from app.ui.render import bar, chip
@@ -104,8 +105,10 @@ def page(engine: FakeEngine, hostile: Machine, tmp_path: Path, make_pdf: MakePdf
     worker.start()
     list(worker.states())
     page, file = PageOf(worker), make_pdf(["A page."], ["Another."])
-    one, two = a_document(WORDS * 4, picture_pages=(2,)), a_document(f"Another {WORDS}" * 4)
-    list(worker.arrange(page.session.id, lambda library: library.add(one, file).add(two).choose(1, Pages(1, 1))))
+    one, text = a_document(WORDS * 4, picture_pages=(2,)), f"Another {WORDS}" * 4
+    chapter = Chapter(title=EVIL, first_page=1, char_start=0, char_end=len(text))
+    two = a_document(text, chapters=(chapter,))
+    list(worker.arrange(page.session.id, lambda library: library.add(one, file).add(two)))
     assert page.session.is_read
     yield page
     worker.close()
@@ -113,6 +116,8 @@ def page(engine: FakeEngine, hostile: Machine, tmp_path: Path, make_pdf: MakePdf
 
 def test_no_book_question_answer_or_model_of_a_page_is_html(page: PageOf, engine: FakeEngine) -> None:
     session, key = page.session, page.key
+    page.does(f"choose:{session.uploads.library.books[1].key}:#1-#1")
+    page.rests()
     is_text(shown(page)["library"], least=9)
     engine.weights = [0.0] * 20 + [0.5] * 9
     engine.enqueue(f"{EVIL} {WORDS} “{WORDS}” Nobody {EVIL} wrote a word of this sentence.")
@@ -163,13 +168,20 @@ def test_nothing_of_files_on_their_way_and_of_errors_is_html(page: PageOf) -> No
     uploads.fit = Fit(books=9**9, frame=2, talk=30, reserve=50, context=270, possible=300)
     uploads.settled, uploads.pending = uploads.library, ()
     assert uploads.too_long
-    assert "data-choosing" in shown(page)["read"] and 'name="last"' in shown(page)["read"]
+    html = shown(page)
+    assert "data-choosing" in html["read"] and 'name="last"' in html["read"] and 'name="chapter"' in html["read"]
 
 
-def test_no_conversation_and_no_name_of_its_book_is_html(page: PageOf) -> None:
+def test_no_conversation_and_no_name_of_its_book_is_html(page: PageOf, engine: FakeEngine) -> None:
+    engine.info.limits = ""
+    is_text(page.state()["suggestions"])
     page.asks(EVIL, max_new_tokens=2)
     session = page.session
     assert session.dialogue is not None
+    node = session.dialogue.path[0]
+    assert node.exchange is not None
+    foreign = replace(node.exchange, methods=(EVIL,), model=EVIL, weights=EVIL)  # a file was changed
+    is_text(answer_footer(session.dialogue, replace(node, exchange=foreign), last=True))
     is_text(conversation_list(Listing((), (EVIL,)), Session("x")))
     session.dialogue = replace(session.dialogue, book=replace(session.dialogue.book, digest="0", names=(EVIL, "b")))
     assert "not kept" in is_text(book_notice(session), least=3)
