@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.context.retrieval_map import Loaded
@@ -22,94 +22,85 @@ if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it whi
     from core.engine_api import TextEngine
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class AnswerJob:
-    """Writes a new answer, or continues one, and records it."""
+def write_answer(
+    session: Session,
+    place: Place,
+    config: GenerationConfig,
+    seed: int | None,
+    conversations: Conversations,
+    saved_books: SavedBooks,
+    engine: "TextEngine",
+    cancel: threading.Event,
+) -> Iterator[WorkerEvent]:
+    """Write a new answer, or continue one, and record it.
 
-    session: Session
-    place: Place
-    config: GenerationConfig
-    seed: int | None  # the start of every answer's seed in this program; None: take the seed in `config`
-    conversations: Conversations
-    saved_books: SavedBooks
-
-    def __call__(self, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
-        """Run on the engine's thread."""
-        session, question = self.session, self.place.question
-        for _ in recount(session, engine, cancel):
-            yield Pause()
-        if cancel.is_set():
-            return
-        book, conversation = session.book, session.conversation
-        check_place(self.place, session)
-        if book is None or conversation is None:
-            raise NoBook(too_long=session.uploads.too_long)
-        recording = self._recording(engine)
-        trace = session.trace = recording.trace
-        before, written = trace.before, recording.written
-        session.inside = ""
-        looking = RetrievalProbe(session, recording.node.id, question, trace.method, engine)
-        yield Begun(trace)
-        thinking = recording.config.thinking
-        prompt = prompt_of(conversation, recording.past, question, engine, thinking)
-        if before is not None and before.finished.text:
-            prompt = local(engine).text.thought_over(prompt, written)
-        try:
-            yield from self.saved_books.fetch(session, [*prompt, *written], engine, cancel)
-            # The rest of the book is read first, exactly up to the book's end: only that state can be saved on disk.
-            end = len(conversation.opening_ids(engine.text, thinking)) - 1
-            reading = _OnTheWay(session, self.saved_books, prompt, end, engine)
-            for event in engine.generate(prompt, recording.config, cancel, written=written, boundary=end):
-                if isinstance(event, PrefillProgress):
-                    reading.apply(event)
-                if isinstance(event, Finished) and event.stats.new_tokens:
-                    session.num_drawn += 1
-                recording.apply(event)
-                if looking.apply(event):
-                    yield Changed()
-                yield event
-        finally:
-            recording.end()
-
-    def _recording(self, engine: "TextEngine") -> Recording:
-        """The record, with the settings that write this answer."""
-        session = self.session
-        node = session.dialogue.find(self.place.goes_on) if session.dialogue else None
-        info, before = engine.info, node.exchange if node else None  # the answer that is continued
-        wish = before.thinking if before is not None else self.config.thinking  # an answer goes on as it was begun
-        wish = wish if wish in info.thinking else None  # another model may have taken this one's place
-        method = "" if info.elsewhere else self.config.method
-        config = replace(self.config, method=method or info.usual_method, thinking=wish)
-        if self.seed is not None:
-            config = replace(config, seed=self.seed + session.num_drawn)
-        session.budget = 0 if info.elsewhere else local(engine).use_budget(config.budget)
-        recording = Recording(session, self.conversations, self.place, config, model=info.model, weights=info.weights)
-        if before is not None and before.seed is not None and self.seed is not None:
-            recording.config = replace(config, seed=before.seed)  # plain decoding then draws as if uncut
-        recording.written = answer_ids(before, engine) if before else ()
-        return recording
+    Args:
+        seed: the start of every answer's seed in this program; None: take the seed in `config`.
+    """
+    for _ in recount(session, engine, cancel):
+        yield Pause()
+    if cancel.is_set():
+        return
+    book, conversation = session.book, session.conversation
+    check_place(place, session)
+    if book is None or conversation is None:
+        raise NoBook(too_long=session.uploads.too_long)
+    recording = _recording(session, place, config, seed, conversations, engine)
+    trace = session.trace = recording.trace
+    before, written = trace.before, recording.written
+    session.inside = ""
+    looking = RetrievalProbe(session, recording.node.id, place.question, trace.method, engine)
+    yield Begun(trace)
+    thinking = recording.config.thinking
+    prompt = prompt_of(conversation, recording.past, place.question, engine, thinking)
+    if before is not None and before.finished.text:
+        prompt = local(engine).text.thought_over(prompt, written)
+    try:
+        yield from saved_books.fetch(session, [*prompt, *written], engine, cancel)
+        # The rest of the book is read first, exactly up to the book's end: only that state can be saved on disk.
+        end = len(conversation.opening_ids(engine.text, thinking)) - 1
+        seconds_before, was_read = session.read_seconds, session.is_read
+        for event in engine.generate(prompt, recording.config, cancel, written=written, boundary=end):
+            if isinstance(event, PrefillProgress):
+                session.num_read = max(session.num_read, min(event.kept_tokens, end + 1))
+                if not was_read and event.reused_tokens < end:
+                    session.read_seconds = seconds_before + event.elapsed_seconds
+                    if event.kept_tokens == end:
+                        was_read = True
+                        saved_books.read_ended(session, prompt[:end], engine)
+            if isinstance(event, Finished) and event.stats.new_tokens:
+                session.num_drawn += 1
+            recording.apply(event)
+            if looking.apply(event):
+                yield Changed()
+            yield event
+    finally:
+        recording.end()
 
 
-class _OnTheWay:
-    """Follows the reading of a book as part of a prompt; the prompt's first `end` tokens are the book's."""
-
-    def __init__(
-        self, session: Session, saved_books: SavedBooks, prompt: Sequence[int], end: int, engine: "TextEngine"
-    ) -> None:
-        self._session, self._saved_books, self._engine = session, saved_books, engine
-        self._prompt, self._end = prompt, end
-        self._seconds_before, self._was_read = session.read_seconds, session.is_read
-
-    def apply(self, event: PrefillProgress) -> None:
-        """Record the progress, and offer to save a book that has just been read completely."""
-        session, end = self._session, self._end
-        session.num_read = max(session.num_read, min(event.kept_tokens, end + 1))
-        if self._was_read or event.reused_tokens >= end:
-            return
-        session.read_seconds = self._seconds_before + event.elapsed_seconds
-        if event.kept_tokens == end:
-            self._was_read = True
-            self._saved_books.read_ended(session, self._prompt[:end], self._engine)
+def _recording(
+    session: Session,
+    place: Place,
+    config: GenerationConfig,
+    seed: int | None,
+    conversations: Conversations,
+    engine: "TextEngine",
+) -> Recording:
+    """The record, with the settings that write this answer."""
+    node = session.dialogue.find(place.goes_on) if session.dialogue else None
+    info, before = engine.info, node.exchange if node else None  # the answer that is continued
+    wish = before.thinking if before is not None else config.thinking  # an answer goes on as it was begun
+    wish = wish if wish in info.thinking else None  # another model may have taken this one's place
+    method = "" if info.elsewhere else config.method
+    config = replace(config, method=method or info.usual_method, thinking=wish)
+    if seed is not None:
+        config = replace(config, seed=seed + session.num_drawn)
+    session.budget = 0 if info.elsewhere else local(engine).use_budget(config.budget)
+    recording = Recording(session, conversations, place, config, model=info.model, weights=info.weights)
+    if before is not None and before.seed is not None and seed is not None:
+        recording.config = replace(config, seed=before.seed)  # plain decoding then draws as if uncut
+    recording.written = answer_ids(before, engine) if before else ()
+    return recording
 
 
 LOOK_SECONDS = 0.5  # between two reads of the retrieval cache

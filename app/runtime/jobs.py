@@ -134,13 +134,12 @@ class JobQueue:
         """The session's jobs of a kind."""
         return [job for job in self._jobs if job.session.id == session_id and job.kind == kind]
 
-    def settle(self, session_id: str, kind: Kind, timeout_seconds: float) -> bool:
-        """Wait until cancelled jobs of a kind have ended. False: another one has been queued meanwhile."""
+    def settle(self, session_id: str, kind: Kind, timeout_seconds: float) -> None:
+        """Wait until cancelled jobs of a kind have ended."""
         with self._changed:
             self._changed.wait_for(
                 lambda: not any(job.cancel.is_set() for job in self.of(session_id, kind)), timeout_seconds
             )
-            return not self.of(session_id, kind)
 
     def is_busy(self, session: Session) -> bool:
         """A job of this page runs or waits."""

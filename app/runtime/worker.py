@@ -18,7 +18,7 @@ from app.context.kept_documents import KeptDocuments
 from app.conversations.store import Conversations
 from app.documents.readers import display_name
 from app.documents.recognised import RecognisedPages
-from app.runtime.answer_job import AnswerJob
+from app.runtime.answer_job import write_answer
 from app.runtime.context_loader import forget_tokens
 from app.runtime.error_text import EngineFault
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready, WorkerEvent
@@ -179,15 +179,10 @@ class EngineWorker:
 
     def _write(self, session: Session, place: Place, config: GenerationConfig, own_seed: bool) -> Iterator[WorkerEvent]:
         fresh = session.lacks_book and place.parent is None and place.goes_on is None
-        job = AnswerJob(
-            session=session,
-            place=replace(place, asked_in=None if fresh else session.dialogue),  # whatever book comes, it is asked
-            config=config,
-            seed=self._seed if own_seed else None,
-            conversations=self.conversations,
-            saved_books=self.saved_books,
-        )
-        events = self.jobs.stream(session, "answer", job, ready=lambda: session.can_ask)
+        place = replace(place, asked_in=None if fresh else session.dialogue)  # whatever book comes, it is asked
+        seed = self._seed if own_seed else None
+        work = partial(write_answer, session, place, config, seed, self.conversations, self.saved_books)
+        events = self.jobs.stream(session, "answer", work, ready=lambda: session.can_ask)
         return self.reading.after(session, events)
 
     def race(
@@ -315,9 +310,15 @@ class EngineWorker:
             assert self._engine is not None, "a job before the model is loaded"
             if job.cancel.is_set():
                 return  # stopped before its turn
-            for event in noticed(job, self.sessions, self._engine, self.saved_books.num_in_memory):
+            reads = False
+            for event in job.work(self._engine, job.cancel):
                 job.told.put(event)
                 job.session.changed()
+                if isinstance(event, PrefillProgress) and not reads:
+                    reads = True
+                    self._note_displaced(self._engine)
+            if reads:
+                self._note_displaced(self._engine)
         except CoreError as error:
             let_go(error)  # the page stores the error, whose frames would keep the engine alive
             job.told.put(error)
@@ -329,6 +330,16 @@ class EngineWorker:
             self.jobs.end(job, self._engine.info if self._engine else None)
             job.session.changed()
 
+    def _note_displaced(self, engine: "TextEngine") -> None:
+        """Note whose books are read again. Cost: where several pages are, a comparison of token ids for each book."""
+        sessions = self.sessions.all()
+        for session in sessions if len(sessions) > 1 else ():
+            conversation = session.conversation
+            if conversation is not None and session.is_read:
+                opening = conversation.opening_ids(engine.text)
+                there = max(engine.cached_prefix(opening), self.saved_books.num_in_memory(opening))
+                session.displaced = there < len(opening) - 1
+
 
 def _surely(step: Callable[[], None]) -> None:
     """Run a step and ignore its failure, so that the next model can still be loaded."""
@@ -337,29 +348,3 @@ def _surely(step: Callable[[], None]) -> None:
     except BaseException as error:
         log.exception("a model could not be freed cleanly")
         let_go(error)
-
-
-Kept = Callable[[Sequence[int]], int]  # how many of a text's first tokens are kept in memory, beside the cache
-
-
-def noticed(job: Job, sessions: Sessions, engine: "TextEngine", kept: Kept) -> Iterator[WorkerEvent]:
-    """Do a job and yield its events; as soon as it reads, and at its end, note whose books are read again."""
-    reads = False
-    for event in job.work(engine, job.cancel):
-        yield event
-        if isinstance(event, PrefillProgress) and not reads:
-            reads = True
-            _note(sessions.all(), engine, kept)
-    if reads:
-        _note(sessions.all(), engine, kept)
-
-
-def _note(sessions: list[Session], engine: "TextEngine", kept: Kept) -> None:
-    """Cost: a comparison of token ids for each page with a book; a page alone is not compared."""
-    if len(sessions) == 1:
-        return
-    for session in sessions:
-        conversation = session.conversation
-        if conversation is not None and session.is_read:
-            opening = conversation.opening_ids(engine.text)
-            session.displaced = max(engine.cached_prefix(opening), kept(opening)) < len(opening) - 1

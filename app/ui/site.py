@@ -184,9 +184,6 @@ class Drawer:
 # -------------------- work beside a page
 
 
-log = logging.getLogger(__name__)
-
-
 def follow(
     session: Session,
     events: Iterable[Any],

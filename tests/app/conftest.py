@@ -13,11 +13,12 @@ import pytest
 
 from app.cli.arguments import parse_arguments
 from app.cli.serve import loaded
+from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.server.serve_page import load
 from app.ui.site import Site
 from core.config import EngineConfig
-from tests.app.fakes import FakeEngine, free_port, worker_of
+from tests.app.fakes import FakeEngine, Reader, free_port, worker_of
 
 
 @pytest.fixture
@@ -41,6 +42,20 @@ def start_worker() -> Iterator[Callable[..., EngineWorker]]:
 @pytest.fixture
 def worker(engine: FakeEngine, start_worker: Callable[..., EngineWorker]) -> EngineWorker:
     return start_worker(engine)
+
+
+@pytest.fixture
+def reader(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> Reader:
+    """A page whose book has been read."""
+    reader = Reader(worker, engine, worker.sessions.enter(""), tmp_path)
+    reader.opens()
+    return reader
+
+
+@pytest.fixture
+def session(reader: Reader) -> Session:
+    """The same."""
+    return reader.session
 
 
 @pytest.fixture(scope="module")

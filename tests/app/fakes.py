@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,14 +16,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from app.context.context_documents import Library
 from app.context.kept_documents import KeptDocuments
-from app.context.uploads import Upload
+from app.conversations.exchange import Exchange
 from app.conversations.store import Conversations
-from app.documents.document import Chapter, Document, Extracting, make_pages
+from app.documents.document import Chapter, Document, make_pages
 from app.documents.recognised import RecognisedPages
-from app.runtime import reading_job
-from app.runtime.events import BookOpened, WorkerEvent
-from app.runtime.reopening import extract_one
+from app.runtime.events import BookOpened, Pause, WorkerEvent
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
@@ -63,6 +62,8 @@ FOREIGN = (  # headers of requests that pages of other sites cause
 )
 HOLD = "| "  # a word at which an answer waits until `writing` is set again, or it is stopped
 THOUGHT_IDS = 0x20000  # tokens from here on are of thoughts: of words between "<think>" and "</think>"
+NIGHT = "It was a dark and stormy night. " * 8
+ANSWER = GenerationConfig()  # how a test asks that does not care
 SECONDS = 30.0  # no test waits longer for anything; a machine that is busy included
 
 
@@ -459,29 +460,6 @@ def finished(
     )
 
 
-def close_book(worker: EngineWorker, session: Session) -> None:
-    """Close the only book, with its conversation still shown: as after a restart."""
-    dialogue = session.dialogue
-    list(worker.arrange(session.id, lambda library: library.remove(0)))
-    with session.lock:
-        session.dialogue = dialogue
-
-
-def hold_extraction(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """The body of a fixture: files are not extracted before the event is set."""
-    held = threading.Event()
-
-    def slowly(upload: Upload, *rest: Any) -> Iterator[Extracting]:
-        upload.stage = "extracting"
-        while not held.wait(0.02) and not upload.stop.is_set():
-            yield Extracting(num_done=0, num_pages=None)
-        yield from extract_one(upload, *rest)
-
-    monkeypatch.setattr(reading_job, "extract_one", slowly)
-    yield held
-    held.set()
-
-
 def wait_for(holds: Callable[[], object], what: object = "it does not come") -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + SECONDS
@@ -525,7 +503,7 @@ def worker_held(engine: TextEngine) -> tuple[EngineWorker, threading.Event]:
     return worker, release
 
 
-def write_book(folder: Path, text: str = "It was a dark and stormy night. " * 8, name: str = "book.txt") -> Path:
+def write_book(folder: Path, text: str = NIGHT, name: str = "book.txt") -> Path:
     """A small text file."""
     file = folder / name
     file.write_text(text, encoding="utf-8")
@@ -556,6 +534,74 @@ def place(folder: Path) -> Path:
     where = folder / "uploads" / "digest"
     where.mkdir(parents=True, exist_ok=True)
     return where
+
+
+def until(kind: type, stream: Iterator[WorkerEvent]) -> WorkerEvent:
+    """The next event of a kind."""
+    return next(event for event in stream if isinstance(event, kind))
+
+
+def in_thread(stream: Iterator[WorkerEvent]) -> tuple[threading.Thread, list[WorkerEvent]]:
+    """Drain a stream as a page does, in a thread of its own; its events but for pauses."""
+    events: list[WorkerEvent] = []
+
+    def drain() -> None:
+        events.extend(event for event in stream if not isinstance(event, Pause))
+
+    thread = threading.Thread(target=drain, daemon=True)
+    thread.start()
+    return thread, events
+
+
+@dataclass(eq=False)
+class Reader:
+    """One page, and the program behind it."""
+
+    worker: EngineWorker
+    engine: FakeEngine
+    session: Session
+    folder: Path  # where its books lie
+
+    def opens(self, text: str = NIGHT, name: str = "book.txt") -> list[WorkerEvent]:
+        """Open a text file, and wait until the model has read it; what was told meanwhile."""
+        return list(self.begins_to_open(text, name))
+
+    def begins_to_open(self, text: str = NIGHT, name: str = "book.txt") -> Iterator[WorkerEvent]:
+        """The same, event by event."""
+        return self.worker.open_books(self.session.id, [write_book(self.folder, text, name)])
+
+    def arranges(self, change: Callable[[Library], Library]) -> list[WorkerEvent]:
+        """Change the library."""
+        return list(self.worker.arrange(self.session.id, change))
+
+    def asks(self, question: str, answer: str = "", config: GenerationConfig = ANSWER, **how: Any) -> Finished:
+        """Ask, to the end of the answer; `answer`: what the engine writes."""
+        if answer:
+            self.engine.enqueue(answer)
+        *_, end = self.begins(question, config, **how)
+        assert isinstance(end, Finished)
+        return end
+
+    def begins(self, question: str, config: GenerationConfig = ANSWER, **how: Any) -> Iterator[WorkerEvent]:
+        """The same, event by event."""
+        return self.worker.answer(self.session.id, question, config, **how)
+
+    @property
+    def questions(self) -> list[str]:
+        """Those that are shown."""
+        return [node.question for node in self.session.dialogue.path] if self.session.dialogue else []
+
+    @property
+    def exchange(self) -> Exchange:
+        """The newest."""
+        return self.session.exchanges[-1]
+
+    def beside(self, text: str = "") -> "Reader":
+        """Another page of the same program; with a book of its own, if there is a text."""
+        other = replace(self, session=self.worker.sessions.enter(""))
+        if text:
+            other.opens(text, "other.txt")
+        return other
 
 
 def opened(worker: EngineWorker, file: Path) -> str:

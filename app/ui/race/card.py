@@ -8,7 +8,6 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from app import formats
 from app.context.open_book import Book
@@ -59,23 +58,16 @@ REPLAY = '<p><button type="button" data-speed="1">Replay</button> <span class="s
 RACED = "by TriForce Reader in turns; a clock runs only while its lane computes."
 
 
-class Passage(NamedTuple):
-    """Words of an answer that stand in the book, and the page in words."""
-
-    words: str
-    page: str
-
-
-def passages(text: str, book: Book) -> list[Passage]:
-    """What the book has of an answer word for word, in order; neighbours on one page are one passage."""
-    found: list[Passage] = []
+def passages(text: str, book: Book) -> list[tuple[str, str]]:
+    """What the book has of an answer word for word, and the page in words; neighbours on one page are one passage."""
+    found: list[tuple[str, str]] = []
     for one in book.evidence(text):
         if one.source is None:
             continue
         words, page = text[one.start : one.end], page_words(book, page_of(book, one.source.start))
-        if found and found[-1].page == page:
-            words = f"{found.pop().words} {words}"
-        found.append(Passage(words, page))
+        if found and found[-1][1] == page:
+            words = f"{found.pop()[0]} {words}"
+        found.append((words, page))
     return found
 
 
@@ -113,7 +105,7 @@ def _shortened(lane: Trace) -> Trace:
     return replace(lane, thought="", answer=short_text(lane.text, most))
 
 
-def cited_html(found: Sequence[Passage]) -> str:
+def cited_html(found: Sequence[tuple[str, str]]) -> str:
     """Passages with their pages, the first few of them."""
     if not found:
         return ""

@@ -3,7 +3,6 @@
 Pure functions to HTML. The page's script (assets/static/js/presenter.js) says which scene is seen; the styles move it.
 """
 
-from dataclasses import dataclass
 from zlib import crc32
 
 from app import formats
@@ -49,16 +48,8 @@ def scenes(race: Race) -> str:
 # -------------------- one round
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One pass over the full cache and what it committed, as recorded."""
-
-    number: int  # from 1
-    records: tuple[TokenRecord, ...]
-
-
-def typical_round(trace: Trace) -> Round | None:
-    """Of the rounds in which guesses held, the one whose size is nearest to the mean; None: no guess held."""
+def typical_round(trace: Trace) -> list[TokenRecord]:
+    """Of the rounds in which guesses held, the one whose size is nearest to the mean; empty: no guess held."""
     rounds: dict[int, list[TokenRecord]] = {}
     for record in trace.records:
         rounds.setdefault(record.round, []).append(record)
@@ -69,22 +60,20 @@ def typical_round(trace: Trace) -> Round | None:
         if any(record.origin.level != "full" for record in records) and all(record.text for record in records)
     }
     if not held:
-        return None
+        return []
     most = max(len({record.origin.level for record in records}) for records in held.values())
     full = [number for number, records in held.items() if len({one.origin.level for one in records}) == most]
-    number = min(full, key=lambda number: (abs(len(held[number]) - mean), number))
-    return Round(number + 1, tuple(held[number]))
+    return held[min(full, key=lambda number: (abs(len(held[number]) - mean), number))]
 
 
 def slow_motion(race: Race, lane: Trace) -> str:
     """The guesses that held, when each was checked, and the pass over the book that confirmed them."""
-    found = typical_round(lane)
-    if found is None:
+    records = typical_round(lane)
+    if not records:
         return ""
-    words, sure = _moving_words(found.records)
-    count = formats.plural(len(found.records), "token")
-    passes = lane.stats.full_passes
-    book = f"{race.num_book:,}"
+    words, sure = _moving_words(records)
+    count = formats.plural(len(records), "token")
+    number, passes, book = records[0].round + 1, lane.stats.full_passes, f"{race.num_book:,}"
     steps = "".join(
         f'<li class="{key}"><b>{who}</b><span>{what}</span></li>'
         for key, who, what in (
@@ -92,11 +81,11 @@ def slow_motion(race: Race, lane: Trace) -> str:
             ("retrieval", "Check", "the model itself, over the part of the book that matters now"),
             ("full", "Confirm", f"the model itself, over all {book} tokens of the book, once"),
         )
-        if any(_who(record) == key for record in found.records) or key == "full"
+        if any(_who(record) == key for record in records) or key == "full"
     )
     return (
         f'<section class="scene round" style="--sure:{sure:.2f}s" data-seconds="{sure + READ_SECONDS:.1f}">'
-        f"<h2>One round in slow motion</h2><p class='which'>Round {found.number:,} of {passes:,} in this race, by "
+        f"<h2>One round in slow motion</h2><p class='which'>Round {number:,} of {passes:,} in this race, by "
         f"{render.escape(method_label(lane.method))}; guesses that did not hold are left out</p>"
         f'<ol class="steps">{steps}</ol><p class="words">{words}</p>'
         f'<p class="outcome">One pass over the book: <b>{count}</b>. Plain decoding: one.</p></section>'
@@ -107,7 +96,7 @@ def _who(record: TokenRecord) -> str:
     return "draft" if record.origin.level in ("draft", "lookup") else record.origin.level
 
 
-def _moving_words(records: tuple[TokenRecord, ...]) -> tuple[str, float]:
+def _moving_words(records: list[TokenRecord]) -> tuple[str, float]:
     """Each word with the seconds at which it comes and at which it is checked; and when the book confirms them all."""
     times: list[float] = []
     checked: list[float] = [0.0] * len(records)

@@ -1,8 +1,7 @@
 """The state of the system in facts, for the tab "System": what runs, how exact, on which machine."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,28 +60,6 @@ class Fact(NamedTuple):
     name: str
     value: str
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """Memory of this process."""
-
-    used_bytes: int
-    peak_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Everything that the tab shows, at one moment."""
-
-    state: ModelState
-    system: str  # operating system and processor architecture
-    versions: Mapping[str, str]
-    machine: "Machine | None"  # None: not inspected yet
-    usage: Usage | None
-    folder: Path
-    exchanges: Sequence[Exchange] = ()
-    race: Race | None = None
 
 
 def part_of(name: str) -> Part:
@@ -167,59 +144,59 @@ def host_facts(info: "EngineInfo") -> list[Fact]:
     ]
 
 
-def exactness(shot: Snapshot) -> list[Fact]:
+def exactness(state: ModelState, race: Race | None) -> list[Fact]:
     """For which model the output is exact, and the verdict of the last race."""
     verdicts = [Fact("Last race", "none yet", "the tab Race compares texts token by token")]
-    if shot.race is not None:
-        others = [lane for lane in shot.race.lanes if lane is not shot.race.plain]
-        found = [verdict(shot.race, lane, running=not shot.race.ended) for lane in others]
+    if race is not None:
+        others = [lane for lane in race.lanes if lane is not race.plain]
+        found = [verdict(race, lane, running=not race.ended) for lane in others]
         verdicts = [Fact("Last race", title, text) for _, title, text in found] or verdicts
-    if not isinstance(shot.state, Ready):
+    if not isinstance(state, Ready):
         return [Fact("Exact for", formats.NONE_YET, "known when the model is loaded"), *verdicts]
-    if shot.state.info.elsewhere:
+    info = state.info
+    if info.elsewhere:
         return [Fact("Exact for", "not seen", "how a server computes cannot be seen from here")]
-    dtype = shot.state.info.plan.precision
     greedy = Fact(
         "Greedy text",
         "equal to plain decoding’s, token for token",
         "32-bit arithmetic on the processor: what rounding could decide would be named as a near tie",
     )
-    if not dtype.startswith("float32"):
+    if not info.plan.precision.startswith("float32"):
         greedy = Fact(
             "Greedy text",
             "equal to plain decoding’s, up to near ties",
             "in 16 bit several rows round differently from one; a race names every near tie and its gap",
         )
     precision = "not quantised: neither weights nor cache"
-    if shot.state.info.quantised:
+    if info.quantised:
         precision = "the quantised model, not its 16-bit original; the cache is not quantised"
-    if (kept := shot.state.info.plan.kv.value) is not None:
+    if (kept := info.plan.kv.value) is not None:
         precision += f"; keys and values are kept in {_name(kept)}: exact for keys and values so kept"
     return [
-        Fact("Exact for", f"{shot.state.info.model}, {shot.state.info.weights} weights", precision),
+        Fact("Exact for", f"{info.model}, {info.weights} weights", precision),
         Fact("Law", "the target model’s own", "for all methods but StreamingLLM and H2O, which are marked “not exact”"),
         greedy,
         *verdicts,
     ]
 
 
-def measured_facts(shot: Snapshot) -> list[Fact]:
+def measured_facts(state: ModelState, exchanges: Sequence[Exchange], race: Race | None) -> list[Fact]:
     """Tokens a second of this page's answers by context and method; the newest answer and the last race in detail."""
-    found = by_context(shot)
-    if shot.exchanges:
-        done = shot.exchanges[-1].finished
+    found = by_context(state, exchanges)
+    if exchanges:
+        done = exchanges[-1].finished
         read = f"{done.prompt_tokens - done.reused_tokens:,} of {done.prompt_tokens:,} tokens of the prompt read"
         note = f"{done.method}, {done.stop_reason}; {read} in {done.prefill_seconds:.2f} s"
         found.append(Fact("Last answer", _speed(done.stats), note))
-    lanes = shot.race.lanes if shot.race else ()
+    lanes = race.lanes if race else ()
     return [*found, *(Fact("Last race", _speed(lane.stats), lane.method) for lane in lanes)]
 
 
-def by_context(shot: Snapshot) -> list[Fact]:
+def by_context(state: ModelState, exchanges: Sequence[Exchange]) -> list[Fact]:
     """Tokens a second of the loaded model's answers, by context rounded to a power of two."""
-    model = shot.state.info.model if isinstance(shot.state, Ready) else None
+    model = state.info.model if isinstance(state, Ready) else None
     spent: dict[int, dict[str, tuple[int, float]]] = {}  # tokens and seconds by method
-    for one in shot.exchanges:
+    for one in exchanges:
         stats, method = one.finished.stats, one.finished.method
         if one.model == model and len(one.methods) == 1 and stats.decode_seconds:
             place = spent.setdefault(1 << round(math.log2(max(one.finished.prompt_tokens, 1))), {})
@@ -244,9 +221,9 @@ def _speed(stats: DecodeStats) -> str:
     return ", ".join(parts)
 
 
-def machine_facts(shot: Snapshot) -> list[Fact]:
+def machine_facts(state: ModelState, machine: "Machine | None", system: str) -> list[Fact]:
     """Devices and memory, and the attention kernels."""
-    machine, rows = shot.machine, [Fact("System", shot.system)]
+    rows = [Fact("System", system)]
     if machine is None:
         return [*rows, Fact("Processor", formats.NONE_YET, "looked up while the model is loaded")]
     rows += [
@@ -262,23 +239,23 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
     elif not machine.gpus:
         rows.append(Fact("GPU", "none", "no CUDA device found"))
     elif len(machine.gpus) > 1:
-        windows = shot.system.startswith("Windows")
+        windows = system.startswith("Windows")
         rows.append(Fact("Several GPUs", "one computes", NEEDS_LINUX if windows else MAY_SHARE))
-    if isinstance(shot.state, Ready) and not shot.state.info.elsewhere:
-        info = shot.state.info
+    if isinstance(state, Ready) and not state.info.elsewhere:
+        info = state.info
         rows.append(Fact("Attention", ATTENTION.get(info.attention, info.attention), info.attention_because))
         if machine.gpus:
             rows.append(Fact("CUDA graphs", "on" if info.graphs.value else "off", info.graphs.because))
     return rows
 
 
-def data_facts(shot: Snapshot) -> list[Fact]:
+def data_facts(state: ModelState, folder: Path) -> list[Fact]:
     """The data on disk, and its location."""
     default = Path.home() / DEFAULT_FOLDER
-    chosen = "the default; --data-dir chooses another" if shot.folder == default else "chosen with --data-dir"
-    compiled = isinstance(shot.state, Ready) and shot.state.info.attention == "compiled"
+    chosen = "the default; --data-dir chooses another" if folder == default else "chosen with --data-dir"
+    compiled = isinstance(state, Ready) and state.info.attention == "compiled"
     kernel = "; the compiled kernel lies in the user’s cache folder" if compiled else ""
     elsewhere = Fact("Elsewhere", "no book, no question, no answer", f"nothing is sent anywhere{kernel}")
-    if isinstance(shot.state, Ready) and shot.state.info.elsewhere:
-        elsewhere = Fact("Elsewhere", "books, questions and answers", shot.state.info.elsewhere)
-    return [Fact("Data folder", str(shot.folder), chosen), elsewhere]
+    if isinstance(state, Ready) and state.info.elsewhere:
+        elsewhere = Fact("Elsewhere", "books, questions and answers", state.info.elsewhere)
+    return [Fact("Data folder", str(folder), chosen), elsewhere]

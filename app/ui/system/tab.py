@@ -21,8 +21,6 @@ from app.ui.site import Is, Part, Site, standing
 from app.ui.system.facts import (
     DEFAULT_FOLDER,
     Fact,
-    Snapshot,
-    Usage,
     data_facts,
     exactness,
     machine_facts,
@@ -48,21 +46,6 @@ is.</small>
 <button type="submit" id="bring-add">Add</button></form>"""
 
 
-def snapshot(site: Site, session: Session) -> Snapshot:
-    """The present state of everything shown."""
-    state = site.worker.state
-    return Snapshot(
-        state=state,
-        system=f"{platform.system()} {platform.release()}, {platform.machine()}",
-        versions=versions(),
-        machine=machine_of(state),
-        usage=usage_of(state),
-        folder=data_folder(),
-        exchanges=session.exchanges,
-        race=session.race,
-    )
-
-
 def data_folder() -> Path:
     """The data folder: the parent of the uploads folder, which the app's start has set."""
     uploads = os.environ.get("GRADIO_TEMP_DIR")
@@ -82,14 +65,12 @@ def machine_of(state: ModelState) -> "Machine | None":
     return None
 
 
-def usage_of(state: ModelState) -> Usage | None:
-    """Memory of this process on the model's device; None before the model is loaded."""
-    if not isinstance(state, Ready) or state.info.elsewhere:
-        return None
+def used_bytes(state: Ready) -> tuple[int, int]:
+    """Memory of this process on the model's device: now, and at most."""
     from core.planning.hardware import peak_memory_bytes, resolve_device, used_memory_bytes
 
     device = resolve_device(state.info.plan.device.value)
-    return Usage(used_bytes=used_memory_bytes(device), peak_bytes=peak_memory_bytes(device))
+    return used_memory_bytes(device), peak_memory_bytes(device)
 
 
 # -------------------- the models
@@ -128,17 +109,18 @@ HEADS = {
 }
 
 
-def system(shot: Snapshot) -> str:
+def system(site: Site, session: Session) -> str:
     """The tab. The script makes the report for bugs of it, but for where data lies (assets/static/js/inside.js)."""
-    state, cards = shot.state, ""
+    state, cards, race = site.worker.state, "", session.race
     if isinstance(state, Ready):
-        cards = _card("Model", model_facts(state)) if state.info.elsewhere else memory_card(state, shot.usage)
+        cards = _card("Model", model_facts(state)) if state.info.elsewhere else memory_card(state)
+    machine = f"{platform.system()} {platform.release()}, {platform.machine()}"
     cards += (
-        _card("Exactness and speculation", exactness(shot))
-        + _card("Machine", machine_facts(shot), wide=False)
-        + _card("Measured here", measured_facts(shot), wide=False)
-        + _card("Versions", [Fact(name, version) for name, version in shot.versions.items()], wide=False)
-        + _card("Where data lies", data_facts(shot), private=True)
+        _card("Exactness and speculation", exactness(state, race))
+        + _card("Machine", machine_facts(state, machine_of(state), machine), wide=False)
+        + _card("Measured here", measured_facts(state, session.exchanges, race), wide=False)
+        + _card("Versions", [Fact(name, version) for name, version in versions().items()], wide=False)
+        + _card("Where data lies", data_facts(state, data_folder()), private=True)
     )
     tone, words = HEADS[type(state)]
     error = render.problem(state.error) if isinstance(state, LoadFailed) else ""
@@ -150,19 +132,19 @@ def system(shot: Snapshot) -> str:
     )
 
 
-def memory_card(ready: Ready, usage: Usage | None) -> str:
+def memory_card(ready: Ready) -> str:
     """The plan's memory by purpose, with reasons."""
-    plan = ready.info.plan
+    plan, (used, most) = ready.info.plan, used_bytes(ready)
     segments = tuple(
         Segment(part_of(row.name).tone, row.name, row.size_bytes, formats.amount(row.size_bytes))
         for row in ordered(plan)
     )
     available = formats.amount(plan.available_bytes)
     data = [Bar("Planned", f"{formats.amount(plan.total_bytes)} of {available} that were free", segments)]
-    if usage is not None and usage.used_bytes:
-        used = Segment("other", "this process", usage.used_bytes, formats.amount(usage.used_bytes))
-        most = f", at most {formats.amount(usage.peak_bytes)} so far" if usage.peak_bytes > usage.used_bytes else ""
-        data.append(Bar("In use now", f"{formats.amount(usage.used_bytes)}{most}", (used,)))
+    if used:
+        now = Segment("other", "this process", used, formats.amount(used))
+        at_most = f", at most {formats.amount(most)} so far" if most > used else ""
+        data.append(Bar("In use now", f"{formats.amount(used)}{at_most}", (now,)))
     about = "planned for a full context, before anything is loaded; what was never written to is not taken"
     rows = "".join(
         f'<tr><th scope="row"><i class="key {part_of(row.name).tone}"></i>{render.escape(row.name)}</th>'
@@ -185,7 +167,7 @@ def _card(title: str, rows: Sequence[Fact], *, wide: bool = True, private: bool 
 
 
 PARTS = (
-    Part("system", lambda *of: system(snapshot(*of)), standing, tab="system", rest=0.5, aside=True),
+    Part("system", system, standing, tab="system", rest=0.5, aside=True),
     Part("models-doing", lambda site, _: models_view.doing(site.worker.state, site.downloads.now), tab="system"),
     Part("bring", lambda site, _: bring(site), tab="system"),
     Part("models", lambda site, _: models(site), _models_key, tab="system", rest=0.3, aside=True),

@@ -21,7 +21,7 @@ from app.ui.page import build_page
 from app.ui.reading.chat_view import answer_footer
 from app.ui.reading.live_strip import strip as strip_of
 from app.ui.site import Site
-from app.ui.system.tab import snapshot, system
+from app.ui.system.tab import system
 from assets.tools.commands import TOOLS
 from core.config import GenerationConfig
 from core.errors import CoreError, InvalidSetting
@@ -140,8 +140,7 @@ def test_the_page_says_where_text_goes_and_offers_nothing_that_is_not_there(
         assert "are sent to" in shown["note"] and "setting:thinking" in shown
         assert not {"setting:method", "setting:variant"} & {*shown}
         assert shown["where"] == "" and session.trace is not None and session.trace.records == []
-        shot = snapshot(page.site, session)
-        for text in [system(shot)]:
+        for text in [system(page.site, session)]:
             assert "are sent" in text and "nothing is sent anywhere" not in text and KEY not in text
             assert "not quantised" not in text and "GiB of" not in text.partition("Machine")[0]
         for elsewhere in (False, True):

@@ -2,112 +2,105 @@
 
 import json
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import pytest
 
 from app.context.context_documents import Library, digest_of
 from app.conversations.database import NAME
 from app.conversations.store import Conversations
-from app.conversations.tree import Dialogue
-from app.documents.readers import read_document
 from app.runtime.context_loader import talk_tokens
 from app.runtime.conversation_actions import Conversing, file_name
-from app.runtime.events import WorkerEvent
 from app.runtime.prompts import with_past
 from app.runtime.recording import PARTIAL_SECONDS, ExchangeGone, Place, Recording
 from app.runtime.sessions import OtherBook, Session
-from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
-from core.engine import Engine
 from core.errors import CoreError
 from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.generation.session import Conversation
 from tests.app.conversations.on_disk import text_of
-from tests.app.fakes import SECONDS, FakeEngine, finished, opened, round_done, worker_of, write_book
+from tests.app.fakes import (
+    ANSWER,
+    NIGHT,
+    SECONDS,
+    FakeEngine,
+    Reader,
+    document_of,
+    finished,
+    in_thread,
+    round_done,
+    until,
+    worker_of,
+)
 from tests.app.ui.test_views import a_session, progress
 from tests.core.toys import tiny_engine, with_words
 
-PLAIN = GenerationConfig(method="triforce")
-Start = Callable[..., tuple[EngineWorker, Conversing]]
+SHORT = GenerationConfig(max_new_tokens=8)
+OTHER = "Another book. " * 9
+
+
+@dataclass(eq=False)
+class Talker(Reader):
+    """A page, and what it can do with its conversations."""
+
+    conversing: Conversing
+
+
+Start = Callable[..., Talker]
 
 
 @pytest.fixture
 def start(tmp_path: Path, engine: FakeEngine) -> Iterator[Start]:
-    """Start the program on the test's data folder; again: after a restart."""
-    workers: list[EngineWorker] = []
+    """Start the program on the test's data folder, with a page that opens a book; again: that page after a restart."""
+    begun: list[Talker] = []
 
-    def begin(on: Any = None) -> tuple[EngineWorker, Conversing]:
-        if workers:
-            workers[-1].close()
-        workers.append(worker_of(on or engine, conversations=Conversations(tmp_path / "conversations")))
-        return workers[-1], Conversing(workers[-1])
+    def begin(on: Any = None) -> Talker:
+        for before in begun:
+            before.worker.close()
+        worker = worker_of(on or engine, conversations=Conversations(tmp_path / "conversations"))
+        session = worker.sessions.enter(begun[0].session.id if begun else "")
+        begun.append(Talker(worker, on or engine, session, tmp_path, Conversing(worker)))
+        begun[-1].conversing.arrive(session) if len(begun) > 1 else begun[-1].opens()
+        return begun[-1]
 
     yield begin
-    for worker in workers:
-        worker.close()
-
-
-class Opened(NamedTuple):
-    """A program that runs, and a page with a book."""
-
-    worker: EngineWorker
-    conversing: Conversing
-    session: Session
+    for one in begun:
+        one.worker.close()
 
 
 @pytest.fixture
-def reader(start: Start, tmp_path: Path) -> Opened:
+def reader(start: Start) -> Talker:
     """A page on the scripted engine whose book was read."""
-    worker, conversing = start()
-    return Opened(worker, conversing, worker.sessions.get(opened(worker, write_book(tmp_path))))
+    return start()
 
 
-def ask(worker: EngineWorker, engine: FakeEngine, session_id: str, question: str, answer: str, **how: Any) -> Finished:
-    engine.enqueue(answer)
-    *_, end = worker.answer(session_id, question, PLAIN, **how)
-    assert isinstance(end, Finished)
-    return end
-
-
-def shown(session: Session) -> list[str]:
-    return [node.question for node in session.dialogue.path] if session.dialogue else []
-
-
-def first_progress(events: Iterator[WorkerEvent]) -> PrefillProgress:
-    return next(event for event in list(events) if isinstance(event, PrefillProgress))
-
-
-# -------------------- branches
-
-
-def test_a_branch_and_an_edit_read_no_token_of_the_book_again(start: Start, tmp_path: Path) -> None:
-    worker, conversing = start(with_words(tiny_engine(context=1024)))
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
-    short = GenerationConfig(max_new_tokens=8)
+def test_a_branch_and_an_edit_read_no_token_of_the_book_again(start: Start) -> None:
+    reader = start(with_words(tiny_engine(context=1024)))
+    conversing, session = reader.conversing, reader.session
     for question in ("One?", "Two?"):
-        list(worker.answer(session.id, question, short))
+        reader.asks(question, config=SHORT)
     assert session.dialogue is not None and session.book is not None
     first, second = session.dialogue.path
     conversing.branch(session, first.id)
-    branched = first_progress(worker.answer(session.id, "Branched?", short))
-    edited = first_progress(worker.answer(session.id, "One, differently?", short, parent=first.parent))
+    branched = cast(PrefillProgress, until(PrefillProgress, reader.begins("Branched?", SHORT)))
+    one = reader.begins("One, differently?", SHORT, parent=first.parent)
+    edited = cast(PrefillProgress, until(PrefillProgress, one))
+    list(one)
     assert branched.reused_tokens > session.book.num_opening and edited.reused_tokens >= session.book.num_opening - 1
     assert session.exchanges[-1].num_reread == 0 and second.id in {node.id for node in session.dialogue.nodes}
 
 
-# -------------------- continuing
-
-
-def test_a_stopped_answer_goes_on_where_it_stopped(reader: Opened, engine: FakeEngine) -> None:
-    worker, _, session = reader
+def test_a_stopped_answer_goes_on_where_it_stopped_but_not_about_another_text(
+    reader: Talker,
+) -> None:
+    worker, engine, session = reader.worker, reader.engine, reader.session
     engine.enqueue("One two | three.")
-    stream = worker.answer(session.id, "Count!", PLAIN)
-    next(event for event in stream if isinstance(event, RoundDone))
+    stream = reader.begins("Count!", GenerationConfig(method="triforce"))
+    until(RoundDone, stream)
     worker.jobs.cancel(session.id, "answer")
     list(stream)
     engine.writing.set()
@@ -120,41 +113,39 @@ def test_a_stopped_answer_goes_on_where_it_stopped(reader: Opened, engine: FakeE
     assert session.trace is not None and session.trace.text == end.text
     assert [record.text for record in session.trace.records] == ["three ", "four. "], "inside: what is new"
     with pytest.raises(CoreError, match="ended by itself"):
-        worker.go_on(session.id, PLAIN)
+        worker.go_on(session.id, ANSWER)
     with pytest.raises(ExchangeGone):
-        worker.regenerate(session.id, PLAIN, "unknown")
+        worker.regenerate(session.id, ANSWER, "unknown")
+    reader.asks("Again!", "One two three.", GenerationConfig(max_new_tokens=2))
+    reader.opens(OTHER, "other.txt")
+    before = session.exchanges
+    with pytest.raises(CoreError, match="library has changed"):
+        list(worker.go_on(session.id, ANSWER))
+    assert session.exchanges == before
 
 
 # -------------------- on disk
 
 
-def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(
-    start: Start, engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, conversing = start()
-    session_id = opened(worker, write_book(tmp_path))
-    ask(worker, engine, session_id, "One?", "First answer.")
-    told = worker.sessions.get(session_id).exchanges
-    worker, conversing = start()
-    session = worker.sessions.enter(session_id)
-    conversing.arrive(session)
-    assert shown(session) == ["One?"] and session.exchanges == () and not session.fits, "the text is there"
+def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(start: Start) -> None:
+    before = start()
+    before.asks("One?", "First answer.")
+    told, reader = before.session.exchanges, start()
+    worker, engine, session = reader.worker, reader.engine, reader.session
+    assert reader.questions == ["One?"] and session.exchanges == () and not session.fits, "the text is there"
     with pytest.raises(OtherBook, match="Open that book again"):
-        worker.answer(session.id, "Two?", PLAIN)
-    other = write_book(tmp_path, "Another book. " * 9, "other.txt")
-    same = write_book(tmp_path, name="renamed.txt")
-    list(worker.open_books(session.id, [same]))
+        reader.begins("Two?")
+    reader.opens(name="renamed.txt")
     assert session.exchanges == told and session.fits, "what counts is the text"
-    ask(worker, engine, session.id, "Two?", "Second answer.")
+    reader.asks("Two?", "Second answer.")
     ids = list(told[0].finished.token_ids)
     assert any(engine.prompts[-1][at : at + len(ids)] == ids for at in range(len(engine.prompts[-1])))
     kept = session.dialogue
-    list(worker.arrange(session.id, lambda _: Library().add(read_document(other))))
-    assert session.dialogue is None and len(worker.conversations.listing().summaries) == 1
-    assert kept is not None
-    conversing.open(session, kept.id)
-    assert not session.fits and shown(session) == ["One?", "Two?"]
-    list(worker.open_books(session.id, [same]))
+    reader.arranges(lambda _: Library().add(document_of(OTHER)))
+    assert session.dialogue is None and len(worker.conversations.listing().summaries) == 1 and kept is not None
+    reader.conversing.open(session, kept.id)
+    assert not session.fits and reader.questions == ["One?", "Two?"]
+    reader.opens(name="renamed.txt")
     assert session.fits and session.book is not None and session.book.names == ("renamed.txt",)
     assert "The library now holds only" in session.uploads.note, "beside the other book it would be another text"
 
@@ -162,37 +153,29 @@ def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(
 @pytest.mark.parametrize("wrong", [[600_000], [2**62] * 40, [10**400]])
 def test_tokens_that_the_model_has_not_never_reach_it(wrong: list[int], start: Start, tmp_path: Path) -> None:
     """A file was changed, or the model was: its answer goes on, and is gone on from, as the text that it is."""
-    worker, conversing = start(with_words(tiny_engine(context=1024)))
-    book, short = write_book(tmp_path), GenerationConfig(max_new_tokens=8)
-    session_id = opened(worker, book)
-    list(worker.answer(session_id, "One?", short))
-    worker.close()
+    before = start(with_words(tiny_engine(context=1024)))
+    before.asks("One?", config=SHORT)
+    before.worker.close()
     with closing(sqlite3.connect(tmp_path / "conversations" / NAME)) as db, db:
         answer = json.loads(db.execute("SELECT answer FROM exchanges").fetchone()[0])
         answer["token_ids"], text = answer["token_ids"] + wrong, answer["text"]
         db.execute("UPDATE exchanges SET answer = ?", (json.dumps(answer),))
-
-    worker, conversing = start(with_words(tiny_engine(context=1024)))
-    session = worker.sessions.enter(session_id)
-    conversing.arrive(session)
-    list(worker.open_books(session.id, [book]))
-    before = session.exchanges[0]
-    assert set(wrong) <= set(before.finished.token_ids), "whether they are tokens, the file alone does not tell"
-    events = list(worker.go_on(session.id, short))
-    assert isinstance(events[-1], Finished)
-    assert session.exchanges[0].finished.text.startswith(text) and not set(wrong) & set(events[-1].token_ids)
-    *_, end = worker.answer(session.id, "Two?", short)
-    assert isinstance(end, Finished) and len(session.exchanges) == 2
+    reader = start(with_words(tiny_engine(context=1024)))
+    reader.opens()
+    assert set(wrong) <= set(reader.session.exchanges[0].finished.token_ids), "the file alone does not tell"
+    *_, end = reader.worker.go_on(reader.session.id, SHORT)
+    assert isinstance(end, Finished) and not set(wrong) & set(end.token_ids)
+    assert reader.session.exchanges[0].finished.text.startswith(text)
+    reader.asks("Two?", config=SHORT)
+    assert len(reader.session.exchanges) == 2
 
 
-def test_a_question_is_on_disk_before_its_answer(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
-    worker, _ = start()
-    session_id = opened(worker, write_book(tmp_path))
-    engine.writing.clear()
-    stream = worker.answer(session_id, "Will it be lost?", PLAIN)
-    next(event for event in stream if isinstance(event, PrefillProgress))
-    assert worker.conversations.flush(SECONDS)
-    killed = Conversations(tmp_path / "conversations")
+def test_a_question_is_on_disk_before_its_answer(reader: Talker) -> None:
+    reader.engine.writing.clear()
+    stream = reader.begins("Will it be lost?")
+    until(PrefillProgress, stream)
+    assert reader.worker.conversations.flush(SECONDS)
+    killed = Conversations(reader.folder / "conversations")
     (summary,) = killed.listing().summaries
     (node,) = killed.open(summary.id).path
     assert node.question == "Will it be lost?" and node.exchange is None
@@ -203,7 +186,7 @@ def test_an_answer_is_saved_every_few_seconds() -> None:
     time_now = 0.0
     store = Conversations()
     session = Session("x", book=a_session().book, digest="d", num_read=8124)
-    recording = Recording(session, store, Place(question="Long?"), PLAIN, clock=lambda: time_now)
+    recording = Recording(session, store, Place(question="Long?"), ANSWER, clock=lambda: time_now)
     recording.apply(progress(1024, reused=3))
     states: list[str] = []
     for number in range(10):
@@ -219,103 +202,79 @@ def test_an_answer_is_saved_every_few_seconds() -> None:
     assert store.open(store.listing().summaries[0].id).exchanges == session.exchanges
 
 
-def test_an_answer_goes_into_its_conversation_when_the_page_has_left_it(
-    reader: Opened, start: Start, engine: FakeEngine
-) -> None:
-    worker, conversing, session = reader
-    engine.enqueue("One two | three.")
-    stream = worker.answer(session.id, "Long?", PLAIN)
-    next(event for event in stream if isinstance(event, RoundDone))
-    draining = threading.Thread(target=lambda: list(stream), daemon=True)
-    draining.start()
-    conversing.new(session)
+def test_an_answer_goes_into_its_conversation_when_the_page_has_left_it(reader: Talker) -> None:
+    worker, session = reader.worker, reader.session
+    reader.engine.enqueue("One two | three.")
+    stream = reader.begins("Long?")
+    until(RoundDone, stream)
+    draining, _ = in_thread(stream)
+    reader.conversing.new(session)
     draining.join(SECONDS)
     assert session.dialogue is None
     (summary,) = worker.conversations.listing().summaries
     assert worker.conversations.open(summary.id).exchanges[0].finished.text == "One two "
 
 
-def test_incognito_writes_nothing(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:
-    worker, conversing, session = reader
+def test_incognito_writes_nothing(reader: Talker) -> None:
+    worker, conversing, session = reader.worker, reader.conversing, reader.session
+
+    def on_disk() -> set[str]:
+        assert worker.conversations.flush(SECONDS)
+        return text_of(reader.folder / "conversations")
+
     conversing.incognito(session)
-    ask(worker, engine, session.id, "A secret?", "Yes.")
-    ask(worker, engine, session.id, "Another?", "Yes.")
+    reader.asks("A secret?", "Yes."), reader.asks("Another?", "Yes.")
     assert session.dialogue is not None
     conversing.rename(session, session.dialogue.id, "Secret title")
     conversing.branch(session, session.dialogue.path[0].id)
     conversing.remove(session, session.dialogue.nodes[1].id)
-    assert shown(session) == ["A secret?"] and session.dialogue.title == "Secret title"
-    assert worker.conversations.flush(SECONDS) and not text_of(tmp_path / "conversations")
-    assert worker.conversations.listing().summaries == ()
+    assert reader.questions == ["A secret?"] and session.dialogue.title == "Secret title"
+    assert not on_disk() and worker.conversations.listing().summaries == ()
     conversing.incognito(session)
     assert session.dialogue is None and not session.incognito
-    ask(worker, engine, session.id, "Open?", "Yes.")
-    assert worker.conversations.flush(SECONDS) and text_of(tmp_path / "conversations") == {"Open?"}
+    reader.asks("Open?", "Yes.")
+    assert on_disk() == {"Open?"}
 
 
-def test_a_conversation_deleted_elsewhere_goes_on_as_a_new_one(
-    start: Start, engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, conversing = start()
-    here = worker.sessions.get(opened(worker, write_book(tmp_path)))
-    ask(worker, engine, here.id, "One?", "Yes.")
-    old = here.dialogue
-    assert isinstance(old, Dialogue)
-    conversing.delete(worker.sessions.enter(""), old.id)
-    ask(worker, engine, here.id, "Two?", "Yes.")
-    assert shown(here) == ["One?", "Two?"] and here.dialogue is not None and here.dialogue.id != old.id
-    assert [one.id for one in worker.conversations.listing().summaries] == [here.dialogue.id]
-
-
-# -------------------- conversations and the library
-
-
-ONE, OTHER = "It was a dark and stormy night. " * 8, "Another book. " * 9
+def test_a_conversation_deleted_elsewhere_goes_on_as_a_new_one(reader: Talker) -> None:
+    worker, conversing, here = reader.worker, reader.conversing, reader.session
+    reader.asks("One?")
+    old = here.dialogue_id
+    conversing.delete(worker.sessions.enter(""), old)
+    reader.asks("Two?")
+    assert reader.questions == ["One?", "Two?"] and here.dialogue_id != old
+    assert [one.id for one in worker.conversations.listing().summaries] == [here.dialogue_id]
 
 
 def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its_last_question(
-    start: Start, engine: FakeEngine, tmp_path: Path
+    start: Start,
 ) -> None:
-    worker, conversing = start()
-    one, other = write_book(tmp_path, ONE), write_book(tmp_path, OTHER, "other.txt")
-    session = worker.sessions.get(opened(worker, one))
-    ask(worker, engine, session.id, "One?", "First answer.")
-    list(worker.open_books(session.id, [other]))
+    reader = start()
+    session = reader.session
+    reader.asks("One?", "First answer.")
+    reader.opens(OTHER, "other.txt")
     assert session.fits and len(session.exchanges) == 1 and session.dialogue is not None and session.book is not None
     assert session.dialogue.book.names == ("book.txt",), "nothing was asked about both yet"
     assert session.where is None and session.num_talk > 0
-    ask(worker, engine, session.id, "Both?", "Second answer.")
+    reader.asks("Both?", "Second answer.")
     reference = session.dialogue.book
     assert reference.digest == digest_of(session.book.library.text).hex() == session.digest
     assert reference.names == ("book.txt", "other.txt") and reference.title == "book and 1 more"
     first, second = session.exchanges
-    assert first.digest == digest_of(ONE).hex() != second.digest == session.digest
+    assert first.digest == digest_of(NIGHT).hex() != second.digest == session.digest
 
-    worker, conversing = start()
-    again = worker.sessions.enter(session.id)
-    conversing.arrive(again)
-    list(worker.open_books(again.id, [one]))
-    assert shown(again) == ["One?", "Both?"] and not again.fits, "it waits for the rest of its shelf"
-    list(worker.open_books(again.id, [other]))
+    after = start()
+    again = after.session
+    after.opens()
+    assert after.questions == ["One?", "Both?"] and not again.fits, "it waits for the rest of its shelf"
+    after.opens(OTHER, "other.txt")
     assert again.fits and again.num_talk == session.num_talk > 0
-    list(worker.arrange(again.id, lambda library: library.move(1, 0)))
-    assert again.fits and "goes on" in again.uploads.note
-    assert again.dialogue is not None
+    after.arranges(lambda library: library.move(1, 0))
+    assert again.fits and "goes on" in again.uploads.note and again.dialogue is not None
     for node in again.dialogue.path:  # the budget follows the branch that is shown
-        conversing.branch(again, node.id)
-        turns = with_past(Conversation(), again.exchanges, cast(Engine, engine)).turns
-        assert again.num_talk == talk_tokens(cast(Any, engine.text), turns) > 0
-
-
-def test_a_cut_answer_does_not_go_on_about_another_text(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:
-    worker, _, session = reader
-    engine.enqueue("One two three.")
-    list(worker.answer(session.id, "Count!", GenerationConfig(max_new_tokens=2)))
-    list(worker.open_books(session.id, [write_book(tmp_path, OTHER, "other.txt")]))
-    before = session.exchanges
-    with pytest.raises(CoreError, match="library has changed"):
-        list(worker.go_on(session.id, PLAIN))
-    assert session.exchanges == before
+        after.conversing.branch(again, node.id)
+        turns = with_past(Conversation(), again.exchanges, cast(Any, after.engine)).turns
+        assert again.num_talk == talk_tokens(cast(Any, after.engine.text), turns) > 0
 
 
 @pytest.mark.parametrize(

@@ -10,19 +10,19 @@ import pytest
 
 from app.context.uploads import Upload
 from app.runtime.error_text import EngineFault, problem_and_hint, without_paths
+from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui import render
 from app.ui.models.view import not_loaded, refused
 from app.ui.reading.book_view import failure
 from core.errors import CoreError, DamagedAssets
 from core.models.hub import catalog
-from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, opened, write_book
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine
 from tests.app.server.openai.servers import ServedEngine, served
-from tests.app.ui.pages import PageOf, act_id
+from tests.app.ui.pages import PageOf
 
 pytestmark = GRADIO_WARNINGS
 SECRET = "/srv/Reader Name/secret/model.safetensors"
-ServeOn = Callable[[EngineWorker], str]
 
 
 @pytest.mark.parametrize(
@@ -49,35 +49,26 @@ def test_folders_are_left_out(text: str, shown: str | None) -> None:
     assert without_paths(text) == (text if shown is None else shown)
 
 
-def test_everything_that_shows_an_error_leaves_them_out() -> None:
+def test_everything_that_shows_an_error_leaves_them_out(
+    worker: EngineWorker, engine: FakeEngine, session: Session, tmp_path: Path
+) -> None:
     error = DamagedAssets("The weights /srv/secret/a.bin are damaged.", hint="Remove /srv/secret/a.bin.")
     upload = Upload(1, "a.txt")
     upload.fail(error)
     for html in (render.problem(error), failure(upload), not_loaded(error), refused(error)):
         assert "secret" not in html and html.count("…/a.bin") == 2
-    fault = EngineFault(OSError(2, "No such file", SECRET))
-    assert (
-        problem_and_hint(fault)[0] == "The engine stopped with an error (FileNotFoundError)."
-        and "terminal" in problem_and_hint(fault)[1]
-    )
-    assert SECRET not in str(fault), "the terminal has it from the traceback"
-
-
-def test_the_page_is_told_no_more(serve: ServeOn, worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
-    address, page = serve(worker), PageOf(worker, opened(worker, write_book(tmp_path)))
+    raw = CoreError("It broke (OSError: [Errno 2] a secret).", hint="Try again.")
+    assert problem_and_hint(raw) == ("It broke (OSError).", "Try again.")
+    assert "terminal" in problem_and_hint(EngineFault(OSError(2, "No such file", SECRET)))[1], "which has the traceback"
+    page = PageOf(worker, session.id)
     engine.enqueue(OSError(2, "No such file", SECRET))
     page.asks("Why?")
     seen = "".join(str(page.state(tab)) for tab in ("read", "library", "race", "inside"))
-    assert (
-        "The engine stopped with an error (FileNotFoundError)." in seen
-        and "secret" not in seen
-        and "No such file" not in seen
-    )
-    with httpx.Client(trust_env=False, timeout=SECONDS) as raw:
-        for path in ("/etc/passwd", str(catalog.ROOT / "README.md"), str(tmp_path / "nothing")):
-            act = {"session": page.session.id, "id": act_id(), "act": "open", "values": {"files": [path]}}
-            assert raw.post(f"{address}page/act", json=act).text == "false"
-            assert "no file that was dropped here" in page.problem and "/" not in page.problem
+    assert "The engine stopped with an error (FileNotFoundError)." in seen
+    assert "secret" not in seen and "No such file" not in seen
+    for path in ("/etc/passwd", str(catalog.ROOT / "README.md"), str(tmp_path / "nothing")):
+        assert not page.does("open", files=[path])
+        assert "no file that was dropped here" in page.problem and "/" not in page.problem
 
 
 def test_a_client_of_the_server_is_told_no_more(start_worker: Callable[..., EngineWorker]) -> None:

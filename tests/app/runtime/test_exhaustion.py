@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,10 +16,8 @@ from app.runtime.worker import EngineWorker
 from app.ui.reading.conversation_view import conversation_list
 from core.config import GenerationConfig
 from core.errors import CoreError
-from core.generation.events import Finished
 from tests.app.conversations.on_disk import LIMIT, refuse
-from tests.app.fakes import SECONDS, FakeEngine, opened, worker_of, write_book
-from tests.app.runtime.test_worker import PLAIN
+from tests.app.fakes import SECONDS, FakeEngine, Reader, worker_of
 from tests.core.toys import tiny_engine, with_words
 
 
@@ -29,37 +27,37 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def keeping(engine: FakeEngine, folder: Path, start_worker: Callable[..., EngineWorker]) -> EngineWorker:
+def worker(engine: FakeEngine, folder: Path, start_worker: Callable[..., EngineWorker]) -> EngineWorker:
     """A worker that keeps its conversations on disk."""
     return start_worker(engine, conversations=Conversations(folder))
 
 
-def on_disk(folder: Path) -> list[str]:
-    """All questions that another program finds."""
+def on_disk(worker: EngineWorker, folder: Path) -> list[str]:
+    """All questions that another program finds, once they are written."""
+    assert worker.conversations.flush(SECONDS)
     store = Conversations(folder)
     found = [store.open(one.id) for one in store.listing().summaries]
     store.close()
     return sorted(node.question for dialogue in found for node in dialogue.nodes)
 
 
-def test_a_full_disk_costs_no_answer(keeping: EngineWorker, folder: Path, tmp_path: Path) -> None:
-    session_id = opened(keeping, write_book(tmp_path))
-    list(keeping.answer(session_id, "Before?", PLAIN))
-    assert keeping.conversations.flush(SECONDS)
-
-    refuse(keeping.conversations)
-    *_, end = keeping.answer(session_id, "On a full disk?" * 230, PLAIN)
-    assert isinstance(end, Finished) and keeping.conversations.flush(SECONDS)
-    listing = keeping.conversations.listing()
+def test_a_full_disk_costs_no_answer(reader: Reader, folder: Path) -> None:
+    worker, session = reader.worker, reader.session
+    reader.asks("Before?")
+    assert worker.conversations.flush(SECONDS)
+    refuse(worker.conversations)
+    reader.asks("On a full disk?" * 230)
+    assert worker.conversations.flush(SECONDS)
+    listing = worker.conversations.listing()
     (notice,) = listing.notices
     assert "disk is full" in notice and "Make room" in notice
-    assert notice in conversation_list(listing, keeping.sessions.get(session_id)), "the page says so"
-    assert len(keeping.sessions.get(session_id).exchanges) == 2
-    refuse(keeping.conversations, LIMIT)
-    keeping.clear(session_id)
-    list(keeping.answer(session_id, "With room again?", PLAIN))  # in another conversation: the first comes by itself
-    assert keeping.conversations.flush(SECONDS) and keeping.conversations.listing().notices == ()
-    assert on_disk(folder) == ["Before?", "On a full disk?" * 230, "With room again?"]
+    assert notice in conversation_list(listing, session), "the page says so"
+    assert len(session.exchanges) == 2
+    refuse(worker.conversations, LIMIT)
+    worker.clear(session.id)
+    reader.asks("With room again?")  # in another conversation: the first comes by itself
+    assert on_disk(worker, folder) == ["Before?", "On a full disk?" * 230, "With room again?"]
+    assert worker.conversations.listing().notices == ()
 
 
 @pytest.mark.parametrize("fault", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory.")])
@@ -69,11 +67,12 @@ def test_an_engine_without_memory_amid_an_answer_keeps_it_and_answers_the_next(
     """The real engine: whatever it moved or lent before the allocator failed is whole again."""
     engine, short = with_words(tiny_engine(context=1024)), GenerationConfig(method="autoregressive", max_new_tokens=12)
     worker = worker_of(engine, conversations=Conversations(folder))
+    reader = Reader(worker, cast(Any, engine), worker.sessions.enter(""), tmp_path)
+    session = reader.session
     try:
-        session_id = opened(worker, write_book(tmp_path))
-        *_, whole = worker.answer(session_id, "First?", short)
-        assert isinstance(whole, Finished)
-        worker.clear(session_id)
+        reader.opens()
+        whole = reader.asks("First?", config=short)
+        worker.clear(session.id)
         calls, attend = [0], engine._levels.full.attend
 
         def fails(*arguments: Any) -> Any:
@@ -85,13 +84,12 @@ def test_an_engine_without_memory_amid_an_answer_keeps_it_and_answers_the_next(
         with monkeypatch.context() as patch:
             patch.setattr(engine._levels.full, "attend", fails)
             with pytest.raises(CoreError, match=r"memory was not enough|ran out of memory"):
-                list(worker.answer(session_id, "First?", GenerationConfig(method="autoregressive", max_new_tokens=500)))
-        (broken,) = worker.sessions.get(session_id).exchanges
+                reader.asks("First?", config=GenerationConfig(method="autoregressive", max_new_tokens=500))
+        (broken,) = session.exchanges
         assert broken.finished.stop_reason == "cancelled" and broken.finished.token_ids
-        worker.clear(session_id)
-        *_, again = worker.answer(session_id, "First?", short)
-        assert isinstance(again, Finished) and again.token_ids == whole.token_ids
-        assert worker.conversations.flush(SECONDS) and on_disk(folder) == ["First?"] * 3
+        worker.clear(session.id)
+        assert reader.asks("First?", config=short).token_ids == whole.token_ids
+        assert on_disk(worker, folder) == ["First?"] * 3
     finally:
         worker.close()
 
@@ -108,24 +106,21 @@ class Clock(datetime):
 
 @pytest.mark.parametrize("years", [-30, 30])
 def test_a_clock_that_jumps_loses_and_hides_nothing(
-    years: int, keeping: EngineWorker, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    years: int, reader: Reader, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    worker = reader.worker
     monkeypatch.setattr(dialogue_module, "datetime", Clock)
     monkeypatch.setattr(Clock, "shift", timedelta())
-    session_id = opened(keeping, write_book(tmp_path))
-    list(keeping.answer(session_id, "Before?", PLAIN))
-    keeping.clear(session_id)
+    reader.asks("Before?")
+    worker.clear(reader.session.id)
     Clock.shift = timedelta(days=365 * years)
-    list(keeping.answer(session_id, "After?", PLAIN))
+    reader.asks("After?")
     Clock.shift = timedelta()
-    list(keeping.answer(session_id, "And back?", PLAIN))
-    assert keeping.conversations.flush(SECONDS)
-    assert on_disk(folder) == ["After?", "And back?", "Before?"]
-    store = Conversations(folder)
-    assert [one.title for one in store.listing().summaries] == ["After?", "Before?"], "the newest change is first"
+    reader.asks("And back?")
+    assert on_disk(worker, folder) == ["After?", "And back?", "Before?"]
+    listing = worker.conversations.listing()
+    assert [one.title for one in listing.summaries] == ["After?", "Before?"], "the newest change is first"
     for when in (datetime.now(UTC), datetime.now(UTC) + timedelta(days=365 * years)):
-        shown = conversation_list(store.listing(), Session("x"), when)
+        shown = conversation_list(listing, Session("x"), when)
         assert "Before?" in shown and "After?" in shown
-    again = keeping.sessions.enter("")
-    Conversing(keeping).arrive(again)
-    store.close()
+    Conversing(worker).arrive(worker.sessions.enter(""))

@@ -1,38 +1,52 @@
-"""Questions about a book whose text is still being taken from its file: they wait for it, and nothing for them."""
+"""Questions about a book whose text is still being taken from its file wait for it; and the files themselves go."""
 
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import pytest
 
+from app.context.context_documents import Pages
+from app.context.upload_files import FOLDER, claim
+from app.context.uploads import Upload
+from app.documents.document import Extracting
+from app.runtime import reading_job
 from app.runtime.events import Begun, BookOpened, Waiting, WorkerEvent
-from app.runtime.sessions import NoBook, Session
+from app.runtime.reopening import extract_one
+from app.runtime.sessions import MOST_SESSIONS, NoBook
 from app.runtime.worker import EngineWorker
-from core.config import GenerationConfig
 from core.errors import CoreError, UnknownModel
 from core.generation.events import Finished
-from tests.app.fakes import SECONDS, FakeEngine, close_book, hold_extraction, opened, wait_for, write_book
-from tests.app.runtime.test_worker import in_thread, without_pauses
+from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
+from tests.app.fakes import SECONDS, FakeEngine, Reader, in_thread, until, wait_for, write_book
 
-PLAIN = GenerationConfig()
 WAITS = Waiting("opening", 0)
 
 
 @pytest.fixture
 def extraction(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Files are not extracted before this is set."""
-    yield from hold_extraction(monkeypatch)
+    """Files are not extracted while this is clear, as it is at first but for a `reader`, whose book is open."""
+    held = threading.Event()
+
+    def slowly(upload: Upload, *rest: Any) -> Iterator[Extracting]:
+        upload.stage = "extracting"
+        while not held.wait(0.02) and not upload.stop.is_set():
+            yield Extracting(num_done=0, num_pages=None)
+        yield from extract_one(upload, *rest)
+
+    monkeypatch.setattr(reading_job, "extract_one", slowly)
+    yield held
+    held.set()
 
 
 class Early:
     """A question asked while the text of a file is being extracted: events of the book and of the answer."""
 
-    def __init__(self, worker: EngineWorker, session: Session, file: Path, question: str) -> None:
-        self._opening, self.seen = in_thread(worker.open_books(session.id, [file]))
-        wait_for(lambda: session.uploads.extracting)
-        self.asking, self.events = in_thread(worker.answer(session.id, question, PLAIN))
+    def __init__(self, reader: Reader, question: str) -> None:
+        self._opening, self.seen = in_thread(reader.begins_to_open())
+        wait_for(lambda: reader.session.uploads.extracting)
+        self.asking, self.events = in_thread(reader.begins(question))
         wait_for(lambda: self.events)
         assert self.events == [WAITS]
 
@@ -44,62 +58,58 @@ class Early:
         return self.events[-1]
 
 
-def in_a_conversation(worker: EngineWorker, file: Path) -> Session:
-    """A page that shows a conversation about a book which is not open."""
-    session = worker.sessions.get(opened(worker, file))
-    list(worker.answer(session.id, "One?", PLAIN))
-    close_book(worker, session)
-    return session
+@pytest.fixture
+def empty(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> Reader:
+    """A page without a book."""
+    return Reader(worker, engine, worker.sessions.enter(""), tmp_path)
 
 
+@pytest.mark.parametrize("again", [False, True])
 def test_a_question_waits_for_the_text_and_is_answered_from_the_whole_book(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, extraction: threading.Event
+    again: bool, empty: Reader, extraction: threading.Event
 ) -> None:
-    session = worker.sessions.enter("")
-    engine.enqueue("The night was stormy.")
-    early = Early(worker, session, write_book(tmp_path), "How was the night?")
+    """`again`: in a conversation whose book is not open."""
+    session = empty.session
+    if again:
+        extraction.set()
+        empty.opens(), empty.asks("One?")
+        dialogue = session.dialogue
+        empty.arranges(lambda library: library.remove(0))
+        session.dialogue = dialogue  # as after a restart
+        extraction.clear()
+    empty.engine.enqueue("The night was stormy.")
+    early = Early(empty, "How was the night?")
     extraction.set()
     last = early.end()
     assert isinstance(last, Finished) and last.text.strip() == "The night was stormy."
     begun = next(event for event in early.events if isinstance(event, Begun))
-    assert session.book is not None and begun.record.num_book == session.book.num_tokens
+    assert session.book is not None and begun.record.num_book == session.book.num_tokens and session.is_read
     assert sum(isinstance(event, BookOpened) for event in early.seen) == 1, "the card's own stream tells it"
-    assert [one.question for one in session.exchanges] == ["How was the night?"]
+    assert empty.questions == ["One?"] * again + ["How was the night?"]
 
 
 def test_a_question_about_the_open_book_does_not_wait_for_a_further_file(
-    worker: EngineWorker, tmp_path: Path, extraction: threading.Event
+    reader: Reader, extraction: threading.Event
 ) -> None:
-    extraction.set()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
-    extraction.clear()
-    in_thread(worker.open_books(session.id, [write_book(tmp_path, "Another. " * 9, "b.txt")]))
-    wait_for(lambda: session.uploads.extracting)
-    asking, events = in_thread(worker.answer(session.id, "The open one?", PLAIN))
-    asking.join(SECONDS)
-    assert events and isinstance(events[-1], Finished)
+    in_thread(reader.begins_to_open("Another. " * 9, "b.txt"))
+    wait_for(lambda: reader.session.uploads.extracting)
+    reader.asks("The open one?")
 
 
-def test_a_question_about_a_file_that_cannot_be_read_is_told_so(worker: EngineWorker) -> None:
-    session = worker.sessions.enter("")
-    upload = session.uploads.expect(["bad.pdf"])[0]
-    stream = worker.answer(session.id, "What?", PLAIN)
-    assert next(without_pauses(stream)) == WAITS
+def test_a_question_about_a_file_that_cannot_be_read_is_told_so(empty: Reader) -> None:
+    upload = empty.session.uploads.expect(["bad.pdf"])[0]
+    stream = empty.begins("What?")
+    assert until(Waiting, stream) == WAITS
     upload.fail(CoreError("bad.pdf is damaged.", hint="Choose another file."))
     with pytest.raises(NoBook, match="no book yet"):
         list(stream)
 
 
 @pytest.mark.parametrize("stop", ["answer", "reading"])
-def test_stop_withdraws_a_question_that_waits_for_a_text(
-    stop: str, worker: EngineWorker, tmp_path: Path, extraction: threading.Event
-) -> None:
-    session = worker.sessions.enter("")
-    early = Early(worker, session, write_book(tmp_path), "Never mind")
-    if stop == "answer":
-        worker.jobs.cancel(session.id, "answer")
-    else:
-        worker.stop_reading(session.id)
+def test_stop_withdraws_a_question_that_waits_for_a_text(stop: str, empty: Reader, extraction: threading.Event) -> None:
+    worker, session = empty.worker, empty.session
+    early = Early(empty, "Never mind")
+    worker.jobs.cancel(session.id, "answer") if stop == "answer" else worker.stop_reading(session.id)
     early.asking.join(SECONDS)
     assert not early.asking.is_alive() and not worker.jobs.of(session.id, "answer")
     extraction.set()
@@ -107,38 +117,51 @@ def test_stop_withdraws_a_question_that_waits_for_a_text(
     assert session.exchanges == () and (session.book is None) == (stop == "reading")
 
 
-def test_without_a_model_the_question_fails_with_its_error(tmp_path: Path, extraction: threading.Event) -> None:
-    def fails() -> NoReturn:
+def test_without_a_model_the_question_fails_with_its_error(empty: Reader, extraction: threading.Event) -> None:
+    def fails() -> object:
         raise UnknownModel("There is no such model.", hint="Choose another.")
 
-    worker = EngineWorker(fails)
-    worker.start()
-    session = worker.sessions.enter("")
-    in_thread(worker.open_books(session.id, [write_book(tmp_path)]))
-    wait_for(lambda: session.uploads.extracting)
-    told: list[CoreError] = []
-
-    def ask() -> None:
-        try:
-            list(worker.answer(session.id, "What?", PLAIN))
-        except CoreError as error:
-            told.append(error)
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(SECONDS)
-    worker.close()
-    assert [type(error) for error in told] == [UnknownModel]
+    empty.worker = EngineWorker(fails)  # type: ignore[arg-type]
+    empty.worker.start()
+    page = empty.beside()
+    in_thread(page.begins_to_open())
+    wait_for(lambda: page.session.uploads.extracting)
+    with pytest.raises(UnknownModel):
+        list(page.begins("What?"))
+    page.worker.close()
 
 
-def test_the_book_of_an_old_conversation_comes_before_its_next_question(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, extraction: threading.Event
+# -------------------- the copies of PDFs in a session
+
+
+@pytest.mark.parametrize("end", ["removed", "forgotten", "closed"])
+def test_the_copy_of_a_pdf_stays_as_long_as_its_document_and_no_refused_one_stays(
+    end: str,
+    worker: EngineWorker,
+    tmp_path: Path,
+    make_pdf: MakePdf,  # noqa: F811
 ) -> None:
-    extraction.set()
-    file = write_book(tmp_path)
-    session = in_a_conversation(worker, file)
-    extraction.clear()
-    early = Early(worker, session, file, "Two?")
-    extraction.set()
-    assert isinstance(early.end(), Finished) and [one.question for one in session.exchanges] == ["One?", "Two?"]
-    assert any(isinstance(event, BookOpened) for event in early.seen) and session.is_read
+    pdf, session = make_pdf(["The only page of a book about a teapot."] * 3), worker.sessions.enter("")
+
+    def dropped(place: str) -> Path:
+        copy = tmp_path / FOLDER / place / pdf.name
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes(pdf.read_bytes())
+        return claim(copy).own
+
+    own, again = dropped("digest"), dropped("again")
+    list(worker.open_books(session.id, [own, write_book(tmp_path)]))
+    assert [book.file for book in session.uploads.library.books] == [own, None], "only PDFs have images of pages"
+    list(worker.open_books(session.id, [again]))
+    assert "is already there" in str(session.uploads.pending[0].error) and not again.exists()
+    list(worker.arrange(session.id, lambda library: library.move(0, 1).choose(1, Pages(1, 1))))
+    assert session.uploads.library.books[1].file == own and own.exists()
+    if end == "removed":
+        list(worker.arrange(session.id, lambda library: library.remove(1)))
+    elif end == "closed":
+        worker.close()
+    else:
+        for _ in range(MOST_SESSIONS):
+            worker.sessions.enter("")
+        assert worker.sessions.find(session.id) is None
+    assert not own.exists() and not worker.sessions.files.holds(own)

@@ -48,7 +48,9 @@ def asked_and_left(worker: EngineWorker, *files: Path, choose: str = "") -> Sess
     return session
 
 
-def test_a_kept_book_opens_again_in_its_order_and_parts_without_its_files(worker: EngineWorker, tmp_path: Path) -> None:
+def test_a_kept_book_opens_again_in_its_order_and_parts_and_what_is_gone_is_named_in_one_line(
+    worker: EngineWorker, tmp_path: Path
+) -> None:
     files = [write_book(tmp_path, name="b.txt"), write_book(tmp_path, PAGES, "a.txt")]
     session = asked_and_left(worker, *files, choose="#1-#1")
     dialogue = session.dialogue
@@ -59,38 +61,32 @@ def test_a_kept_book_opens_again_in_its_order_and_parts_without_its_files(worker
     list(worker.reading.reopen(session))
     assert session.fits and session.is_read and session.exchanges
     assert [one.document.name for one in session.uploads.library.books] == ["b.txt", "a.txt"]
-
-
-def test_what_is_gone_is_named_in_one_line(worker: EngineWorker, tmp_path: Path) -> None:
-    session = asked_and_left(worker, write_book(tmp_path), write_book(tmp_path, PAGES, "a.txt"))
-    assert session.dialogue is not None
-    session.kept.forget(bytes.fromhex(session.dialogue.book.documents[1]))
-    assert missing(session.dialogue.book, session.kept) == ("a.txt",)
+    list(worker.arrange(session.id, lambda now: type(now)()))
+    session.dialogue = dialogue
+    session.kept.forget(bytes.fromhex(dialogue.book.documents[1]))
+    assert missing(dialogue.book, session.kept) == ("a.txt",)
     list(worker.reading.reopen(session))
     (failed,) = session.uploads.pending
     assert failed.error is not None and failed.error.problem == "The text of a.txt is no longer kept."
     assert not session.fits
 
 
-def test_keeping_is_asked_for_told_and_undone(worker: EngineWorker, tmp_path: Path) -> None:
-    session = worker.sessions.enter("")
-    list(worker.open_books(session.id, [write_book(tmp_path)]))
-    assert keeping(session) is False and not (tmp_path / "kept").exists(), "nothing is written unasked"
+def test_keeping_is_asked_for_told_and_undone(worker: EngineWorker, session: Session, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    assert keeping(session) is False and not kept.exists(), "nothing is written unasked"
     keep_texts(session)
     assert keeping(session) is True
-    (path,) = (tmp_path / "kept").iterdir()
+    (path,) = kept.iterdir()
     assert path.stat().st_mode & 0o077 == 0
     forget_texts(session)
-    assert keeping(session) is False and not list((tmp_path / "kept").iterdir())
+    assert keeping(session) is False and not list(kept.iterdir())
     session.incognito = True
     keep_texts(session)
-    assert keeping(session) is None and not list((tmp_path / "kept").iterdir())
+    assert keeping(session) is None and not list(kept.iterdir())
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b'{"format": "pdf", "direction": "ltr"}', None])
-def test_a_damaged_text_is_gone(damage: bytes | None, worker: EngineWorker, tmp_path: Path) -> None:
-    session = worker.sessions.enter("")
-    list(worker.open_books(session.id, [write_book(tmp_path)]))
+def test_a_damaged_text_is_gone(damage: bytes | None, session: Session, tmp_path: Path) -> None:
     keep_texts(session)
     (book,), (path,) = session.uploads.library.books, (tmp_path / "kept").iterdir()
     assert session.kept.load(book.digest, "x").document == book.document

@@ -20,7 +20,7 @@ from app.ui.site import Site, follow
 from core.errors import CoreError
 from core.models.hub import catalog, shapes
 from tests.app.fakes import SECONDS, FakeEngine, opened, wait_for, write_book
-from tests.app.ui.models.test_tab import source
+from tests.app.ui.models.conftest import source
 from tests.app.ui.pages import EVIL, PageOf, act_id
 
 VERBS = sorted(verb for table in ACTS for verb in table)
@@ -50,8 +50,8 @@ def page(worker: EngineWorker, tmp_path: Path) -> PageOf:
     return PageOf(worker, opened(worker, write_book(tmp_path)))
 
 
-def request(page: PageOf, act: str, name: str = "", **values: Any) -> ActRequest:
-    return ActRequest(session=page.session.id, id=name or act_id(), act=act, values=values)
+def request(page: PageOf, act: str, **values: Any) -> ActRequest:
+    return ActRequest(session=page.session.id, id=act_id(), act=act, values=values)
 
 
 @pytest.mark.parametrize("empty", [True, False])
@@ -85,17 +85,13 @@ def test_whatever_a_browser_sends_is_done_or_refused_in_words(
         assert not caplog.records and worker.is_running, (verb, caplog.text)
 
 
-def test_an_unknown_act_is_refused_with_a_way_out(page: PageOf) -> None:
+def test_a_refusal_is_told_with_a_way_out_until_the_next_act(page: PageOf) -> None:
     for act in ("explode:everything", "", ":", "ASK", "ask "):
-        assert not page.does(act)
+        version = page.session.version
+        assert not page.does(act) and page.session.version > version, "the page is told"
         assert 'role="alert"' in page.state()["problem"] and "Reload the page." in page.state()["problem"]
     assert page.does("close-problem") and page.state()["problem"] == ""
-
-
-def test_a_refusal_is_shown_until_the_next_act(page: PageOf) -> None:
-    version = page.session.version
     assert not page.begins("  ") and "The question is empty." in page.state()["problem"]
-    assert page.session.version > version, "the page is told"
     assert not page.begins("Well?", temperature=-1) and "Temperature -1" in page.state()["problem"]
     assert page.does("search:x") and page.state()["problem"] == ""
 
@@ -115,118 +111,64 @@ def test_what_is_no_act_is_not_read(wrong: dict[str, Any]) -> None:
         ActRequest.model_validate(known | wrong)
 
 
-def counting(worker: EngineWorker, *, wait: threading.Event | None = None) -> tuple[Acts, list[str]]:
-    """Acts with one that counts how often it is done."""
-    done: list[str] = []
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (None, ""),
+        (CoreError("No.", hint="Do not."), "No."),
+        (AttributeError("a bug"), "The engine stopped with an error (AttributeError)."),
+    ],
+)
+def test_an_act_is_done_once_however_often_it_is_sent_and_by_whatever_threads(
+    fault: Exception | None, told: str, worker: EngineWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate, done, results = threading.Event(), list[str](), list[bool]()
 
     def act(_site: Site, _session: Session, detail: str, _values: Any) -> None:
-        assert wait is None or wait.wait(SECONDS)
+        assert gate.wait(SECONDS)
         done.append(detail)
-        if detail == "refuse":
-            raise CoreError("No.", hint="Do not.")
+        if fault:
+            raise fault
 
-    return Acts(Site(worker), {"count": act}), done
-
-
-def test_an_act_is_done_once_however_often_it_is_sent(worker: EngineWorker) -> None:
-    acts, done = counting(worker)
-    session = worker.sessions.enter("").id
-    one = ActRequest(session=session, id="a" * 24, act="count:one")
-    assert acts.do(one) and acts.do(one) and acts.do(one) and done == ["one"]
-    other = ActRequest(session=session, id="b" * 24, act="count:refuse")
-    assert not acts.do(other) and not acts.do(other) and done == ["one", "refuse"], "refused as it was before"
-    stranger = worker.sessions.enter("").id
-    assert acts.do(ActRequest(session=stranger, id="a" * 24, act="count:two")) and done[-1] == "two", "ids are a page's"
-    for number in range(MOST_REMEMBERED):
-        acts.do(ActRequest(session=session, id=f"c{number:023}", act="count:many"))
-    assert len(worker.sessions.get(session).acts) == MOST_REMEMBERED
-
-
-@pytest.mark.parametrize("detail", ["one", "refuse"])
-def test_an_act_sent_twice_at_the_same_time_is_done_once(worker: EngineWorker, detail: str) -> None:
-    wait, told = threading.Event(), list[bool]()
-    acts, done = counting(worker, wait=wait)
-    one = ActRequest(session=worker.sessions.enter("").id, id="a" * 24, act=f"count:{detail}")
-    threads = [threading.Thread(target=lambda: told.append(acts.do(one))) for _ in range(4)]
+    acts, page, stranger = Acts(Site(worker), {"count": act}), PageOf(worker), PageOf(worker)
+    one = request(page, "count:one")
+    threads = [threading.Thread(target=lambda: results.append(acts.do(one))) for _ in range(4)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: sum(thread.is_alive() for thread in threads) <= 1 or len(told) >= 3 or wait.wait(0.2))
-    wait.set()
+    wait_for(lambda: len(results) == 3, "those that come later do not wait")
+    gate.set()
     for thread in threads:
         thread.join(SECONDS)
-    assert done == [detail] and len(told) == 4
+    assert done == ["one"] and acts.do(one) == (fault is None) and len(done) == 1, "refused as it was before"
+    assert page.problem == told and ("an act failed: count" in caplog.text) == isinstance(fault, AttributeError)
+    assert acts.do(one.model_copy(update={"session": stranger.session.id})) == (fault is None) and len(done) == 2
+    for _ in range(MOST_REMEMBERED):
+        acts.do(request(page, "count:many"))
+    assert len(page.session.acts) == MOST_REMEMBERED
 
 
 def test_an_act_of_a_page_that_is_older_than_the_program_is_answered(worker: EngineWorker) -> None:
     """Its session is new to this program, under the page's own id; a question then says that there is no book."""
-    page = PageOf(worker, "5" * 32)
-    assert page.session.id == "5" * 32
-    page = PageOf(worker, "6" * 32)
-    acts = Acts(Site(worker), *ACTS)
-    settings = {"method": "triforce"}
-    asked = ActRequest(session="7" * 32, id=act_id(), act="ask", values={"question": "Q?", "settings": settings})
-    assert not acts.do(asked)
-    late = PageOf(worker, "7" * 32)
-    assert late.problem == "There is no book yet." and "switch" in VERBS
-    assert (not late.does("switch:nobody") and "exchange" in late.problem) or "not there" in late.problem
+    page = PageOf(worker, "7" * 32)
+    assert page.session.id == "7" * 32
+    assert not page.begins("Q?") and page.problem == "There is no book yet."
+    assert not page.does("switch:nobody") and "not there" in page.problem
 
 
-def test_an_act_with_a_bug_is_told_and_not_done_again(worker: EngineWorker, caplog: pytest.LogCaptureFixture) -> None:
-    def act(*_: object) -> None:
-        done.append(1)
-        raise AttributeError("a bug")
-
-    page, done = PageOf(worker), list[int]()
-    acts, one = Acts(page.site, {"bug": act}), request(page, "bug:" + "x" * 99)
-    assert not acts.do(one) and not acts.do(one) and done == [1]
-    assert "stopped with an error (AttributeError)" in page.problem and "an act failed: bug" in caplog.text
-
-
-def test_two_acts_of_one_name_are_a_mistake_of_ours(worker: EngineWorker) -> None:
-    with pytest.raises(AssertionError, match="two acts of one name"):
-        Acts(Site(worker), ACTS[0], {"ask": ACTS[0]["stop"]})
-
-
-# -------------------- following a stream
-
-
-def followed(*items: Any) -> tuple[Session, list[Any], list[Any]]:
-    """What is applied of a stream and what is told of its end."""
-    session, applied, told = Session("x"), list[Any](), list[Any]()
+@pytest.mark.parametrize("fault", [None, CoreError("It broke.", hint="Try again."), RuntimeError("a bug")])
+@pytest.mark.parametrize("told", [True, False])
+def test_a_stream_is_followed_to_its_end_and_an_error_is_told(told: bool, fault: Exception | None) -> None:
+    session, applied, errors, ended = Session("x"), list[Any](), list[CoreError](), threading.Event()
 
     def events() -> Any:
-        for item in items:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
+        yield from (Pause(), Changed(), Pause(), Changed())
+        if fault:
+            raise fault
 
-    follow(session, events(), applied.append, told.append, lambda: told.append("ended"))
-    wait_for(lambda: "ended" in told)
-    return session, applied, told
-
-
-def test_every_event_is_applied_and_shown_and_a_pause_is_none() -> None:
-    event = Changed()
-    session, applied, told = followed(Pause(), event, Pause(), event)
-    wait_for(lambda: session.version == 3)
-    assert applied == [event, event] and told == ["ended"], "each, and the end"
-
-
-def test_a_stream_that_fails_says_so_and_ends() -> None:
-    error = CoreError("It broke.", hint="Try again.")
-    assert followed(error)[2] == [error, "ended"]
-    _, _, (fault, end) = followed(RuntimeError("a bug"))
-    assert "stopped with an error (RuntimeError)" in fault.problem and end == "ended"
-
-
-def test_an_error_that_nobody_waits_for_is_the_library_s() -> None:
-    session = Session("x")
-    follow(session, iter([]), failed=None)
-    error = CoreError("It broke.", hint="Try again.")
-
-    def events() -> Any:
-        raise error
-        yield
-
-    follow(session, events())
-    wait_for(lambda: session.uploads.error is error)
+    follow(session, events(), applied.append, errors.append if told else None, ended.set)
+    assert ended.wait(SECONDS)
+    wait_for(lambda: session.version == 3, "each event, and the end")
+    assert applied == [Changed(), Changed()]
+    found = errors if told else [error for error in [session.uploads.error] if error]  # which the library shows
+    assert len(found) == (fault is not None) and (not errors or told)
+    assert fault is None or "broke" in str(found[0]) or "stopped with an error (RuntimeError)" in str(found[0])

@@ -1,82 +1,67 @@
-"""The drawing of a page: parts by their keys, at most as often as they may, and one that fails alone."""
+"""A page's state: drawn part by part as keys change, and sent as what has changed of it."""
 
+import json
 import logging
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from app.runtime.sessions import Session
 from app.ui import site
 from app.ui.page import PARTS
-from app.ui.site import Drawer, Is, Part
-from tests.app.fakes import wait_for
+from app.ui.site import GROWN, Drawer, Is, Part, changes
+from tests.app.fakes import SECONDS, wait_for
+from tests.app.ui.pages import applied
 
 ANY: Any = None  # these parts draw nothing of the program
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
     def monotonic(self) -> float:
         return self.now
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(site, "time", clock)
-    return clock
+def drawer_of(*parts: Part, session: Session | None = None, tab: str = "read") -> Drawer:
+    return Drawer(ANY, session or Session("x"), tab, parts)
 
 
-def counted(value: Callable[[], Any]) -> tuple[list[Any], Callable[..., Any]]:
-    """What was drawn, and how it is drawn."""
-    drawn: list[Any] = []
-
-    def draw(*_: object) -> Any:
-        drawn.append(value())
-        return drawn[-1]
-
-    return drawn, draw
+# -------------------- drawing
 
 
 def test_a_part_is_drawn_again_only_when_its_key_changes() -> None:
-    key: list[object] = [1]
-    drawn, draw = counted(lambda: f"drawn {len(drawn)}")
-    drawer = Drawer(ANY, Session("x"), "read", (Part("a", draw, lambda *_: key[0]), Part("b", lambda *_: len(drawn))))
-    assert drawer.state() == {"a": "drawn 0", "b": 1} == drawer.state()
-    key[0] = None
-    assert drawer.state() == {"a": "drawn 1", "b": 2} == drawer.state(), "None is a key as any other"
-    key[0] = 1
-    assert drawer.state()["a"] == "drawn 2", "only the newest is kept"
-    assert Drawer(ANY, Session("x"), "read", (Part("a", draw, lambda *_: None),)).state() == {"a": "drawn 3"}
+    key, drawn = list[object]([1]), list[int]()
+
+    def draw(*_: object) -> str:
+        drawn.append(1)
+        return f"drawn {len(drawn)}"
+
+    drawer = drawer_of(Part("a", draw, lambda *_: key[0]), Part("b", lambda *_: len(drawn)))
+    assert drawer.state() == {"a": "drawn 1", "b": 1} == drawer.state()
+    for number, key[0] in enumerate((None, 1), 2):  # None is a key as any other, and only the newest drawing is kept
+        assert drawer.state() == {"a": f"drawn {number}", "b": number} == drawer.state()
 
 
-def test_a_part_rests_between_two_drawings_and_then_shows_the_newest(clock: Clock) -> None:
-    now = ["first"]
-    drawn, draw = counted(lambda: now[0])
-    drawer = Drawer(ANY, Session("x"), "read", (Part("a", draw, rest=0.5), Part("b", lambda *_: clock.now)))
-    assert drawer.state()["a"] == "first"
-    now[0], clock.now = "second", clock.now + 0.49
-    assert drawer.state() == {"a": "first", "b": clock.now}, "the others do not wait for it"
-    clock.now += 0.01
-    assert drawer.state()["a"] == "second" and drawn == ["first", "second"]
-
-
-def test_a_part_that_rests_is_late_as_long_as_it_has_not_shown_the_last_change(clock: Clock) -> None:
-    told, session = ["one"], Session("x")
-    drawer = Drawer(ANY, session, "read", (Part("one", lambda *_: told[-1], lambda *_: told[-1], rest=0.5),))
-    assert drawer.state() == {"one": "one"} and not drawer.is_late
+def test_a_part_rests_between_drawings_and_is_late_until_it_shows_the_last_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, told, session = Clock(), ["one"], Session("x")
+    monkeypatch.setattr(site, "time", clock)
+    own = Part("own", lambda *_: told[-1], lambda *_: told[-1], rest=0.5)
+    drawer = drawer_of(own, Part("clock", lambda *_: clock.now), session=session)
+    assert drawer.state()["own"] == "one" and not drawer.is_late
     told.append("two")
     session.changed()
-    assert drawer.state() == {"one": "one"} and drawer.is_late
-    clock.now += 0.5
-    assert drawer.state() == {"one": "two"} and not drawer.is_late
-    session.changed()
-    clock.now += 0.5
-    assert drawer.state() == {"one": "two"} and not drawer.is_late, "the change was another part’s"
+    clock.now += 0.49
+    assert drawer.state() == {"own": "one", "clock": clock.now} and drawer.is_late, "the others do not wait for it"
+    for _ in ("its change", "a change of another part"):
+        clock.now += 0.5
+        assert drawer.state()["own"] == "two" and not drawer.is_late
+        session.changed()
 
 
 def test_a_key_of_an_object_is_that_object_alone() -> None:
@@ -90,14 +75,14 @@ def test_a_key_of_an_object_is_that_object_alone() -> None:
 
 def test_what_takes_long_is_there_later_and_the_others_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "ASIDE_SECONDS", 0.02)
-    session, gate, drawn = Session("x"), threading.Event(), []
+    session, gate, drawn = Session("x"), threading.Event(), list[int]()
 
     def slow(*_: object) -> str:
         drawn.append(1)
-        assert gate.wait(30)
+        assert gate.wait(SECONDS)
         return "slow"
 
-    drawer = Drawer(ANY, session, "read", (Part("a", slow, lambda *_: 1, aside=True), Part("b", lambda *_: "quick")))
+    drawer = drawer_of(Part("a", slow, lambda *_: 1, aside=True), Part("b", lambda *_: "quick"), session=session)
     assert drawer.state() == drawer.state() == {"b": "quick"} and len(drawn) == 1, "one thread at a time"
     version = session.version
     gate.set()
@@ -105,56 +90,95 @@ def test_what_takes_long_is_there_later_and_the_others_do_not_wait(monkeypatch: 
     assert drawer.state() == {"a": "slow", "b": "quick"} and len(drawn) == 1
 
 
-def test_entries_of_a_part_are_parts_and_nothing_is_no_part() -> None:
+def test_entries_of_a_part_are_parts_nothing_is_no_part_and_other_tabs_are_not_drawn() -> None:
     shown: list[dict[str, str]] = [{"b": "x", "c": ""}]
-    parts = (Part("a:", lambda *_: shown[0]), Part("d.", lambda *_: {"e": 1}), Part("f", lambda *_: None))
-    drawer = Drawer(ANY, Session("x"), "read", (*parts, Part("g", lambda *_: "")))
+    parts = (
+        Part("a:", lambda *_: shown[0]),
+        Part("d.", lambda *_: {"e": 1}, tab="race"),
+        Part("f", lambda *_: None),
+        Part("g", lambda *_: ""),
+        Part("h", lambda *_: 1, tab="system"),
+    )
+    drawer = drawer_of(*parts, tab="race")
     assert drawer.state() == {"a:b": "x", "a:c": "", "d.e": 1, "g": ""}
     shown[0] = {}
-    assert drawer.state() == {"d.e": 1, "g": ""}
+    assert drawer.state() == {"d.e": 1, "g": ""} and drawer_of(*parts, tab="none").state() == {"g": ""}
 
 
-def test_only_the_parts_of_the_tab_are_drawn() -> None:
-    parts = (Part("a", lambda *_: 1), Part("b", lambda *_: 2, tab="race"), Part("c", lambda *_: 3, tab="system"))
-    assert Drawer(ANY, Session("x"), "race", parts).state() == {"a": 1, "b": 2}
-    assert Drawer(ANY, Session("x"), "no such tab", parts).state() == {"a": 1}
+def test_a_part_that_fails_keeps_what_it_showed_is_tried_again_and_stops_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fails = [True]
 
-
-def test_a_part_that_fails_keeps_what_it_showed_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    broken: list[bool] = [True]
-
-    def draw(*_: object) -> str:
-        if broken[0]:
+    def tried(*_: object) -> str:
+        if fails[0]:
             raise RuntimeError("a bug")
         return "whole"
 
-    parts = (Part("a", draw), Part("b:", lambda *_: {"x": draw()}), Part("c", lambda *_: "c"))
-    drawer = Drawer(ANY, Session("x"), "read", parts)
+    parts = (
+        Part("a", tried),
+        Part("b:", lambda *_: {"x": tried()}),
+        Part("c", lambda *_: "c", tried),  # its key fails
+        Part("d", tried, lambda *_: "always the same"),
+    )
+    drawer, whole = drawer_of(*parts), {"a": "whole", "b:x": "whole", "c": "c", "d": "whole"}
     with caplog.at_level(logging.ERROR):
         assert drawer.state() == {"c": "c"}
     assert "the part a could not be drawn" in caplog.text and "the part b: could" in caplog.text
-    broken[0] = False
-    whole = {"a": "whole", "b:x": "whole", "c": "c"}
-    assert drawer.state() == whole
-    broken[0] = True
-    assert drawer.state() == whole, "what it showed last"
-
-
-def test_a_key_that_fails_ends_nothing_and_what_failed_is_tried_again() -> None:
-    fails = [True]
-
-    def tried(*_: object) -> object:
-        if fails[0]:
-            raise RuntimeError("a bug")
-        return 1
-
-    parts = (Part("a", tried, tried), Part("b", lambda *_: 2), Part("c", tried, lambda *_: "always the same"))
-    drawer = Drawer(ANY, Session("x"), "read", parts)
-    assert drawer.state() == {"b": 2}
-    fails[0] = False
-    assert drawer.state() == {"a": 1, "b": 2, "c": 1}
+    for fails[0] in (False, True):
+        assert drawer.state() == whole, "what it showed last"
 
 
 def test_no_two_parts_of_the_page_have_one_name() -> None:
     names = [part.name for part in PARTS]
     assert len(names) == len({*names}) and {part.tab for part in PARTS} == {"", "library", "race", "inside", "system"}
+
+
+# -------------------- what a stream sends of it
+
+
+NAMES = st.sampled_from(["chat", "live.text", "exchange:a", "exchange:b", "flags"])
+TEXTS = st.text("ab é𝄞", max_size=4)
+VALUES = st.one_of(
+    TEXTS,
+    st.lists(st.sampled_from(["a", "b", 1]), max_size=3),
+    st.dictionaries(st.sampled_from(["text", "foot"]), TEXTS, max_size=2),
+    st.integers(0, 2),
+    st.booleans(),
+)
+STATES = st.dictionaries(NAMES, VALUES, max_size=4)
+FALSY: list[Any] = ["", [], {}, 0, False]
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+@given(st.lists(STATES, max_size=8), st.sets(st.integers(0, 8)))
+@example([{"a": one} for one in (*FALSY, *reversed(FALSY))], set())
+@example([{"a": "x"}, {}, {"a": "xy"}], {1})
+@example([{"a": True}, {"a": 1}, {"a": [1]}, {"a": [1, [2]]}, {"a": "1"}], set())
+def test_a_page_that_gets_all_changes_shows_the_state_however_often_it_connects_again(
+    states: list[dict[str, Any]], cuts: set[int]
+) -> None:
+    sent, shown = dict[str, Any](), dict[str, Any]()
+    for number, state in enumerate(states):
+        if number in cuts:  # the server begins anew, the page keeps nothing
+            sent, shown = {}, {}
+        told = json.loads(json.dumps(changes(sent, state)))
+        differ = {name for name in {*sent, *state} if as_json(sent.get(name)) != as_json(state.get(name))}
+        assert {*told} == differ and changes(state, state) == {}, "only that is told"
+        shown, sent = applied(shown, told), state
+        assert as_json(shown) == as_json(state)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("long", "longer", {GROWN: "er"}), ("long text", "long", "long"), ("", "x", "x"), (None, "", ""),
+        ([1], [1, 2], {GROWN: [2]}), ([1], [2, 1], [2, 1]), (1, None, None),
+    ],
+)  # fmt: skip
+def test_what_grows_is_only_added_to_and_the_rest_is_told_whole(before: Any, after: Any, told: Any) -> None:
+    one, other = ({"a": value} if value is not None else {} for value in (before, after))
+    assert changes(one, other) == {"a": told}

@@ -1,37 +1,46 @@
-"""What the views say for a sequence of events."""
+"""What the views say for a sequence of events, and how numbers are written."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from app import formats
 from app.context.context_documents import Library
 from app.context.open_book import Book
+from app.context.samples import load_samples, one_of_each
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
-from app.conversations.exchange import Exchange
 from app.documents.document import Document
 from app.runtime.events import Begun, Loading, Ready, Waiting
 from app.runtime.sessions import Session, Writing
 from app.runtime.trace import Trace
+from app.runtime.worker import EngineWorker
 from app.ui.header import masthead, notice
-from app.ui.library.page_viewer import Wanted, preview
-from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import book_card, is_paused
-from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, exchanges, live, live_texts, welcome
+from app.ui.reading.chat_view import PENDING, live, welcome
 from app.ui.reading.checklist_view import checklist
 from app.ui.reading.live_strip import strip, waits
-from core.errors import CoreError
+from app.ui.reading.parts import samples
+from app.ui.reading.where import MOST_BARS, MOST_TOP
+from app.ui.render import bar
+from app.ui.site import Site
 from core.generation.events import PrefillProgress
+from core.generation.reading_pace import work_of
+from core.planning.choices import Choice
+from core.planning.devices import NOMINAL_PROCESSOR
 from core.planning.hardware import Gpu
-from tests.app.conversations.test_tree import BOOK, a_dialogue, said
-from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, document_of, finished, round_done
-from tests.app.ui.pages import EVIL
+from core.planning.measured import Processor
+from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, document_of, round_done
+from tests.app.ui.pages import PageOf
+from tests.core.toys import tiny_engine
 
 
-def a_document(title: str = "A book", name: str = "book.pdf", warnings: tuple[str, ...] = ()) -> Document:
-    return document_of("abcabcabca", "bcabcabcab", "cabcabcabc", title=title, name=name, warnings=warnings)
+def a_document(title: str = "A book") -> Document:
+    return document_of("abcabcabca", "bcabcabcab", "cabcabcabc", title=title, name="book.pdf")
 
 
 def a_session(document: Document | None = None, *, num_read: int = 8124) -> Session:
@@ -46,12 +55,11 @@ def a_session(document: Document | None = None, *, num_read: int = 8124) -> Sess
 
 
 def progress(done: int, *, reused: int = 0, total: int = 8124) -> PrefillProgress:
-    seconds = (done - reused) / 1000
     return PrefillProgress(
         done_tokens=done,
         total_tokens=total,
         reused_tokens=reused,
-        elapsed_seconds=seconds,
+        elapsed_seconds=(done - reused) / 1000,
         remaining_seconds=(total - done) / 1000,
     )
 
@@ -59,8 +67,20 @@ def progress(done: int, *, reused: int = 0, total: int = 8124) -> PrefillProgres
 # -------------------- the card of the book
 
 
-def test_the_card_says_how_far_a_stopped_reading_came() -> None:
-    session = a_session(num_read=2048)
+@pytest.mark.parametrize(
+    ("num_reused", "seconds", "told"),
+    [
+        (0, 0.1, "Read once, in 0.1 s."),
+        (8123, 0.1, "Opened again in 0.1 s, from memory."),
+        (8123, 0.0, "Opened again at once, from memory."),
+        (6000, 20.0, "Read in 20 s; part of it was still in memory."),
+    ],
+)
+def test_the_card_says_how_the_book_was_read(num_reused: int, seconds: float, told: str) -> None:
+    session = a_session()
+    session.num_reused, session.read_seconds = num_reused, seconds
+    assert told in book_card(session) and not is_paused(session)
+    session.num_read = 2048
     assert is_paused(session) and "Stopped at 25%" in book_card(session)
     assert "2,048 of 8,124 tokens" in book_card(session)
 
@@ -70,8 +90,7 @@ def test_a_shelf_that_is_too_long_is_to_be_chosen_from_and_nothing_is_said_to_be
     session.uploads.library = session.uploads.settled = session.uploads.library.add(
         replace(a_document("Two"), text="xyz" * 10)
     )
-    fit = Fit(books=200, frame=2, talk=30, reserve=50, context=270, possible=300)
-    session.uploads.fit = fit
+    session.uploads.fit = Fit(books=200, frame=2, talk=30, reserve=50, context=270, possible=300)
     html, listed = book_card(session), checklist(session)
     assert "282 tokens, the context holds 270" in html and "Nothing is cut by itself" in html
     assert "Until then questions go to A book." in html and "data-choosing" in html
@@ -79,25 +98,38 @@ def test_a_shelf_that_is_too_long_is_to_be_chosen_from_and_nothing_is_said_to_be
     assert not is_paused(session)
 
 
-def test_nothing_of_a_book_is_html() -> None:
-    session = a_session(a_document(EVIL, f"{EVIL}.pdf", (EVIL,)))
-    coming, failed = session.uploads.expect([EVIL, EVIL])
-    failed.fail(CoreError(EVIL, hint=EVIL))
-    session.uploads.note = EVIL
-    for too_long in (False, True):
-        session.uploads.library = session.uploads.library.add(
-            replace(a_document(f"{EVIL}2"), text=f"{too_long}"[0] * 30)
-        )
-        fit = Fit(books=9**9 if too_long else 9, frame=2, talk=30, reserve=50, context=270, possible=300)
-        session.uploads.settled, session.uploads.fit = session.uploads.library, fit
-        key = session.uploads.library.books[0].key
-        html = book_card(session) + incoming(session) + listing(session) + preview(session, Wanted(key, 1))
-        html += checklist(session)
-        assert "<img" not in html and html.count("&lt;img") > 8
-    assert coming.stage == "waiting"
+def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:
+    session = Session("x", doing=Waiting("loading", 0))
+    assert not session.is_reading and "Waiting" not in book_card(session)
+    assert "Ask a whole book" in welcome(session)
+    session.uploads.expect(["book.txt"])
+    assert session.is_reading and "The book is being opened" in welcome(session)
 
 
-# -------------------- the live strip
+def test_samples_tell_the_time_by_what_was_read_here_else_by_the_model_of_the_machine_else_none(
+    worker: EngineWorker, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def labels(context: int = 131_072, *, flops: float = 1.0) -> list[str]:
+        """What the buttons say on a processor of this speed."""
+        rates = replace(NOMINAL_PROCESSOR, products=Choice(flops, "as if"))
+        monkeypatch.setattr(Processor, "rates", lambda self: rates)
+        worker.jobs.state = replace(ready, context=context)
+        shown = samples(Site(worker, one_of_each(load_samples())), Session("x"))
+        return re.findall(r"</b> ([^<]*)</button>", shown)
+
+    *_, ready = worker.states()
+    assert isinstance(ready, Ready)
+    assert labels() == ["PDF, 25 pages", "EPUB, 89 pages", "TXT, 313 pages"], "nothing is known"
+    engine.info.target_dims, engine.info.limits = tiny_engine().info.target_dims, "Samples only"
+    slow, fast = labels(flops=1e8), labels(flops=1e12)
+    assert all(", read in " in one for one in slow + fast) and slow[2] != fast[2], "it is this machine's time"
+    engine.info.pace.remaining(work_of(0), work_of(8192), work_of(8192), 20.0)
+    measured = labels(flops=1e12)
+    assert measured[0] == "PDF, 25 pages, read in about 20 s" and measured[2] != fast[2]
+    assert labels(16_384)[2] == "TXT, 313 pages", "no time of a book that does not fit"
+
+
+# -------------------- while there is no word yet
 
 
 @pytest.mark.parametrize(
@@ -115,54 +147,26 @@ def test_the_strip_tells_what_is_read_and_what_is_not_used(
     assert all(one in html for one in told), html
 
 
-# -------------------- the conversation
-
-
-def a_writing(session: Session, trace: Trace) -> Writing:
-    """An answer that is asked for now."""
-    return Writing(trace=trace, conversation=session.dialogue_id, beside=not session.fits)
-
-
-def written(*events: Any, question: str = "Now?") -> tuple[Session, Writing]:
-    """A page on which an answer is being written, after these events."""
-    session = a_session()
-    writing = session.writing = Writing(
-        trace=Trace(question, "triforce"), conversation=session.dialogue_id, beside=not session.fits
-    )
-    for event in events:
-        writing.trace.apply(event)
-    return session, writing
-
-
-def test_a_thought_is_told_by_its_length_and_then_by_its_time() -> None:
-    stats = replace(finished("a b").stats, thought_tokens=2, thought_seconds=0.25)
-    thought = replace(round_done("", 0), thought="Hm, hm.", stats=stats)
-    session, writing = written(thought)
-    assert live(session) == {"question": "Now?", "thought": "Thinking · 2 tokens"}
-    assert live_texts(session) == {"text": "", "thought": "Hm, hm."}
-    writing.trace.apply(replace(round_done("Yes", 1), stats=stats))
-    assert (live(session) or {})["thought"] == "Thought for 2 tokens, 0.2 s"
-    longer = Trace("Now?", "triforce", Exchange("Now?", replace(finished("a"), stats=stats, thought="Hm")))
-    session.writing = a_writing(session, longer)
-    longer.apply(replace(thought, thought=", hm."))
-    assert live_texts(session)["thought"] == "Hm, hm."
-    assert "4 tokens" in str(live(session)), "those of the part before count"
-
-
-def answered(text: str) -> dict[str, Any]:
-    """How an answer is shown once it has ended."""
-    session = a_session()
-    session.dialogue, session.digest = said(a_dialogue(), "Now?", text)[0], BOOK.digest
-    (shown,) = exchanges(session).values()
-    return shown
-
-
-def test_an_empty_answer_and_one_of_white_space_alone_are_named() -> None:
-    assert answered("")["notice"] == EMPTY_ANSWER and answered(" \n  ")["notice"] == BLANK_ANSWER
-    assert answered("  a")["text"] == "  a" and "notice" not in answered("  a")
-    session, writing = written(round_done(" \n ", 0))
-    writing.begun = True
+def test_it_is_told_why_there_is_no_word_yet() -> None:
+    session = a_session(num_read=0)
+    trace = Trace("Now?", "triforce", num_book=8123, num_read_before=8123)
+    wait = session.writing = Writing(trace=Trace("Now?", "triforce"), conversation="", beside=False)
+    assert waits(wait, session) == "Waiting for its turn"
+    session.doing = progress(2048)
+    wait.apply(Waiting("own job", 0))
+    html = waits(wait, session)
+    assert "Waiting until the book is read" in html and "25% · a few seconds left" in html
+    wait.apply(Waiting("another page", 1))
+    assert "Queued: another page first" in waits(wait, session)
+    wait.apply(Begun(trace))
+    assert waits(wait, session) == "", "its turn has come, and nothing was read for it yet"
     assert (live(session) or {})["wait"] == f'<div class="waits">{PENDING}</div>'
+    trace.apply(progress(2048))
+    assert "Reading the book again (another page used the model) · " in waits(wait, session)
+    trace.apply(replace(progress(8100), reused_tokens=8000))
+    assert waits(wait, session) == "Reading the question"
+    trace.apply(round_done("It ", 1))
+    assert waits(wait, session) == "", "its words tell enough"
 
 
 # -------------------- the header
@@ -181,59 +185,79 @@ def test_the_header_tells_model_exactness_machine() -> None:
 
 
 def test_a_gpu_that_does_not_compute_is_told_unless_the_processor_was_asked_for() -> None:
-    engine = FakeEngine()
-    machine = replace(MACHINE, unused_gpu=UNUSED_GPU)
+    engine, machine = FakeEngine(), replace(MACHINE, unused_gpu=UNUSED_GPU)
     engine.info.plan.device = SimpleNamespace(value="cpu", because=UNUSED_GPU.because)
-    html = notice(Ready(cast(Any, engine.info), machine, 4096))
+    ready = Ready(cast(Any, engine.info), machine, 4096)
+    html = notice(ready)
     assert "is not used: torch 2.13.0+cpu is a build without CUDA." in html and "Run: python launch.py repair" in html
-    assert "<img" not in html and 'role="status"' in html
-    engine.info.plan.device = SimpleNamespace(value="cpu", because="asked for")
-    assert notice(Ready(cast(Any, engine.info), machine, 4096)) == ""
-    assert notice(Ready(cast(Any, engine.info), MACHINE, 4096)) == ""
+    assert 'role="status"' in html and notice(replace(ready, machine=MACHINE)) == ""
+    engine.info.plan.device.because = "asked for"
+    assert notice(ready) == ""
 
 
-# -------------------- waiting, in words
+# -------------------- a document of a thousand pages
 
 
-def test_it_is_told_why_there_is_no_word_yet() -> None:
-    session = a_session(num_read=0)
-    trace = Trace("Now?", "triforce", num_book=8123, num_read_before=8123)
-    wait = a_writing(session, Trace("Now?", "triforce"))
-    assert waits(wait, session) == "Waiting for its turn"
-    session.doing = progress(2048)
-    wait.apply(Waiting("own job", 0))
-    html = waits(wait, session)
-    assert "Waiting until the book is read" in html and "25% · a few seconds left" in html
-    wait.apply(Waiting("another page", 1))
-    assert "until" not in waits(wait, session).replace("Waiting until", "")
-    wait.apply(Begun(trace))
-    assert waits(wait, session) == "", "its turn has come, and nothing was read for it yet"
-    trace.apply(progress(2048))
-    assert "Reading the book again (another page used the model) · " in waits(wait, session)
-    trace.apply(replace(progress(8100), reused_tokens=8000))
-    assert waits(wait, session) == "Reading the question"
-    trace.apply(round_done("It ", 1))
-    assert waits(wait, session) == "", "its words tell enough"
+NUM_PAGES, NUM_CHAPTERS = 1000, 100
+MOST_CHARS = 60_000  # of all that is drawn on the tabs Read and Library; the text has more
 
 
-def test_a_book_that_was_still_in_memory_is_not_said_to_be_read() -> None:
-    session = a_session()
-    session.read_seconds = 0.1
-    assert "Read once, in 0.1 s." in book_card(session)
-    session.num_reused = 8123
-    html = book_card(session)
-    assert "Opened again in 0.1 s, from memory." in html and "Read once" not in html
-    session.read_seconds = 0.0
-    assert "Opened again at once, from memory." in book_card(session)
-    session.num_reused, session.read_seconds = 6000, 20.0
-    assert "Read in 20 s; part of it was still in memory." in book_card(session)
-    session.num_reused, session.read_seconds = 0, 0.1
-    assert "Read once, in 0.1 s." in book_card(session)
+def a_long_document() -> Document:
+    """On every page a word that stands nowhere else."""
+    pages = [
+        f"Secret{number:04} was told to nobody but the harbour master and his wife. " for number in range(NUM_PAGES)
+    ]
+    starts = range(0, NUM_PAGES * len(pages[0]), NUM_PAGES * len(pages[0]) // NUM_CHAPTERS)
+    return document_of(*pages, name="long.pdf", chapter_starts=starts)
 
 
-def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:
-    session = Session("x", doing=Waiting("loading", 0))
-    assert not session.is_reading and "Waiting" not in book_card(session)
-    assert "Ask a whole book" in welcome(session)
-    session.uploads.expect(["book.txt"])
-    assert session.is_reading and "The book is being opened" in welcome(session)
+@pytest.mark.parametrize("context", [200_000, 8000])
+def test_of_a_thousand_pages_little_is_drawn_none_of_their_text_and_pages_come_one_by_one(
+    context: int, start_worker: Callable[..., EngineWorker]
+) -> None:
+    document, engine = a_long_document(), FakeEngine(context=context)
+    page = PageOf(start_worker(engine))
+    list(page.worker.arrange(page.session.id, lambda library: library.add(document)))
+    book, key = page.session.book, page.key
+    if book is not None:
+        asked = (book.first_token + document.pages[776].char_start) // book.chunk_size + 1
+        engine.weights = [0.0] * (asked + 2000)
+        engine.weights[asked] = 0.5
+        engine.enqueue('It says "was told to nobody but the harbour master".')
+        page.asks("Who was told?")
+        strip = page.state()["where"]
+        assert strip.count("bar-page") <= MOST_BARS and strip.count('class="chip"') <= MOST_TOP
+        assert f'data-act="page:{key}:777"' in strip and "most on page 777" in strip
+    html = str(page.state()) + page.state("library")["library"]
+    assert "Secret" not in html and len(html) < MOST_CHARS < len(document.text), f"{len(html)} characters"
+    assert (book is None) == page.session.uploads.too_long and html.count('class="offer"') <= 8
+    for act, tab, place in (("preview", "library", "preview"), *([("page", "read", "leaf")] if book else [])):
+        page.does(f"{act}:{key}:777")
+        shown = page.state(tab)[place]
+        assert shown.count("Secret") == 1 and "Secret0776" in shown
+
+
+# -------------------- numbers
+
+
+HOURS = ((0.2, "a few seconds"), (38, "about 40 s"), (56, "about 1 min"), (776, "about 13 min"))
+WORDS: dict[Callable[[Any], str], tuple[tuple[Any, str], ...]] = {
+    formats.figure: ((None, "–"), (0.424, "0.42"), (4.213, "4.21"), (42.13, "42.1"), (421.3, "421"), (4213.4, "4,213")),
+    formats.percent: ((None, "–"), (0.0, "0%"), (0.004, "<1%"), (0.934, "93%"), (0.9996, "99.9%"), (1.0, "100%")),
+    formats.duration: ((0.0, "0.1 s"), (9.97, "10 s"), (59.7, "1 min 0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")),
+    formats.about: (*HOURS, (3590, "about 1 h"), (7800, "about 2 h 10 min")),
+    formats.compact: ((7, "7"), (950, "950"), (1234, "1.2k"), (34567, "35k")),
+    formats.amount: ((300 << 10, "300 KiB"), (4 << 20, "4.00 MiB"), (3 << 30, "3.00 GiB")),
+    formats.probability: ((0, "0"), (1, "1"), (0.004, "under 0.01"), (0.5, "0.50"), (0.999, "over 0.99")),
+}
+
+
+@pytest.mark.parametrize("write", WORDS, ids=lambda function: function.__name__)
+def test_numbers_are_written_for_people(write: Callable[[Any], str]) -> None:
+    for value, shown in WORDS[write]:
+        assert write(value) == shown, value
+
+
+@pytest.mark.parametrize("share", [-1.0, 0.0, 0.5, 3.0])
+def test_a_bar_stays_inside_its_frame(share: float) -> None:
+    assert 0 <= float(bar(share, "x").split("width:")[1].split("%")[0]) <= 100

@@ -43,6 +43,20 @@ class Page:
         if SLOWED > 1:
             tab.context.new_cdp_session(tab).send("Emulation.setCPUThrottlingRate", {"rate": SLOWED})
         tab.goto(address)
+        self.facts = self.place("group", "Model and machine")
+        self.book = self.place("region", "Book")  # the card of what is open
+        self.question = self.place("textbox", "Question")  # of the conversation, or of the race where that is shown
+        self.conversation = self.place("log", "Conversation")
+        self.conversations = self.place("region", "Conversations")  # the list of all
+        self.figures = self.place("region", "Live figures")
+        self.silence = self.says("does not answer")  # the program
+        self.alert = tab.get_by_role("alert")
+        self.documents = self.place("region", "Open documents")
+        self.text_of_page = tab.get_by_label("Text of the page", exact=True)
+        self.choice = self.place("form", "Choose what is read")  # the list of chapters
+        self.race = self.place("region", "Race")
+        self.inside = self.place("region", "Inside the speculation")
+        self.offer = self.place("region", "A full model")
         self.has_entered()
 
     def _note(self, url: str) -> None:
@@ -74,67 +88,6 @@ class Page:
     def lane(self, name: str) -> "playwright.Locator":
         """A lane of a race."""
         return self.place("article", name)
-
-    @property
-    def facts(self) -> "playwright.Locator":
-        return self.place("group", "Model and machine")
-
-    @property
-    def book(self) -> "playwright.Locator":
-        """The card of what is open."""
-        return self.place("region", "Book")
-
-    @property
-    def question(self) -> "playwright.Locator":
-        """The box for questions: of the conversation, or of the race where that is shown."""
-        return self.place("textbox", "Question")
-
-    @property
-    def conversation(self) -> "playwright.Locator":
-        return self.place("log", "Conversation")
-
-    @property
-    def conversations(self) -> "playwright.Locator":
-        """The list of all."""
-        return self.place("region", "Conversations")
-
-    @property
-    def figures(self) -> "playwright.Locator":
-        return self.place("region", "Live figures")
-
-    @property
-    def silence(self) -> "playwright.Locator":
-        """Says that the program does not answer."""
-        return self.tab.get_by_role("status").filter(has_text="does not answer")
-
-    @property
-    def alert(self) -> "playwright.Locator":
-        return self.tab.get_by_role("alert")
-
-    @property
-    def documents(self) -> "playwright.Locator":
-        return self.place("region", "Open documents")
-
-    @property
-    def text_of_page(self) -> "playwright.Locator":
-        return self.tab.get_by_label("Text of the page", exact=True)
-
-    @property
-    def choice(self) -> "playwright.Locator":
-        """The list of chapters to choose from."""
-        return self.place("form", "Choose what is read")
-
-    @property
-    def race(self) -> "playwright.Locator":
-        return self.place("region", "Race")
-
-    @property
-    def inside(self) -> "playwright.Locator":
-        return self.place("region", "Inside the speculation")
-
-    @property
-    def offer(self) -> "playwright.Locator":
-        return self.place("region", "A full model")
 
     # -------------------- what a reader does
 

@@ -1,4 +1,4 @@
-"""A catalogue of toys, on a hub of this machine."""
+"""A catalogue of toys, on a hub of this machine, and how a page loads models."""
 
 import threading
 from collections.abc import Iterator
@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from app.ui.models.rows import ModelSource
+from core.config import EngineConfig
 from core.models.hub import catalog, shapes
 from core.models.hub import download as downloading
 from core.models.hub.download import DownloadProgress
-from tests.app.fakes import SECONDS
+from core.planning.hardware import Machine
+from tests.app.fakes import MACHINE, SECONDS, FakeEngine
 from tests.app.ui.pages import EVIL
 from tests.core.models.hub.test_download import REPO, WEIGHTS
 from tests.core.models.hub.test_download import hub as hub
@@ -24,6 +27,18 @@ TINY = catalog.Known(
     parameters=1_500_000,
     config={"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2},
 )
+
+
+def source(**options: Any) -> ModelSource:
+    def load(config: EngineConfig) -> Any:
+        def make() -> tuple[FakeEngine, Machine]:
+            engine = FakeEngine()
+            engine.info.model = config.model
+            return engine, MACHINE
+
+        return make
+
+    return ModelSource(config=lambda name: EngineConfig(model=name, **options), load=load)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.runtime.events import Begun, Changed, Pause, WorkerEvent
+from app.runtime.sessions import Session
 from app.runtime.trace import Race
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
@@ -33,12 +34,12 @@ RaceOf = Callable[..., Race]
 
 
 @pytest.fixture
-def race_of(worker: EngineWorker, engine: FakeEngine, session_id: str) -> RaceOf:
+def race_of(worker: EngineWorker, engine: FakeEngine, session: Session) -> RaceOf:
     """A race whose lanes write these texts, or all the same one."""
 
     def race(*texts: str, configs: list[GenerationConfig] = PAIR, **more: Any) -> Race:
         for text in texts if len(texts) > 1 else texts * len(configs):
             engine.enqueue(text)
-        return raced(worker, session_id, configs, **more)
+        return raced(worker, session.id, configs, **more)
 
     return race

@@ -15,17 +15,17 @@ from app.conversations.listing import Listing, Summary
 from app.conversations.store import Conversations
 from app.conversations.tree import Dialogue
 from app.runtime.events import Loading
-from app.runtime.sessions import Session
+from app.runtime.sessions import Session, Writing
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
 from app.ui.reading import settings
-from app.ui.reading.chat_view import answer_footer, exchanges
+from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, answer_footer, exchanges, live, live_texts
 from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list
 from app.ui.saving import saved
 from core.config import SamplingParams, SpeculationConfig
 from core.decoding.registry import FASTEST
 from core.errors import CoreError, InvalidSetting
-from tests.app.conversations.test_tree import BOOK, EVIL, a_dialogue, exchange, said
+from tests.app.conversations.test_tree import BOOK, a_dialogue, exchange, said
 from tests.app.fakes import FakeEngine, finished, opened, place, round_done, wait_for, write_book
 from tests.app.ui.pages import PageOf
 from tests.hostile.corpus import archive, odt, rtf
@@ -33,25 +33,36 @@ from tests.hostile.corpus import archive, odt, rtf
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
-# -------------------- under an answer
+# -------------------- answers
 
 
-def footer(dialogue: Dialogue, *, last: bool = True) -> str:
-    return answer_footer(dialogue, dialogue.path[-1], last=last)
+def footer(dialogue: Dialogue, *, last: bool = True, **changed: Any) -> str:
+    """Of the last answer, as if it had ended otherwise."""
+    node = dialogue.path[-1]
+    assert node.exchange is not None
+    ended = replace(node.exchange, finished=replace(node.exchange.finished, **changed))
+    return answer_footer(dialogue, replace(node, exchange=ended), last=last)
 
 
-def test_a_footer_has_every_figure_of_an_answer() -> None:
-    html = footer(a_dialogue("One?"))
+def test_a_footer_has_every_figure_of_an_answer_and_only_a_cut_one_at_the_end_offers_to_go_on() -> None:
+    dialogue = a_dialogue("One?")
+    html = footer(dialogue)
     assert html.index("first word after 0.4 s") < html.index(">1 token in "), "what came first stands first"
-    for text in ("50.0 tokens/s", "3 tokens read again", "TriForce, then Plain decoding"):
+    for text in ("50.0 tokens/s", "3 tokens read again", "TriForce, then Plain decoding", "seed 1099511627776"):
         assert text in html
-    assert 'class="exact"' in html and ">exact<" in html and "seed 1099511627776" in html and "\n" not in html
+    assert 'class="exact"' in html and ">exact<" in html and "\n" not in html
+    offers = f"continue:{dialogue.head}"
+    for reason, goes_on in (("max_new_tokens", True), ("cancelled", True), ("context_full", False)):
+        assert (offers in footer(dialogue, stop_reason=reason)) == goes_on, reason
+    assert offers not in html and offers not in footer(dialogue, stop_reason="cancelled", last=False)
+    dialogue, node = dialogue.ask(dialogue.tip, "Two?")
+    *_, waits = exchanges(Session("x", dialogue=dialogue)).values()
+    assert waits["question"] == "Two?" and f"again:{node.id}" in waits["foot"] and "text" not in waits, "unanswered"
 
 
 @pytest.mark.parametrize(
     ("exact", "weights", "said_so"),
     [
-        (True, "float32", "exact"),
         (True, "bfloat16", "exact"),
         (True, "nf4", "exact for the quantised model"),
         (False, "float16", "not exact"),
@@ -63,85 +74,64 @@ def test_exactness_is_said_plainly(exact: bool, weights: str, said_so: str) -> N
     assert exactness(replace(one, finished=replace(one.finished, exact=exact), weights=weights)) == said_so
 
 
-def test_only_a_cut_answer_at_the_end_offers_to_go_on() -> None:
-    dialogue = a_dialogue("One?")
-    assert "continue:" not in footer(dialogue)
-    for reason in ("max_new_tokens", "cancelled"):
-        one = dialogue.exchanges[0]
-        cut = dialogue.answer(dialogue.head, replace(one, finished=replace(one.finished, stop_reason=reason)))
-        assert f"continue:{dialogue.head}" in footer(cut) and "continue:" not in footer(cut, last=False)
-    full = replace(one, finished=replace(one.finished, stop_reason="context_full"))
-    assert "continue:" not in footer(dialogue.answer(dialogue.head, full))
+def test_a_thought_is_told_by_its_length_then_its_time_and_a_continued_answer_grows_from_where_it_was() -> None:
+    stats = replace(finished("a b").stats, thought_tokens=2, thought_seconds=0.25)
+    thought = replace(round_done("", 0), thought="Hm, hm.", stats=stats)
+    trace = Trace("Now?", "triforce")
+    writing = Writing(trace=trace, conversation="", beside=False)
+    session = Session("x", writing=writing)
+    trace.apply(thought)
+    assert live(session) == {"question": "Now?", "thought": "Thinking · 2 tokens"}
+    assert live_texts(session) == {"text": "", "thought": "Hm, hm."}
+    trace.apply(replace(round_done("Yes", 1), stats=stats))
+    assert (live(session) or {})["thought"] == "Thought for 2 tokens, 0.2 s"
+    cut = exchange("Now?", "One tw\ufffd")
+    cut = replace(cut, finished=replace(cut.finished, stats=stats, thought="Hm"))
+    longer = writing.trace = Trace("Now?", "triforce", cut)
+    longer.apply(replace(round_done("o three", 0), thought=", hm.", stats=stats))
+    assert live_texts(session) == {"text": "One two three", "thought": "Hm, hm."}
+    assert "4 tokens" in str(live(session)), "those of the part before count"
 
 
-def test_an_unanswered_question_can_be_answered() -> None:
-    dialogue = a_dialogue("One?")
-    dialogue, node = dialogue.ask(dialogue.tip, "Two?")
-    *_, waits = exchanges(Session("x", dialogue=dialogue)).values()
-    assert waits["question"] == "Two?" and f"again:{node.id}" in waits["foot"] and "text" not in waits
-
-
-def test_nothing_of_a_conversation_is_html() -> None:
-    """Questions, answers and thoughts are texts, which the page renders with HTML off."""
-    dialogue, node = said(a_dialogue(EVIL), EVIL, EVIL)
-    evil = replace(exchange(EVIL, EVIL), methods=(EVIL,), weights=EVIL)
-    dialogue = dialogue.answer(node.id, evil)
-    shown = list(exchanges(Session("x", dialogue=dialogue)).values())
-    assert len(shown) == 2
-    assert shown[1]["text"] == EVIL and json.loads(json.dumps(shown)) == shown
-    html = "".join(one["asked"] + one["foot"] + "".join(one.get("inserted", ())) for one in shown)
-    assert "<img" not in html and "&lt;img" in html
-
-
-def test_a_continued_answer_grows_from_where_it_was() -> None:
-    trace = Trace("One?", "triforce", exchange("One?", "One tw\ufffd"))
-    assert trace.text == "One tw"
-    assert trace.apply(round_done("o three", 0)).text == "One two three" and len(trace.records) == 1
-    assert trace.apply(finished("One two three ")).text == "One two three "
+@pytest.mark.parametrize(
+    ("text", "notice"), [("", EMPTY_ANSWER), (" \n  ", BLANK_ANSWER), ("  a", None)], ids=["empty", "blank", "words"]
+)
+def test_an_empty_answer_and_one_of_white_space_alone_are_named(text: str, notice: str | None) -> None:
+    dialogue, _ = said(a_dialogue(), "Now?", text)
+    (shown,) = exchanges(Session("x", dialogue=dialogue)).values()
+    assert shown.get("notice") == notice and shown.get("text") == (None if notice else text)
 
 
 # -------------------- the list
 
 
-def a_summary(title: str = "A title", book: str = "book.txt", name: str = "0" * 32) -> Summary:
-    return Summary(name, title, book, NOW.isoformat(), 1, title, "")
+def test_the_list_marks_what_is_shown_and_is_cut_where_it_is_long() -> None:
+    def summary(name: str) -> Summary:
+        return Summary(name, "A title", "book.txt", NOW.isoformat(), 1, "A title", "")
 
-
-def test_the_list_marks_what_is_shown_and_escapes_titles() -> None:
-    dialogue = a_dialogue("One?")
-    session = Session("x", dialogue=dialogue)
-    listing = Listing((a_summary(name=dialogue.id), a_summary(EVIL, EVIL)), (EVIL,))
-    html = conversation_list(listing, session, NOW)
-    assert html.count('class="current"') == 1 and "<img" not in html and html.count("&lt;img") >= 3
-    assert "just now · book.txt" in html
-
-
-def test_a_long_list_is_cut_and_says_so() -> None:
-    listing = Listing(tuple(a_summary(name=f"{number:032x}") for number in range(MOST_SHOWN + 5)), ())
-    html = conversation_list(listing, Session("x"))
+    session = Session("x", dialogue=a_dialogue("One?"))
+    rows = (summary(session.dialogue_id), *(summary(f"{number:032x}") for number in range(MOST_SHOWN + 4)))
+    html = conversation_list(Listing(rows, ()), session, NOW)
+    assert html.count('class="current"') == 1 and "just now · book.txt" in html
     assert html.count("<li") == MOST_SHOWN and "5 older ones" in html
 
 
-@pytest.mark.parametrize(
-    ("before", "text"),
-    [
-        (timedelta(seconds=3), "just now"),
-        (timedelta(minutes=7), "7 min ago"),
-        (timedelta(hours=5), "5 h ago"),
-        (timedelta(days=1), "1 day ago"),
-        (timedelta(days=40), "22 Mar 2026"),
-    ],
-)
-def test_times_are_said_as_one_says_them(before: timedelta, text: str) -> None:
-    assert ago((NOW - before).isoformat(), NOW) == text
+def test_times_are_said_as_one_says_them() -> None:
+    for text, before in {
+        "just now": timedelta(seconds=3),
+        "7 min ago": timedelta(minutes=7),
+        "5 h ago": timedelta(hours=5),
+        "1 day ago": timedelta(days=1),
+        "22 Mar 2026": timedelta(days=40),
+    }.items():
+        assert ago((NOW - before).isoformat(), NOW) == text
     assert ago("yesterday or so", NOW) == "some time ago"
 
 
 def test_the_notice_names_the_book_and_opens_it_where_it_can_be_found() -> None:
     dialogue = a_dialogue("One?")
     assert book_notice(Session("x")) == ""
-    away = Session("x", dialogue=replace(dialogue, book=replace(BOOK, title=EVIL)))
-    assert "(book.txt)" in book_notice(away) and "<img" not in book_notice(away)
+    away = Session("x", dialogue=dialogue)
     assert "book.txt was not kept: drop it to go on" in book_notice(away) and "reopen" not in book_notice(away)
     away = Session("x", dialogue=replace(dialogue, book=replace(BOOK, names=("harbour-8k.pdf",))))
     assert 'data-act="reopen"' in book_notice(away)
@@ -172,11 +162,7 @@ def test_fields_become_a_configuration() -> None:
     assert (usual.config().budget, usual.config().thinking) == (None, None)
     first = form().config()
     assert first.speculation == SpeculationConfig() and first.sampling == settings.PRESETS["Precise"]
-
-
-def test_plain_decoding_stays_plain() -> None:
-    assert settings.chosen_method("autoregressive", "lookup") == "autoregressive"
-    assert settings.chosen_method("retrieval", settings.AS_CHOSEN) == "retrieval"
+    assert form(method="autoregressive", variant="lookup").config().method == "autoregressive", "plain stays plain"
 
 
 @pytest.mark.parametrize(
@@ -193,25 +179,24 @@ def test_wrong_fields_are_said(fields: dict[str, Any]) -> None:
         form(**fields).config()
 
 
-def offered(html: str) -> list[str]:
-    return re.findall(r'value="([^"]*)"', html)
-
-
 def test_what_depends_on_the_model_is_offered_for_it(worker: EngineWorker, engine: FakeEngine) -> None:
-    at_first = settings.choices(Loading())
-    assert {*at_first} == {"method", "variant"} and offered(at_first["method"]) == [FASTEST, "autoregressive"]
-    assert f'data-usual="{FASTEST}"' in at_first["method"]
+    def offered(state: Any = None) -> dict[str, list[str]]:
+        found = settings.choices(state or worker.state)
+        return {name: re.findall(r'value="([^"]*)"', html) for name, html in found.items()}
+
+    assert offered(Loading())["method"] == [FASTEST, "autoregressive"] and {*offered(Loading())} == {
+        "method",
+        "variant",
+    }
+    assert f'data-usual="{FASTEST}"' in settings.choices(Loading())["method"]
     engine.info.thinking, engine.info.thinks = ("on", "off"), "on"
-    found = settings.choices(worker.state)
-    assert offered(found["thinking"]) == ["", "on", "off"] and "As set up (on)" in found["thinking"]
+    assert offered()["thinking"] == ["", "on", "off"]
+    assert "As set up (on)" in settings.choices(worker.state)["thinking"]
     engine.info.thinking, engine.info.has_draft = ("on",), False
-    found = settings.choices(worker.state)
-    assert {*found} == {"method", "variant"}, "one way is no choice"
-    assert offered(found["variant"]) == [settings.AS_CHOSEN, "retrieval", "lookup"], "nothing that needs a draft model"
+    assert {*offered()} == {"method", "variant"}, "one way is no choice"
+    assert offered()["variant"] == [settings.AS_CHOSEN, "retrieval", "lookup"], "nothing that needs a draft model"
     engine.info.elsewhere, engine.info.thinking = "a server", ("on", "off")
-    assert {*settings.choices(worker.state)} == {"thinking"}
-    engine.info.thinks = '"><img src=x>'
-    assert "<img" not in settings.choices(worker.state)["thinking"]
+    assert {*offered()} == {"thinking"}
 
 
 def test_the_script_knows_every_field_its_first_value_and_the_presets() -> None:
@@ -219,10 +204,8 @@ def test_the_script_knows_every_field_its_first_value_and_the_presets() -> None:
     fields = {*re.findall('data-setting="([^"]*)"', settings.fields())}
     assert fields - {"preset"} < {*told["first"]} == {*settings.SettingsForm.model_fields}
     assert settings.SettingsForm(**told["first"]).config().method == settings.DEFAULTS.method
-    assert (
-        told["presets"]["Precise"] == {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
-        and told["custom"] not in told["presets"]
-    )
+    assert told["presets"]["Precise"] == {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
+    assert told["custom"] not in told["presets"]
 
 
 # -------------------- what buttons do
@@ -237,38 +220,31 @@ def page(
     return PageOf(worker, opened(worker, write_book(tmp_path)))
 
 
-def shows_live(page: PageOf, text: str) -> None:
-    """Wait until an answer has got so far."""
-    wait_for(lambda: text in page.state().get("live.text", ""))
+def test_a_question_without_an_answer_goes_back_into_its_box_once_and_an_edit_stays_one(
+    page: PageOf, engine: FakeEngine
+) -> None:
+    def stopped(question: str) -> list[Any]:
+        """The draft after a question was stopped before its first word."""
+        engine.writing.clear()
+        before = len(engine.prompts)
+        page.begins(question)
+        wait_for(lambda: len(engine.prompts) > before)
+        assert page.does("stop")
+        page.rests()
+        engine.writing.set()
+        return list(page.state()["draft"])
 
-
-def test_a_question_that_got_no_answer_goes_back_into_its_box_once(page: PageOf, engine: FakeEngine) -> None:
-    engine.writing.clear()
-    page.begins("  Too early?")
-    wait_for(lambda: engine.prompts)
-    assert page.does("stop")
-    page.rests()
-    assert page.state()["draft"] == [1, "  Too early?"] == page.state()["draft"] and page.session.dialogue is None
-    engine.writing.set()
+    assert stopped("  Too early?") == [1, "  Too early?"] == page.state()["draft"] and page.session.dialogue is None
     engine.enqueue(CoreError("It broke.", hint="Try again."))
     page.asks("Broken?")
     assert page.problem == "It broke." and page.texts == ["Broken?", "Half "]
     assert page.state()["draft"][0] == 1, "it has an answer, as far as that came"
-
-
-def test_an_edit_that_cannot_be_asked_stays_an_edit(page: PageOf, engine: FakeEngine) -> None:
-    page.asks("One?", max_new_tokens=2)
     (first,) = page.ids
     page.does(f"edit:{first}")
     assert not page.begins("One?", temperature=-1) and "Temperature -1" in page.problem
     assert page.session.editing == first and "Changing" in page.state()["editing"]
     assert not page.begins(" ") and page.session.editing == first
-    engine.writing.clear()
-    page.begins("One, differently?")
-    wait_for(lambda: len(engine.prompts) == 2)
-    page.does("stop")
-    page.rests()
-    assert page.session.editing == first and page.state()["draft"][1] == "One, differently?", "stopped before a word"
+    assert stopped("One, differently?")[1] == "One, differently?" and page.session.editing == first
 
 
 def test_another_conversation_ends_the_answer_of_the_one_before_and_shows_nothing_of_it(
@@ -276,7 +252,7 @@ def test_another_conversation_ends_the_answer_of_the_one_before_and_shows_nothin
 ) -> None:
     engine.enqueue("One two | three.")
     page.begins("Long?")
-    shows_live(page, "One two")
+    wait_for(lambda: "One two" in page.state().get("live.text", ""))
     assert page.does("new")
     state = page.state()
     assert "live" not in state and "Ask" in state["chat"]["welcome"] and "answering" not in state["flags"]
@@ -294,12 +270,11 @@ def test_dropped_files_and_those_in_a_zip_open_in_natural_order(page: PageOf, tm
     folder = place(tmp_path)
     (folder / "log 10.odt").write_bytes(odt("<text:p>The tenth log of the boats.</text:p>"))
     (folder / "log 9.zip").write_bytes(archive({"b.rtf": rtf("The first in it."), "c.csv": "Name,Tons\nGull,12\n"}))
-    before = page.session.book.names if page.session.book else ()
     assert page.does("open", files=["digest/log 10.odt", "digest/log 9.zip"])
     assert page.session.uploads.coming, "they are known at once: a question waits for them"
     page.rests()
     assert page.session.book is not None
-    assert page.session.book.names == (*before, "b.rtf", "c.csv", "log 10.odt")
+    assert page.session.book.names == ("book.txt", "b.rtf", "c.csv", "log 10.odt")
     wait_for(lambda: not any(file.is_file() for file in (tmp_path / "uploads").rglob("log*")), "the copies are deleted")
     assert "4 documents, read in this order" in page.state()["book"]
 
@@ -313,7 +288,7 @@ def test_only_what_was_uploaded_is_opened(page: PageOf, tmp_path: Path, wrong: s
     assert page.session.uploads.library is before and (tmp_path / "book.txt").exists()
 
 
-def test_the_strip_and_the_quotations_follow_the_chat(page: PageOf, engine: FakeEngine) -> None:
+def test_the_strip_the_chips_and_the_opened_page_follow_the_chat(page: PageOf, engine: FakeEngine) -> None:
     quoted, invented = '"it was a dark and stormy night"', '"and nobody was there at all"'
     for question, answer, weights in (("One?", quoted, []), ("Two?", invented, [0.5] * 200)):
         engine.weights = weights
@@ -330,22 +305,14 @@ def test_the_strip_and_the_quotations_follow_the_chat(page: PageOf, engine: Fake
     assert "show with the first words" not in page.state()["where"]
     assert page.does(quote) and '<mark class="quoted">It was a dark and stormy' in page.state()["leaf"]
     assert "page-open" in page.state()["flags"]
+    page.asks("More?")
+    assert page.state()["leaf"], "a page of a chip stays with the next answer"
     assert page.does("close") and page.state()["leaf"] == "" and "page-open" not in page.state()["flags"]
-    assert page.does(f"page:{page.key}:1") and page.state()["leaf"]
-    assert page.does("close") and page.state()["leaf"] == ""
-    page.does(f"page:{page.key}:1")
-    assert page.does("new") and "Ask a question" in page.state()["where"] and page.state()["leaf"] == ""
-
-
-def test_a_page_of_the_strip_closes_with_the_next_answer_and_one_of_a_chip_stays(
-    page: PageOf, engine: FakeEngine
-) -> None:
-    page.asks("One?")
-    for act, stays in ((f"page:{page.key}:1:3-9", True), (f"page:{page.key}:1", False)):
-        assert page.does(act) and page.state()["leaf"]
-        engine.enqueue("Well.")
-        page.asks("More?")
-        assert bool(page.state()["leaf"]) == stays, act
+    for closes in ("More?", ""):  # one of the strip closes with the next answer, or with the conversation
+        assert page.does(f"page:{page.key}:1") and page.state()["leaf"]
+        page.asks(closes) if closes else page.does("new")
+        assert page.state()["leaf"] == ""
+    assert "Ask a question" in page.state()["where"]
 
 
 def test_a_new_conversation_can_make_room_for_the_library(page: PageOf, tmp_path: Path) -> None:
@@ -363,23 +330,17 @@ def test_a_new_conversation_can_make_room_for_the_library(page: PageOf, tmp_path
 def test_the_proof_card_of_an_answer_has_its_clock_and_the_pages_of_what_the_book_says(
     page: PageOf, engine: FakeEngine
 ) -> None:
-    engine.enqueue("It was a dark and stormy night. Nobody wrote this <b>other</b> sentence.")
-    page.asks("How <i>was</i> it?")
-    (node_id,) = page.ids
-
-    def card() -> str:
-        return saved(page.site, page.session, f"card:{node_id}").text
-
-    file = saved(page.site, page.session, f"card:{node_id}")
-    html = file.text
-    assert file.name.endswith(".html") and file.type == "text/html" and len(html) < 300_000
-    assert re.findall(r"<blockquote>(.*?) <small>(.*?)</small>", html) == [
-        ("It was a dark and stormy night.", "page 1")
-    ]
-    assert "How &lt;i&gt;was&lt;/i&gt; it?" in html and "<b>other" not in html and "Replay" in html
+    engine.enqueue("It was a dark and stormy night. Nobody wrote this other sentence.")
+    page.asks("How was it?")
+    file = saved(page.site, page.session, f"card:{page.ids[0]}")
+    assert file.name.endswith(".html") and file.type == "text/html" and len(file.text) < 300_000
+    cited = re.findall(r"<blockquote>(.*?) <small>(.*?)</small>", file.text)
+    assert cited == [("It was a dark and stormy night.", "page 1")]
     seconds = page.session.exchanges[0].finished.stats.decode_seconds
-    assert f'<b class="clock">{seconds:.2f}</b>' in html and "✓ Exact" in html and "TriForce" in html
+    for fact in ("How was it?", "Replay", f'<b class="clock">{seconds:.2f}</b>', "✓ Exact", "TriForce"):
+        assert fact in file.text, fact
     page.session.trace = None
-    assert ">Replay<" not in card() and "page 1" in card(), "an old answer has no clock of its rounds"
+    card = saved(page.site, page.session, f"card:{page.ids[0]}").text
+    assert ">Replay<" not in card and "page 1" in card, "an old answer has no clock of its rounds"
     page.session.digest = "another"
-    assert "blockquote>" not in card(), "its book is closed"
+    assert "blockquote>" not in saved(page.site, page.session, f"card:{page.ids[0]}").text, "its book is closed"

@@ -1,4 +1,4 @@
-"""Chips behind the quotations in answers: page, not in the book; nothing of a book or a model becomes HTML by them."""
+"""Chips behind what an answer has of the book, lines under what it has not; nothing of either becomes HTML by them."""
 
 import re
 from dataclasses import replace
@@ -18,16 +18,13 @@ from tests.app.fakes import document_of, finished
 
 PAGES = ("It began at noon. ", "The carved teapot was lost\nin the spring tide. ", "The end of it.")
 FOUND, INVENTED = '"the carved teapot was lost"', '"nobody ever knew why it was"'
-
-
-def a_document(title: str = "A", *pages: str) -> Document:
-    return document_of(*(pages or PAGES), title=title)
+OWN = '<span class="own" title="These words do not stand in the book: the model’s own wording">'
 
 
 def a_session(*answers: str, documents: tuple[Document, ...] = (), digest: str = "d") -> Session:
     """A conversation with these answers about these documents, or about PAGES."""
     library = Library()
-    for document in documents or (a_document(),):
+    for document in documents or (document_of(*PAGES),):
         library = library.add(document)
     book = Book(library.books[0].document, 99, 99, 999, library=library)
     dialogue = Dialogue.begin(BookRef.of(book, "d"), "Q?")
@@ -56,62 +53,60 @@ def feet(session: Session) -> list[str]:
     return [one["foot"] for one in exchanges(session).values()]
 
 
-def test_every_answer_has_a_chip_behind_each_of_its_quotations() -> None:
-    session = a_session(f"So {FOUND}, and {INVENTED}.", f"{FOUND} and again {FOUND}")
-    told, twice = answers(session)
-    key = key_of(session)
-    act = f'data-act="page:{key}:2:18-44"'
-    page = f'<button type="button" class="chip quote found" {act} title="[^"<]*">page 2</button>'
+def chip(session: Session, page: str, mark: str) -> str:
+    """A pattern of the chip that opens a page."""
+    act = f'data-act="page:{key_of(session)}:{page}:{mark}"'
+    return f'<button type="button" class="chip quote found" {act} title="[^"<]*">page {page}</button>'
+
+
+def test_quotations_have_a_chip_each_sentences_their_page_and_the_rest_a_faint_line() -> None:
+    sentence = "It is this. The carved teapot was lost in the spring tide. I made all of this up."
+    session = a_session(f"So {FOUND}, and {INVENTED}.", f"{FOUND} and again {FOUND}", sentence)
+    told, twice, stands = answers(session)
+    page = chip(session, "2", "18-44")
     amber = '<span class="chip quote not-found" title="[^"<]*">not in the book</span>'
-    lost, was = (f'<span class="stays">{word}"' for word in ("lost", "was"))  # no line ends before a chip
+    lost, was, tide = (f'<span class="stays">{word}' for word in ('lost"', 'was"', "tide."))  # no line ends before it
     assert re.fullmatch(f'So "the carved teapot was {lost}{page}</span>, and "nobody.* it {was}{amber}</span>.', told)
-    assert twice.count(act) == 2
-    html = opened_page(session, Wanted(key, 2, (18, 44)))
-    assert '<mark class="quoted">The carved teapot was lost</mark>' in html and "Page 2" in html
+    assert twice.count(f"page:{key_of(session)}:2:18-44") == 2
+    assert re.fullmatch(
+        f'It is this. <span class="stands">The carved teapot was lost in the spring {tide}'
+        f"{chip(session, '2', '18-63')}</span></span> {OWN}I made all of this up.</span>",
+        stands,
+    )
+    html = opened_page(session, Wanted(key_of(session), 2, (18, 63)))
+    assert '<mark class="quoted">The carved teapot was lost\nin the spring tide</mark>' in html and "Page 2" in html
+    assert session.dialogue is not None and session.exchanges[0].finished.text == f"So {FOUND}, and {INVENTED}."
+    assert "chip" not in as_markdown(session.dialogue) + as_json(session.dialogue), "what is kept has no chips"
 
 
-def test_an_underlined_sentence_is_explained_and_a_refusal_is_not_underlined() -> None:
+def test_the_line_is_explained_a_refusal_has_none_and_of_a_mostly_own_answer_it_is_said_once() -> None:
     invented, quoted, refused = "Nobody ever sold it for a crown.", f"So {FOUND}.", "The book does not say."
-    session = a_session(f"{FOUND}. {invented}", quoted, refused)
-    key = r'class="own-key"[^>]*><u>Underlined</u>: not in the book word for word'
-    keys = [re.findall(key, foot) for foot in feet(session)]
-    assert [len(key) for key in keys] == [1, 0, 0]
-    assert ['class="own"' in told for told in answers(session)] == [True, False, False]
-    two = a_session(invented, documents=(a_document("A"), a_document("B", "Other words. ")))
+    found = "The carved teapot was lost in the spring tide."
+    own = [f"Nobody ever sold the {thing} for a crown." for thing in ("pot", "cup", "jug", "pan")]
+    most, few, half = (" ".join([*many * [found], *some]) for many, some in ((1, own), (1, own[:3]), (4, own)))
+    session = a_session(f"{FOUND}. {invented}", quoted, refused, most, few, half)
+    assert [told.count('class="own"') for told in answers(session)] == [1, 0, 0, 0, 3, 4]
+    shown = feet(session)
+    assert ["<u>Underlined</u>: not in the book word for word" in foot for foot in shown] == [1, 0, 0, 0, 1, 1]
+    assert ["Most of this answer is not in the book word for word" in foot for foot in shown] == [0, 0, 0, 1, 0, 0]
+    assert "page 2" in answers(session)[3]
+    two = a_session(invented, documents=(document_of(*PAGES), document_of("Other words. ", title="B")))
     assert "not in the books word for word" in feet(two)[0]
 
 
-def test_of_an_answer_that_is_mostly_the_models_own_wording_this_is_said_once() -> None:
-    found = "The carved teapot was lost in the spring tide."
-    own = [f"Nobody ever sold the {thing} for a crown." for thing in ("pot", "cup", "jug", "pan")]
-    session = a_session(" ".join([found, *own]), " ".join([found, *own[:3]]), " ".join([*4 * [found], *own]))
-    most, few, book = answers(session)
-    assert 'class="own"' not in most and "page 2" in most
-    assert few.count('class="own"') == 3 and book.count('class="own"') == 4
-    told = ["Most of this answer is not in the book word for word" in foot for foot in feet(session)]
-    assert told == [True, False, False]
-    assert ["<u>Underlined</u>" in foot for foot in feet(session)] == [False, True, True]
-
-
-def test_what_is_kept_copied_and_exported_has_no_chips() -> None:
-    session = a_session(f"So {FOUND}, and {INVENTED}.")
-    assert "chip" in answers(session)[0] and session.dialogue is not None
-    assert session.exchanges[0].finished.text == f"So {FOUND}, and {INVENTED}."
-    assert "chip" not in as_markdown(session.dialogue) and "chip" not in as_json(session.dialogue)
-
-
 def test_a_changed_shelf_says_where_words_stand_now_and_not_that_they_never_stood_anywhere() -> None:
-    session = a_session(f"So {FOUND}, and {INVENTED}.", digest="another")
+    text = f"So {FOUND}, and {INVENTED}. The carved teapot was lost in the spring. I made all of this up."
+    session = a_session(text, digest="another")
     (told,) = answers(session)
-    assert "page 2" in told and "not in the book" not in told
+    assert told.count("page 2") >= 2 and "not in the book" not in told and 'class="own"' not in told
     assert session.dialogue is not None
     session.dialogue = replace(session.dialogue, book=replace(session.dialogue.book, digest="another"))
-    assert not session.fits and answers(session) == [f"So {FOUND}, and {INVENTED}."], "that book is not open"
+    assert not session.fits and answers(session) == [text], "that book is not open"
 
 
-def test_titles_and_signs_of_marks_cannot_leave_a_chip() -> None:
+def test_titles_and_signs_of_marks_cannot_leave_a_chip_and_tags_stay_in_pairs() -> None:
     evil = '"><img src=x onerror=alert(1)> **b** [x](javascript:y) $$x$$\n\n`'
-    documents = (a_document(evil), a_document("Two", "Quite another text."))
+    documents = document_of(*PAGES, title=evil), document_of("Quite another text.", title="Two")
     (told,) = answers(a_session(f"{FOUND} \ufdd00\ufdd0 {INVENTED}\0", documents=documents))
     assert re.fullmatch(
         r'"the carved teapot was <span class="stays">lost"<button type="button" class="chip quote found" '
@@ -120,34 +115,7 @@ def test_titles_and_signs_of_marks_cannot_leave_a_chip() -> None:
         r"<span [^<>]*>not in the books</span></span>\0",
         told,
     )
-
-
-def test_sentences_of_the_book_have_their_page_and_the_rest_a_faint_line_with_what_it_means() -> None:
-    answer = "It is this. The carved teapot was lost in the spring tide. I made all of this up."
-    session = a_session(answer)
-    (told,) = answers(session)
-    key = key_of(session)
-    page = (
-        f'<button type="button" class="chip quote found" data-act="page:{key}:2:18-63" title="[^"<]*">page 2</button>'
-    )
-    own = '<span class="own" title="These words do not stand in the book: the model’s own wording">'
-    stands = 'The carved teapot was lost in the spring <span class="stays">tide.'
-    assert re.fullmatch(
-        f'It is this. <span class="stands">{stands}{page}</span></span> {own}I made all of this up.</span>', told
-    )
-    html = opened_page(session, Wanted(key, 2, (18, 63)))
-    assert '<mark class="quoted">The carved teapot was lost\nin the spring tide</mark>' in html and "Page 2" in html
-
-
-def test_nothing_is_called_the_models_own_where_another_library_was_asked() -> None:
-    (told,) = answers(a_session("The carved teapot was lost in the spring. I made all of this up.", digest="another"))
-    assert "page 2" in told and 'class="own"' not in told
-
-
-def test_words_that_stand_twice_say_so_and_tags_stay_in_pairs() -> None:
-    twice = a_document("A", "The carved teapot was lost. ", "Then the carved teapot was lost. ")
+    twice = document_of("The carved teapot was lost. ", "Then the carved teapot was lost. ")
     answer = "- **The carved teapot was lost.** It `was` so for ever. Nobody said that\nat all in here.\n\nSo be it."
     (told,) = answers(a_session(answer, documents=(twice,)))
-    assert "and elsewhere: show it" in told
-    assert told.count("<span") == told.count("</span>") == 2
-    assert '"><img' not in told
+    assert "and elsewhere: show it" in told and told.count("<span") == told.count("</span>") == 2
