@@ -78,14 +78,6 @@ def shelves(draw: st.DrawFn) -> Library:
 # -------------------- the joined text
 
 
-@given(st.lists(documents(), min_size=1, max_size=4, unique_by=lambda document: document.text))
-def test_whole_books_are_joined_as_the_command_line_joins_them(books: list[Document]) -> None:
-    library = Library()
-    for document in books:
-        library = library.add(document)
-    assert library.text == Library.of(books).text
-
-
 @given(shelves())
 def test_every_placed_page_and_chapter_is_the_document_s_own_text(library: Library) -> None:
     for placed in library.pages:

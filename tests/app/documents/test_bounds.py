@@ -48,10 +48,8 @@ def test_a_hostile_file_is_read_in_little_time_and_stop_is_heeded(name: str, tmp
 
 
 def test_levels_are_capped() -> None:
-    assert [heading.level for heading in in_order([Heading(0, 1, 999_999, "a"), Heading(2, 3, 3, "b")])] == [
-        MAX_LEVEL,
-        3,
-    ]
+    found = in_order([Heading(0, 1, 999_999, "a"), Heading(2, 3, 3, "b")])
+    assert [heading.level for heading in found] == [MAX_LEVEL, 3]
 
 
 @pytest.mark.parametrize("pattern", [PAGE_NUMBER, LEADING_NUMBER])
@@ -61,16 +59,6 @@ def test_numbers_take_time_in_proportion_to_their_line(pattern: re.Pattern[str],
     begun = process_time()
     pattern.sub("", atom * (100_000 // len(atom)) + "x", count=1)
     assert process_time() - begun < MOST_SECONDS
-
-
-# -------------------- slow twins
-
-SLOW_PAGE_NUMBER = re.compile(r"(?:\s*[.·…]{2,}\s*|\s{2,}|\t)\d+\s*$")
-
-
-@given(st.text(". \t\n·…1٣a", max_size=16))
-def test_page_numbers_are_those_of_the_slow_pattern(title: str) -> None:
-    assert PAGE_NUMBER.sub("", title) == SLOW_PAGE_NUMBER.sub("", title)
 
 
 def slow_chapter_level(headings: list[Heading]) -> list[Heading]:
