@@ -108,37 +108,27 @@ def flipped(whole: bytes, places: Sequence[int]) -> bytes:
     return bytes(changed)
 
 
+TEXT = WORDS * 5 + MARKUP
+GOOD: Mapping[str, Make] = {  # files with nothing wrong but their text
+    "pdf": lambda: pdf(pages(3)),
+    "epub": lambda: epub({f"OPS/s{n}.xhtml": page(f"<h1>Chapter {n}</h1><p>{WORDS}</p>") for n in range(1, 4)}),
+    "docx": lambda: docx(paragraphs(20)),
+    "html": lambda: page(f"<h1>Chapter 1</h1><p>{WORDS}</p><ul><li>{WORDS}</ul><table><tr><td>1</table>" * 3).encode(),
+    "odt": lambda: odt(f"<text:h text:outline-level='1'>Chapter 1</text:h>{ODT_WORDS}{ODT_TABLE}" * 3),
+    "rtf": lambda: rtf("{\\pard\\outlinelevel0 Chapter 1\\par}\\pard " + WORDS + RTF_NOTE + "\\par" + RTF_ROW * 3),
+    "pptx": lambda: pptx([slide(f"Slide {n}", WORDS) for n in range(1, 4)]),
+    "fb2": lambda: fb2(f"<section><title><p>Chapter 1</p></title><p>{WORDS}</p></section>" * 3),
+    "csv": lambda: ("name,tons,words\n" + f'Gull,12,"{WORDS}"\n' * 20).encode(),
+    "zip": lambda: archive({"1.txt": WORDS, "b/2.md": f"# Chapter 1\n\n{WORDS}", "b/10.html": page(f"<p>{WORDS}</p>")}),
+    "old office": lambda: COMPOUND + bytes(512) + ("WordDocument" + TEXT).encode("utf-16-le"),
+    "other": lambda: b"\x89PNG\r\n\x1a\n" + bytes(200),
+}
+
+
 @cache
 def good(kind: str) -> bytes:
-    """A file of a format with nothing wrong but its text."""
-    text = WORDS * 5 + MARKUP
-    match kind:
-        case "pdf":
-            return pdf(pages(3))
-        case "epub":
-            return epub({f"OPS/s{n}.xhtml": page(f"<h1>Chapter {n}</h1><p>{WORDS}</p>") for n in range(1, 4)})
-        case "docx":
-            return docx(paragraphs(20))
-        case "html":
-            return page(f"<h1>Chapter 1</h1><p>{WORDS}</p><ul><li>{WORDS}</ul><table><tr><td>1</table>" * 3).encode()
-        case "odt":
-            return odt(f"<text:h text:outline-level='1'>Chapter 1</text:h>{ODT_WORDS}{ODT_TABLE}" * 3)
-        case "rtf":
-            return rtf("{\\pard\\outlinelevel0 Chapter 1\\par}\\pard " + WORDS + RTF_NOTE + "\\par" + RTF_ROW * 3)
-        case "pptx":
-            return pptx([slide(f"Slide {n}", WORDS) for n in range(1, 4)])
-        case "fb2":
-            return fb2(f"<section><title><p>Chapter 1</p></title><p>{WORDS}</p></section>" * 3)
-        case "csv":
-            return ("name,tons,words\n" + f'Gull,12,"{WORDS}"\n' * 20).encode()
-        case "zip":
-            return archive({"1.txt": WORDS, "b/2.md": f"# Chapter 1\n\n{WORDS}", "b/10.html": page(f"<p>{WORDS}</p>")})
-        case "old office":
-            return COMPOUND + bytes(512) + "WordDocument".encode("utf-16-le") + text.encode("utf-16-le")
-        case "other":
-            return b"\x89PNG\r\n\x1a\n" + bytes(200)
-        case _:
-            return f"# Chapter 1\n\n{text}\n\nChapter 2\n\n{text}\n\f{text}\n".encode()
+    """A file of a format, of text where no other is made."""
+    return GOOD[kind]() if kind in GOOD else f"# Chapter 1\n\n{TEXT}\n\nChapter 2\n\n{TEXT}\n\f{TEXT}\n".encode()
 
 
 # -------------------- PDF
@@ -487,6 +477,7 @@ def odt_files() -> Files:
         "giant numbers": lambda: odt(f"<text:list>{giant}</text:list>{heads}"),
         "a cell 999,999,999 times": lambda: odt(ODT_TABLE.replace("-cell>", '-cell table:number-columns-repeated="999999999">', 1) + some),
         "lists that go on in a circle": lambda: odt(lists + some),
+        "packed levels that are read": lambda: odt("".join(f'<text:h text:outline-level="{1 + 49 * n}">Head {n}</text:h><text:p>w</text:p>' for n in range(15_000))),
         "with a password": lambda: odt(some, {"META-INF/manifest.xml": locked}),
         "another root": lambda: odt("", {"content.xml": "<html/>"}),
         "no content": lambda: archive({"a": ""}, "application/vnd.oasis.opendocument.text"),
@@ -669,6 +660,7 @@ def zip_files() -> Files:
         "packed lines": lambda: archive({f"{n}.md": "a\n" * 490_000 for n in range(19)}),
         "packed headings": lambda: archive({f"{n}.md": "# a\n\n" * 190_000 for n in range(19)}),
         "packed form feeds that are read": lambda: archive({"a.txt": "a\f" * 320_000}),
+        "packed dots that are read": lambda: archive({"a.html": page("".join(f"<h2>{'.' * 290}x{n}</h2><p>w" for n in range(2_900)))}),
         "packed headings that are read": lambda: archive({f"{n}.md": f"# {n}\n" + "# a\n" * 500 for n in range(375)}),
         "ZIPs in it": lambda: archive({f"{n}.zip": deep for n in range(9)}),
         "a ZIP and a text": lambda: archive({"a.zip": deep, "b.txt": WORDS}),

@@ -82,18 +82,6 @@ def test_no_file_with_changed_bytes_raises(at: int, new: bytes, gone: int) -> No
     read_and_show(text)
 
 
-def test_half_a_character_in_a_question_is_replaced_and_the_page_can_be_sent(tmp_path: Path) -> None:
-    text = changed(("nodes", 0, "question"), "What \ud800?")
-    (tmp_path / f"{DIALOGUE.id}.json").write_text(text, encoding="utf-8")
-    store = Conversations(tmp_path)
-    orjson.dumps(conversation_list(store.listing(), Session("x"), when=WHEN))
-    opened = store.open(DIALOGUE.id)
-    assert opened.nodes[0].question == "What \ufffd?"
-    show_all_of_it(opened)
-    asked, node = opened.ask(opened.tip, "And \udfff?")
-    assert node.question == "And \ufffd?" and asked.head == node.id
-
-
 @pytest.mark.parametrize("when", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "soon", "", "\ud800"])
 def test_a_time_that_nobody_lives_in_is_shown_as_some_time(tmp_path: Path, when: str) -> None:
     (tmp_path / f"{DIALOGUE.id}.json").write_text(changed(("changed",), when), encoding="utf-8")

@@ -77,7 +77,7 @@ def merged(*states: Dialogue) -> Dialogue:
         return database.read(db, states[0].id) or Dialogue.begin(states[0].book, "")
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(
     acts=st.lists(st.tuples(st.sampled_from((*CHANGES, *LOOKS)), st.integers(0, 1), st.integers(0, 20)), max_size=10),
     network=st.booleans(),

@@ -1,12 +1,30 @@
 """Chapters: where they begin, to the character, and what only looks like one."""
 
+import re
+from time import process_time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pypdf import PdfWriter
 
-from app.documents.chapters import MAX_DEPTH, letters, make_chapters, markdown_headings, text_headings
+from app.documents.chapters import (
+    CHAPTERS,
+    LEADING_NUMBER,
+    MAX_DEPTH,
+    MAX_LEVEL,
+    MIN_CHAPTERS,
+    PAGE_NUMBER,
+    chapter_level,
+    in_order,
+    kind_of,
+    letters,
+    make_chapters,
+    markdown_headings,
+    text_headings,
+)
 from app.documents.document import Chapter
+from app.documents.messages import Heading
 from app.documents.parsers.html import read_markup
 from app.documents.readers import read_document
 from tests.app.documents.conftest import MakeEpub, MakePdf
@@ -190,3 +208,39 @@ def test_the_list_of_contents_of_an_epub_names_chapters_and_their_places(make_ep
     assert [chapter.title for chapter in document.chapters] == ["The Quay", "The Tide", "Storm"]
     places = [document.text[chapter.char_start :] for chapter in document.chapters]
     assert places[1].startswith("The Tide") and places[2] == BODY, "without a heading it begins with its section"
+
+
+# -------------------- bounds
+
+MOST_SECONDS = 2.0  # of this program alone, some eight times what it takes; with the square it takes minutes
+
+
+def test_levels_are_capped() -> None:
+    found = in_order([Heading(0, 1, 999_999, "a"), Heading(2, 3, 3, "b")])
+    assert [heading.level for heading in found] == [MAX_LEVEL, 3]
+
+
+@pytest.mark.parametrize("pattern", [PAGE_NUMBER, LEADING_NUMBER])
+@pytest.mark.parametrize("atom", [".", ". ", "..1", "..1 ", "1", "1.", " ", "\t", ".. "])
+def test_numbers_take_time_in_proportion_to_their_line(pattern: re.Pattern[str], atom: str) -> None:
+    """With the square, 100,000 signs take minutes."""
+    begun = process_time()
+    pattern.sub("", atom * (100_000 // len(atom)) + "x", count=1)
+    assert process_time() - begun < MOST_SECONDS
+
+
+def slow_chapter_level(headings: list[Heading]) -> list[Heading]:
+    levels = sorted({heading.level for heading in headings})
+    counts = {level: sum(heading.level == level for heading in headings) for level in levels}
+    named = {level: sum(h.level == level and kind_of(h.title) in CHAPTERS for h in headings) for level in levels}
+    best = max(levels, key=lambda level: (named[level], -level), default=0)
+    if not levels or named[best] < MIN_CHAPTERS:
+        best = min((level for level in levels if counts[level] >= MIN_CHAPTERS), default=0)
+    chosen = [heading for heading in headings if heading.level <= best]
+    return chosen[1:] if chosen and chosen[0].level < best and counts[chosen[0].level] == 1 else chosen
+
+
+@given(st.lists(st.tuples(st.integers(1, MAX_LEVEL), st.sampled_from(["Chapter 1", "Part 2", "Quay"])), max_size=12))
+def test_the_level_of_chapters_is_that_of_counting_anew(found: list[tuple[int, str]]) -> None:
+    headings = [Heading(2 * at, 2 * at + 1, level, title) for at, (level, title) in enumerate(found)]
+    assert chapter_level(headings) == slow_chapter_level(headings)

@@ -1,8 +1,12 @@
-"""EPUB books as they come: good ones, odd ones, broken ones and hostile ones."""
+"""EPUB books as they come: good ones, odd ones, broken ones and hostile ones; and what is left of covers."""
+
+import io
 
 import pytest
+from PIL import Image
 
 from app.documents.errors import DamagedDocument, DocumentTooLarge, DrmProtected, UnsupportedFormat
+from app.documents.metadata import COVER_START, MAX_AUTHORS, MAX_COVER_URL, byline, clean_authors, cover_url
 from app.documents.readers import read_document
 from tests.app.documents.conftest import MakeEpub
 from tests.hostile.corpus import CONTAINER, LAUGHS, OUTSIDE, package, page
@@ -101,3 +105,42 @@ def test_entities_are_refused_wherever_they_are_declared(make_epub: MakeEpub, he
 def test_a_section_that_unpacks_to_far_more_than_it_should_is_refused(make_epub: MakeEpub) -> None:
     with pytest.raises(DocumentTooLarge, match="unpacks to more than any book takes"):
         read_document(make_epub(" " * 2_000_000))  # a thousand times its packed size
+
+
+# -------------------- authors and covers
+
+
+def test_authors_are_names_on_a_line() -> None:
+    names = ["  Ann\n Reed ", "", " ; ", "Ann Reed", "\u202eEvil\x07", "B" * 500]
+    assert clean_authors(names) == ("Ann Reed", "Evil", "B" * 100)
+    assert len(clean_authors(f"Author {n}" for n in range(1000))) == MAX_AUTHORS
+    assert byline(()) == "" and byline(("A", "B")) == "by A, B" and byline(("A", "B", "C")) == "by A, B and 1 more"
+
+
+def picture(kind: str, image: Image.Image | None = None) -> bytes:
+    stream = io.BytesIO()
+    (image or Image.effect_noise((600, 800), 90).convert("RGB")).save(stream, kind)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_covers_are_drawn_anew_and_small(kind: str) -> None:
+    url = cover_url(picture(kind))
+    assert url.startswith(COVER_START) and 1_000 < len(url) <= MAX_COVER_URL
+    assert cover_url(picture(kind)[:200]) == "" and cover_url(picture(kind) + b"<script>") != ""
+
+
+HUGE = picture("PNG", Image.new("1", (10_000, 6_000)))
+OTHERS = {
+    "empty": b"", "svg": b"<svg onload=alert(1)/>", "no png": b"\x89PNG\r\n\x1a\n" + b"\0" * 99, "gif": picture("GIF"),
+    "bmp": picture("BMP"), "huge": HUGE, "a bomb": b"\0" * 70_000_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", OTHERS.values(), ids=OTHERS)
+def test_other_pictures_and_huge_ones_are_no_covers_and_end_no_book(make_epub: MakeEpub, content: bytes) -> None:
+    assert cover_url(content) == ""
+    item = '<item id="c" href="c.jpg" media-type="image/jpeg" properties="cover-image"/>'
+    files = {"OPS/b.opf": package(["s1.xhtml"], more=item), "OPS/c.jpg": content}
+    document = read_document(make_epub(PARAGRAPH, files=files))
+    assert document.cover == "" and "The pilot" in document.text

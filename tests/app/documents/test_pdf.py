@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from pypdf import PdfWriter
-from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject
+from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject, TextStringObject
 
 from app.documents import readers
 from app.documents.errors import DamagedDocument, DocumentTooLarge, PasswordProtected, ScannedDocument
+from app.documents.metadata import clean_authors
 from app.documents.parsers import pdf as parser
 from app.documents.parsing import ParserCrashed, ParsingLimits, parse
 from app.documents.pdfium import PdfiumError
@@ -71,6 +72,18 @@ def test_scanned_pages_are_named_as_what_they_are(make_pdf: MakePdf, writer: Pdf
     with pytest.raises(ScannedDocument, match="3 pages are images") as caught:
         read_document(path)
     assert "OCR" in caught.value.hint
+
+
+@pytest.mark.parametrize("by", ["pdfium", "pypdf"])
+def test_pdfs_state_authors_and_language(make_pdf: MakePdf, writer: PdfWriter, by: str) -> None:
+    path = make_pdf(PAGE)
+    writer.add_metadata({"/Author": "Ann Reed; Bo Quay"})
+    writer.root_object[NameObject("/Lang")] = TextStringObject("en-NZ")
+    writer.write(path)
+    with path.open("rb") as stream:
+        opened = next(parser.read(stream, by))
+    assert opened["kind"] == "opened" and opened["language"] == "en-NZ"
+    assert clean_authors(opened["authors"]) == ("Ann Reed", "Bo Quay")
 
 
 # -------------------- damage

@@ -12,7 +12,6 @@ from app.documents.errors import DocumentTooLarge
 from app.documents.language import direction_of, language_of
 from app.documents.plain import paginate
 from app.documents.readers import read_document
-from tests.app.fakes import document_of
 
 # -------------------- encodings
 
@@ -62,12 +61,6 @@ def test_binary_content_is_not_text(encoded: bytes) -> None:
     assert decode(encoded) is None
 
 
-@given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
-def test_any_text_comes_back_from_utf8(text: str) -> None:
-    decoded = decode(text.encode())
-    assert decoded is not None and decoded.text == text.removeprefix("\ufeff")
-
-
 # -------------------- pages
 
 
@@ -83,15 +76,6 @@ def test_pages_cover_a_text_without_gaps_and_none_is_much_too_long(text: str) ->
 
 def test_form_feeds_are_the_pages_of_a_text() -> None:
     assert paginate("one\n\ftwo\f\fthree\f") == ("one\n\ntwo\n\n\n\nthree\n\n", [0, 5, 10, 12])
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=10))
-def test_every_character_lies_on_exactly_one_page(lengths: list[int]) -> None:
-    document = document_of(*("a" * length for length in lengths))
-    assert "".join(map(document.page_text, document.pages)) == document.text
-    for char in range(len(document.text)):
-        page = document.page_at(char)
-        assert page.char_start <= char < page.char_end
 
 
 def test_labels_that_name_two_pages_alike_are_replaced_by_positions() -> None:

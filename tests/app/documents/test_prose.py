@@ -83,9 +83,15 @@ def test_headers_footers_and_page_numbers_go_and_the_text_stays(printed: list[li
     assert drop_running_lines(printed) == [eight_lines(n) for n in range(len(printed))]
 
 
-def test_a_title_that_slides_repeat_belongs_to_the_text() -> None:
-    pages = [["Results", *eight_lines(n)[:3]] for n in range(9)]
-    assert drop_running_lines(pages) == pages
+@pytest.mark.parametrize(
+    "printed",
+    [
+        [["Results", *eight_lines(n)[:3]] for n in range(9)],  # of slides
+        [["A letter from home", *eight_lines(n)] if n % 10 == 0 else eight_lines(n) for n in range(31)],
+    ],
+)
+def test_a_title_that_short_pages_or_pages_far_apart_repeat_belongs_to_the_text(printed: list[list[str]]) -> None:
+    assert drop_running_lines(printed) == printed
 
 
 # -------------------- text that means nothing
