@@ -100,7 +100,7 @@ def claim(stored: Path) -> Claim:
             os.link(stored, own)
         except OSError:  # no links on this file system: of two equal files the second must be dropped again
             stored.replace(own)
-            _delete(stored)  # keeps its folder
+            delete(stored)  # keeps its folder
         return Claim(stored, own)
     return Claim(stored, stored)
 
@@ -110,9 +110,9 @@ def forget(claims: Iterable[Claim], is_kept: Callable[[Path], bool] = lambda _: 
     for one in claims:
         with suppress(OSError):
             if one.stored.samefile(one.own):
-                _delete(one.stored)
+                delete(one.stored)
         if one.stored != one.own and not is_kept(one.own):
-            _delete(one.own)
+            delete(one.own)
 
 
 def _is_stored(file: Path) -> bool:
@@ -129,12 +129,6 @@ def is_own(file: Path) -> bool:
     return file.parent.name.startswith(CLAIMED) and file.parent.parent.name == FOLDER
 
 
-def delete(file: Path) -> bool:
-    """Delete an upload's own copy; False: it is still there."""
-    _delete(file)
-    return not file.exists()
-
-
 def drop_unopened(folder: Path, *, older_than_seconds: float = UNOPENED_SECONDS) -> None:
     """Delete files that were stored but never opened: a page opens its files immediately."""
     before = time.time() - older_than_seconds
@@ -144,15 +138,16 @@ def drop_unopened(folder: Path, *, older_than_seconds: float = UNOPENED_SECONDS)
         for file in (Path(place) / name for name in names):
             with suppress(OSError):
                 if file.lstat().st_mtime < before:
-                    _delete(file)
+                    delete(file)
 
 
-def _delete(file: Path) -> None:
-    """Delete a file and its own folder."""
+def delete(file: Path) -> bool:
+    """Delete a file and its own folder; False: it is still there."""
     with suppress(OSError):
         file.unlink(missing_ok=True)
         if file.parent.name != FOLDER:
             file.parent.rmdir()
+    return not file.exists()
 
 
 def size_bytes(folder: Path) -> int:

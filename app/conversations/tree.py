@@ -136,7 +136,7 @@ class Dialogue:
 
     def ask(self, parent: str, question: str) -> tuple["Dialogue", Node]:
         """Add an unanswered question after an answered node, and show the branch that ends with it."""
-        node = Node(id=self._new_id(), parent=parent, asked=now(), question=sendable(question))
+        node = Node(id=secrets.token_hex(6), parent=parent, asked=now(), question=sendable(question))
         return self._changed(nodes=(*self.nodes, node), head=node.id), node
 
     def answer(self, node_id: str, exchange: Exchange) -> "Dialogue":
@@ -172,9 +172,6 @@ class Dialogue:
 
     def _changed(self, *, nodes: tuple[Node, ...], head: str | None = None) -> "Dialogue":
         return replace(self, nodes=nodes, head=self.head if head is None else head, changed=now())
-
-    def _new_id(self) -> str:
-        return secrets.token_hex(6)
 
 
 def _part(book: LibraryBook) -> str:

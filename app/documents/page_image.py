@@ -163,12 +163,7 @@ def rectangles(letters: str, boxes: Sequence[int], found: range) -> list[Box]:
             continue
         if joined and is_beside(joined[-1], box):
             last = joined.pop()
-            box = Box(
-                min(last.left, box.left),
-                min(last.top, box.top),
-                max(last.right, box.right),
-                max(last.bottom, box.bottom),
-            )
+            box = Box(*map(min, last[:2], box[:2]), *map(max, last[2:], box[2:]))
         joined.append(box)
     return joined if len(joined) <= MAX_RECTANGLES else []
 

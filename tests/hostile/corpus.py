@@ -17,6 +17,8 @@ from pathlib import Path
 
 from tests.hostile.atoms import ATOMS
 
+Make = Callable[[], bytes]
+Files = dict[str, Make]
 SEED, PER_FORMAT = 22, 80
 WORDS = "The pilot counted the boats that came in with the tide, and wrote down their names one by one. "
 MARKUP = (
@@ -37,6 +39,7 @@ FORMATS = tuple(SUFFIXES)
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 LAUGHS = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;">]>'
 OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
+MARKED = MARKUP.replace("<", "&lt;").replace("\x1b", "").replace("\x07", "")
 CODECS = ("zlib_codec", "rot13", "idna", "unicode_escape", "utf-7", "punycode", "utf-16", "x" * 40, "undefined")
 
 
@@ -48,7 +51,7 @@ class HostileFile:
     number: int  # among those of its format
     what: str
     name: str
-    make: Callable[[], bytes]
+    make: Make
 
     def write(self, folder: Path) -> Path:
         """Into a folder, under its own name, or a plain one where the file system refuses that."""
@@ -76,7 +79,7 @@ def corpus(per_format: int = PER_FORMAT, seed: int = SEED, formats: Sequence[str
             yield HostileFile(kind, number, what, name, make)
 
 
-def damaged(kind: str, chance: random.Random) -> tuple[str, Callable[[], bytes]]:
+def damaged(kind: str, chance: random.Random) -> tuple[str, Make]:
     """A good file with something wrong, and what."""
     whole = good(kind)
     at, count = chance.randrange(len(whole)), chance.choice((1, 3, 20, 200))
@@ -84,7 +87,7 @@ def damaged(kind: str, chance: random.Random) -> tuple[str, Callable[[], bytes]]
     atom = chance.choice(ATOMS).encode("utf-8", "surrogatepass") * chance.choice((1, 50, 2_000))
     other = good(chance.choice(FORMATS))
     span = chance.randrange(1, 400)
-    ways: tuple[tuple[str, Callable[[], bytes]], ...] = (
+    ways: tuple[tuple[str, Make], ...] = (
         ("cut off", lambda: whole[:at]),
         ("bits flipped", lambda: flipped(whole, places)),
         ("begins late", lambda: whole[at:]),
@@ -105,43 +108,33 @@ def flipped(whole: bytes, places: Sequence[int]) -> bytes:
     return bytes(changed)
 
 
+TEXT = WORDS * 5 + MARKUP
+GOOD: Mapping[str, Make] = {  # files with nothing wrong but their text
+    "pdf": lambda: pdf(pages(3)),
+    "epub": lambda: epub({f"OPS/s{n}.xhtml": page(f"<h1>Chapter {n}</h1><p>{WORDS}</p>") for n in range(1, 4)}),
+    "docx": lambda: docx(paragraphs(20)),
+    "html": lambda: page(f"<h1>Chapter 1</h1><p>{WORDS}</p><ul><li>{WORDS}</ul><table><tr><td>1</table>" * 3).encode(),
+    "odt": lambda: odt(f"<text:h text:outline-level='1'>Chapter 1</text:h>{ODT_WORDS}{ODT_TABLE}" * 3),
+    "rtf": lambda: rtf("{\\pard\\outlinelevel0 Chapter 1\\par}\\pard " + WORDS + RTF_NOTE + "\\par" + RTF_ROW * 3),
+    "pptx": lambda: pptx([slide(f"Slide {n}", WORDS) for n in range(1, 4)]),
+    "fb2": lambda: fb2(f"<section><title><p>Chapter 1</p></title><p>{WORDS}</p></section>" * 3),
+    "csv": lambda: ("name,tons,words\n" + f'Gull,12,"{WORDS}"\n' * 20).encode(),
+    "zip": lambda: archive({"1.txt": WORDS, "b/2.md": f"# Chapter 1\n\n{WORDS}", "b/10.html": page(f"<p>{WORDS}</p>")}),
+    "old office": lambda: COMPOUND + bytes(512) + ("WordDocument" + TEXT).encode("utf-16-le"),
+    "other": lambda: b"\x89PNG\r\n\x1a\n" + bytes(200),
+}
+
+
 @cache
 def good(kind: str) -> bytes:
-    """A file of a format with nothing wrong but its text."""
-    text = WORDS * 5 + MARKUP
-    match kind:
-        case "pdf":
-            return pdf(pages(3))
-        case "epub":
-            return epub({f"OPS/s{n}.xhtml": page(f"<h1>Chapter {n}</h1><p>{WORDS}</p>") for n in range(1, 4)})
-        case "docx":
-            return docx(paragraphs(20))
-        case "html":
-            return page(f"<h1>Chapter 1</h1><p>{WORDS}</p><ul><li>{WORDS}</ul><table><tr><td>1</table>" * 3).encode()
-        case "odt":
-            return odt(f"<text:h text:outline-level='1'>Chapter 1</text:h><text:p>{WORDS}</text:p>{ODT_TABLE}" * 3)
-        case "rtf":
-            return rtf("{\\pard\\outlinelevel0 Chapter 1\\par}\\pard " + WORDS + RTF_NOTE + "\\par" + RTF_ROW * 3)
-        case "pptx":
-            return pptx([slide(f"Slide {n}", WORDS) for n in range(1, 4)])
-        case "fb2":
-            return fb2(f"<section><title><p>Chapter 1</p></title><p>{WORDS}</p></section>" * 3).encode()
-        case "csv":
-            return ("name,tons,words\n" + f'Gull,12,"{WORDS}"\n' * 20).encode()
-        case "zip":
-            return archive({"1.txt": WORDS, "b/2.md": f"# Chapter 1\n\n{WORDS}", "b/10.html": page(f"<p>{WORDS}</p>")})
-        case "old office":
-            return COMPOUND + bytes(512) + "WordDocument".encode("utf-16-le") + text.encode("utf-16-le")
-        case "other":
-            return b"\x89PNG\r\n\x1a\n" + bytes(200)
-        case _:
-            return f"# Chapter 1\n\n{text}\n\nChapter 2\n\n{text}\n\f{text}\n".encode()
+    """A file of a format, of text where no other is made."""
+    return GOOD[kind]() if kind in GOOD else f"# Chapter 1\n\n{TEXT}\n\nChapter 2\n\n{TEXT}\n\f{TEXT}\n".encode()
 
 
 # -------------------- PDF
 
 
-def pdf(objects: Mapping[int, bytes], trailer: bytes = b"", end: bytes = b"") -> bytes:
+def pdf(objects: Mapping[int, bytes], trailer: bytes = b"") -> bytes:
     """A PDF of objects by number; 1 is the catalogue."""
     out, offsets = bytearray(b"%PDF-1.7\n"), dict[int, int]()
     for number, content in objects.items():
@@ -151,8 +144,7 @@ def pdf(objects: Mapping[int, bytes], trailer: bytes = b"", end: bytes = b"") ->
     out += b"xref\n0 %d\n0000000000 65535 f \n" % (last + 1)
     for number in range(1, last + 1):
         out += b"%010d 00000 n \n" % offsets[number] if number in offsets else b"0000000000 65535 f \n"
-    out += b"trailer\n<</Size %d/Root 1 0 R %s>>\nstartxref\n%d\n%%%%EOF\n" % (last + 1, trailer, start)
-    return bytes(out) + end
+    return bytes(out + b"trailer\n<</Size %d/Root 1 0 R %s>>\nstartxref\n%d\n%%%%EOF\n" % (last + 1, trailer, start))
 
 
 def stream(content: bytes, head: bytes = b"", length: int | None = None) -> bytes:
@@ -183,100 +175,79 @@ def pages(count: int = 1, content: bytes = b"", more: bytes = b"", extra: Mappin
     }
 
 
-def changed(**objects: bytes) -> bytes:
-    return pdf({**pages(2), **{int(name[1:]): content for name, content in objects.items()}})
-
-
-def pdf_files() -> dict[str, Callable[[], bytes]]:
-    deep = 20_000
+def pdf_files() -> Files:
     cmap = b"begincmap 1 beginbfrange <0000> <FFFFFFFF> <0000> endbfrange 1 beginbfrange <00> <FF> <D800> endbfrange"
     loop = b"<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</XObject<</X 7 0 R>>>>/Length 5>>stream\n/X Do\nendstream"
     entry = b"<</Title(<script>alert\\(1\\)</script>)/Next 5 0 R/First 5 0 R/Last 5 0 R/Parent 5 0 R/Dest[10 0 R/Fit]>>"
+    below = {
+        n: b"<</Title(%d)/First %d 0 R/Last %d 0 R/Dest[10 0 R/Fit]>>" % (n, n + 1, n + 1) for n in range(20, 4_000)
+    }
+    down = {n: b"<</Type/Pages/Parent %d 0 R/Kids[%d 0 R]/Count 1>>" % (n - 1, n + 1) for n in range(20, 5_020)}
+    objects: dict[str, dict[int, bytes]] = {  # in place of those of a good file of two pages
+        "pages in a circle": {2: b"<</Type/Pages/Kids[2 0 R 10 0 R]/Count 2>>"},
+        "a page is its own parent": {10: b"<</Type/Page/Parent 10 0 R/Contents 3 0 R>>"},
+        "pages far down": {2: b"<</Type/Pages/Kids[20 0 R]/Count 1>>", **down, 5_020: pages(1)[10]},
+        "a giant number of pages": {2: b"<</Type/Pages/Kids[10 0 R]/Count 2147483647>>"},
+        "a negative number of pages": {2: b"<</Type/Pages/Kids[10 0 R]/Count -5>>"},
+        "no pages": {2: b"<</Type/Pages/Kids[]/Count 0>>"},
+        "contents in a circle": {3: b"[3 0 R 3 0 R]"},
+        "a reference to itself": {3: b"3 0 R"},
+        "a giant length": {3: stream(SHOWN, length=2**62)},
+        "a negative length": {3: stream(SHOWN, length=-5)},
+        "a number of 100,000 digits": {2: b"<</Type/Pages/Kids[10 0 R]/Count " + b"9" * 100_000 + b">>"},
+        "nested arrays": {3: b"[" * 20_000 + b"]" * 20_000},
+        "nested dictionaries": {3: b"<</A" * 20_000 + b">>" * 20_000},
+        "nested saved states": {3: stream(b"q " * 300_000 + SHOWN)},
+        "a string without end": {3: stream(b"BT /F1 9 Tf (" + b"(" * 300_000)},
+        "an array without end": {3: stream(b"BT /F1 9 Tf [" + b"(a) 1 " * 100_000)},
+        "an image without end": {3: stream(b"BI /W 9 /H 9 ID " + b"EI" * 50 + b"x" * 300_000)},
+        "letters beyond all letters": {4: FONT[:-2] + b"/ToUnicode 7 0 R>>", 7: stream(cmap)},
+        "a giant font": {4: FONT[:-2] + b"/FirstChar 0/LastChar 999999999/Widths[" + b"1 " * 9_999 + b"]>>"},
+        "bookmarks in a circle": {5: entry},
+        "bookmarks one below the other": {5: b"<</First 20 0 R/Last 20 0 R>>", **below, 4_000: b"<</Title(x)/Dest[10 0 R/Fit]>>"},
+        "labels with giant numbers": {6: b"<</Nums[0<</S/r/St 999999999999>>1<</S/A/St 99999999>>]>>"},
+        "labels in a circle": {6: b"<</Kids[6 0 R]>>"},
+        "labels of markup": {6: b"<</Nums[0<</P(<script>\\012\\033[2J)/S/D>>]>>"},
+        "a script": {1: b"<</Type/Catalog/Pages 2 0 R/OpenAction<</S/JavaScript/JS(app.alert\\(1\\))>>>>"},
+        "control and bidi characters": {3: stream(b"BT /F1 9 Tf (" + bytes(range(1, 32)).replace(b"\\", b"") + b"abc) Tj ET")},
+    }  # fmt: skip
+    contents: dict[str, Callable[[], bytes]] = {
+        "a bomb": lambda: packed(bytes(300_000_000)),
+        "a bomb in a bomb": lambda: packed(zlib.compress(bytes(100_000_000)), b"/Filter[/FlateDecode/FlateDecode]"),
+        "a bomb of text": lambda: packed(SHOWN * 60_000),
+        "a hundred filters": lambda: packed(SHOWN, b"/Filter[" + b"/FlateDecode" * 100 + b"]"),
+        "run lengths": lambda: stream(b"\x81a" * 500_000, b"/Filter/RunLengthDecode"),
+        "LZW": lambda: stream(b"\x80\x0b\x60\x50" * 100_000, b"/Filter/LZWDecode"),
+        "a predictor of many columns": lambda: packed(SHOWN * 99, b"/Filter/FlateDecode/DecodeParms<</Predictor 12/Columns 2000000000>>"),
+    }  # fmt: skip
+    titles = {
+        "markup": b"<</Title(<script>\\012<|im_start|>)>>",
+        "half characters": b"<</Title<FEFFD800D800>>>",
+        "a circle": b"8 0 R",
+    }
+    encrypted = b"/Encrypt<</Filter/Standard/V %d/R %d/O(x)/U(x)/P -1>>/ID[(a)(b)]"
     return {
         "10,000 pages": lambda: pdf(pages(10_000)),
-        "a bomb": lambda: pdf(pages(1, packed(bytes(300_000_000)))),
-        "a bomb in a bomb": lambda: pdf(
-            pages(1, packed(zlib.compress(bytes(100_000_000)), b"/Filter[/FlateDecode/FlateDecode]"))
-        ),
-        "a bomb of text": lambda: pdf(pages(1, packed(SHOWN * 60_000))),
-        "a hundred filters": lambda: pdf(pages(1, packed(SHOWN, b"/Filter[" + b"/FlateDecode" * 100 + b"]"))),
-        "run lengths": lambda: pdf(pages(1, stream(b"\x81a" * 500_000, b"/Filter/RunLengthDecode"))),
-        "LZW": lambda: pdf(pages(1, stream(b"\x80\x0b\x60\x50" * 100_000, b"/Filter/LZWDecode"))),
-        "a predictor of many columns": lambda: pdf(
-            pages(1, packed(SHOWN * 99, b"/Filter/FlateDecode/DecodeParms<</Predictor 12/Columns 2000000000>>"))
-        ),
-        "pages in a circle": lambda: changed(_2=b"<</Type/Pages/Kids[2 0 R 10 0 R]/Count 2>>"),
-        "a page is its own parent": lambda: changed(_10=b"<</Type/Page/Parent 10 0 R/Contents 3 0 R>>"),
-        "pages far down": lambda: pdf(
-            {
-                **pages(1),
-                2: b"<</Type/Pages/Kids[20 0 R]/Count 1>>",
-                **{n: b"<</Type/Pages/Parent %d 0 R/Kids[%d 0 R]/Count 1>>" % (n - 1, n + 1) for n in range(20, 5_020)},
-                5_020: pages(1)[10],
-            }
-        ),
-        "a giant number of pages": lambda: changed(_2=b"<</Type/Pages/Kids[10 0 R]/Count 2147483647>>"),
-        "a negative number of pages": lambda: changed(_2=b"<</Type/Pages/Kids[10 0 R]/Count -5>>"),
-        "no pages": lambda: changed(_2=b"<</Type/Pages/Kids[]/Count 0>>"),
-        "contents in a circle": lambda: changed(_3=b"[3 0 R 3 0 R]"),
-        "a reference to itself": lambda: changed(_3=b"3 0 R"),
-        "a giant length": lambda: changed(_3=stream(SHOWN, length=2**62)),
-        "a negative length": lambda: changed(_3=stream(SHOWN, length=-5)),
-        "a number of 100,000 digits": lambda: changed(_2=b"<</Type/Pages/Kids[10 0 R]/Count " + b"9" * 100_000 + b">>"),
-        "nested arrays": lambda: changed(_3=b"[" * deep + b"]" * deep),
-        "nested dictionaries": lambda: changed(_3=b"<</A" * deep + b">>" * deep),
-        "nested saved states": lambda: changed(_3=stream(b"q " * 300_000 + SHOWN)),
-        "a string without end": lambda: changed(_3=stream(b"BT /F1 9 Tf (" + b"(" * 300_000)),
-        "an array without end": lambda: changed(_3=stream(b"BT /F1 9 Tf [" + b"(a) 1 " * 100_000)),
-        "an image without end": lambda: changed(_3=stream(b"BI /W 9 /H 9 ID " + b"EI" * 50 + b"x" * 300_000)),
-        "a form that shows itself": lambda: pdf(
-            pages(1, stream(b"/X Do " + SHOWN), b"/XObject<</X 7 0 R>>", {7: loop})
-        ),
-        "letters beyond all letters": lambda: pdf({**pages(1), 4: FONT[:-2] + b"/ToUnicode 7 0 R>>", 7: stream(cmap)}),
-        "a giant font": lambda: changed(
-            _4=FONT[:-2] + b"/FirstChar 0/LastChar 999999999/Widths[" + b"1 " * 9_999 + b"]>>"
-        ),
-        "bookmarks in a circle": lambda: pdf({**pages(2), 5: entry}),
-        "bookmarks one below the other": lambda: pdf(
-            {
-                **pages(1),
-                5: b"<</First 20 0 R/Last 20 0 R>>",
-                **{
-                    n: b"<</Title(%d)/First %d 0 R/Last %d 0 R/Dest[10 0 R/Fit]>>" % (n, n + 1, n + 1)
-                    for n in range(20, 4_000)
-                },
-                4_000: b"<</Title(x)/Dest[10 0 R/Fit]>>",
-            }
-        ),
-        "labels with giant numbers": lambda: changed(_6=b"<</Nums[0<</S/r/St 999999999999>>1<</S/A/St 99999999>>]>>"),
-        "labels in a circle": lambda: changed(_6=b"<</Kids[6 0 R]>>"),
-        "labels of markup": lambda: changed(_6=b"<</Nums[0<</P(<script>\\012\\033[2J)/S/D>>]>>"),
-        "a script": lambda: changed(
-            _1=b"<</Type/Catalog/Pages 2 0 R/OpenAction<</S/JavaScript/JS(app.alert\\(1\\))>>>>"
-        ),
-        "a title of markup": lambda: pdf({**pages(1), 8: b"<</Title(<script>\\012<|im_start|>)>>"}, b"/Info 8 0 R"),
-        "a title of half characters": lambda: pdf({**pages(1), 8: b"<</Title<FEFFD800D800>>>"}, b"/Info 8 0 R"),
-        "a title in a circle": lambda: pdf({**pages(1), 8: b"8 0 R"}, b"/Info 8 0 R"),
+        **{what: lambda made=made: pdf(pages(1, made())) for what, made in contents.items()},
+        **{what: lambda made=made: pdf(pages(2) | made) for what, made in objects.items()},
+        **{f"a title of {what}": lambda title=title: pdf({**pages(), 8: title}, b"/Info 8 0 R") for what, title in titles.items()},
+        "a form that shows itself": lambda: pdf(pages(1, stream(b"/X Do " + SHOWN), b"/XObject<</X 7 0 R>>", {7: loop})),
         "tables in a circle": lambda: pdf(pages(1), b"/Prev 9"),
-        "encrypted by nobody": lambda: pdf(pages(1), b"/Encrypt<</Filter/Standard/V 9/R 9/O(x)/U(x)/P -1>>/ID[(a)(b)]"),
-        "encrypted with giant keys": lambda: pdf(
-            pages(1), b"/Encrypt<</Filter/Standard/V 2/R 3/Length 99999999/O(x)/U(x)/P -1>>/ID[(a)(b)]"
-        ),
+        "encrypted by nobody": lambda: pdf(pages(1), encrypted % (9, 9)),
+        "encrypted with giant keys": lambda: pdf(pages(1), encrypted.replace(b"/O", b"/Length 99999999/O") % (2, 3)),
         "a table that lies": lambda: pdf(pages(1)).replace(b"xref\n0 ", b"xref\n999999999 "),
         "no table": lambda: pdf(pages(1)).partition(b"xref")[0] + b"startxref\n99999999999\n%%EOF",
         "nothing but a head": lambda: b"%PDF-1.7\n%%EOF",
         "a million heads": lambda: b"%PDF-1.7\n" * 100_000 + b"%%EOF",
         "a million objects": lambda: b"%PDF-1.7\n" + b"1 0 obj<<>>endobj\n" * 200_000 + b"startxref\n0\n%%EOF",
-        "control and bidi characters": lambda: pdf(
-            {**pages(1, stream(b"BT /F1 9 Tf (" + bytes(range(1, 32)).replace(b"\\", b"") + b"abc) Tj ET"))}
-        ),
-    }
+    }  # type: ignore[misc]  # fmt: skip
 
 
-# -------------------- archives
+# -------------------- what files of markup have in common
 
 
 def archive(files: Mapping[str, str | bytes], first: str = "") -> bytes:
+    """A ZIP file. A lone surrogate in a text stands for a byte that is no UTF-8."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
         if first:
@@ -284,97 +255,32 @@ def archive(files: Mapping[str, str | bytes], first: str = "") -> bytes:
         for name, content in files.items():
             info = zipfile.ZipInfo(name)
             info.compress_type = zipfile.ZIP_DEFLATED
-            target.writestr(info, content)
+            target.writestr(info, content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape"))
     return out.getvalue()
 
 
-def page(body: str, head: str = "", start: str = "") -> str:
-    return f'{start}<html xmlns="http://www.w3.org/1999/xhtml"><head><title>T</title>{head}</head><body>{body}</body></html>'
+def nested(begin: str, end: str, count: int, inside: str = "a") -> str:
+    return begin * count + inside + end * count
 
 
-CONTAINER = '<container><rootfiles><rootfile full-path="OPS/b.opf"/></rootfiles></container>'
-
-
-def package(sections: Sequence[str], start: str = "", title: str = "T", more: str = "", repeat: int = 1) -> str:
-    kind = "application/xhtml+xml"
-    items = "".join(f'<item id="i{n}" href="{name}" media-type="{kind}"/>' for n, name in enumerate(sections))
-    order = "".join(f'<itemref idref="i{n}"/>' for n in range(len(sections))) * repeat
-    return f"{start}<package><metadata><title>{title}</title></metadata><manifest>{items}{more}</manifest><spine>{order}</spine></package>"
-
-
-def epub(files: Mapping[str, str | bytes], **options: object) -> bytes:
-    """An EPUB whose sections are the files that are XHTML."""
-    sections = [name.removeprefix("OPS/") for name in files if name.endswith(".xhtml")]
-    whole = {"META-INF/container.xml": CONTAINER, "OPS/b.opf": package(sections, **options), **files}  # type: ignore[arg-type]
-    return archive(whole, "application/epub+zip")
-
-
-def one(body: str, **options: object) -> bytes:
-    return epub({"OPS/a.xhtml": page(body), **options})  # type: ignore[dict-item]
-
-
-NAV = '<item id="n" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/>'
-
-
-def epub_files() -> dict[str, Callable[[], bytes]]:
-    text = f"<p>{WORDS}</p>"
-    found: dict[str, Callable[[], bytes]] = {
-        "a bomb": lambda: epub({"OPS/a.xhtml": bytes(100_000_000)}),
-        "many small bombs": lambda: epub({f"OPS/{n}.xhtml": b"<p>" + b"a " * 450_000 for n in range(90)}),
-        "packed headings": lambda: epub({f"OPS/{n}.xhtml": page("<h1>a</h1>" * 95_000) for n in range(20)}),
-        "packed marks": lambda: epub({f"OPS/{n}.xhtml": page("\ufffd " * 240_000) for n in range(20)}),
-        "packed words on one line": lambda: epub({f"OPS/{n}.xhtml": page("ж " * 320_000) for n in range(20)}),
-        "10,000 sections": lambda: epub({"OPS/a.xhtml": page(text)}, repeat=10_000),
-        "20,000 sections": lambda: epub({"OPS/a.xhtml": page(text)}, repeat=20_000),
-        "12,000 entries": lambda: epub({"OPS/a.xhtml": page(text), **{f"x{n}": "" for n in range(12_000)}}),
-        "elements one in the other": lambda: one("<div>" * 200_000 + text),
-        "lists one in the other": lambda: one("<ul><li>" * 20_000 + text),
-        "elements that never end": lambda: one("<p><b><i>" * 50_000 + text),
-        "comments that never end": lambda: one(text + "<!--" * 200_000),
-        "sections that never end": lambda: one(text + "<![CDATA[" * 100_000),
-        "tags that never end": lambda: one(text + "<a " * 200_000),
-        "declarations that never end": lambda: one(text + "<!a" * 100_000),
-        "a laugh": lambda: epub({"OPS/a.xhtml": LAUGHS + page("<p>&c;</p>")}),
-        "a laugh in the package": lambda: epub({"OPS/a.xhtml": page(text)}, start=LAUGHS),
-        "an entity from outside": lambda: epub({"OPS/a.xhtml": OUTSIDE + page("<p>&a;</p>")}),
-        "a package from outside": lambda: epub({"OPS/a.xhtml": page(text)}, start=OUTSIDE),
-        "markup everywhere": lambda: epub({"OPS/a.xhtml": page(f"<h1>{MARKUP}</h1>{text}")}, title="&lt;script&gt;"),
-        "names that climb": lambda: epub({"OPS/../../../../etc/a.xhtml": page(text), "/etc/passwd": "x"}),
-        "names of markup": lambda: epub({"OPS/<script>.xhtml": page(text)}),
-        "a package of itself": lambda: archive(
-            {"META-INF/container.xml": CONTAINER.replace("OPS/b.opf", "META-INF/container.xml")}, "application/epub+zip"
-        ),
-        "no container": lambda: archive({"a": "b"}, "application/epub+zip"),
-        "an empty container": lambda: archive({"META-INF/container.xml": ""}, "application/epub+zip"),
-        "a shop's": lambda: epub(
-            {"OPS/a.xhtml": page(text), "META-INF/encryption.xml": '<e><CipherReference URI="OPS/a.xhtml"/></e>'}
-        ),
-        "a list of contents without end": lambda: epub(
-            {"OPS/a.xhtml": page(text), "OPS/nav.xhtml": page("<nav><ol>" + '<li><a href="a.xhtml">a</a><ol>' * 9_000)},
-            more=NAV,
-        ),
-        "a list of contents of 60,000": lambda: epub(
-            {
-                "OPS/a.xhtml": page(text),
-                "OPS/nav.xhtml": page(
-                    "<nav><ol>" + '<li><a href="a.xhtml">Chapter 1</a></li>' * 60_000 + "</ol></nav>"
-                ),
-            },
-            more=NAV,
-        ),
-        "nested packages": lambda: epub({"OPS/a.xhtml": page(text)}, start="<a>" * 100_000),
-        "a comment of 64 KB": lambda: one(text)[:-2] + struct.pack("<H", 65_535) + b"PK\x05\x06" * 16_383 + b"PK\x05",
-        "giant sizes": lambda: lying(one(text)),
-        "a twin of each entry": lambda: one(text) + one("<p>another</p>"),
-        "entries that overlap": lambda: one(text).replace(b"OPS/a.xhtml", b"OPS/b.opf\0\0"),
-        "marks without end": lambda: one("<p>e" + "\u0301\u0327" * 100_000 + "</p>" + text),
-        "half characters": lambda: one("<p>" + "&#xD800;&#x110000;&#0;&#99999999999999;" * 2_000 + "</p>" + text),
-    }
-    for codec in CODECS:
-        found[f"in {codec[:15]}"] = lambda codec=codec: epub(  # type: ignore[misc]
-            {"OPS/a.xhtml": f'<?xml version="1.0" encoding="{codec}"?>'.encode() + page(f"<p>{WORDS}</p>").encode() + b"\xe9\\u0041"}
-        )  # fmt: skip
-    return found
+def common(of: Callable[[str, str], bytes], some: str) -> Files:
+    """Files of a format: `of` makes one of a body with something before it, `some` is a body with words at "{}"."""
+    words = some.replace("{}", WORDS)
+    return {
+        "a laugh": lambda: of(some.replace("{}", "&c;"), LAUGHS),
+        "an entity from outside": lambda: of(some.replace("{}", "&a;"), OUTSIDE),
+        "markup everywhere": lambda: of(some.replace("{}", MARKED) * 3, ""),
+        "bidi characters": lambda: of(some.replace("{}", f"\u202e\u2066{WORDS}") * 20, ""),
+        "marks without end": lambda: of(some.replace("{}", "e" + "\u0301\u0327" * 100_000) + words, ""),
+        "half characters": lambda: of(some.replace("{}", "&#xD800;&#x110000;&#0;&#99999999999999;" * 2_000) + words, ""),
+        "comments without end": lambda: of(words + "<!-- -->" * 200_000, ""),
+        "100,000 paragraphs": lambda: of(words * 100_000, ""),
+        "an attribute of 5 MB": lambda: of(words.replace(">", f' x="{"a" * 5_000_000}">', 1), ""),
+        "100,000 attributes": lambda: of(words.replace(">", " " + " ".join(f'a{n}=""' for n in range(100_000)) + ">", 1), ""),
+        "a bomb of text": lambda: of(some.replace("{}", "a " * 25_000_000), ""),
+        "giant sizes": lambda: lying(of(words, "")),
+        **{f"in {codec[:15]}": lambda codec=codec: of(f"{words}<!-- \udce9\\u0041 -->", f'<?xml version="1.0" encoding="{codec}"?>') for codec in CODECS},
+    }  # type: ignore[misc]  # fmt: skip
 
 
 def lying(whole: bytes) -> bytes:
@@ -385,6 +291,82 @@ def lying(whole: bytes) -> bytes:
         out[at + 24 : at + 28] = b"\xfe\xff\xff\xff"
         at = out.find(b"PK\x01\x02", at + 4)
     return bytes(out)
+
+
+# -------------------- EPUB
+
+
+def page(body: str, head: str = "", start: str = "") -> str:
+    return f'{start}<html xmlns="http://www.w3.org/1999/xhtml"><head><title>T</title>{head}</head><body>{body}</body></html>'
+
+
+CONTAINER = (
+    '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
+    '<rootfile full-path="OPS/b.opf" media-type="application/oebps-package+xml"/></rootfiles></container>'
+)
+NAV = '<item id="n" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/>'
+
+
+def package(sections: Sequence[str], start: str = "", title: str = "T", more: str = "", repeat: int = 1) -> str:
+    """A package document whose reading order is `sections`; `more`: further items."""
+    kind = "application/xhtml+xml"
+    items = "".join(f'<item id="i{n}" href="{name}" media-type="{kind}"/>' for n, name in enumerate(sections))
+    order = "".join(f'<itemref idref="i{n}"/>' for n in range(len(sections))) * repeat
+    about = f'<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></metadata>'
+    return f'{start}<package xmlns="http://www.idpf.org/2007/opf">{about}<manifest>{items}{more}</manifest><spine>{order}</spine></package>'
+
+
+def epub(files: Mapping[str, str | bytes], **options: object) -> bytes:
+    """An EPUB whose sections are the files that are XHTML."""
+    sections = [name.removeprefix("OPS/") for name in files if name.endswith(".xhtml")]
+    whole = {"META-INF/container.xml": CONTAINER, "OPS/b.opf": package(sections, **options), **files}  # type: ignore[arg-type]
+    return archive(whole, "application/epub+zip")
+
+
+def epub_files() -> Files:
+    text = f"<p>{WORDS}</p>"
+    a = {"OPS/a.xhtml": page(text)}
+    links = '<li><a href="a.xhtml">Chapter 1</a></li>' * 60_000
+    deep = {**a, "OPS/nav.xhtml": page("<nav><ol>" + '<li><a href="a.xhtml">a</a><ol>' * 9_000)}
+    shop = {"META-INF/encryption.xml": '<e><CipherReference URI="OPS/a.xhtml"/></e>'}
+    endless = {
+        "elements one in the other": "<div>" * 200_000, "lists one in the other": "<ul><li>" * 20_000,
+        "elements that never end": "<p><b><i>" * 50_000, "comments that never end": text + "<!--" * 200_000,
+        "sections that never end": text + "<![CDATA[" * 100_000, "tags that never end": text + "<a " * 200_000,
+        "declarations that never end": text + "<!a" * 100_000,
+    }  # fmt: skip
+    many = {
+        "headings, packed": "<h1>a</h1>" * 95_000,
+        "marks, packed": "\ufffd " * 240_000,
+        "words, packed": "ж " * 320_000,
+    }
+    return {
+        **common(lambda body, start: epub({"OPS/a.xhtml": page(body, start=start)}), "<p>{}</p>"),
+        **{what: lambda body=body: epub({"OPS/a.xhtml": page(body + text)}) for what, body in endless.items()},
+        **{f"many {what}": lambda body=body: epub({f"OPS/{n}.xhtml": page(body) for n in range(20)}) for what, body in many.items()},
+        "many small bombs": lambda: epub({f"OPS/{n}.xhtml": "<p>" + "a " * 450_000 for n in range(90)}),
+        "10,000 sections": lambda: epub(a, repeat=10_000),
+        "20,000 sections": lambda: epub(a, repeat=20_000),
+        "12,000 entries": lambda: epub({**a, **{f"x{n}": "" for n in range(12_000)}}),
+        "a laugh in the package": lambda: epub(a, start=LAUGHS),
+        "a package from outside": lambda: epub(a, start=OUTSIDE),
+        "a title of markup": lambda: epub(a, title="&lt;script&gt;"),
+        "names that climb": lambda: epub({"OPS/../../../../etc/a.xhtml": page(text), "/etc/passwd": "x"}),
+        "names of markup": lambda: epub({"OPS/<script>.xhtml": page(text)}),
+        "a package of itself": lambda: archive({"META-INF/container.xml": CONTAINER.replace("OPS/b.opf", "META-INF/container.xml")}, "application/epub+zip"),
+        "no container": lambda: archive({"a": "b"}, "application/epub+zip"),
+        "an empty container": lambda: archive({"META-INF/container.xml": ""}, "application/epub+zip"),
+        "a shop's": lambda: epub(a | shop),
+        "a list of contents without end": lambda: epub(deep, more=NAV),
+        "a list of contents of 60,000": lambda: epub({**a, "OPS/nav.xhtml": page(f"<nav><ol>{links}</ol></nav>")}, more=NAV),
+        "nested packages": lambda: epub(a, start="<a>" * 100_000),
+        "a comment of 64 KB": lambda: epub(a)[:-2] + struct.pack("<H", 65_535) + b"PK\x05\x06" * 16_383 + b"PK\x05",
+        "a twin of each entry": lambda: epub(a) + epub({"OPS/a.xhtml": page("<p>another</p>")}),
+        "entries that overlap": lambda: epub(a).replace(b"OPS/a.xhtml", b"OPS/b.opf\0\0"),
+    }  # type: ignore[misc]  # fmt: skip
+
+
+# -------------------- Word, OpenDocument, PowerPoint
 
 
 def docx(body: str, files: Mapping[str, str | bytes] = {}, start: str = "") -> bytes:
@@ -403,103 +385,55 @@ def paragraphs(count: int, text: str = WORDS, properties: str = "") -> str:
     return f"<w:p><w:pPr>{properties}</w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>" * count
 
 
-def docx_files() -> dict[str, Callable[[], bytes]]:
+def docx_files() -> Files:
     some = paragraphs(3)
     styled = '<w:pStyle w:val="L"/><w:numPr><w:ilvl w:val="0"/><w:numId w:val="1"/></w:numPr>'
     loops = (
         '<w:style w:styleId="L"><w:basedOn w:val="M"/></w:style><w:style w:styleId="M"><w:basedOn w:val="L"/></w:style>'
     )
-    level = '<w:lvl w:ilvl="{0}"><w:start w:val="{1}"/><w:numFmt w:val="{2}"/><w:lvlText w:val="{3}"/></w:lvl>'
+    many = "".join(f'<w:style w:styleId="L{n}"><w:basedOn w:val="L{n + 1}"/></w:style>' for n in range(100_000))
+    call = '<w:p><w:r><w:footnoteReference w:id="{}"/></w:r></w:p>'
+    own = f'<w:footnotes xmlns:w="{W}"><w:footnote w:id="1">{call.format(1)}</w:footnote></w:footnotes>'
+    elsewhere = '<Relationship Type="x/styles" Target="http://example.com/a" TargetMode="External"/><Relationship Type="x/numbering" Target="../../../../etc/passwd"/>'
+    circle = '<Relationships><Relationship Type="x/officeDocument" Target="_rels/.rels"/></Relationships>'
 
-    def styles(content: str) -> dict[str, str | bytes]:
-        return {"word/styles.xml": f'<w:styles xmlns:w="{W}">{content}</w:styles>'}
+    def with_styles(content: str) -> bytes:
+        return docx(paragraphs(9, WORDS, styled), {"word/styles.xml": f'<w:styles xmlns:w="{W}">{content}</w:styles>'})
 
-    def numbers(content: str) -> dict[str, str | bytes]:
-        kind = f'<w:abstractNum w:abstractNumId="1">{content}</w:abstractNum><w:num w:numId="1"><w:abstractNumId w:val="1"/></w:num>'
-        return {"word/numbering.xml": f'<w:numbering xmlns:w="{W}">{kind}</w:numbering>'}
+    def with_numbers(count: int, level: int, start: object, form: str, pattern: str, at: str = "0") -> bytes:
+        rule = f'<w:lvl w:ilvl="{level}"><w:start w:val="{start}"/><w:numFmt w:val="{form}"/><w:lvlText w:val="{pattern}"/></w:lvl>'
+        kind = f'<w:abstractNum w:abstractNumId="1">{rule}</w:abstractNum><w:num w:numId="1"><w:abstractNumId w:val="1"/></w:num>'
+        return docx(
+            paragraphs(count, "a", styled.replace('"0"', f'"{at}"')),
+            {"word/numbering.xml": f'<w:numbering xmlns:w="{W}">{kind}</w:numbering>'},
+        )
 
-    found: dict[str, Callable[[], bytes]] = {
+    return {
+        **common(lambda body, start: docx(body, start=start), paragraphs(1, "{}")),
         "a bomb": lambda: docx("", {"word/document.xml": bytes(300_000_000)}),
-        "a bomb of text": lambda: docx(paragraphs(1, "a " * 25_000_000)),
-        "100,000 paragraphs": lambda: docx(paragraphs(100_000)),
         "elements one in the other": lambda: docx("<w:sdt>" * 200_000 + some),
-        "tables one in the other": lambda: docx(
-            "<w:tbl><w:tr><w:tc>" * 5_000 + some + "</w:tc></w:tr></w:tbl>" * 5_000
-        ),
-        "boxes one in the other": lambda: docx(
-            "<w:p><w:r><w:txbxContent>" * 2_000 + some + "</w:txbxContent></w:r></w:p>" * 2_000
-        ),
-        "paragraphs one in the other": lambda: docx("<w:p>" * 3_000 + "<w:r><w:t>a</w:t></w:r>" + "</w:p>" * 3_000),
-        "a laugh": lambda: docx(paragraphs(1, "&c;"), start=LAUGHS),
-        "an entity from outside": lambda: docx(paragraphs(1, "&a;"), start=OUTSIDE),
-        "styles in a circle": lambda: docx(paragraphs(9, WORDS, styled), styles(loops)),
-        "100,000 styles": lambda: docx(
-            paragraphs(9, WORDS, styled),
-            styles(
-                "".join(f'<w:style w:styleId="L{n}"><w:basedOn w:val="L{n + 1}"/></w:style>' for n in range(100_000))
-            ),
-        ),
-        "giant numbers": lambda: docx(
-            paragraphs(9, WORDS, styled), numbers(level.format(0, "9" * 5_000, "decimal", "%1"))
-        ),
-        "Roman numbers without end": lambda: docx(
-            paragraphs(9_000, "a", styled), numbers(level.format(0, 3_990, "upperRoman", "%1." * 9))
-        ),
-        "negative levels": lambda: docx(
-            paragraphs(9, WORDS, styled.replace('"0"', '"-5"')), numbers(level.format(-1, -1, "x", "%0"))
-        ),
-        "a marker of 100,000 characters": lambda: docx(
-            paragraphs(9, WORDS, styled), numbers(level.format(0, 1, "bullet", "x" * 100_000))
-        ),
-        "symbols beyond all letters": lambda: docx(
-            '<w:p><w:r><w:sym w:font="Symbol" w:char="FFFFFFFFFF"/><w:sym w:char="D800"/><w:sym w:char="-1"/></w:r></w:p>'
-            + some
-        ),
-        "100,000 notes": lambda: docx(
-            some + "".join(f'<w:p><w:r><w:footnoteReference w:id="{n}"/></w:r></w:p>' for n in range(50_000))
-        ),
-        "notes that call themselves": lambda: docx(
-            '<w:p><w:r><w:footnoteReference w:id="1"/></w:r></w:p>' + some,
-            {
-                "word/footnotes.xml": f'<w:footnotes xmlns:w="{W}"><w:footnote w:id="1"><w:p><w:r><w:footnoteReference w:id="1"/><w:t>a</w:t></w:r></w:p></w:footnote></w:footnotes>'
-            },
-        ),
-        "fields that never end": lambda: docx(
-            '<w:p><w:r><w:fldChar w:fldCharType="begin"/></w:r></w:p>' * 50_000 + some
-        ),
-        "parts from elsewhere": lambda: docx(
-            some,
-            {
-                "word/_rels/document.xml.rels": '<Relationships><Relationship Type="x/styles" Target="http://example.com/a" TargetMode="External"/><Relationship Type="x/numbering" Target="../../../../etc/passwd"/></Relationships>'
-            },
-        ),
-        "relations in a circle": lambda: docx(
-            some,
-            {
-                "_rels/.rels": '<Relationships><Relationship Type="x/officeDocument" Target="_rels/.rels"/></Relationships>'
-            },
-        ),
-        "markup everywhere": lambda: docx(
-            paragraphs(3, MARKUP.replace("<", "&lt;").replace("\x1b", "").replace("\x07", ""))
-        ),
+        "tables one in the other": lambda: docx(nested("<w:tbl><w:tr><w:tc>", "</w:tc></w:tr></w:tbl>", 5_000, some)),
+        "boxes one in the other": lambda: docx(nested("<w:p><w:r><w:txbxContent>", "</w:txbxContent></w:r></w:p>", 2_000, some)),
+        "paragraphs one in the other": lambda: docx(nested("<w:p>", "</w:p>", 3_000, "<w:r><w:t>a</w:t></w:r>")),
+        "styles in a circle": lambda: with_styles(loops),
+        "100,000 styles": lambda: with_styles(many),
+        "giant numbers": lambda: with_numbers(9, 0, "9" * 5_000, "decimal", "%1"),
+        "Roman numbers without end": lambda: with_numbers(9_000, 0, 3_990, "upperRoman", "%1." * 9),
+        "negative levels": lambda: with_numbers(9, -1, -1, "x", "%0", "-5"),
+        "a marker of 100,000 characters": lambda: with_numbers(9, 0, 1, "bullet", "x" * 100_000),
+        "symbols beyond all letters": lambda: docx('<w:p><w:r><w:sym w:font="Symbol" w:char="FFFFFFFFFF"/><w:sym w:char="D800"/><w:sym w:char="-1"/></w:r></w:p>' + some),
+        "100,000 notes": lambda: docx(some + "".join(map(call.format, range(50_000)))),
+        "notes that call themselves": lambda: docx(call.format(1) + some, {"word/footnotes.xml": own}),
+        "fields that never end": lambda: docx('<w:p><w:r><w:fldChar w:fldCharType="begin"/></w:r></w:p>' * 50_000 + some),
+        "parts from elsewhere": lambda: docx(some, {"word/_rels/document.xml.rels": f"<Relationships>{elsewhere}</Relationships>"}),
+        "relations in a circle": lambda: docx(some, {"_rels/.rels": circle}),
         "no document": lambda: archive({"[Content_Types].xml": "<Types/>", "word/x": ""}),
-        "an attribute of 5 MB": lambda: docx(f'<w:p w:x="{"a" * 5_000_000}"/>' + some),
-        "100,000 attributes": lambda: docx("<w:p " + " ".join(f'a{n}=""' for n in range(100_000)) + "/>" + some),
         "a name of 1 MB": lambda: docx(f"<w:{'a' * 1_000_000}/>" + some),
-        "giant sizes": lambda: lying(docx(some)),
-        "marks without end": lambda: docx(paragraphs(1, "e" + "\u0301\u0327" * 100_000) + some),
-        "comments without end": lambda: docx(some + "<!-- -->" * 200_000),
-    }
-    for codec in CODECS:
-        found[f"in {codec[:15]}"] = lambda codec=codec: docx(  # type: ignore[misc]
-            "", {"word/document.xml": f'<?xml version="1.0" encoding="{codec}"?><w:document xmlns:w="{W}"><w:body>{some}</w:body></w:document>'.encode() + b"<!-- \xe9 -->"}
-        )  # fmt: skip
-    return found
+    }  # fmt: skip
 
-
-# -------------------- OpenDocument, PowerPoint, FB2, RTF, tables, archives of documents
 
 OPEN = "urn:oasis:names:tc:opendocument:xmlns:"
+ODT_WORDS = f"<text:p>{WORDS}</text:p>"
 ODT_TABLE = (
     "<table:table><table:table-row><table:table-cell><text:p>1</text:p></table:table-cell>"
     "<table:table-cell><text:p>2</text:p></table:table-cell></table:table-row></table:table>"
@@ -517,6 +451,40 @@ def odt(body: str, files: Mapping[str, str | bytes] = {}, start: str = "", style
     return archive({"content.xml": content, **files}, "application/vnd.oasis.opendocument.text")
 
 
+def odt_files() -> Files:
+    some, nine = ODT_WORDS * 3, "9" * 5_000
+    loops = '<style:style style:name="A" style:parent-style-name="B"/><style:style style:name="B" style:parent-style-name="A"/>'
+    locked = '<m:manifest xmlns:m="x"><m:file-entry m:full-path="content.xml"><m:encryption-data/></m:file-entry></m:manifest>'
+    lists = "".join(
+        f'<text:list xml:id="{one}" text:continue-list="{other}"><text:list-item/></text:list>'
+        for one, other in ("ab", "ba")
+    )
+    giant = f'<text:list-item text:start-value="{nine}">{some}</text:list-item>'
+    heads = f'<text:h text:outline-level="{nine}">a</text:h><text:h text:outline-level="-5">b</text:h><text:p><text:s text:c="999999999"/></text:p>'
+    cells = "<table:table><table:table-row><table:table-cell>", "</table:table-cell></table:table-row></table:table>"
+    return {
+        **common(lambda body, start: odt(body, start=start), "<text:p>{}</text:p>"),
+        "a bomb": lambda: odt("", {"content.xml": bytes(300_000_000)}),
+        "a bomb of styles": lambda: odt(some, {"styles.xml": bytes(60_000_000)}),
+        "a laugh in the styles": lambda: odt(some, {"styles.xml": LAUGHS + "<a>&c;</a>"}),
+        "elements one in the other": lambda: odt("<text:section>" * 100_000 + some),
+        "lists one in the other": lambda: odt(nested("<text:list><text:list-item>", "</text:list-item></text:list>", 5_000, some)),
+        "tables one in the other": lambda: odt(nested(*cells, 3_000, some)),
+        "notes one in the other": lambda: odt(nested("<text:p><text:note>", "</text:note></text:p>", 2_000) + some),
+        "boxes one in the other": lambda: odt(nested("<text:p><draw:text-box>", "</draw:text-box></text:p>", 2_000) + some),
+        "paragraphs one in the other": lambda: odt(nested("<text:p>", "</text:p>", 3_000)),
+        "styles in a circle": lambda: odt('<text:p text:style-name="A">a</text:p>' + some, styles=loops),
+        "giant numbers": lambda: odt(f"<text:list>{giant}</text:list>{heads}"),
+        "a cell 999,999,999 times": lambda: odt(ODT_TABLE.replace("-cell>", '-cell table:number-columns-repeated="999999999">', 1) + some),
+        "lists that go on in a circle": lambda: odt(lists + some),
+        "packed levels that are read": lambda: odt("".join(f'<text:h text:outline-level="{1 + 49 * n}">Head {n}</text:h><text:p>w</text:p>' for n in range(15_000))),
+        "with a password": lambda: odt(some, {"META-INF/manifest.xml": locked}),
+        "another root": lambda: odt("", {"content.xml": "<html/>"}),
+        "no content": lambda: archive({"a": ""}, "application/vnd.oasis.opendocument.text"),
+        "a title of 1 MB": lambda: odt(some, {"meta.xml": f"<m><title>{'a' * 1_000_000}</title></m>"}),
+    }  # fmt: skip
+
+
 A, P, R = (
     "http://schemas.openxmlformats.org/drawingml/2006/main",
     "http://schemas.openxmlformats.org/presentationml/2006/main",
@@ -530,31 +498,94 @@ def shape(text: str, kind: str = "body") -> str:
 
 
 def slide(title: str, text: str, more: str = "") -> str:
-    return (
-        f'<p:sld xmlns:a="{A}" xmlns:p="{P}"><p:cSld><p:spTree>{shape(title, "title")}{shape(text)}{more}'
-        "</p:spTree></p:cSld></p:sld>"
-    )
+    shapes = f"{shape(title, 'title')}{shape(text)}{more}"
+    return f'<p:sld xmlns:a="{A}" xmlns:p="{P}"><p:cSld><p:spTree>{shapes}</p:spTree></p:cSld></p:sld>'
 
 
 def pptx(slides: Sequence[str], files: Mapping[str, str | bytes] = {}, order: str = "", start: str = "") -> bytes:
-    links = "".join(
-        f'<Relationship Id="r{n}" Type="{R}/slide" Target="slides/slide{n}.xml"/>' for n in range(1, len(slides) + 1)
-    )
-    listed = order or "".join(f'<p:sldId id="{n + 255}" r:id="r{n}"/>' for n in range(1, len(slides) + 1))
+    numbers = range(1, len(slides) + 1)
+    links = "".join(f'<Relationship Id="r{n}" Type="{R}/slide" Target="slides/slide{n}.xml"/>' for n in numbers)
+    listed = order or "".join(f'<p:sldId id="{n + 255}" r:id="r{n}"/>' for n in numbers)
     whole: dict[str, str | bytes] = {
         "[Content_Types].xml": "<Types/>",
         "_rels/.rels": f'<Relationships><Relationship Id="a" Type="{R}/officeDocument" Target="ppt/presentation.xml"/></Relationships>',
         "ppt/_rels/presentation.xml.rels": f"<Relationships>{links}</Relationships>",
         "ppt/presentation.xml": f'{start}<p:presentation xmlns:p="{P}" xmlns:r="{R}"><p:sldIdLst>{listed}</p:sldIdLst></p:presentation>',
-        **{f"ppt/slides/slide{n}.xml": content for n, content in enumerate(slides, 1)},
+        **{f"ppt/slides/slide{n}.xml": content for n, content in zip(numbers, slides, strict=True)},
     }
     return archive({**whole, **files})
 
 
-def fb2(body: str, title: str = "T", start: str = "", more: str = "") -> str:
+def pptx_files() -> Files:
+    good_one = slide("Title", WORDS)
+    rels, link = (
+        "ppt/slides/_rels/slide1.xml.rels",
+        '<Relationships><Relationship Id="n" Type="x/{}" Target="{}"/></Relationships>',
+    )
+    notes = {
+        rels: link.format("notesSlide", "../notes.xml"), "ppt/_rels/notes.xml.rels": link.format("notesSlide", "notes.xml"),
+        "ppt/notes.xml": f'<p:notes xmlns:a="{A}" xmlns:p="{P}">{shape(WORDS)}</p:notes>',
+    }  # fmt: skip
+    numbered = '<a:p><a:pPr lvl="999999"><a:buAutoNum type="romanUcPeriod" startAt="999999999"/></a:pPr>'
+    groups = {
+        "groups": "<p:grpSp>" * 50_000,
+        "shapes": nested("<p:sp>", "</p:sp>", 3_000, shape(WORDS)),
+        "tables": f"<p:graphicFrame>{nested('<a:tbl><a:tr><a:tc>', '</a:tc></a:tr></a:tbl>', 3_000, '')}</p:graphicFrame>",
+    }
+    parts = {
+        "a slide is its own notes": ("notesSlide", "slide1.xml"),
+        "a diagram that is a slide": ("diagramData", "slide1.xml"),
+        "parts from elsewhere": ("notesSlide", "../../../../etc/passwd"),
+    }
+    return {
+        **common(lambda body, start: pptx([start + slide(body, body)]), "{}"),
+        **{f"{what} one in the other": lambda more=more: pptx([slide("a", WORDS, more)]) for what, more in groups.items()},
+        **{what: lambda to=to: pptx([good_one], {rels: link.format(*to)}) for what, to in parts.items()},
+        "a bomb": lambda: pptx([good_one], {"ppt/slides/slide1.xml": bytes(100_000_000)}),
+        "many small bombs": lambda: pptx([slide("a", "a " * 450_000) for _ in range(90)]),
+        "a slide 10,000 times": lambda: pptx([good_one], order='<p:sldId r:id="r1"/>' * 10_000),
+        "a slide 20,000 times": lambda: pptx([good_one], order='<p:sldId r:id="r1"/>' * 20_000),
+        "slides that are not there": lambda: pptx([good_one], order='<p:sldId r:id="r1"/>' + '<p:sldId r:id="x"/><p:sldId/>' * 900),
+        "no slides": lambda: pptx([]),
+        "a laugh in the list": lambda: pptx([good_one], start=LAUGHS),
+        "levels beyond all levels": lambda: pptx([slide("a", WORDS).replace("<a:p>", numbered)]),
+        "notes of notes": lambda: pptx([good_one], notes),
+        "half of it": lambda: pptx([good_one, good_one[: len(good_one) // 2]]),
+        "no presentation": lambda: archive({"[Content_Types].xml": "<Types/>", "ppt/a": ""}),
+        "100,000 lines of a shape": lambda: pptx([slide("a", WORDS, shape("</a:t></a:r></a:p><a:p><a:r><a:t>a" * 100_000))]),
+    }  # type: ignore[misc]  # fmt: skip
+
+
+# -------------------- FB2, RTF, tables, ZIP files of documents
+
+
+def fb2(body: str, title: str = "T", start: str = "", more: str = "") -> bytes:
     about = f"<description><title-info><book-title>{title}</book-title></title-info></description>"
     space = 'xmlns="http://www.gribuser.ru/xml/fictionbook/2.0" xmlns:l="http://www.w3.org/1999/xlink"'
-    return f"{start}<FictionBook {space}>{about}<body>{body}</body>{more}</FictionBook>"
+    return f"{start}<FictionBook {space}>{about}<body>{body}</body>{more}</FictionBook>".encode(
+        "utf-8", "surrogateescape"
+    )
+
+
+def fb2_files() -> Files:
+    text, note = f"<p>{WORDS}</p>", '<p><a type="note" l:href="#n1">1</a></p>'
+    notes = '<body name="notes">{}</body>'
+    return {
+        **common(lambda body, start: fb2(body, start=start), "<p>{}</p>"),
+        "sections one in the other": lambda: fb2(nested("<section>", "</section>", 50_000, text)),
+        "sections that never end": lambda: fb2("<section>" * 50_000 + text),
+        "titles one in the other": lambda: fb2(nested("<title>", "</title>", 5_000, text)),
+        "tables one in the other": lambda: fb2(nested("<table><tr><td>", "</td></tr></table>", 5_000, text)),
+        "100,000 calls": lambda: fb2(note * 100_000 + text),
+        "a note that calls itself": lambda: fb2(note + text, more=notes.format(f'<section id="n1">{note}</section>')),
+        "notes in notes": lambda: fb2(note, more=notes.format(nested('<section id="n1">', "</section>", 900, text))),
+        "a picture of 60 MB": lambda: fb2(text, more=f"<binary>{'A' * 60_000_000}</binary>"),
+        "70 MB": lambda: fb2(f"<p>{'a' * 70_000_000}</p>"),
+        "a title of markup": lambda: fb2(f"<section><title>{MARKED}</title>{text}</section>", chr(0x202E) + MARKED),
+        "nothing but a head": lambda: b"<FictionBook>",
+        "another root inside": lambda: b"<FictionBook/><FictionBook/>",
+        "a prefix that nobody declared": lambda: fb2('<p x:href="a">' + WORDS + "</p>"),
+    }  # fmt: skip
 
 
 RTF_NOTE = "{\\*\\footnote \\pard A note.\\par}"
@@ -566,51 +597,7 @@ def rtf(body: str, head: str = "") -> bytes:
     return ("{\\rtf1\\ansi\\ansicpg1252" + table + head + body + "}").encode("latin-1", "replace")
 
 
-MARKED = MARKUP.replace("<", "&lt;").replace("\x1b", "").replace("\x07", "")
-
-
-def odt_files() -> dict[str, Callable[[], bytes]]:
-    some = f"<text:p>{WORDS}</text:p>" * 3
-    start = "<text:list><text:list-item>"
-    loops = '<style:style style:name="A" style:parent-style-name="B"/><style:style style:name="B" style:parent-style-name="A"/>'
-    locked = '<m:manifest xmlns:m="x"><m:file-entry m:full-path="content.xml"><m:encryption-data/></m:file-entry></m:manifest>'
-    return {
-        "a bomb": lambda: odt("", {"content.xml": bytes(300_000_000)}),
-        "a bomb of text": lambda: odt(f"<text:p>{'a ' * 25_000_000}</text:p>"),
-        "a bomb of styles": lambda: odt(some, {"styles.xml": bytes(60_000_000)}),
-        "a laugh": lambda: odt("<text:p>&c;</text:p>", start=LAUGHS),
-        "a laugh in the styles": lambda: odt(some, {"styles.xml": LAUGHS + "<a>&c;</a>"}),
-        "an entity from outside": lambda: odt("<text:p>&a;</text:p>", start=OUTSIDE),
-        "elements one in the other": lambda: odt("<text:section>" * 100_000 + some),
-        "lists one in the other": lambda: odt(start * 5_000 + some + "</text:list-item></text:list>" * 5_000),
-        "tables one in the other": lambda: odt(
-            "<table:table><table:table-row><table:table-cell>" * 3_000 + some
-            + "</table:table-cell></table:table-row></table:table>" * 3_000
-        ),
-        "notes one in the other": lambda: odt("<text:p><text:note>" * 2_000 + "a" + "</text:note></text:p>" * 2_000 + some),
-        "boxes one in the other": lambda: odt("<text:p><draw:text-box>" * 2_000 + "a" + "</draw:text-box></text:p>" * 2_000 + some),
-        "paragraphs one in the other": lambda: odt("<text:p>" * 3_000 + "a" + "</text:p>" * 3_000),
-        "styles in a circle": lambda: odt('<text:p text:style-name="A">a</text:p>' + some, styles=loops),
-        "giant numbers": lambda: odt(
-            f'<text:list><text:list-item text:start-value="{"9" * 5_000}">{some}</text:list-item></text:list>'
-            f'<text:h text:outline-level="{"9" * 5_000}">a</text:h><text:h text:outline-level="-5">b</text:h>'
-            f'<text:p><text:s text:c="999999999"/></text:p>'
-        ),
-        "a cell 999,999,999 times": lambda: odt(ODT_TABLE.replace("-cell>", '-cell table:number-columns-repeated="999999999">', 1) + some),
-        "lists that go on in a circle": lambda: odt(
-            '<text:list xml:id="a" text:continue-list="b"><text:list-item/></text:list><text:list xml:id="b" text:continue-list="a"><text:list-item/></text:list>' + some
-        ),
-        "with a password": lambda: odt(some, {"META-INF/manifest.xml": locked}),
-        "another root": lambda: odt("", {"content.xml": "<html/>"}),
-        "no content": lambda: archive({"a": ""}, "application/vnd.oasis.opendocument.text"),
-        "markup everywhere": lambda: odt(f"<text:h>{MARKED}</text:h><text:p>{MARKED}</text:p>"),
-        "giant sizes": lambda: lying(odt(some)),
-        "marks without end": lambda: odt(f"<text:p>e{chr(0x301) * 100_000}</text:p>" + some),
-        "a title of 1 MB": lambda: odt(some, {"meta.xml": f"<m><title>{'a' * 1_000_000}</title></m>"}),
-    }  # fmt: skip
-
-
-def rtf_files() -> dict[str, Callable[[], bytes]]:
+def rtf_files() -> Files:
     odd = "\\u-1 \\u55357 \\u-10179 \\u99999999 ? \\u-99999999 \\uc999999999 \\u65 "
     return {
         "groups one in the other": lambda: rtf("{" * 200_000 + WORDS + "}" * 200_000),
@@ -646,90 +633,7 @@ def rtf_files() -> dict[str, Callable[[], bytes]]:
     }
 
 
-def pptx_files() -> dict[str, Callable[[], bytes]]:
-    good_one = slide("Title", WORDS)
-    cell = "<a:tbl><a:tr><a:tc>"
-    notes = f'<p:notes xmlns:a="{A}" xmlns:p="{P}">{shape(WORDS)}</p:notes>'
-    link = '<Relationships><Relationship Id="n" Type="x/{0}" Target="{1}"/></Relationships>'
-    return {
-        "a bomb": lambda: pptx([good_one], {"ppt/slides/slide1.xml": bytes(100_000_000)}),
-        "many small bombs": lambda: pptx([slide("a", "a " * 450_000) for _ in range(90)]),
-        "a slide 10,000 times": lambda: pptx([good_one], order='<p:sldId r:id="r1"/>' * 10_000),
-        "a slide 20,000 times": lambda: pptx([good_one], order='<p:sldId r:id="r1"/>' * 20_000),
-        "slides that are not there": lambda: pptx([good_one], order='<p:sldId r:id="r1"/>' + '<p:sldId r:id="x"/><p:sldId/>' * 900),
-        "no slides": lambda: pptx([]),
-        "a laugh": lambda: pptx([LAUGHS + slide("&c;", WORDS)]),
-        "a laugh in the list": lambda: pptx([good_one], start=LAUGHS),
-        "an entity from outside": lambda: pptx([OUTSIDE + slide("&a;", WORDS)]),
-        "groups one in the other": lambda: pptx([slide("a", WORDS, "<p:grpSp>" * 50_000)]),
-        "shapes one in the other": lambda: pptx([slide("a", WORDS, "<p:sp>" * 3_000 + shape(WORDS) + "</p:sp>" * 3_000)]),
-        "tables one in the other": lambda: pptx(
-            [slide("a", WORDS, "<p:graphicFrame>" + cell * 3_000 + "</a:tc></a:tr></a:tbl>" * 3_000 + "</p:graphicFrame>")]
-        ),
-        "levels beyond all levels": lambda: pptx(
-            [slide("a", WORDS).replace("<a:p>", '<a:p><a:pPr lvl="999999"><a:buAutoNum type="romanUcPeriod" startAt="999999999"/></a:pPr>')]
-        ),
-        "notes of notes": lambda: pptx(
-            [good_one],
-            {"ppt/slides/_rels/slide1.xml.rels": link.format("notesSlide", "../notes.xml"), "ppt/notes.xml": notes,
-             "ppt/_rels/notes.xml.rels": link.format("notesSlide", "notes.xml")},
-        ),
-        "a slide is its own notes": lambda: pptx(
-            [good_one], {"ppt/slides/_rels/slide1.xml.rels": link.format("notesSlide", "slide1.xml")}
-        ),
-        "a diagram that is a slide": lambda: pptx(
-            [good_one], {"ppt/slides/_rels/slide1.xml.rels": link.format("diagramData", "slide1.xml")}
-        ),
-        "parts from elsewhere": lambda: pptx(
-            [good_one], {"ppt/slides/_rels/slide1.xml.rels": link.format("notesSlide", "../../../../etc/passwd")}
-        ),
-        "numbers from -5 on": lambda: pptx([good_one]).replace(b"<p:presentation ", b"<p:presentation "),
-        "markup everywhere": lambda: pptx([slide(MARKED, MARKED)]),
-        "giant sizes": lambda: lying(pptx([good_one])),
-        "half of it": lambda: pptx([good_one, good_one[: len(good_one) // 2]]),
-        "no presentation": lambda: archive({"[Content_Types].xml": "<Types/>", "ppt/a": ""}),
-        "100,000 paragraphs": lambda: pptx([slide("a", WORDS, shape("</a:t></a:r></a:p><a:p><a:r><a:t>a" * 100_000))]),
-    }  # fmt: skip
-
-
-def fb2_files() -> dict[str, Callable[[], bytes]]:
-    text = f"<p>{WORDS}</p>"
-    note = '<p><a type="note" l:href="#n1">1</a></p>'
-    found: dict[str, Callable[[], bytes]] = {
-        "a laugh": lambda: fb2("<p>&c;</p>", start=LAUGHS).encode(),
-        "an entity from outside": lambda: fb2("<p>&a;</p>", start=OUTSIDE).encode(),
-        "sections one in the other": lambda: fb2("<section>" * 50_000 + text + "</section>" * 50_000).encode(),
-        "sections that never end": lambda: fb2("<section>" * 50_000 + text).encode(),
-        "titles one in the other": lambda: fb2("<title>" * 5_000 + text + "</title>" * 5_000).encode(),
-        "tables one in the other": lambda: fb2(
-            "<table><tr><td>" * 5_000 + text + "</td></tr></table>" * 5_000
-        ).encode(),
-        "100,000 calls": lambda: fb2(note * 100_000 + text).encode(),
-        "a note that calls itself": lambda: fb2(
-            note + text, more=f'<body name="notes"><section id="n1">{note}</section></body>'
-        ).encode(),
-        "notes in notes": lambda: fb2(
-            note, more='<body name="notes">' + '<section id="n1">' * 900 + text + "</section>" * 900 + "</body>"
-        ).encode(),
-        "a picture of 60 MB": lambda: fb2(text, more=f"<binary>{'A' * 60_000_000}</binary>").encode(),
-        "70 MB": lambda: fb2(f"<p>{'a' * 70_000_000}</p>").encode(),
-        "25,000,000 letters": lambda: fb2(f"<p>{'a ' * 12_500_000}</p>").encode(),
-        "markup everywhere": lambda: fb2(
-            f"<section><title>{MARKED}</title><p>{MARKED}</p></section>" * 3, MARKED
-        ).encode(),
-        "nothing but a head": lambda: b"<FictionBook>",
-        "another root inside": lambda: b"<FictionBook/><FictionBook/>",
-        "a prefix that nobody declared": lambda: fb2('<p x:href="a">' + WORDS + "</p>").encode(),
-        "100,000 attributes": lambda: fb2("<p " + " ".join(f'a{n}=""' for n in range(100_000)) + "/>" + text).encode(),
-        "marks without end": lambda: fb2(f"<p>e{chr(0x301) * 100_000}</p>" + text).encode(),
-        "bidi characters": lambda: fb2(f"<p>{chr(0x202E)}{chr(0x2066)}{WORDS}</p>" * 20, chr(0x202E) + "cod").encode(),
-    }
-    for codec in CODECS:
-        found[f"in {codec[:15]}"] = lambda codec=codec: fb2(text, start=f'<?xml version="1.0" encoding="{codec}"?>').encode() + b"<!-- \xe9 -->"  # type: ignore[misc]  # fmt: skip
-    return found
-
-
-def table_files() -> dict[str, Callable[[], bytes]]:
+def table_files() -> Files:
     atoms = (
         ",", ";", '"', '""', '",', '"\n', "a,b\n", "\t", "|", ",\n", "a" * 99 + "\n", "=1+1,", "\r", "\0", "\u202e,",
         "e\u0301",
@@ -745,7 +649,7 @@ def table_files() -> dict[str, Callable[[], bytes]]:
     return found
 
 
-def zip_files() -> dict[str, Callable[[], bytes]]:
+def zip_files() -> Files:
     deep = archive({"a.txt": WORDS})
     climbing = dict.fromkeys(("../../../../etc/passwd", "/etc/shadow", "C:\\a\\b.txt", "..", "a/../.."), WORDS)
     return {
@@ -756,15 +660,14 @@ def zip_files() -> dict[str, Callable[[], bytes]]:
         "packed lines": lambda: archive({f"{n}.md": "a\n" * 490_000 for n in range(19)}),
         "packed headings": lambda: archive({f"{n}.md": "# a\n\n" * 190_000 for n in range(19)}),
         "packed form feeds that are read": lambda: archive({"a.txt": "a\f" * 320_000}),
+        "packed dots that are read": lambda: archive({"a.html": page("".join(f"<h2>{'.' * 290}x{n}</h2><p>w" for n in range(2_900)))}),
         "packed headings that are read": lambda: archive({f"{n}.md": f"# {n}\n" + "# a\n" * 500 for n in range(375)}),
         "ZIPs in it": lambda: archive({f"{n}.zip": deep for n in range(9)}),
         "a ZIP and a text": lambda: archive({"a.zip": deep, "b.txt": WORDS}),
         "2,000 files": lambda: archive({f"{n}.txt": WORDS for n in range(2_000)}),
         "12,000 files": lambda: archive({f"{n}.txt": "" for n in range(12_000)}),
         "names that climb": lambda: archive(climbing),
-        "names of markup": lambda: archive(
-            {f"{os.fsencode(name).decode('utf-8', 'replace')}.txt": f"{WORDS} {n}" for n, name in enumerate(NAMES)}
-        ),
+        "names of markup": lambda: archive({f"{os.fsencode(name).decode('utf-8', 'replace')}.txt": f"{WORDS} {n}" for n, name in enumerate(NAMES)}),
         "names without end": lambda: archive({"a/" * 9_000 + "b.txt": WORDS}),
         "one name twice": lambda: archive({"a.txt": WORDS}) + archive({"a.txt": MARKUP}),
         "nothing in it": lambda: archive({}),
@@ -774,20 +677,18 @@ def zip_files() -> dict[str, Callable[[], bytes]]:
         "giant sizes": lambda: lying(deep),
         "encrypted": lambda: deep.replace(b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01\x00"),
         "a damaged file in it": lambda: archive({"a.pdf": b"%PDF-1.7", "b.docx": good("docx")[:900], "c.txt": WORDS}),
-        "hostile files in it": lambda: archive(
-            {"a.fb2": fb2_files()["a laugh"](), "b.odt": odt_files()["a bomb"](), "c.txt": WORDS}
-        ),
-    }
+        "hostile files in it": lambda: archive({"a.fb2": fb2_files()["a laugh"](), "b.odt": odt_files()["a bomb"](), "c.txt": WORDS}),
+    }  # fmt: skip
 
 
 # -------------------- text
 
 
-def repeated(start: str, atom: str, count: int) -> Callable[[], bytes]:
+def repeated(start: str, atom: str, count: int) -> Make:
     return lambda: (start + atom * count).encode("utf-8", "surrogatepass")
 
 
-def html_files() -> dict[str, Callable[[], bytes]]:
+def html_files() -> Files:
     start, text = "<!doctype html><html><body>", f"<p>{WORDS}</p>"
     atoms = (
         "<div>", "<ul><li>", "<table><tr><td>", "<p", "<a href='", "<!--", "<!-", "<!---->", "<![CDATA[", "<?", "</", "<",
@@ -805,7 +706,7 @@ def html_files() -> dict[str, Callable[[], bytes]]:
     return found
 
 
-def text_files() -> dict[str, Callable[[], bytes]]:
+def text_files() -> Files:
     chosen = [atom for atom in ATOMS if atom.strip() and not atom.startswith(("%PDF", "PK"))][::3]
     found = {f"{atom!r} 100,000 times": repeated(WORDS, atom, 100_000) for atom in chosen}
     found |= {
@@ -829,13 +730,13 @@ def text_files() -> dict[str, Callable[[], bytes]]:
 COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
-def office_files() -> dict[str, Callable[[], bytes]]:
+def office_files() -> Files:
     names = ("EncryptedPackage", "WordDocument", "Workbook", "PowerPoint Document", "<script>")
     found = {f"holds {name}": lambda name=name: COMPOUND + bytes(99) + name.encode("utf-16-le") for name in names}  # type: ignore[misc]
     return {**found, "nothing but a head": lambda: COMPOUND, "60 MB": lambda: COMPOUND + bytes(60_000_000)}
 
 
-def other_files() -> dict[str, Callable[[], bytes]]:
+def other_files() -> Files:
     heads = (
         b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff", b"\x7fELF", b"MZ" + bytes(60), b"%!PS", b"BZh9",
         b"\x1f\x8b\x08", b"Rar!", b"7z\xbc\xaf'\x1c", b"AT&TFORM", bytes(60) + b"BOOKMOBI", b"RIFF1234WEBP", b"PK\x05\x06",
@@ -844,7 +745,7 @@ def other_files() -> dict[str, Callable[[], bytes]]:
     return {f"begins with {head[:12]!r}": lambda head=head: head + WORDS.encode() * 50 for head in heads}  # type: ignore[misc]
 
 
-MADE: Mapping[str, Callable[[], Mapping[str, Callable[[], bytes]]]] = {
+MADE: Mapping[str, Callable[[], Files]] = {
     "pdf": pdf_files,
     "epub": epub_files,
     "docx": docx_files,

@@ -24,10 +24,10 @@ from pypdf.errors import PyPdfError
 from app.documents.archive import BadEntry, Refused
 from app.documents.charset import decode
 from app.documents.messages import Message
-from app.documents.plain import paginate
+from app.documents.sniff import sniff
 from tests.hostile.atoms import ATOMS
 from tests.hostile.corpus import good
-from tests.hostile.growth import read_head, read_markdown, read_plain
+from tests.hostile.growth import read_markdown, read_plain
 
 Read = Callable[[BinaryIO], Iterator[Message]]
 
@@ -36,10 +36,9 @@ def read_text(stream: BinaryIO) -> Iterator[Message]:
     encoded = stream.read()
     decoded = decode(encoded)
     if decoded:
-        paginate(decoded.text)
         read_plain(decoded.text)
         read_markdown(decoded.text)
-    read_head(encoded[:4096].decode("utf-8", "replace"))
+    sniff(encoded[:4096])
     return iter(())
 
 

@@ -7,8 +7,7 @@ Processor time is measured, so that other work on the machine changes little, an
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from time import process_time
 
@@ -17,9 +16,9 @@ from app.context.page_ranges import understood
 from app.conversations.tree import title_of
 from app.documents.chapters import make_chapters, markdown_headings, text_headings
 from app.documents.charset import decode
-from app.documents.document import Document, make_pages
+from app.documents.document import Document, Format, make_pages
 from app.documents.errors import DocumentError
-from app.documents.messages import Heading, Opened, OutlineEntry, PageRead
+from app.documents.messages import Heading, Opened, OutlineEntry, PageRead, page_read
 from app.documents.plain import markdown_title, paginate
 from app.documents.quality import garbled
 from app.documents.readers import to_document
@@ -36,15 +35,6 @@ LONGEST_TITLE = 300  # characters, of what workers send
 Reads = Callable[[str], object]
 
 
-def read_head(text: str) -> object:
-    encoded = text.encode("utf-8", "surrogatepass")
-    return sniff(encoded)
-
-
-def read_wide_head(text: str) -> object:
-    return sniff(text.encode("utf-16", "surrogatepass"))
-
-
 def read_plain(text: str) -> object:
     decoded = decode(text.encode("utf-8", "surrogatepass"))
     pages, starts = paginate(decoded.text if decoded else text)
@@ -58,47 +48,22 @@ def read_markdown(text: str) -> object:
 
 def one_page(text: str) -> PageRead:
     end = min(LONGEST_TITLE, len(text))
-    heading = Heading(0, end, 1, text[:end])
-    return PageRead(kind="page", text=text, has_image=False, damaged=False, headings=[heading])
+    return page_read(text, [Heading(0, end, 1, text[:end])])
 
 
-def opened(text: str, num_pages: int) -> Opened:
-    title = (text[:LONGEST_TITLE] * LONGEST_TITLE)[
-        :LONGEST_TITLE
-    ]  # as long for a short text: workers cut it, and it is looked for
+def finish(kind: Format, text: str) -> object:
+    """What follows a parser."""
+    pages = [one_page(page) for page in (text.split("\f") if kind == "pdf" else [text])]
+    title = (text[:LONGEST_TITLE] * LONGEST_TITLE)[:LONGEST_TITLE]  # as long for a short text: it is looked for
     outline = [OutlineEntry(title=title, level=1, page=0)] * 3
-    return Opened(kind="opened", title=text, labels=["1"] * num_pages, outline=outline)
-
-
-def finish_pdf(text: str) -> object:
-    pages = [one_page(page) for page in text.split("\f")]
-    return refused(lambda: to_document("pdf", "a.pdf", opened(text, len(pages)), pages))
-
-
-def finish_epub(text: str) -> object:
-    return refused(lambda: to_document("epub", "a.epub", opened(text, 1), [one_page(text)]))
-
-
-def finish_word(text: str) -> object:
-    return refused(lambda: to_document("docx", "a.docx", opened(text, 1), [one_page(text)]))
-
-
-def refused(work: Callable[[], object]) -> object:
+    opened = Opened(kind="opened", title=text, labels=["1"] * len(pages), outline=outline)
     try:
-        return work()
+        return to_document(kind, "a", opened, pages)
     except DocumentError as error:
         return error
 
 
 BOOK = BookWords("It was a dark and stormy night. " * 2_000)
-
-
-def look_up_answer(text: str) -> object:
-    return evidence_in(text, BOOK, [])
-
-
-def look_up_in_hostile_text(text: str) -> object:
-    return evidence_in('\u201cIt was a dark \u2026 and stormy night\u201d and "a a a a"', BookWords(text), [])
 
 
 def choose(text: str) -> object:
@@ -109,17 +74,18 @@ def choose(text: str) -> object:
         return error
 
 
+HOSTILE = '\u201cIt was a dark \u2026 and stormy night\u201d and "a a a a"'
 READERS: Mapping[str, Reads] = {
-    "the head of a file": read_head,
-    "the head of a file in UTF-16": read_wide_head,
+    "the head of a file": lambda text: sniff(text.encode("utf-8", "surrogatepass")),
+    "the head of a file in UTF-16": lambda text: sniff(text.encode("utf-16", "surrogatepass")),
     "plain text": read_plain,
     "Markdown as a document": read_markdown,
-    "the pages of a PDF": finish_pdf,
-    "the sections of an EPUB": finish_epub,
-    "the text of a Word file": finish_word,
+    "the pages of a PDF": lambda text: finish("pdf", text),
+    "the sections of an EPUB": lambda text: finish("epub", text),
+    "the text of a Word file": lambda text: finish("docx", text),
     "Markdown in a file": standalone,
-    "quotations in a hostile answer": look_up_answer,
-    "quotations in a hostile book": look_up_in_hostile_text,
+    "quotations in a hostile answer": lambda text: evidence_in(text, BOOK, []),
+    "quotations in a hostile book": lambda text: evidence_in(HOSTILE, BookWords(text), []),
     "a choice of pages": choose,
     "the title of a conversation": title_of,
 }
@@ -131,44 +97,27 @@ def seconds_of(reads: Reads, text: str) -> float:
     return process_time() - started
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without garbage collection: its time grows with what other tests left in memory."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def too_fast(reads: Reads, atom: str, ends: str, longest: int = LARGEST) -> str | None:
     """At which length a function takes more than thrice the time for twice the text; None: at none."""
-    texts = {length: (atom * (length // len(atom) + 1))[:length] + ends for length in lengths(longest)}
-    with uncollected():
-        return _too_fast(reads, texts)
-
-
-def _too_fast(reads: Reads, texts: Mapping[int, str]) -> str | None:
-    before = seconds_of(reads, texts[SMALLEST])
-    for length in list(texts)[1:]:
-        now = seconds_of(reads, texts[length])
-        for _ in range(TRIES):
-            if now <= MOST_GROWTH * before + FLOOR_SECONDS:
-                break
-            before = max(before, seconds_of(reads, texts[length // 2]))
-            now = min(now, seconds_of(reads, texts[length]))
-        else:
-            return f"{length // 2:,} characters take {before * 1e3:.1f} ms, {length:,} take {now * 1e3:.1f} ms"
-        before = now
-    return None
-
-
-def lengths(longest: int) -> Iterator[int]:
-    length = SMALLEST
-    while length <= longest:
-        yield length
-        length *= 2
+    lengths = [SMALLEST << doubled for doubled in range((longest // SMALLEST).bit_length())]
+    texts = {length: (atom * (length // len(atom) + 1))[:length] + ends for length in lengths}
+    gc.collect()
+    gc.disable()  # its time grows with what other tests left in memory
+    try:
+        before = seconds_of(reads, texts[SMALLEST])
+        for length in lengths[1:]:
+            now = seconds_of(reads, texts[length])
+            for _ in range(TRIES):
+                if now <= MOST_GROWTH * before + FLOOR_SECONDS:
+                    break
+                before = max(before, seconds_of(reads, texts[length // 2]))
+                now = min(now, seconds_of(reads, texts[length]))
+            else:
+                return f"{length // 2:,} characters take {before * 1e3:.1f} ms, {length:,} take {now * 1e3:.1f} ms"
+            before = now
+        return None
+    finally:
+        gc.enable()
 
 
 def main(argv: Sequence[str]) -> int:

@@ -9,15 +9,18 @@ opened by a process of its own, so that the memory told is that of its files.
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from app.context.context_documents import Library
 from app.documents.bundle import read_documents
@@ -29,28 +32,11 @@ from assets.tools.bench.report import commit
 from core.planning.hardware import this_machine
 from tests.hostile.corpus import FORMATS, PER_FORMAT, SEED, HostileFile, corpus
 
-ROOT = Path(__file__).parents[2]
 HUNG_SECONDS = 120.0
 SMALL_BYTES, MOST_OWN_SECONDS = 100_000, 2.0  # of processor time outside a parser, for a file that is no larger
 MOST_WORDS = 400  # characters of an error
 DEFAULT_JSON = Path(tempfile.gettempdir()) / "hostile-files.json"
 Ending = Literal["opened", "refused", "crashed", "hung"]
-
-
-@dataclass(slots=True)
-class Row:
-    """What came of the files of one format."""
-
-    format: str
-    files: int = 0
-    opened: int = 0
-    refused: int = 0
-    crashed: int = 0
-    hung: int = 0
-    most_seconds: float = 0.0
-    slowest: str = ""
-    most_mib: int = 0  # of this process or of one that it started
-    failures: list[str] = field(default_factory=list)
 
 
 def judge(file: HostileFile) -> tuple[Ending, str, float]:
@@ -102,20 +88,17 @@ def check(document: Document) -> None:
         assert "<script" not in outside_code and "<img" not in outside_code, "markup that a page would act on"
 
 
-def try_files(kind: str, per_format: int, seed: int) -> Row:
-    """All files of one format, in this process."""
-    row = Row(kind)
+def try_files(kind: str, per_format: int, seed: int) -> dict[str, Any]:
+    """What came of all files of one format, opened in this process."""
+    endings, failures, slowest = Counter[Ending](), list[str](), (0.0, "")
     for file in corpus(per_format, seed, [kind]):
         ending, why, seconds = judge(file)
-        row.files += 1
-        setattr(row, ending, getattr(row, ending) + 1)
-        if seconds > row.most_seconds:
-            row.most_seconds, row.slowest = round(seconds, 2), file.what
+        endings[ending] += 1
+        slowest = max(slowest, (round(seconds, 2), file.what))
         if ending in ("crashed", "hung"):
-            row.failures.append(f"{kind}:{file.number} ({file.what}) {ending}: {why}")
-            print(row.failures[-1], file=sys.stderr, flush=True)
-    row.most_mib = most_mib()
-    return row
+            failures.append(f"{kind}:{file.number} ({file.what}) {ending}: {why}")
+    told = {"format": kind, "files": endings.total(), **{ending: endings[ending] for ending in get_args(Ending)}}
+    return {**told, "most_seconds": slowest[0], "slowest": slowest[1], "most_mib": most_mib(), "failures": failures}
 
 
 def most_mib() -> int:
@@ -129,59 +112,11 @@ def most_mib() -> int:
     return round(max(resource.getrusage(kind).ru_maxrss for kind in kinds) / unit)
 
 
-def run_corpus(per_format: int, seed: int, formats: Sequence[str]) -> list[Row]:
-    """Every format in a process of its own."""
-    rows: list[Row] = []
-    for kind in formats:
-        arguments = ["--only", kind, "--per-format", str(per_format), "--seed", str(seed)]
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.hostile.run", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
-        last = done.stdout.strip().splitlines()[-1:]
-        rows.append(
-            Row(**json.loads(last[0])) if last else Row(kind, crashed=1, failures=[f"{kind}: the program died"])
-        )
-        print(f"{kind}: {rows[-1].files} files", file=sys.stderr, flush=True)
-    return rows
-
-
-def table(rows: Sequence[Row]) -> str:
-    """All of it, for people."""
-    heads = ("files", "opened", "refused", "crashed", "hung", "most s", "most MiB")
-    lines = [f"{'':12}" + "".join(f"{head:>10}" for head in heads) + "  slowest"]
-    for row in rows:
-        numbers = (row.files, row.opened, row.refused, row.crashed, row.hung, f"{row.most_seconds:.1f}", row.most_mib)
-        lines.append(f"{row.format:12}" + "".join(f"{number:>10}" for number in numbers) + f"  {row.slowest}")
-    sums = [sum(getattr(row, name) for row in rows) for name in heads[:5]]
-    most = (f"{max(row.most_seconds for row in rows):.1f}", max(row.most_mib for row in rows))
-    lines.append(f"{'all':12}" + "".join(f"{number:>10}" for number in (*sums, *most)))
-    failures = [what for row in rows for what in row.failures]
-    lines += ["", *failures, f"{len(failures)} failures" if failures else "Every file opened or was refused in a line."]
-    return "\n".join(lines)
-
-
-def document(rows: Sequence[Row], seed: int, seconds: float, date: str | None) -> dict[str, Any]:
-    """All of it, for programs."""
-    return {
-        "date": date,
-        "hardware": asdict(this_machine()),
-        "versions": versions(),
-        "commit": commit(),
-        "config": {"suite": "hostile files", "seed": seed},
-        "seconds": round(seconds, 1),
-        "files": sum(row.files for row in rows),
-        "rows": [asdict(row) for row in rows],
-    }
-
-
 def main(argv: Sequence[str]) -> int:
-    """Run what the command line says."""
+    """Run what the command line says: a line for each format, then the failures."""
     parser = argparse.ArgumentParser(prog="tests.hostile.run", description="Hostile files.", allow_abbrev=False)
-    parser.add_argument(
-        "--per-format", type=int, default=PER_FORMAT, metavar="N", help="files of each format, at least"
-    )
+    parser.add_argument("--per-format", type=int, default=PER_FORMAT, metavar="N", help="files of each, at least")
     parser.add_argument("--seed", type=int, default=SEED, metavar="N")
-    parser.add_argument("--only", choices=FORMATS, help="this format, in this process; prints JSON")
     parser.add_argument("--file", metavar="FORMAT:N", help="one file")
     parser.add_argument("--date", help="to be written into the JSON file")
     parser.add_argument("--json", type=Path, default=DEFAULT_JSON, metavar="F", help=f"default: {DEFAULT_JSON}")
@@ -191,15 +126,28 @@ def main(argv: Sequence[str]) -> int:
         file = next(one for one in corpus(args.per_format, args.seed, [kind]) if one.number == int(number))
         print(file.what, *judge(file), sep="\n")
         return 0
-    if args.only:
-        print(json.dumps(asdict(try_files(args.only, args.per_format, args.seed))))
-        return 0
-    started = perf_counter()
-    rows = run_corpus(args.per_format, args.seed, FORMATS)
-    written = document(rows, args.seed, perf_counter() - started, args.date)
+    started, rows = perf_counter(), list[dict[str, Any]]()
+    for kind in FORMATS:
+        with ProcessPoolExecutor(1, get_context("spawn")) as own:
+            try:
+                rows.append(own.submit(try_files, kind, args.per_format, args.seed).result())
+            except BrokenProcessPool:
+                rows.append({"format": kind, "files": 0, "failures": [f"{kind}: the program died"]})
+        print(*(f"{name} {value}" for name, value in rows[-1].items() if value), sep=", ", flush=True)
+    written = {
+        "date": args.date,
+        "hardware": asdict(this_machine()),
+        "versions": versions(),
+        "commit": commit(),
+        "config": {"suite": "hostile files", "seed": args.seed},
+        "seconds": round(perf_counter() - started, 1),
+        "files": sum(row["files"] for row in rows),
+        "rows": rows,
+    }
     args.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    print(table(rows))
-    return int(any(row.failures for row in rows))
+    failures = [what for row in rows for what in row["failures"]]
+    print(*failures, f"{len(failures)} failures among {written['files']} files", sep="\n")
+    return int(bool(failures))
 
 
 if __name__ == "__main__":

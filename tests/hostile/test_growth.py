@@ -47,21 +47,24 @@ def test_a_large_text_keeps_no_other_thread_waiting(text: str) -> None:
 # -------------------- what makes it so
 
 
-def test_stretches_are_the_text_and_end_where_lines_or_words_do() -> None:
-    for text in ("", "a", "word " * MOST_CHARS, "a line\n" * MOST_CHARS, "a" * (3 * MOST_CHARS + 1), "\n" * MOST_CHARS):
-        assert by_stretches(str, text) == text
-        assert all(0 < end - start <= MOST_CHARS for start, end in bounds(text))
-        assert num_words(text) == len(text.split())
-    assert {("a line\n" * MOST_CHARS)[end - 1] for _, end in bounds("a line\n" * MOST_CHARS)} == {"\n"}
-    longest = "a" * (MOST_CHARS - 1)
-    for text in (f"{longest} b", f"{longest}b", f"{longest}bc d", f"{longest}\n b"):
-        assert num_words(text) == len(text.split())
+LINES, LONGEST = "a line\n" * MOST_CHARS, "a" * (MOST_CHARS - 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a", "word " * MOST_CHARS, LINES, "a" * (3 * MOST_CHARS + 1), "\n" * MOST_CHARS,
+     *(LONGEST + end for end in (" b", "b", "bc d", "\n b"))],
+    ids=range(10),
+)  # fmt: skip
+def test_stretches_are_the_text_and_end_where_lines_or_words_do(text: str) -> None:
+    assert by_stretches(str, text) == text and num_words(text) == len(text.split())
+    assert all(0 < end - start <= MOST_CHARS for start, end in bounds(text))
+    assert text != LINES or {text[end - 1] for _, end in bounds(text)} == {"\n"}
 
 
 def test_marks_upon_a_letter_are_kept_but_for_heaps_of_them() -> None:
     assert composed("e\u0301 o\u0302\u0301") == "\u00e9 \u1ed1"
     heaped = composed("e" + "\u0301\u0327" * 5_000 + " f")
     assert len(heaped) <= MOST_MARKS + 3 and heaped.startswith("\u0229") and heaped.endswith(" f")
-    marks = "".join(char for char in map(chr, range(sys.maxunicode)) if unicodedata.combining(char))
-    assert HEAP.fullmatch(marks), "every mark must count as one"
+    assert HEAP.fullmatch("".join(filter(unicodedata.combining, map(chr, range(sys.maxunicode))))), "every mark is one"
     assert composed("\u3002\uff0c" * 50) == "\u3002\uff0c" * 50, "signs are no marks"

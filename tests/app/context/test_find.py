@@ -72,8 +72,8 @@ def test_hits_are_those_of_the_slow_twin(
         assert list(occurrences(words, text)) == list(slow(words, text))
 
 
-def hits(words: str, text: str, *, exact: bool = False, whole: bool = False) -> list[str]:
-    return [text[start:end] for start, end in occurrences(Words(words, exact, whole), text)]
+def found(words: Words, text: str) -> list[str]:
+    return [text[start:end] for start, end in occurrences(words, text)]
 
 
 @pytest.mark.parametrize(
@@ -106,28 +106,26 @@ def hits(words: str, text: str, *, exact: bool = False, whole: bool = False) -> 
     ],
 )
 def test_words_are_found_as_people_mean_them(words: str, text: str, expected: list[str]) -> None:
-    assert hits(words, text) == expected
+    assert found(Words(words), text) == expected
 
 
-def test_exact_words_have_their_case_and_accents() -> None:
-    assert hits("Café", "café Cafe Café Cafe\u0301 CAFÉ", exact=True) == ["Café", "Cafe\u0301"]
-    assert hits("e", "é e\u0301 e", exact=True) == ["e"], "not a part of an accented letter"
-    assert hits("fi", "\ufb01 fi", exact=True) == ["fi"]
-
-
-def test_whole_words_have_no_letter_beside_them() -> None:
-    assert hits("light", "light lighthouse moonlight light2 light_ (light) LIGHT.", whole=True) == [
-        "light",
-        "light",
-        "LIGHT",
-    ]
-    assert hits("3.14", "3.14 3.141 13.14", whole=True) == ["3.14"]
-    assert hits("東京", "東京都", whole=True) == ["東京"], "no spaces part these words"
-    assert hits("cafe", "cafe\u0301s cafe\u0301", whole=True) == ["cafe\u0301"]
-
-
-def test_words_of_any_length_are_searched_by_their_beginning() -> None:
-    assert hits("a" * 1000, "b" + "a" * 500) == ["a" * MOST_CHARS] * 2
+@pytest.mark.parametrize(
+    ("words", "text", "expected"),
+    [
+        (Words("Café", exact=True), "café Cafe Café Cafe\u0301 CAFÉ", ["Café", "Cafe\u0301"]),
+        (Words("e", exact=True), "é e\u0301 e", ["e"]),
+        (Words("fi", exact=True), "\ufb01 fi", ["fi"]),
+        (Words("light", whole=True), "light lighthouse moonlight light2 light_ (light)", ["light", "light"]),
+        (Words("3.14", whole=True), "3.14 3.141 13.14", ["3.14"]),
+        (Words("東京", whole=True), "東京都", ["東京"]),  # no spaces part these words
+        (Words("cafe", whole=True), "cafe\u0301s cafe\u0301", ["cafe\u0301"]),
+        (Words("a" * 1000), "b" + "a" * 500, ["a" * MOST_CHARS] * 2),  # searched by their beginning
+    ],
+)  # fmt: skip
+def test_exact_words_have_their_case_and_accents_and_whole_ones_no_letter_beside_them(
+    words: Words, text: str, expected: list[str]
+) -> None:
+    assert found(words, text) == expected
 
 
 # -------------------- documents

@@ -1,30 +1,84 @@
-"""What could be chosen of the books of a library for it to fit."""
+"""What books and their parts cost in tokens, and what could be chosen of them for a library to fit."""
 
+import re
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.context_documents import Chapters, Library, Pages, Whole
+from app.context.context_documents import LEFT_OUT, Chapters, Library, Pages, Span, Whole
 from app.context.offers import divided, from_the_start, offers, with_only
-from app.context.token_costs import Meter
+from app.context.token_costs import Costs, Meter
 from app.documents.document import Document
 from tests.app.context.test_context_documents import documents
-from tests.app.context.test_token_costs import count, ten_pages
 from tests.app.fakes import document_of
 
 
+def count(text: str) -> int:
+    """Words, standing in for tokens."""
+    return len(text.split())
+
+
+def ten_pages() -> Document:
+    """Ten pages of ten words; chapters of 5, 30, 45 and 15 words begin in and between pages, after a preface of 5."""
+    return document_of(*["word " * 10] * 10, chapter_starts=[25, 50, 200, 425])
+
+
+# -------------------- costs
+
+
+def test_parts_cost_what_their_words_cost_and_each_stretch_is_counted_once() -> None:
+    counted: list[str] = []
+    library, meter = Library().add(ten_pages()), Meter(lambda text: counted.append(text) or count(text))
+    book = library.books[0]
+    for _ in range(3):
+        assert meter.library(library) == 100
+        assert [meter.page(book, n) for n in (1, 5, 10)] == [10, 10, 10]
+        assert [meter.chapter(book, chapter) for chapter in book.document.chapters] == [5, 30, 45, 15]
+        assert meter.library(library.choose(0, Chapters(((1,), (2,))))) == 35
+        assert meter.library(library.choose(0, Chapters(((1,), (4,))))) == 20 + count(LEFT_OUT)
+    assert "".join(counted).replace(LEFT_OUT, "") == book.document.text
+
+
+def test_a_warm_meter_counts_nothing_more_of_any_order_and_choice() -> None:
+    library = Library().add(ten_pages()).add(document_of("other " * 20, title="b"))
+    counted: list[str] = []
+    meter = Meter(lambda text: counted.append(text) or count(text))
+    meter.warm(library)
+    before = len(counted)
+    for one in (library, library.move(0, 1), library.choose(0, Chapters(((1,), (3,))))):
+        assert meter.library(one) == count(one.text), "titles, too"
+    assert len(counted) == before
+
+
+def test_token_offsets_give_the_same_costs_without_counting_again() -> None:
+    document = ten_pages()
+    starts = [match.start() for match in re.finditer(r"\S+", document.text)]
+    exact, counted = Costs.of_tokens(document, starts), Costs.counted(document, count)
+    for part in (*document.pages, *document.chapters):
+        span = Span(part.char_start, part.char_end)
+        assert exact.of(span) == counted.of(span)
+
+    def fail(text: str) -> int:
+        raise AssertionError(text)
+
+    library, meter = Library().add(document), Meter(fail)
+    meter.know(library.books[0], exact)
+    assert meter.library(library) == 100
+    meter.forget(Library())
+    with pytest.raises(AssertionError, match="word"):
+        meter.library(library)
+
+
+# -------------------- offers
+
+
 def test_what_fits_is_offered_first_and_every_chapter_is_there() -> None:
-    given_offers = offers(Library().add(ten_pages()), 0, Meter(count), budget=46)
-    assert [(offer.label, offer.num_tokens) for offer in given_offers] == [
-        ("pages 1–4", 40),
-        ("chapters 1–2", 35),
-        ("chapter 3: C3", 45),
-        ("chapter 4: C4", 15),
-        ("chapter 1: C1", 5),
-        ("chapter 2: C2", 30),
-    ]
-    names = [offer.label for offer in offers(Library().add(ten_pages()), 0, Meter(count), budget=29)]
+    found = [(offer.label, offer.num_tokens) for offer in offers(Library().add(ten_pages()), 0, Meter(count), 46)]
+    assert found[:2] == [("pages 1–4", 40), ("chapters 1–2", 35)]
+    assert found[2:] == [("chapter 3: C3", 45), ("chapter 4: C4", 15), ("chapter 1: C1", 5), ("chapter 2: C2", 30)]
+    names = [offer.label for offer in offers(Library().add(ten_pages()), 0, Meter(count), 29)]
     assert names == ["pages 1–2", "chapter 1: C1", "chapter 4: C4"], "nothing is offered that does not fit"
 
 

@@ -93,12 +93,6 @@ def test_a_head_that_looks_a_fixed_way_back_tells_nothing() -> None:
     assert [chunk for chunk, value in enumerate(Weights(book, was, baseline).excess) if value] == [16]
 
 
-def test_a_book_that_fits_into_the_cache_says_so() -> None:
-    book, was = a_book("a" * 9), replace(loaded(1, 2), all_held=True)
-    assert not Weights(book, was, None).tells
-    assert "so short that all of it" in where(a_session(book, was))
-
-
 @given(
     st.lists(st.text("ab ", min_size=1, max_size=9), min_size=1, max_size=8), st.sets(st.integers(1, 15), min_size=1)
 )
@@ -128,18 +122,26 @@ def test_one_page_or_a_thousand_make_a_strip_of_bounded_size(num_pages: int) -> 
         assert f'data-act="page:{book.library.books[0].key}:1000"' in html
 
 
-def test_the_strip_says_when_there_is_nothing_to_show() -> None:
-    book = a_book("a" * 50)
-    assert where(Session("x")) == ""
-    for early in (None, Loaded("Q?", "triforce", True)):
-        html = where(a_session(book, early))
+BOOK = a_book("a" * 50)
+EARLY = Loaded("Q?", "triforce", True)
+
+
+@pytest.mark.parametrize(
+    ("session", "told"),
+    [
+        (a_session(BOOK, None), "Ask a question"),
+        (a_session(BOOK, Loaded("Q?", "autoregressive", False)), "loads no pages"),
+        (a_session(BOOK, EARLY), "show with the first words"),
+        (a_session(BOOK, loaded(3), [1, 0, 0, 1, *NOTHING]), "the same pages"),
+        (a_session(BOOK, replace(loaded(1, 2), all_held=True)), "so short that all of it"),
+        (a_session(replace(BOOK, chunk_pages=array("I"), starts=array("I")), loaded(3)), "does not tell"),
+    ],
+)
+def test_the_strip_says_when_there_is_nothing_to_show(session: Session, told: str) -> None:
+    html = where(session)
+    assert told in html and where(Session("x")) == ""
+    if told in ("Ask a question", "show with the first words"):
         assert html.count("bar-page nothing") == 1 and 'class="top"></p>' in html, "room for what comes"
-    assert "Ask a question" in where(a_session(book, None))
-    assert "loads no pages" in where(a_session(book, Loaded("Q?", "autoregressive", False)))
-    assert "show with the first words" in where(a_session(book, Loaded("Q?", "triforce", True)))
-    assert "the same pages" in where(a_session(book, loaded(3), [1, 0, 0, 1, *NOTHING]))
-    silent = replace(book, chunk_pages=array("I"), starts=array("I"))
-    assert "does not tell" in where(a_session(silent, loaded(3)))
 
 
 def test_what_was_loaded_is_kept_for_the_newest_answers() -> None:

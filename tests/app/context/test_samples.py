@@ -1,52 +1,48 @@
-"""Sample books and their questions."""
+"""Sample books and their questions, and the note on texts that the bundled model was not made for."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from app.context.domain_check import ON_COMMAND_LINE, reach_note
 from app.context.samples import fastest_method, load_samples, open_questions, race_questions
 from app.documents.bundle import extract_documents
 from app.documents.document import Document
 from core.decoding.registry import EXACT_METHODS
+from core.generation.text import ChatText
+from core.models.hub.catalog import find
+from core.models.loader import load_tokenizer
 
 
-def write_samples(folder: Path) -> None:
+def test_samples_come_smallest_first_with_the_questions_that_are_still_open(tmp_path: Path) -> None:
     for name in ("tale-32k.txt", "tale-8k.pdf", "tale-8k.epub", "notes.json"):
-        (folder / name).write_text("x", encoding="utf-8")
-    rows = [{"book": "tale-8k.pdf", "question": f"Question {number}?", "answer": "Yes."} for number in range(5)] + [
-        {"book": "tale-32k", "question": "Long?", "answer": "Yes."}
-    ]
-    (folder / "questions.json").write_text(json.dumps(rows), encoding="utf-8")
-
-
-def test_samples_come_smallest_first_with_their_questions(tmp_path: Path) -> None:
-    write_samples(tmp_path)
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    rows = [{"book": "tale-8k.pdf", "question": f"Question {number}?", "answer": "Yes."} for number in range(5)]
+    rows += [{"book": "tale-32k", "question": "Long?", "answer": "Yes."}]
+    (tmp_path / "questions.json").write_text(json.dumps(rows), encoding="utf-8")
     samples = load_samples(tmp_path)
-    assert [sample.file.name for sample in samples] == ["tale-8k.epub", "tale-8k.pdf", "tale-32k.txt"]
-    assert [len(sample.questions) for sample in samples] == [0, 5, 1], "of this file, or of its name in any format"
-
-
-def test_asked_questions_are_not_offered_again(tmp_path: Path) -> None:
-    write_samples(tmp_path)
-    samples = load_samples(tmp_path)
-    assert open_questions(samples, "tale-8k.pdf", ("Question 0?",), 2) == ("Question 1?", "Question 2?")
-    assert open_questions(samples, "mine.pdf", (), 3) == ()
-
-
-def test_the_bundled_samples_have_questions() -> None:
-    samples = load_samples()
-    assert samples and all(sample.questions for sample in samples)
-    assert samples[0].label() == "The Market of Seabright\nPDF, 25 pages", (
-        "how long it takes is known of a machine alone"
+    told = [(sample.file.name, len(sample.questions)) for sample in samples]
+    assert told == [("tale-8k.epub", 0), ("tale-8k.pdf", 5), ("tale-32k.txt", 1)], (
+        "of a file, or its name in any format"
     )
-    assert samples[0].label(141.0) == "The Market of Seabright\nPDF, 25 pages, read in about 2 min"
+    assert open_questions(samples, "tale-8k.pdf", ("Question 0?",), 2) == ("Question 1?", "Question 2?")
+    assert open_questions(samples, "mine.pdf", (), 3) == () == load_samples(tmp_path / "nothing")
 
 
 def test_the_bundled_samples_are_called_and_counted_as_what_they_are() -> None:
-    for sample in load_samples():
+    samples = load_samples()
+    assert samples[0].label() == "The Market of Seabright\nPDF, 25 pages"
+    assert samples[0].label(141.0) == "The Market of Seabright\nPDF, 25 pages, read in about 2 min"
+    for sample in samples:
         (document,) = (one for one in extract_documents(sample.file) if isinstance(one, Document))
         assert sample.num_pages == len(document.pages) and sample.num_words == len(document.text.split())
         assert sample.title in (document.title, document.text.split("\n")[0])
+        assert sample.questions and set(sample.raced) <= set(sample.questions), "of this book"
+        assert not sample.raced or sample.fastest in EXACT_METHODS
+    raced = {sample.file.name for sample in samples if race_questions((sample,), sample.file.name, 3)}
+    assert raced >= {"harbour-8k.pdf", "harbour-32k.epub", "harbour-32k.txt"}
 
 
 def test_a_race_begins_with_the_verified_question_of_the_largest_gain(tmp_path: Path) -> None:
@@ -70,13 +66,30 @@ def test_a_race_begins_with_the_verified_question_of_the_largest_gain(tmp_path: 
     assert race_questions(samples, "a.txt", 1) == ("Fast?",)
 
 
-def test_bundled_samples_have_questions_that_were_verified() -> None:
-    verified = {sample.file.name: race_questions((sample,), sample.file.name, 3) for sample in load_samples()}
-    assert all(verified[name] for name in ("harbour-8k.pdf", "harbour-32k.epub", "harbour-32k.txt")), verified
-    for sample in load_samples():
-        assert not sample.raced or sample.fastest in EXACT_METHODS
-        assert set(sample.raced) <= set(sample.questions), "of this book"
+# -------------------- what the bundled model was made for
+
+LIMITS = find("harbour").limits
+ENGLISH = (
+    "The captain looked at the sky for a long while, and then told us that we would not sail before the next morning. "
+    "Nobody complained, because all of us had seen the same dark clouds over the hills behind the town."
+)
+CODE = "for (int i = 0; i < n; ++i) { sum += a[i] * b[i]; }\nreturn std::sqrt(sum);\n" * 4
+CYRILLIC = "Все счастливые семьи похожи друг на друга, каждая несчастливая семья несчастлива по-своему."  # noqa: RUF001
 
 
-def test_no_folder_no_samples(tmp_path: Path) -> None:
-    assert load_samples(tmp_path / "nothing") == ()
+@pytest.fixture(scope="module")
+def text() -> ChatText:
+    return ChatText(load_tokenizer(find("harbour").target), frozenset())
+
+
+def test_a_text_of_another_kind_gets_a_note_the_stronger_the_less_it_suits(text: ChatText) -> None:
+    def note(document: str, limits: str = LIMITS, way_out: str = "") -> str:
+        return reach_note(limits, document, len(text.encode(document)), way_out)
+
+    book = Path("assets/books/harbour-32k.txt").read_text(encoding="utf-8")
+    assert note(book) == note("") == note(CODE, limits="") == "", "its own books, no text, a full model"
+    assert [("other scripts" in note(one)) for one in (ENGLISH, CODE, CYRILLIC)] == [False, True, True]
+    for one in (ENGLISH, CODE):
+        shown = [note(one, way_out=way_out) for way_out in ("", ON_COMMAND_LINE)]
+        assert ["--model" in line for line in shown] == [False, True]
+        assert all(line.startswith(LIMITS) and line.endswith(".") and ".." not in line for line in shown)

@@ -7,7 +7,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.conversations.export import as_markdown
-from app.conversations.tree import Dialogue
 from tests.app.conversations.test_tree import a_dialogue, said
 
 markdown_it = pytest.importorskip("markdown_it", reason="it comes with the packages of requirements.lock")
@@ -30,13 +29,6 @@ def seen(text: str) -> set[str]:
     return set(names(markdown_it.MarkdownIt("commonmark").parse(text)))
 
 
-def conversation(question: str, answers: tuple[str, ...]) -> Dialogue:
-    dialogue = a_dialogue()
-    for answer in answers:
-        dialogue, _ = said(dialogue, question, answer)
-    return dialogue
-
-
 FOREIGN = {"html_inline", "html_block", "image", "link_open"}
 
 
@@ -49,6 +41,9 @@ def test_this_reader_finds_them() -> None:
 @example("Why?", ("\\[\n```\n\\]\n```\n![x](http://a/p)", ""))  # no mathematics where it is no mathematics
 @example("a\n```\nb\u2028```\n![x](http://a/p)", ("", ""))
 def test_an_exported_conversation_loads_nothing(question: str, answers: tuple[str, str]) -> None:
-    text = as_markdown(conversation(question, answers))
+    dialogue = a_dialogue()
+    for answer in answers:
+        dialogue, _ = said(dialogue, question, answer)
+    text = as_markdown(dialogue)
     assert not seen(text) & FOREIGN, text
     assert text.count("## Answer") == 2

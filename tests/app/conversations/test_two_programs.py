@@ -1,32 +1,165 @@
-"""Two programs on one folder of conversations, and writes that fail: nothing that was written is lost."""
+"""Two programs and their tabs on one folder of conversations, and writes that fail: nothing is lost."""
 
 import gc
 import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from app.conversations import database
 from app.conversations import store as module
 from app.conversations.database import NAME
 from app.conversations.store import ConversationGone, Conversations
-from app.conversations.tree import Dialogue
+from app.conversations.tree import ROOT, Dialogue, Node
 from core.generation.events import Finished
 from tests.app.conversations.on_disk import LIMIT, refuse, saved, text_of
 from tests.app.conversations.test_tree import a_dialogue, exchange, said
 from tests.app.fakes import SECONDS, wait_for
 
+# -------------------- what the database has of several states
+
+
+def content(dialogue: Dialogue) -> object:
+    """All but the order of nodes, and what is shown."""
+    return {node.id: node for node in dialogue.nodes}, dialogue.title, dialogue.titled, dialogue.removed
+
+
+def by_definition(states: Sequence[Dialogue], removed: frozenset[str], named: Sequence[Dialogue]) -> object:
+    """Newest answers, and removed nodes as long as a node follows that was not; the newest title of `named`."""
+    nodes: dict[str, Node] = {}
+    for state in states:
+        for node in state.nodes:
+            nodes[node.id] = max(node, nodes.get(node.id, node), key=lambda one: one.answered)
+    removed = removed.union(*(state.removed for state in states))
+    needed = set[str]()
+    for node_id in nodes.keys() - removed:
+        while node_id:
+            needed.add(node_id)
+            node_id = nodes[node_id].parent
+    titled = max(named, key=lambda state: state.titled)
+    left = {node_id: node for node_id, node in nodes.items() if node_id in needed}
+    return (left, titled.title, titled.titled, removed) if left else None
+
+
+def changed(dialogue: Dialogue, act: str, where: int, words: str) -> Dialogue:
+    """What a page makes of a state."""
+    ids = [node.id for node in dialogue.nodes]
+    if act == "ask":
+        return said(dialogue, words, parent=[ROOT, *ids][where % (len(ids) + 1)])[0]
+    if act == "rename":
+        return dialogue.rename(words)
+    if not ids:
+        return dialogue
+    node = dialogue.nodes[where % len(ids)]
+    return dialogue.remove(node.id) if act == "remove" else dialogue.answer(node.id, exchange(node.question, words))
+
+
+CHANGES = ("ask", "continue", "rename", "remove")
+LOOKS = ("reload", "list", "delete", "restart")
+
+
+def merged(*states: Dialogue) -> Dialogue:
+    """What the database has of states that were written in this order."""
+    with database.in_memory() as db:
+        for state in states:
+            database.write(db, state)
+        return database.read(db, states[0].id) or Dialogue.begin(states[0].book, "")
+
+
+@settings(max_examples=50)
+@given(
+    acts=st.lists(st.tuples(st.sampled_from((*CHANGES, *LOOKS)), st.integers(0, 1), st.integers(0, 20)), max_size=10),
+    network=st.booleans(),
+)
+def test_two_programs_and_their_older_tabs_undo_nothing_and_lose_nothing(
+    acts: list[tuple[str, int, int]], network: bool
+) -> None:
+    """After each act both programs, and the disk, have exactly what the definition says."""
+    with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time_ns", count(10**18, 1000).__next__)  # no two changes at one moment
+        patch.setattr(database, "on_network", lambda _: network)
+        folder = Path(place)
+        programs = [Conversations(folder), Conversations(folder)]
+        base = saved(programs[0], a_dialogue("One?", "Two?"))
+        tabs, written, named, gone = [base, base], [base], [base], frozenset[str]()
+        for number, (act, who, where) in enumerate(acts):
+            store = programs[who]
+            if act == "list":
+                store.listing()
+            elif act == "restart":
+                store.close()
+                programs[who] = Conversations(folder)
+            elif act == "delete":
+                store.delete(base.id)
+                assert store.flush(SECONDS)
+                gone = gone.union(*([node.id for node in state.nodes] for state in written))
+            elif act == "reload" and store.listing().summaries:
+                tabs[who] = store.open(base.id)
+            elif act in CHANGES:
+                tabs[who] = saved(store, changed(tabs[who], act, where, f"{who}, {number}"))
+                if not store.was_deleted(base.id):
+                    written.append(tabs[who])
+                    named.append(tabs[who])
+            wanted = by_definition(written, gone, named or written)
+            if wanted is None:
+                named.clear()
+            for store in programs:
+                if wanted is None or store.was_deleted(base.id):
+                    assert store.listing().summaries == ()
+                    with pytest.raises(ConversationGone):
+                        store.open(base.id)
+                else:
+                    found = store.open(base.id)
+                    ids = [node.id for node in found.nodes]
+                    assert found.head in (ROOT, *ids)
+                    assert all(node.parent in (ROOT, *ids[:at]) for at, node in enumerate(found.nodes))
+                    assert content(found) == wanted and [one.title for one in store.listing().summaries] == [
+                        found.title
+                    ]
+                    assert text_of(folder) == {found.title, *(node.question for node in found.nodes)}
+            assert wanted or text_of(folder) == set()
+        for store in programs:
+            store.close()
+
+
+def test_what_comes_back_stands_behind_what_it_follows() -> None:
+    """Removed nodes that a database never had are in no order; then an older tab goes on from them."""
+    base = a_dialogue("One?")
+    above, below = (replace(base.nodes[0], id=name, parent=parent) for name, parent in (("b", base.head), ("a", "b")))
+    older, _ = said(replace(base, nodes=(*base.nodes, above, below)), "Further?", parent="a")
+    found = merged(replace(base, removed=frozenset("ab")), older)
+    assert found.nodes == older.nodes and found.removed == {"a", "b"}
+
+
+def test_a_clock_that_was_set_back_hides_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    early = a_dialogue("One?").rename("Before")
+    monkeypatch.setattr(time, "time_ns", lambda: 1)
+    late = changed(early.rename("After"), "continue", 0, "Yes, and more.")
+    for joined in (merged(late, early), merged(early, late)):
+        assert joined.title == "After" and joined.exchanges[0].finished.text == "Yes, and more."
+
+
+# -------------------- programs that run, on a local and on a network file system
+
 APPEND = """
 import sys
 from pathlib import Path
+from app.conversations import database
 from app.conversations.store import Conversations
 
-folder, name, own, number = sys.argv[1:]
+folder, name, own, number, network = sys.argv[1:]
+database.on_network = lambda _: network == "True"
 store = Conversations(Path(folder))
 dialogue = store.open(name)
 answer = dialogue.nodes[0].exchange
@@ -42,9 +175,9 @@ store.close()
 """
 
 
-@pytest.fixture(autouse=True, params=[False, True], ids=["wal", "network"])
+@pytest.fixture(params=[False, True], ids=["wal", "network"])
 def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Each test is run once more as on a network file system, without a write-ahead log."""
+    """Whether the folder is on a network file system, without a write-ahead log."""
     monkeypatch.setattr(database, "on_network", lambda _: request.param)
     return bool(request.param)
 
@@ -53,93 +186,17 @@ def questions(dialogue: Dialogue) -> list[str]:
     return sorted(node.question for node in dialogue.nodes)
 
 
-def test_all_exchanges_of_two_processes_are_there(folder: Path, program: Callable[[], Conversations]) -> None:
+def test_all_exchanges_of_two_processes_are_there(
+    network: bool, folder: Path, program: Callable[[], Conversations]
+) -> None:
     name, root = saved(program(), a_dialogue("One?")).id, Path(__file__).resolve().parents[3]
+    told = [str(folder), name, "{}", "60", str(network)]
     both = [
-        subprocess.Popen([sys.executable, "-c", APPEND, str(folder), name, own, "60"], cwd=root) for own in ("a", "b")
+        subprocess.Popen([sys.executable, "-c", APPEND, *(one.format(own) for one in told)], cwd=root) for own in "ab"
     ]
     assert [process.wait(SECONDS * 4) for process in both] == [0, 0]
     wanted = sorted(["One?", *(f"{own} {count}" for own in "ab" for count in range(60))])
     assert questions(program().open(name)) == wanted
-
-
-def test_a_new_answer_keeps_the_questions_before_it(program: Callable[[], Conversations]) -> None:
-    one, two = program(), program()
-    base = saved(one, a_dialogue("One?", "Two?", "Other?"))
-    here = one.open(base.id)
-    two.delete(base.id)
-    assert two.flush(SECONDS) and one.listing().summaries == ()
-    new, _ = said(here.show(here.path[1].id), "Three?")
-    saved(one, new)
-    assert questions(program().open(base.id)) == ["One?", "Three?", "Two?"], "an answer is never lost"
-
-
-def test_a_conversation_that_the_other_program_deleted_stays_deleted(
-    folder: Path, program: Callable[[], Conversations]
-) -> None:
-    one, two, three = program(), program(), program()
-    base = saved(one, a_dialogue("One?"))
-    opened = three.open(base.id)
-    assert len(two.listing().summaries) == 1
-    two.delete(base.id)
-    assert two.flush(SECONDS) and one.listing().summaries == ()
-    saved(one, base.rename("Once more"))
-    saved(three, opened.rename("And again"))
-    assert program().listing().summaries == () and text_of(folder).isdisjoint({"One?", "Once more"})
-
-
-# -------------------- what the list, other tabs and removals do to it
-
-
-def answers(dialogue: Dialogue) -> dict[str, str]:
-    return {node.question: node.exchange.finished.text if node.exchange else "" for node in dialogue.nodes}
-
-
-def continued(dialogue: Dialogue, text: str) -> Dialogue:
-    """The shown answer, longer."""
-    node = dialogue.path[-1]
-    return dialogue.answer(node.id, exchange(node.question, text))
-
-
-@pytest.mark.parametrize("look", ["listing", "open"])
-@pytest.mark.parametrize("what", ["remove", "rename", "continue"])
-def test_looking_does_not_undo_what_the_other_program_did(
-    what: str, look: str, program: Callable[[], Conversations]
-) -> None:
-    one, two = program(), program()
-    base = saved(one, a_dialogue("One?", "Two?").rename("Before"))
-    there = two.open(base.id)
-    if what == "remove":
-        two.save(there.remove(there.path[1].id))
-    else:
-        two.save(there.rename("Theirs") if what == "rename" else continued(there, "Yes, and more."))
-    assert two.flush(SECONDS)
-    one.listing() if look == "listing" else one.open(base.id)
-    saved(one, said(base.show(base.path[0].id), "Instead?")[0])
-    for store in (one, two, program()):
-        after = store.open(base.id)
-        assert questions(after) == ["Instead?", "One?", *(["Two?"] if what != "remove" else [])]
-        assert after.title == ("Theirs" if what == "rename" else "Before")
-        assert what != "continue" or answers(after)["Two?"] == "Yes, and more."
-
-
-@pytest.mark.parametrize("what", ["rename", "continue", "remove"])
-def test_an_older_tab_undoes_nothing(what: str, folder: Path, program: Callable[[], Conversations]) -> None:
-    for store in (program(), Conversations()):
-        tab_a = tab_b = saved(store, a_dialogue("One?", "Two?").rename("Before"))
-        if what == "remove":
-            tab_a = saved(store, tab_a.remove(tab_a.path[1].id))
-        else:
-            tab_a = saved(store, tab_a.rename("Later") if what == "rename" else continued(tab_a, "Yes, and more."))
-        tab_b, _ = said(tab_b, "More?", parent=tab_b.path[0].id)
-        saved(store, tab_b)
-        for reader in (store, program()) if store._disk else (store,):
-            after = reader.open(tab_b.id)
-            assert questions(after) == ["More?", "One?", *(["Two?"] if what != "remove" else [])]
-            assert after.title == ("Later" if what == "rename" else "Before")
-            assert what != "continue" or answers(after)["Two?"] == "Yes, and more."
-        saved(store, tab_b.rename("Last"))
-        assert store.open(tab_b.id).title == "Last", "an older tab can still change it"
 
 
 def test_what_another_tab_could_not_write_yet_outlives_a_removal(program: Callable[[], Conversations]) -> None:
@@ -173,7 +230,7 @@ def test_the_list_keeps_no_answer_in_memory(program: Callable[[], Conversations]
 
 @pytest.fixture
 def busy(
-    folder: Path, program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
+    network: bool, folder: Path, program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[sqlite3.Connection]:
     """Another program in the middle of a write; `rollback` ends it."""
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
@@ -207,18 +264,6 @@ def test_a_deletion_waits_for_no_other_program_and_nobody_waits_for_it(
     assert [one.title for one in program().listing().summaries] == ["Other?"]
 
 
-def test_what_was_deleted_here_stays_out_of_this_program(program: Callable[[], Conversations]) -> None:
-    one, two = program(), program()
-    base = saved(one, a_dialogue("One?"))
-    there = two.open(base.id)
-    one.delete(base.id)
-    assert one.flush(SECONDS)
-    saved(two, said(there, "Two?")[0])
-    assert questions(program().open(base.id)) == ["One?", "Two?"] and one.listing().summaries == ()
-    with pytest.raises(ConversationGone):
-        one.open(base.id)
-
-
 @pytest.mark.parametrize("what", ["saved", "deleted"])
 def test_the_end_tells_what_it_could_not_wait_for(
     what: str, busy: sqlite3.Connection, program: Callable[[], Conversations], caplog: pytest.LogCaptureFixture
@@ -231,13 +276,14 @@ def test_the_end_tells_what_it_could_not_wait_for(
     assert f"1 conversation could not be {what} (database is locked)" in caplog.text
 
 
+@pytest.mark.usefixtures("network")
 @pytest.mark.parametrize(("pragma", "reason"), [("max_page_count = 1", "disk is full"), ("query_only = 1", "readonly")])
 def test_what_failed_is_shown_and_written_by_itself_later_or_at_the_end(
     pragma: str, reason: str, program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LATER_SECONDS", 0.05)
     store = program()
     for ends in (False, True):
+        monkeypatch.setattr(module, "LATER_SECONDS", 0.05)
         old = saved(store, a_dialogue("One?"))
         refuse(store, pragma)
         monkeypatch.setattr(module, "LATER_SECONDS", SECONDS if ends else 0.05)

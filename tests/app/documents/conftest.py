@@ -1,7 +1,6 @@
 """PDFs and EPUBs made by hand, so that a test says exactly what is on the paper and in the archive."""
 
 import json
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +11,7 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from app.documents import parsing, worker
+from tests.hostile.corpus import CONTAINER, archive, package, page
 
 MakePdf = Callable[..., Path]
 MakeEpub = Callable[..., Path]
@@ -88,48 +88,19 @@ def make_pdf(tmp_path: Path, writer: PdfWriter) -> MakePdf:
     return make
 
 
-CONTAINER = (
-    '<?xml version="1.0"?><container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
-    '<rootfile full-path="OPS/book.opf" media-type="application/oebps-package+xml"/></rootfiles></container>'
-)
-
-
-def package(names: Sequence[str], title: str = "The Pilot", head: str = "", more: str = "") -> str:
-    """A package document whose reading order is `names`; `more`: further items."""
-    kind = "application/xhtml+xml"
-    items = [f'<item id="i{n}" href="{name}" media-type="{kind}"/>' for n, name in enumerate(names)]
-    order = [f'<itemref idref="i{n}"/>' for n in range(len(names))]
-    return (
-        f'<?xml version="1.0"?>{head}<package xmlns="http://www.idpf.org/2007/opf" version="3.0">'
-        f'<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></metadata>'
-        f"<manifest>{''.join(items)}{more}</manifest><spine>{''.join(order)}</spine></package>"
-    )
-
-
-def section(body: str) -> str:
-    """An XHTML file."""
-    head = "<head><title>A head</title><style>p { color: red }</style></head>"
-    return f'<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml">{head}<body>{body}</body></html>'
-
-
 @pytest.fixture
 def make_epub(tmp_path: Path) -> MakeEpub:
     """Write an EPUB of sections (bodies). `files` come on top or in the place of what would be there; None: no file."""
 
     def make(
-        *bodies: str, name: str = "book.epub", files: Mapping[str, str | bytes | None] = {}, **options: object
+        *bodies: str, name: str = "book.epub", files: Mapping[str, str | bytes | None] = {}, **options: str
     ) -> Path:
         names = [f"s{number}.xhtml" for number in range(1, len(bodies) + 1)]
-        contents: dict[str, str | bytes | None] = {"META-INF/container.xml": CONTAINER}
-        contents["OPS/book.opf"] = package(names, **options)  # type: ignore[arg-type]
-        contents |= {f"OPS/{file}": section(body) for file, body in zip(names, bodies, strict=True)}
-        contents |= files
+        contents = {"META-INF/container.xml": CONTAINER, "OPS/b.opf": package(names, **options)}  # type: ignore[arg-type]
+        sections = {f"OPS/{file}": page(body) for file, body in zip(names, bodies, strict=True)}
+        whole = {file: content for file, content in (contents | sections | files).items() if content is not None}
         path = tmp_path / name
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("mimetype", "application/epub+zip", zipfile.ZIP_STORED)
-            for file, content in contents.items():
-                if content is not None:
-                    archive.writestr(file, content)
+        path.write_bytes(archive(whole, "application/epub+zip"))
         return path
 
     return make

@@ -1,14 +1,34 @@
 """Chapters: where they begin, to the character, and what only looks like one."""
 
+import re
+from time import process_time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pypdf import PdfWriter
 
-from app.documents.chapters import MAX_DEPTH, letters, make_chapters, markdown_headings, text_headings
-from app.documents.document import Chapter, Document
+from app.documents.chapters import (
+    CHAPTERS,
+    LEADING_NUMBER,
+    MAX_DEPTH,
+    MAX_LEVEL,
+    MIN_CHAPTERS,
+    PAGE_NUMBER,
+    chapter_level,
+    in_order,
+    kind_of,
+    letters,
+    make_chapters,
+    markdown_headings,
+    text_headings,
+)
+from app.documents.document import Chapter
+from app.documents.messages import Heading
+from app.documents.parsers.html import read_markup
 from app.documents.readers import read_document
-from tests.app.documents.conftest import MakeEpub, MakePdf, package, section
+from tests.app.documents.conftest import MakeEpub, MakePdf
+from tests.hostile.corpus import NAV, package, page
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -17,15 +37,12 @@ WORDS = st.text("abcdeäöü éß", min_size=1, max_size=12).map(str.strip).filt
 PROSE = st.lists(WORDS, min_size=1, max_size=8).map(lambda words: "it was " + " ".join(words) + ".")
 
 
-def titles(text: str, page_starts: tuple[int, ...] = (0,)) -> list[str]:
-    return [chapter.title for chapter in make_chapters(text, page_starts, text_headings(text, page_starts))]
+def chapters_of(text: str) -> tuple[Chapter, ...]:
+    return make_chapters(text, (0,), text_headings(text))
 
 
-def begins_with_its_heading(document: Document) -> bool:
-    return all(
-        letters(document.text[chapter.char_start : chapter.char_end]).startswith(letters(chapter.title))
-        for chapter in document.chapters
-    )
+def titles(text: str) -> list[str]:
+    return [chapter.title for chapter in chapters_of(text)]
 
 
 # -------------------- plain text
@@ -34,22 +51,15 @@ def begins_with_its_heading(document: Document) -> bool:
 @pytest.mark.parametrize(
     "headings",
     [
-        ["Chapter 1", "Chapter 2"],
-        ["CHAPTER I.", "CHAPTER II."],
-        ["Chapter 9: The Quay", "Chapter 10: The Tide"],
-        ["Chapter One", "Chapter Twenty-One"],
-        ["    CHAPTER I — The Quay", "    CHAPTER II — The Tide"],
-        ["Part 1", "Part 2"],
-        ["Prologue", "Chapter 1", "EPILOGUE"],
-        ["Kapitel 3: Der Hafen", "Kapitel 4: Die Flut"],
-        ["Chapitre III", "Chapitre IV"],
-        ["第一章 港口", "第二章 潮水"],
-        ["Chapter 3 The Quay", "Chapter 4 “Tides”"],
+        "Chapter 1/Chapter 2", "CHAPTER I./CHAPTER II.", "Chapter 9: The Quay/Chapter 10: The Tide", "Part 1/Part 2",
+        "Chapter One/Chapter Twenty-One", "    CHAPTER I — The Quay/    CHAPTER II — The Tide",
+        "第一章 港口/第二章 潮水", "Prologue/Chapter 1/EPILOGUE", "Kapitel 3: Der Hafen/Kapitel 4: Die Flut",
+        "Chapitre III/Chapitre IV", "Chapter 3 The Quay/Chapter 4 “Tides”",
     ],
-)
-def test_headings_of_many_kinds_are_found(headings: list[str]) -> None:
-    text = "A title\n\n" + "".join(f"{heading}\n\n{BODY}\n\n" for heading in headings)
-    assert titles(text) == [heading.strip() for heading in headings]
+)  # fmt: skip
+def test_headings_of_many_kinds_are_found(headings: str) -> None:
+    text = "A title\n\n" + "".join(f"{heading}\n\n{BODY}\n\n" for heading in headings.split("/"))
+    assert titles(text) == [heading.strip() for heading in headings.split("/")]
 
 
 @pytest.mark.parametrize(
@@ -76,16 +86,12 @@ def test_the_number_of_a_section_below_a_heading_makes_it_no_sentence() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "Chapter 3 of the book says that the quay was old.",
-        "Chapter 3, in which nobody comes, is short.",
-        "Part I played with, part II not.",
-        "Chapter 3. The pilot, who had read it twice,\nput it away.",
-        "Introduction to navigation was his favourite book.",
-        "Chapterhouse 3",
-        "Letter I wrote",
+        "Chapter 3 of the book says that the quay was old.", "Chapter 3, in which nobody comes, is short.",
+        "Part I played with, part II not.", "Chapter 3. The pilot, who had read it twice,\nput it away.",
+        "Introduction to navigation was his favourite book.", "Chapterhouse 3", "Letter I wrote",
         "Chapter 3: " + "a long line " * 12,
     ],
-)
+)  # fmt: skip
 def test_sentences_about_chapters_are_no_headings(line: str) -> None:
     assert titles(f"{BODY}\n\n{line}\n\n{BODY}\n\n{line}\n\n{BODY}") == []
 
@@ -97,9 +103,7 @@ def test_a_list_of_contents_is_no_chapter(gap: str, dots: str, preface: str) -> 
     names = [f"Chapter {n}: The {word}" for n, word in enumerate(("Quay", "Tide", "Storm"), 1)]
     contents = gap.join(name + dots for name in names)
     text = f"Contents\n\n{contents}\n\n{preface}" + "".join(f"{name}\n\n{BODY}\n\n" for name in names)
-    chapters = make_chapters(text, (0,), text_headings(text))
-    assert [chapter.title for chapter in chapters] == names
-    assert chapters[0].char_start == text.rindex(names[0])
+    assert titles(text) == names and chapters_of(text)[0].char_start == text.rindex(names[0])
 
 
 @given(st.lists(st.tuples(WORDS, PROSE), min_size=2, max_size=6), PROSE, st.booleans())
@@ -109,9 +113,8 @@ def test_chapters_of_a_text_begin_with_their_headings_and_cover_the_rest(
     names = [f"Chapter {n}: {title}" for n, (title, _) in enumerate(chapters, 1)]
     parts = [f"{name}\n\n{body}\n\n" for name, (_, body) in zip(names, chapters, strict=True)]
     text = (f"{preface}\n\n" if blank else "") + "".join(parts)
-    found = make_chapters(text, (0,), text_headings(text))
-    assert [text[chapter.char_start : chapter.char_end] for chapter in found] == parts
-    assert [chapter.title for chapter in found] == [" ".join(name.split()) for name in names]
+    assert [text[chapter.char_start : chapter.char_end] for chapter in chapters_of(text)] == parts
+    assert titles(text) == [" ".join(name.split()) for name in names]
 
 
 @given(
@@ -128,7 +131,7 @@ def test_any_text_gives_chapters_that_follow_each_other(text: str, starts: list[
             assert pages[chapter.first_page - 1] <= chapter.char_start
 
 
-# -------------------- Markdown
+# -------------------- markup
 
 
 def test_markdown_headings_of_both_kinds_and_nothing_in_code() -> None:
@@ -136,86 +139,15 @@ def test_markdown_headings_of_both_kinds_and_nothing_in_code() -> None:
         "---\ntitle: A\n---\n# The Quay #\ntext\n```\n# no\n```\nThe Tide\n========\ntext\n"
         "- item\n---\n#no\n    # code\n### C#\n"
     )
-    found = list(markdown_headings(text))
-    assert [(heading.level, heading.title) for heading in found] == [(1, "The Quay"), (1, "The Tide"), (3, "C#")]
-    assert [text[heading.char_start :][:5] for heading in found] == ["# The", "The T", "### C"]
-
-
-# -------------------- in files
-
-
-def test_bookmarks_of_a_pdf_are_chapters(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    prose = [BODY[:58], BODY[58:]]
-    path = make_pdf(["A title"], ["1. The Quay", *prose], prose, [*prose, "", "2. The Tide", *prose])
-    part = writer.add_outline_item(title="Harbour", page_number=1)
-    writer.add_outline_item(title="The Quay", page_number=1, parent=part)
-    writer.add_outline_item(title="2. The Tide", page_number=3, parent=part)
-    writer.write(path)
-    document = read_document(path)
-    assert [(chapter.title, chapter.first_page) for chapter in document.chapters] == [
-        ("The Quay", 2),
-        ("2. The Tide", 4),
-    ]
-    assert [document.text[chapter.char_start :][:8] for chapter in document.chapters] == ["The Quay", "2. The T"]
-
-
-def nav(links: str) -> str:
-    return (
-        '<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml" xmlns:epub="http://www.idpf.org/2007/ops"><body>'
-        '<nav epub:type="landmarks"><a href="s1.xhtml">x</a></nav>'
-        f'<nav epub:type="toc"><ol>{links}</ol></nav></body></html>'
-    )
-
-
-NCX = (
-    '<?xml version="1.0"?><!DOCTYPE ncx PUBLIC "-//NISO//DTD ncx 2005-1//EN" "http://www.daisy.org/z3986/2005/ncx-2005-1.dtd">'
-    '<ncx xmlns="http://www.daisy.org/z3986/2005/ncx/"><navMap>'
-    '<navPoint><navLabel><text>The Quay</text></navLabel><content src="s2.xhtml"/></navPoint>'
-    '<navPoint><navLabel><text>The Tide</text></navLabel><content src="s2.xhtml#two"/></navPoint></navMap></ncx>'
-)
-
-
-SECTIONS = ("s1.xhtml", "s2.xhtml", "s3.xhtml")
-NAV_ITEM = '<item id="n" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/>'
-NCX_ITEM = '<item id="x" href="toc.ncx" media-type="application/x-dtbncx+xml"/>'
-
-
-def test_the_navigation_of_an_epub_names_chapters_and_their_places(make_epub: MakeEpub) -> None:
-    links = "".join(
-        f'<li><a href="{href}">{title}</a></li>'
-        for href, title in (
-            ("s1.xhtml", "Cover"),
-            ("s2.xhtml#a", "The <i>Quay</i>"),
-            ("s2.xhtml#b", "The Tide"),
-            ("s3.xhtml", "Storm"),
-        )
-    )
-    bodies = ("", f"<h2>The Quay</h2><p>{BODY}</p><h2>The Tide</h2><p>{BODY}</p>", f"<p>{BODY}</p>")
-    for extra, files in (
-        (NAV_ITEM, {"OPS/nav.xhtml": nav(links)}),
-        (NAV_ITEM + NCX_ITEM, {"OPS/nav.xhtml": nav(links), "OPS/toc.ncx": NCX}),
-    ):
-        document = read_document(make_epub(*bodies, files={"OPS/book.opf": package(SECTIONS, more=extra), **files}))
-        assert [chapter.title for chapter in document.chapters] == ["The Quay", "The Tide", "Storm"]
-        assert begins_with_its_heading(document) is False  # the last one has no heading: it begins its section
-        assert document.text[document.chapters[1].char_start :].startswith("The Tide")
-        assert document.text[document.chapters[2].char_start :] == BODY
+    found = [(heading.level, heading.title, text[heading.char_start :][:5]) for heading in markdown_headings(text)]
+    assert found == [(1, "The Quay", "# The"), (1, "The Tide", "The T"), (3, "C#", "### C")]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["h1", "h2", "p"]), WORDS), max_size=8))
 def test_headings_of_markup_are_where_they_say(blocks: list[tuple[str, str]]) -> None:
-    from app.documents.parsers.html import read_markup
-
-    markup = section("".join(f"<{tag}> <b>{words}</b>\n</{tag}>" for tag, words in blocks))
-    read = read_markup(markup).lines.marked()
-    assert [(h.title, h.level) for h in read.headings] == [
-        (" ".join(words.split()), int(tag[1])) for tag, words in blocks if tag != "p"
-    ]
-    for heading in read.headings:
-        assert read.text[heading.char_start : heading.char_end] == heading.title
-
-
-# -------------------- sub-chapters
+    read = read_markup(page("".join(f"<{tag}> <b>{words}</b>\n</{tag}>" for tag, words in blocks))).lines.marked()
+    wanted = [(" ".join(words.split()), int(tag[1])) for tag, words in blocks if tag != "p"]
+    assert [(read.text[one.char_start : one.char_end], one.level) for one in read.headings] == wanted
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["", "x. ", BODY * 5])), max_size=30))
@@ -226,3 +158,89 @@ def test_sub_chapters_partition_their_chapter_at_every_depth(found: list[tuple[i
         return 1 + max(map(depth, chapter.sections), default=0)
 
     assert all(depth(chapter) <= 1 + MAX_DEPTH for chapter in make_chapters(text, (0,), markdown_headings(text)))
+
+
+# -------------------- lists of contents
+
+
+def test_bookmarks_of_a_pdf_are_chapters(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    prose = [BODY[:58], BODY[58:]]
+    path = make_pdf(["A title"], ["1. The Quay", *prose], prose, [*prose, "", "2. The Tide", *prose])
+    part = writer.add_outline_item(title="Harbour", page_number=1)
+    writer.add_outline_item(title="The Quay", page_number=1, parent=part)
+    writer.add_outline_item(title="2. The Tide", page_number=3, parent=part)
+    writer.write(path)
+    document = read_document(path)
+    found = [(one.title, one.first_page, document.text[one.char_start :][:8]) for one in document.chapters]
+    assert found == [("The Quay", 2, "The Quay"), ("2. The Tide", 4, "2. The T")]
+
+
+def entry(href: str, title: str) -> tuple[str, str]:
+    """A line of the list of contents in a navigation document, and in an NCX file."""
+    point = f'<navPoint><navLabel><text>{title}</text></navLabel><content src="{href}"/></navPoint>'
+    return f'<li><a href="{href}">{title}</a></li>', point
+
+
+IN_NAV, IN_NCX = zip(
+    entry("s1.xhtml", "Cover"),
+    entry("s2.xhtml#a", "The <i>Quay</i>"),
+    entry("s2.xhtml#b", "The Tide"),
+    entry("s3.xhtml", "Storm"),
+    strict=True,
+)
+NAV_FILE = (
+    f'<nav epub:type="landmarks"><a href="s1.xhtml">x</a></nav><nav epub:type="toc"><ol>{"".join(IN_NAV)}</ol></nav>'
+)
+NCX_HEAD = '<!DOCTYPE ncx PUBLIC "-//NISO//DTD ncx 2005-1//EN" "http://www.daisy.org/z3986/2005/ncx-2005-1.dtd">'
+NCX = '<item id="x" href="toc.ncx" media-type="application/x-dtbncx+xml"/>'
+
+
+@pytest.mark.parametrize("more", [NAV, NCX, NAV + NCX], ids=["EPUB 3", "EPUB 2", "both"])
+def test_the_list_of_contents_of_an_epub_names_chapters_and_their_places(make_epub: MakeEpub, more: str) -> None:
+    bodies = ("", f"<h2>The Quay</h2><p>{BODY}</p><h2>The Tide</h2><p>{BODY}</p>", f"<p>{BODY}</p>")
+    points = "".join(IN_NCX) if more == NCX else "<navPoint/>"
+    files = {
+        "OPS/b.opf": package(["s1.xhtml", "s2.xhtml", "s3.xhtml"], more=more),
+        "OPS/nav.xhtml": page(NAV_FILE).replace("<html ", '<html xmlns:epub="http://www.idpf.org/2007/ops" '),
+        "OPS/toc.ncx": f'{NCX_HEAD}<ncx xmlns="http://www.daisy.org/z3986/2005/ncx/"><navMap>{points}</navMap></ncx>',
+    }
+    document = read_document(make_epub(*bodies, files=files))
+    assert [chapter.title for chapter in document.chapters] == ["The Quay", "The Tide", "Storm"]
+    places = [document.text[chapter.char_start :] for chapter in document.chapters]
+    assert places[1].startswith("The Tide") and places[2] == BODY, "without a heading it begins with its section"
+
+
+# -------------------- bounds
+
+MOST_SECONDS = 2.0  # of this program alone, some eight times what it takes; with the square it takes minutes
+
+
+def test_levels_are_capped() -> None:
+    found = in_order([Heading(0, 1, 999_999, "a"), Heading(2, 3, 3, "b")])
+    assert [heading.level for heading in found] == [MAX_LEVEL, 3]
+
+
+@pytest.mark.parametrize("pattern", [PAGE_NUMBER, LEADING_NUMBER])
+@pytest.mark.parametrize("atom", [".", ". ", "..1", "..1 ", "1", "1.", " ", "\t", ".. "])
+def test_numbers_take_time_in_proportion_to_their_line(pattern: re.Pattern[str], atom: str) -> None:
+    """With the square, 100,000 signs take minutes."""
+    begun = process_time()
+    pattern.sub("", atom * (100_000 // len(atom)) + "x", count=1)
+    assert process_time() - begun < MOST_SECONDS
+
+
+def slow_chapter_level(headings: list[Heading]) -> list[Heading]:
+    levels = sorted({heading.level for heading in headings})
+    counts = {level: sum(heading.level == level for heading in headings) for level in levels}
+    named = {level: sum(h.level == level and kind_of(h.title) in CHAPTERS for h in headings) for level in levels}
+    best = max(levels, key=lambda level: (named[level], -level), default=0)
+    if not levels or named[best] < MIN_CHAPTERS:
+        best = min((level for level in levels if counts[level] >= MIN_CHAPTERS), default=0)
+    chosen = [heading for heading in headings if heading.level <= best]
+    return chosen[1:] if chosen and chosen[0].level < best and counts[chosen[0].level] == 1 else chosen
+
+
+@given(st.lists(st.tuples(st.integers(1, MAX_LEVEL), st.sampled_from(["Chapter 1", "Part 2", "Quay"])), max_size=12))
+def test_the_level_of_chapters_is_that_of_counting_anew(found: list[tuple[int, str]]) -> None:
+    headings = [Heading(2 * at, 2 * at + 1, level, title) for at, (level, title) in enumerate(found)]
+    assert chapter_level(headings) == slow_chapter_level(headings)

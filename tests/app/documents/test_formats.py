@@ -15,8 +15,9 @@ from app.documents.errors import (
     ScannedDocument,
     UnsupportedFormat,
 )
+from app.documents.parsers.html import read_markup
 from app.documents.readers import read_document
-from tests.hostile.corpus import A, P, W, archive, docx, fb2, fb2_files, odt, odt_files, pptx, rtf, shape, slide
+from tests.hostile.corpus import A, P, W, archive, docx, fb2, fb2_files, odt, odt_files, page, pptx, rtf, shape, slide
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -113,7 +114,7 @@ def content_of(kind: str, body: str, files: Files = NONE) -> bytes:
         case "rtf":
             return rtf(body, RTF_STYLES)
         case "fb2":
-            return fb2(body, more=FB2_NOTES if "href" in body else "").encode()
+            return fb2(body, more=FB2_NOTES if "href" in body else "")
         case "pptx":
             return pptx([slide("T", body[3:-4] if body.startswith("<t>") else body)], files)
         case "html":
@@ -297,27 +298,36 @@ def test_slides_of_images_and_damaged_ones_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_titles_are_those_of_the_file(tmp_path: Path) -> None:
-    core = '<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title> My\nTitle </dc:title></c>'
-    links = (
-        '<Relationships><Relationship Type="x/officeDocument" Target="/word/main.xml"/>'
-        '<Relationship Type="x/core-properties" Target="core.xml"/></Relationships>'
-    )
-    main = part("document", word("", WORDS))
-    files: Files = {"_rels/.rels": links, "core.xml": core, "word/main.xml": main}
-    assert opened(tmp_path, "docx", docx("", files)).title == "My Title", "the main part may have any name"
-    assert opened(tmp_path, "docx", content_of("docx", word("T", "Harbour") + word("", WORDS))).title == "Harbour"
-    assert (
-        opened(tmp_path, "odt", odt(f"<text:p>{WORDS}</text:p>", {"meta.xml": "<m><title>Log</title></m>"})).title
-        == "Log"
-    )
+CORE = '<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title> My\nTitle </dc:title></c>'
+PACKAGE_LINKS = (
+    '<Relationships><Relationship Type="x/officeDocument" Target="/word/main.xml"/>'
+    '<Relationship Type="x/core-properties" Target="core.xml"/></Relationships>'
+)
+MAIN = part("document", word("", WORDS))
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "title"),
+    [
+        ("docx", docx("", {"_rels/.rels": PACKAGE_LINKS, "core.xml": CORE, "word/main.xml": MAIN}), "My Title"),
+        ("docx", docx(word("T", "Harbour") + word("", WORDS), WORD_PARTS), "Harbour"),
+        ("odt", odt(f"<text:p>{WORDS}</text:p>", {"meta.xml": "<m><title>Log</title></m>"}), "Log"),
+    ],
+    ids=["properties", "style", "odt"],
+)
+def test_titles_are_those_of_the_file(kind: str, content: bytes, title: str, tmp_path: Path) -> None:
+    assert opened(tmp_path, kind, content).title == title
+
+
+def test_a_web_page_states_its_title_author_and_language(tmp_path: Path) -> None:
     head = b"<html><head><title> The\nHarbour </title><meta name=author content=Reed></head><body lang=de>"
-    page = opened(tmp_path, "html", head + WORDS.encode())
-    assert (page.title, page.authors, page.language) == ("The Harbour", ("Reed",), "de")
-    assert (
-        "text is missing"
-        in opened(tmp_path, "fb2", fb2('<p>a<a type="note" l:href="#n9">*</a></p>').encode()).warnings[0]
-    )
+    document = opened(tmp_path, "html", head + WORDS.encode())
+    assert (document.title, document.authors, document.language) == ("The Harbour", ("Reed",), "de")
+
+
+def test_a_note_that_is_called_and_not_there_is_told(tmp_path: Path) -> None:
+    book = opened(tmp_path, "fb2", fb2('<p>a<a type="note" l:href="#n9">*</a></p>'))
+    assert "text is missing" in book.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -328,16 +338,44 @@ def test_parts_that_help_may_be_broken(tmp_path: Path, name: str) -> None:
     assert WORDS in opened(tmp_path, "docx", content_of("docx", body, {name: "no markup"})).text
 
 
-@pytest.mark.parametrize(
-    ("kind", "encoding"),
-    [("fb2", "utf-8"), ("fb2", "windows-1251"), ("fb2", "utf-16"), ("html", "windows-1251"), ("html", "utf-16")],
-)
+@pytest.mark.parametrize("encoding", ["utf-8", "windows-1251", "utf-16"])
+@pytest.mark.parametrize("kind", ["fb2", "html"])
 def test_declared_encodings_are_used(tmp_path: Path, kind: str, encoding: str) -> None:
-    declared = f'<?xml version="1.0" encoding="{encoding}"?>'
-    made = (
-        fb2("<p>Мир лодок</p>", start=declared) if kind == "fb2" else f"{declared}<html><body>Мир лодок</body></html>"
-    )
+    start = f'<?xml version="1.0" encoding="{encoding}"?>'
+    made = fb2("<p>Мир лодок</p>", start=start).decode() if kind == "fb2" else page("Мир лодок", start=start)
     assert opened(tmp_path, kind, made.encode(encoding)).text == "Мир лодок"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_a_mark_or_the_bytes_themselves_tell_the_charset_of_a_web_page(tmp_path: Path, encoding: str) -> None:
+    markup = "<html><head><meta charset='x-unheard-of'></head><body>Größe „genug“</body></html>"
+    assert opened(tmp_path, "html", markup.encode(encoding)).text == "Größe „genug“"
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "<nav>{}</nav>", "<footer>{}</footer>", "<div hidden>{}</div>", "<button>{}</button>", "<dialog>{}</dialog>",
+        "<div aria-hidden='true'><div>{}</div></div>", "<div role='Navigation'>{}</div>", "<noscript>{}</noscript>",
+        "<select><option>{}</select>",
+    ],
+)  # fmt: skip
+def test_what_stands_around_the_text_is_left_out_of_a_page_and_of_no_book(around: str) -> None:
+    markup = f"<html><body>{around.format('AROUND')}<p>{WORDS}</p></body></html>"
+    assert read_markup(markup, as_web_page=True).lines.marked().text == WORDS
+    assert "AROUND" in read_markup(markup).lines.marked().text
+
+
+@pytest.mark.parametrize(
+    "markup",
+    [
+        f"<nav><a>x</a><p>{WORDS}</p></body></html>", f"<div hidden><p>{WORDS}</p>", f"<nav><p>{WORDS}</p></nav>",
+        f"<head><title>T</title><p>{WORDS}</p>", f"<article><footer>{WORDS}</footer></article>",
+        f"<div hidden='until-found'>{WORDS}</div>", f"<p hidden>a<p>{WORDS}",
+    ],
+)  # fmt: skip
+def test_sloppy_or_odd_pages_never_lose_their_text(markup: str) -> None:
+    assert WORDS in read_markup(f"<html>{markup}", as_web_page=True).lines.marked().text
 
 
 def test_the_head_of_a_table_stands_on_every_page(tmp_path: Path) -> None:

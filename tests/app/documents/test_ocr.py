@@ -2,7 +2,6 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -28,18 +27,6 @@ SAMPLE = Path(__file__).parents[3] / "assets" / "books" / "harbour-8k.pdf"
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_ocr.use(monkeypatch)
-
-
-@pytest.fixture
-def started() -> Callable[[], list[psutil.Process]]:
-    """The processes that were started in this test and still run; tests before it may have left some."""
-    before = psutil.Process().children()
-    return lambda: [one for one in psutil.Process().children() if one not in before]
-
-
-@pytest.fixture
-def kept(tmp_path: Path) -> RecognisedPages:
-    return RecognisedPages(tmp_path / "kept")
 
 
 def read(file: Path, how: Ocr | None = None) -> Document:
@@ -78,9 +65,9 @@ def test_only_pictures_are_recognised_and_pages_keep_their_places(make_pdf: Make
 
 
 def test_what_was_recognised_once_is_kept_even_where_the_engine_is_gone(
-    tmp_path: Path, kept: RecognisedPages, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scan = write_scan(tmp_path / "scan.pdf", 60, 70)
+    scan, kept = write_scan(tmp_path / "scan.pdf", 60, 70), RecognisedPages(tmp_path / "kept")
     first = read(scan, Ocr(recognise=True, kept=kept))
     (file,) = kept.folder.iterdir()
     assert file.name == f"{file_digest(scan)}-fake-1.jsonl"
@@ -109,22 +96,18 @@ def test_without_an_engine_one_command_is_named(how: str, tmp_path: Path, monkey
     assert " -m pip install -r requirements-ocr.txt" in caught.value.hint and "\n" not in str(caught.value)
 
 
-def test_a_picture_bomb_costs_no_more_than_the_limits(
-    tmp_path: Path, started: Callable[[], list[psutil.Process]]
-) -> None:
-    bomb = tmp_path / "bomb.pdf"
-    write_scan(bomb, 60)
-    content = bomb.read_bytes()
-    assert b"/Width 400" in content
-    bomb.write_bytes(content.replace(b"/Width 400", b"/Width 60000").replace(b"/Height 560", b"/Height 60000"))
+def test_a_picture_bomb_costs_no_more_than_the_limits(tmp_path: Path) -> None:
+    bomb, before = write_scan(tmp_path / "bomb.pdf", 60), psutil.Process().children()
+    content = bomb.read_bytes().replace(b"/Width 400", b"/Width 60000").replace(b"/Height 560", b"/Height 60000")
+    assert b"/Width 60000" in content
+    bomb.write_bytes(content)
     with pytest.raises(DocumentError):  # nothing half-loaded
         read(bomb, Ocr(recognise=False))
-    how = Ocr(recognise=True)
     try:
-        assert read(bomb, how).pages
+        assert read(bomb).pages
     except DocumentError as error:
         assert "\n" not in str(error)
-    assert started() == []
+    assert [one for one in psutil.Process().children() if one not in before] == []
 
 
 @pytest.mark.parametrize("size", [(595, 842), (14_173, 14_173), (14_400, 3), (1, 1), (200_000, 10)])
@@ -135,16 +118,8 @@ def test_pictures_of_pages_are_bounded(size: tuple[float, float]) -> None:
     assert scale <= 200 / 72
 
 
-# -------------------- the real engine
-
-
-@pytest.fixture
-def real(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def test_a_scanned_page_of_the_sample_is_read_rightly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rapidocr", reason="requirements-ocr.txt is not installed")
     monkeypatch.setattr(ocr, "ENGINE", "app.documents.rapid_ocr")
-    yield
-
-
-def test_a_scanned_page_of_the_sample_is_read_rightly(real: None, tmp_path: Path) -> None:
     row = measure(Source(SAMPLE, 4, 4, angle=1.0), 200, tmp_path)
     assert row.num_letters > 1_000 and row.num_wrong < 0.02 * row.num_letters

@@ -1,24 +1,20 @@
-from collections.abc import Iterator
+"""PDFs as they come: pages of prose, what the file says of itself, damage, and pages that are only pictures."""
+
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import pytest
 from pypdf import PdfWriter
-from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject
+from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject, TextStringObject
 
 from app.documents import readers
-from app.documents.document import Extracting
-from app.documents.errors import (
-    DamagedDocument,
-    DocumentTooLarge,
-    PasswordProtected,
-    ScannedDocument,
-)
-from app.documents.messages import Opened, PageRead
+from app.documents.errors import DamagedDocument, DocumentTooLarge, PasswordProtected, ScannedDocument
+from app.documents.metadata import clean_authors
 from app.documents.parsers import pdf as parser
 from app.documents.parsing import ParserCrashed, ParsingLimits, parse
 from app.documents.pdfium import PdfiumError
-from app.documents.readers import extract_parsed, read_document, to_document
+from app.documents.readers import extract_parsed, read_document
 from tests.app.documents.conftest import MakePdf, write_lines
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
@@ -27,38 +23,27 @@ PAGE = [
     "came in with the tide, as he had done on every evening of",
     "his life.",
 ]
+BY_PYPDF = "PDFium could not read them and pypdf did, so that words may be run together: pages {}."
 
 
-def test_a_pdf_becomes_prose_with_the_pages_it_came_from(make_pdf: MakePdf) -> None:
+def test_a_pdf_becomes_prose_with_the_pages_it_came_from(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    writer.add_metadata({"/Title": " The\nHarbour "})
     path = make_pdf(["THE PILOT", *PAGE, "1"], ["THE PILOT", "On the second day he counted", "none.", "2"], PAGE)
+    writer.set_page_label(0, 0, "/r")
+    writer.set_page_label(1, 2, "/D", start=1)
+    writer.write(path)
     document = read_document(path)
-    assert document.page_text(document.pages[0]).strip() == f"THE PILOT\n{' '.join(PAGE)}\n\n1".replace("\n\n1", "")
-    assert [page.number for page in document.pages] == [1, 2, 3]
-    assert document.format == "pdf"
-    assert document.has_own_pages
+    assert document.page_text(document.pages[0]).strip() == f"THE PILOT\n{' '.join(PAGE)}"
+    assert [(page.number, page.label) for page in document.pages] == [(1, "i"), (2, "1"), (3, "2")]
+    assert (document.title, document.format, document.has_own_pages) == ("The Harbour", "pdf", True)
     assert document.warnings == ()
 
 
-def test_title_and_labels_come_from_the_document(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    writer.add_metadata({"/Title": " The\nHarbour "})
-    path = make_pdf(PAGE, PAGE)
-    writer.set_page_label(0, 0, "/r")
-    writer.set_page_label(1, 1, "/D", start=1)
-    writer.write(path)
-    document = read_document(path)
-    assert document.title == "The Harbour"
-    assert [page.label for page in document.pages] == ["i", "1"]
-
-
-def test_a_pdf_encrypted_without_a_user_password_opens(make_pdf: MakePdf, writer: PdfWriter) -> None:
+def test_a_password_is_needed_only_where_the_file_asks_for_one(make_pdf: MakePdf, writer: PdfWriter) -> None:
     path = make_pdf(PAGE)
     writer.encrypt(user_password="", owner_password="secret", algorithm="AES-256")
     writer.write(path)
     assert read_document(path).text == " ".join(PAGE)
-
-
-def test_a_pdf_with_a_user_password_is_refused(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    path = make_pdf(PAGE)
     writer.encrypt(user_password="secret", algorithm="AES-256")
     writer.write(path)
     with pytest.raises(PasswordProtected, match=r"book\.pdf is protected by a password"):
@@ -73,12 +58,9 @@ def add_image(writer: PdfWriter, page: int) -> None:
     image.update({NameObject(key): NameObject(value) for key, value in names.items()})
     image.update({NameObject(key): NumberObject(1) for key in ("/Width", "/Height")})
     image[NameObject("/BitsPerComponent")] = NumberObject(8)
-    objects = DictionaryObject({NameObject("/Im1"): writer._add_object(image)})
-    resources = writer.pages[page]["/Resources"]
-    assert isinstance(resources, DictionaryObject)
-    resources[NameObject("/XObject")] = objects
-    contents = writer.pages[page]["/Contents"].get_object()
-    assert isinstance(contents, DecodedStreamObject)
+    resources, contents = writer.pages[page]["/Resources"], writer.pages[page]["/Contents"].get_object()
+    assert isinstance(resources, DictionaryObject) and isinstance(contents, DecodedStreamObject)
+    resources[NameObject("/XObject")] = DictionaryObject({NameObject("/Im1"): writer._add_object(image)})
     contents.set_data(contents.get_data() + b" q 100 0 0 100 0 0 cm /Im1 Do Q")
 
 
@@ -92,11 +74,25 @@ def test_scanned_pages_are_named_as_what_they_are(make_pdf: MakePdf, writer: Pdf
     assert "OCR" in caught.value.hint
 
 
+@pytest.mark.parametrize("by", ["pdfium", "pypdf"])
+def test_pdfs_state_authors_and_language(make_pdf: MakePdf, writer: PdfWriter, by: str) -> None:
+    path = make_pdf(PAGE)
+    writer.add_metadata({"/Author": "Ann Reed; Bo Quay"})
+    writer.root_object[NameObject("/Lang")] = TextStringObject("en-NZ")
+    writer.write(path)
+    with path.open("rb") as stream:
+        opened = next(parser.read(stream, by))
+    assert opened["kind"] == "opened" and opened["language"] == "en-NZ"
+    assert clean_authors(opened["authors"]) == ("Ann Reed", "Bo Quay")
+
+
+# -------------------- damage
+
+
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.97])
 def test_a_truncated_pdf_is_damaged_and_never_half_read(make_pdf: MakePdf, share: float) -> None:
     path = make_pdf(*[PAGE] * 5)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(len(whole) * share)])
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
     with pytest.raises(DamagedDocument, match="cut off"):
         read_document(path)
 
@@ -141,19 +137,36 @@ def test_more_text_than_any_context_holds_is_refused_while_it_is_read(make_pdf: 
         list(extract_parsed("pdf", make_pdf(*[PAGE] * 9), "book.pdf", ParsingLimits(chars=200)))
 
 
-def raw_pdf(make_pdf: MakePdf, *placed: tuple[str, int, int]) -> Path:
-    """A page of words at places, drawn in that order."""
-    shown = "".join(f"1 0 0 1 {x} {y} Tm ({text}) Tj " for text, x, y in placed)
-    return make_pdf(f"BT /F1 11 Tf {shown}ET".encode("cp1252"))
+def cannot_open(_: object) -> None:
+    raise PdfiumError("no")
 
 
-def test_room_between_paragraphs_parts_them_and_two_columns_are_read_one_after_the_other(make_pdf: MakePdf) -> None:
+def crashing(kind: str, file: Path, name: str, limits: ParsingLimits, *more: list[str]) -> Generator[Any, None, Any]:
+    if not more:
+        raise ParserCrashed(name, "2 GB of memory")
+    return parse(kind, file, name, limits, *more)
+
+
+@pytest.mark.parametrize(("where", "what", "instead"), [(parser, "Pdfium", cannot_open), (readers, "parse", crashing)])
+def test_what_pdfium_cannot_open_or_crashes_on_is_read_by_pypdf_and_says_so(
+    make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch, where: object, what: str, instead: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(where, what, instead)
+    document = read_document(make_pdf(PAGE, PAGE))
+    assert document.text.startswith(" ".join(PAGE)) and document.warnings == (BY_PYPDF.format("1–2"),)
+
+
+# -------------------- on the paper
+
+
+def test_room_parts_paragraphs_and_two_columns_are_read_one_after_the_other(make_pdf: MakePdf) -> None:
     left = [(f"the left column line {number}", 50, 700 - 14 * number) for number in range(4)]
     right = [(f"the right column line {number}", 320, 700 - 14 * number) for number in range(4)]
-    text = read_document(raw_pdf(make_pdf, *left, ("After some room", 50, 620), *right)).text
-    order = ["left column line 0", "left column line 3", "After some room", "right column line 0", "column line 3"]
-    assert [text.index(part) for part in order[:-1]] == sorted(text.index(part) for part in order[:-1])
-    assert "\n\nAfter some room" in text
+    placed = [*left, ("After some room", 50, 620), *right]
+    shown = "".join(f"1 0 0 1 {x} {y} Tm ({text}) Tj " for text, x, y in placed)
+    text = read_document(make_pdf(f"BT /F1 11 Tf {shown}ET".encode("cp1252"))).text
+    places = [text.index(part) for part, _, _ in placed]
+    assert places == sorted(places) and "\n\nAfter some room" in text
 
 
 def test_a_turned_page_is_read_line_by_line(make_pdf: MakePdf, writer: PdfWriter) -> None:
@@ -164,49 +177,8 @@ def test_a_turned_page_is_read_line_by_line(make_pdf: MakePdf, writer: PdfWriter
     assert read_document(path).text == " ".join(PAGE)
 
 
-def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
-    make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = make_pdf(PAGE, PAGE)
-
-    class Broken:
-        def __init__(self, _: object) -> None:
-            raise PdfiumError("no")
-
-    monkeypatch.setattr(parser, "Pdfium", Broken)
-    with path.open("rb") as stream:
-        opened, *pages = list(parser.read(stream))
-    document = to_document("pdf", "book.pdf", cast(Opened, opened), cast(list[PageRead], pages))
-    assert document.text.startswith(" ".join(PAGE))
-    told = "PDFium could not read them and pypdf did, so that words may be run together: pages 1–2."
-    assert document.warnings == (told,)
-
-
-def test_where_pdfium_crashes_pypdf_reads_the_file_in_a_new_process(
-    make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def crashing(reader: str, file: Path, name: str, limits: ParsingLimits, *more: list[str]) -> Iterator[Extracting]:
-        if not more:
-            raise ParserCrashed(name, "2 GB of memory")
-        return parse(reader, file, name, limits, *more)
-
-    monkeypatch.setattr(readers, "parse", crashing)
-    document = read_document(make_pdf(PAGE))
-    assert document.text == " ".join(PAGE)
-    assert "pypdf did" in document.warnings[0]
-
-
 def test_letters_that_a_font_does_not_explain_are_a_warning_that_names_recognition(make_pdf: MakePdf) -> None:
     plain = "The tide went out again. " * 4
     shifted = "".join(chr(ord(letter) - 29) if letter.isalpha() else letter for letter in plain)
-    document = read_document(make_pdf(["A page with words that can be read, for a change."], [shifted] * 9))
-    (warning,) = document.warnings
-    assert "Letters that make no words" in warning and "pages 2." in warning
-    assert "Text recognition (OCR)" in warning
-
-
-def test_a_page_of_five_metres_is_read(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    file = make_pdf(["The chart of the coast."])
-    writer.pages[0].mediabox.upper_right = (14_173, 14_173)
-    writer.write(file)
-    assert read_document(file).text == "The chart of the coast."
+    (warning,) = read_document(make_pdf(["A page with words that can be read."], [shifted] * 9)).warnings
+    assert "Letters that make no words" in warning and "pages 2. Text recognition (OCR)" in warning

@@ -1,3 +1,5 @@
+"""Text files and Markdown: their encoding, their pages, their titles; and the language and direction of any text."""
+
 from pathlib import Path
 
 import pytest
@@ -5,61 +7,51 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.documents.charset import codec_of, decode
-from app.documents.document import CHARS_PER_PAGE
+from app.documents.document import CHARS_PER_PAGE, make_pages
 from app.documents.errors import DocumentTooLarge
+from app.documents.language import direction_of, language_of
 from app.documents.plain import paginate
 from app.documents.readers import read_document
 
-TEXT = "Der Zähler läuft weiter, sagte sie: „genug“.\n"
+# -------------------- encodings
 
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-def test_unicode_encodings_are_recognised_with_and_without_a_mark(encoding: str) -> None:
-    decoded = decode((TEXT * 3).encode(encoding))
-    assert decoded is not None
-    assert decoded.text == TEXT * 3
-    assert decoded.warning is None
+RUSSIAN = "Старый лоцман стоял на набережной и считал лодки с приливом. "
+GERMAN = "Der alte Lotse zählte die Boote, die über die Flut kamen, für Fräulein König. "
+OLDER = "Read as {}, as it is no UTF-8. If letters look wrong, save it as UTF-8."
 
 
 @pytest.mark.parametrize(
-    ("words", "codec", "name"),
+    ("text", "codec", "warning"),
     [
-        ("Старый лоцман стоял на набережной и считал лодки с приливом. ", "cp1251", "Windows-1251"),
-        ("Старый лоцман стоял на набережной и считал лодки с приливом. ", "koi8_r", "KOI8-R"),
-        ("Starý lodivod stál na nábřeží a počítal čluny, které připlouvaly. ", "cp1250", "Windows-1250"),
-        ("年老的领航员站在码头上，数着随潮水而来的船只。", "gb18030", "GB 18030"),
-        ("年老いた水先案内人は岸壁に立ち、潮とともに来る船を数えた。", "shift_jis", "Shift JIS"),
-        ("Der alte Lotse zählte die Boote, die über die Flut kamen, für Fräulein König. ", "cp1252", "Windows-1252"),
+        *((GERMAN * 3, codec, None) for codec in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32")),
+        (RUSSIAN * 12, "cp1251", OLDER.format("Windows-1251")),
+        (RUSSIAN * 12, "koi8_r", OLDER.format("KOI8-R")),
+        ("Starý lodivod stál na nábřeží a počítal čluny, které připlouvaly. " * 12, "cp1250",
+         OLDER.format("Windows-1250")),
+        ("年老的领航员站在码头上，数着随潮水而来的船只。" * 12, "gb18030", OLDER.format("GB 18030")),
+        ("年老いた水先案内人は岸壁に立ち、潮とともに来る船を数えた。" * 12, "shift_jis", OLDER.format("Shift JIS")),
+        (GERMAN * 12, "cp1252", OLDER.format("Windows-1252")),
+        ("Der König kam für zwei Tage.", "cp1252", OLDER.format("Windows-1252")),
     ],
 )  # fmt: skip
-def test_text_of_an_older_encoding_is_told_by_its_letters(words: str, codec: str, name: str) -> None:
-    decoded = decode((words * 12).encode(codec))
-    assert decoded and decoded.text == words * 12
-    assert f"Read as {name}, as it is no UTF-8" in str(decoded.warning)
+def test_an_encoding_is_told_by_its_mark_or_its_letters(text: str, codec: str, warning: str | None) -> None:
+    assert decode(text.encode(codec)) == (text, warning)
 
 
-@pytest.mark.parametrize("label", ["zlib_codec", "rot13", "idna", "unicode_escape", "utf-7", "hex", "mbcs", "utf-16"])
-def test_no_document_chooses_a_codec_that_is_none_of_the_web_s(label: str) -> None:
-    assert codec_of(label) is None
-
-
-def test_encodings_of_the_web_are_known_by_their_labels() -> None:
-    labels = {"Latin1": "cp1252", "x-sjis": "cp932", "windows-874": "cp874", "gb2312": "gb18030", " UTF8 ": "utf-8"}
-    assert {label: codec_of(label) for label in labels} == labels
-
-
-def test_a_few_letters_of_an_older_encoding_are_windows_1252() -> None:
-    decoded = decode("Der König kam für zwei Tage.".encode("cp1252"))
-    assert decoded and "König" in decoded.text and "Windows-1252" in str(decoded.warning)
+@pytest.mark.parametrize(
+    ("label", "codec"),
+    [
+        *((label, None) for label in ("zlib_codec", "rot13", "idna", "unicode_escape", "utf-7", "hex", "mbcs", "utf-16")),
+        ("Latin1", "cp1252"), ("x-sjis", "cp932"), ("windows-874", "cp874"), ("gb2312", "gb18030"), (" UTF8 ", "utf-8"),
+    ],
+)  # fmt: skip
+def test_a_document_chooses_among_the_encodings_of_the_web(label: str, codec: str | None) -> None:
+    assert codec_of(label) == codec
 
 
 def test_a_damaged_character_does_not_turn_utf8_into_another_encoding() -> None:
-    encoded = (TEXT * 20).encode()
-    decoded = decode(encoded[:-1] + b"\xff\n")
-    assert decoded is not None
-    assert decoded.text.count("�") == 1
-    assert decoded.text.count("Zähler") == 20
-    assert "1 damaged" in str(decoded.warning)
+    decoded = decode((GERMAN * 20).encode()[:-1] + b"\xff\n")
+    assert decoded and decoded.text == (GERMAN * 20)[:-1] + "�\n" and "1 damaged" in str(decoded.warning)
 
 
 @pytest.mark.parametrize(
@@ -69,35 +61,29 @@ def test_binary_content_is_not_text(encoded: bytes) -> None:
     assert decode(encoded) is None
 
 
-@given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
-def test_any_text_comes_back_from_utf8(text: str) -> None:
-    decoded = decode(text.encode())
-    assert decoded is not None
-    assert decoded.text == text.removeprefix("\ufeff")
+# -------------------- pages
 
 
 @given(st.text("ab.\n \f\r\t", max_size=400).map(lambda text: text * 40))
 def test_pages_cover_a_text_without_gaps_and_none_is_much_too_long(text: str) -> None:
     paged, starts = paginate(text)
-    assert starts[0] == 0
-    assert starts == sorted(starts)
-    assert starts[-1] <= len(paged)
+    assert starts[0] == 0 and starts == sorted(starts) and starts[-1] <= len(paged)
     if "\f" not in text:
-        assert all(
-            end - start <= CHARS_PER_PAGE * 3 / 2 for start, end in zip(starts, [*starts[1:], len(paged)], strict=True)
-        )
+        ends = [*starts[1:], len(paged)]
+        assert all(end - start <= CHARS_PER_PAGE * 3 / 2 for start, end in zip(starts, ends, strict=True))
         assert "".join(paged.split()) == "".join(text.split())
 
 
 def test_form_feeds_are_the_pages_of_a_text() -> None:
-    text, starts = paginate("one\n\ftwo\f\fthree\f")
-    assert text == "one\n\ntwo\n\n\n\nthree\n\n"
-    assert [text[start:end].strip() for start, end in zip(starts, [*starts[1:], len(text)], strict=True)] == [
-        "one",
-        "two",
-        "",
-        "three",
-    ]
+    assert paginate("one\n\ftwo\f\fthree\f") == ("one\n\ntwo\n\n\n\nthree\n\n", [0, 5, 10, 12])
+
+
+def test_labels_that_name_two_pages_alike_are_replaced_by_positions() -> None:
+    """A manual whose parts count from 1 again had chapters on "p. clxxviii–7", and "page 3" in six places."""
+    assert [page.label for page in make_pages([0, 4, 6], 9, ["1", "2", "1"])] == ["1", "2", "3"]
+
+
+# -------------------- files
 
 
 def test_control_characters_never_reach_the_text(tmp_path: Path) -> None:
@@ -105,13 +91,18 @@ def test_control_characters_never_reach_the_text(tmp_path: Path) -> None:
     assert "\x1b" not in read_document(tmp_path / "a.txt").text
 
 
-def test_markdown_is_named_by_its_front_matter_or_first_heading(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text('---\nauthor: me\ntitle: "The Harbour"\n---\n# Chapter\n')
-    (tmp_path / "b.md").write_text("Some words.\n\n# A Heading #\n\n# Another\n")
-    (tmp_path / "c.md").write_text("No heading.\n")
-    documents = [read_document(tmp_path / name) for name in ("a.md", "b.md", "c.md")]
-    assert [document.title for document in documents] == ["The Harbour", "A Heading", "c"]
-    assert {document.format for document in documents} == {"markdown"}
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ('---\nauthor: me\ntitle: "The Harbour"\n---\n# Chapter\n', "The Harbour"),
+        ("Some words.\n\n# A Heading #\n\n# Another\n", "A Heading"),
+        ("No heading.\n", "a"),
+    ],
+)
+def test_markdown_is_named_by_its_front_matter_or_first_heading(text: str, title: str, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(text)
+    document = read_document(tmp_path / "a.md")
+    assert (document.title, document.format) == (title, "markdown")
 
 
 def test_a_file_no_context_could_hold_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
@@ -120,3 +111,52 @@ def test_a_file_no_context_could_hold_is_refused_before_it_fills_the_memory(tmp_
         file.truncate(65_000_000)
     with pytest.raises(DocumentTooLarge):
         read_document(tmp_path / "a.txt")
+
+
+# -------------------- languages
+
+EN = "The old pilot stood on the quay and counted the boats that came in with the tide, for he was not in a hurry. "
+TEXTS = {
+    "en": EN,
+    "de": "Der alte Lotse stand auf dem Kai und zählte die Boote, die mit der Flut kamen, denn er hatte es nicht eilig. ",
+    "fr": "Le vieux pilote était sur le quai et comptait les bateaux qui venaient avec la marée, car il n'est pas pressé. ",
+    "es": "El viejo piloto estaba en el muelle y contaba los barcos que llegaban con la marea, porque no tenía prisa. ",
+    "nl": "De oude loods stond op de kade en telde de boten die met het tij kwamen, want hij had geen haast in de stad. ",
+    "ru": "Старый лоцман стоял на набережной и считал лодки, что пришли с приливом, и он не спешил, как и его друг. ",
+    "uk": "Старий лоцман стояв на набережній і рахував човни, що прийшли з припливом, бо він не поспішав, як його друг. ",
+    "el": "Ο γέρος πιλότος στεκόταν στην προβλήτα και μετρούσε τις βάρκες. ",
+    "he": "הטייס הזקן עמד על הרציף וספר את הסירות שבאו עם הגאות. ",
+    "ar": "وقف المرشد العجوز على الرصيف وعد القوارب التي جاءت مع المد، لا من أجل هذا بل لأن في قلبه ما كان فيه. ",
+    "ja": "老いた水先案内人は岸壁に立ち、潮とともに来る船を数えていた。",
+    "zh": "老領航員站在碼頭上，數著隨潮水而來的船隻，他並不著急，因為天氣很好。",
+    "ko": "늙은 도선사는 부두에 서서 밀물과 함께 들어오는 배를 세고 있었다. ",
+}
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_languages_are_told_from_texts(language: str) -> None:
+    assert language_of(TEXTS[language] * 4) == language
+    assert direction_of(TEXTS[language]) == ("rtl" if language in ("he", "ar") else "ltr")
+
+
+@pytest.mark.parametrize(
+    ("text", "stated", "language"),
+    [
+        (EN, "en_US", "en-US"),
+        ("", "de", "de"),
+        (EN * 4, "nb", "nb"),  # a language that is not listed may be written like this
+        (TEXTS["ru"] * 4, "en-US", "ru"),  # a program's own language
+        (TEXTS["ja"] * 4, "en", "ja"),
+        (EN * 4, "ja", "en"),
+        (TEXTS["ja"], "zh-Hant", "ja"),
+        *((EN * 4, odd, "en") for odd in ("und", "x", '"><script>', "english (US)", "en-" + "a" * 40, "\u202een")),
+    ],
+)
+def test_what_the_file_says_counts_unless_the_letters_are_others(text: str, stated: str, language: str) -> None:
+    assert language_of(text, stated) == language
+
+
+def test_the_direction_is_that_of_most_letters() -> None:
+    assert direction_of(TEXTS["he"] + "Pilot") == "rtl" and direction_of(EN + "שלום") == "ltr"
+    assert direction_of(TEXTS["he"] * 20_000 + EN) == "rtl", "looked at all over the text"
+    assert direction_of("1, 2, 3") == "ltr"

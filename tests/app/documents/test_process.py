@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from pypdf import PdfReader, PdfWriter
+from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, NameObject
 
 from app.documents import parsing
@@ -18,41 +18,37 @@ from app.documents.readers import extract_document, extract_parsed
 from tests.app.documents.conftest import MakePdf
 from tests.app.documents.test_pdf import PAGE
 
-MUCH, LONG = 1 << 40, 1_000_000
 SECONDS = 30.0
 
 
-def started(code: str, memory_bytes: int = MUCH, cpu_seconds: int = LONG, line_bytes: int = 1 << 20) -> ParsingProcess:
-    return ParsingProcess(["-c", code], memory_bytes, cpu_seconds, line_bytes)
-
-
-def lines(process: ParsingProcess) -> Iterator[bytes]:
-    """All lines, then the process is closed."""
+def lines(
+    code: str, memory_bytes: int = 1 << 40, cpu_seconds: int = 1_000, line_bytes: int = 1 << 20
+) -> Iterator[bytes]:
+    """What a process prints; then why it was ended, if it was."""
+    process = ParsingProcess(["-c", code], memory_bytes, cpu_seconds, line_bytes)
     try:
         while line := process.line(SECONDS):
             yield line
+        if process.limit:
+            yield process.limit.encode()
     finally:
         process.close()
 
 
-def test_what_takes_too_much_memory_is_ended_where_no_address_space_is_limited() -> None:
-    process = started("held = bytearray(b'1') * (400 << 20); import time; time.sleep(100)", memory_bytes=200 << 20)
-    assert list(lines(process)) == [] and process.limit == "memory"
-
-
-def test_what_computes_too_long_is_ended_where_the_system_does_not() -> None:
-    process = started("while True: pass", cpu_seconds=1)
-    assert list(lines(process)) == [] and process.limit == "time"
-
-
-def test_a_parser_that_complains_without_end_does_not_wait_for_a_listener() -> None:
-    process = started("import sys; sys.stderr.write('x' * (1 << 20) + 'the end'); print('done')")
-    assert list(lines(process)) == [b"done\n"]
-
-
-def test_a_line_without_end_is_cut_off() -> None:
-    process = started("print('x' * 5_000_000)", line_bytes=1_000)
-    assert list(lines(process)) == [b"x" * 1_000]
+@pytest.mark.parametrize(
+    ("code", "limits", "printed"),
+    [
+        ("held = bytearray(b'1') * (400 << 20); import time; time.sleep(100)", {"memory_bytes": 200 << 20}, b"memory"),
+        ("while True: pass", {"cpu_seconds": 1}, b"time"),
+        ("print('x' * 5_000_000)", {"line_bytes": 1_000}, b"x" * 1_000),
+        ("import sys; sys.stderr.write('x' * (1 << 20) + 'the end'); print('done')", {}, b"done\n"),
+    ],
+    ids=["memory", "time", "a line", "complaints without end wait for no listener"],
+)
+def test_a_process_is_held_to_its_limits_where_the_system_does_not(
+    code: str, limits: dict[str, int], printed: bytes
+) -> None:
+    assert list(lines(code, **limits)) == [printed]
 
 
 ORPHAN = """
@@ -72,13 +68,11 @@ def test_a_parser_ends_with_its_parent_even_when_that_was_killed(tmp_path: Path)
     """A killed reader left parsers behind that went on for up to 900 seconds of a processor."""
     script = tmp_path / "parent.py"
     script.write_text(f"import sys; sys.path.insert(0, {str(PROJECT)!r})\n{ORPHAN}", encoding="utf-8")
-    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE)
-    assert parent.stdout
-    child = psutil.Process(int(parent.stdout.readline()))
-    assert child.is_running()
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        child = psutil.Process(int(parent.stdout.readline()))
+        assert child.is_running()
+        parent.kill()
     child.wait(SECONDS)
     assert not child.is_running()
 
@@ -101,11 +95,10 @@ def test_two_parsers_work_at_once_and_the_next_one_waits_for_its_turn(
 
     monkeypatch.setattr(parsing, "ParsingProcess", Counted)
     readers = [worker_messages("html", tmp_path / "a", "a", LIMITS) for _ in range(MOST_PARSERS + 2)]
-    assert [next(reader) for reader in readers] == [None] * len(readers)
-    assert len(running) == MOST_PARSERS == 2
+    assert [next(reader) for reader in readers] == [None] * len(readers) and len(running) == MOST_PARSERS == 2
     for reader in readers:  # each that ends makes room for one
         assert next(reader) is None
-        reader.close()  # type: ignore[attr-defined]
+        reader.close()
     assert running == [] and len(most) == len(readers) and max(most) == MOST_PARSERS
 
 
@@ -113,53 +106,43 @@ def test_a_parsing_process_imports_no_other_reader() -> None:
     """Its start is half of the time that a short file takes."""
     told = "import sys, app.documents.parsers.drawing as _; print(*(m for m in sys.modules if m.startswith('app.')))"
     done = subprocess.run([sys.executable, "-c", told], cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert not {f"app.documents.{name}" for name in ("bundle", "readers", "ocr", "sniff", "pypdf_reader")} & set(
-        done.stdout.split()
-    )
+    others = {f"app.documents.{name}" for name in ("bundle", "readers", "ocr", "sniff", "pypdf_reader")}
+    assert not others & set(done.stdout.split())
 
 
 # -------------------- parsers of real files
 
 
-def test_a_parser_that_takes_too_much_memory_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    path = make_pdf(PAGE)
-    bomb = DecodedStreamObject()
-    bomb.set_data(b" " * 70_000_000)  # a few KB in the file
-    writer.pages[0][NameObject("/Contents")] = writer._add_object(bomb.flate_encode())
-    writer.write(path)
-    with pytest.raises(ParsingLimitReached, match=r"0\.1 GB of memory"):
-        list(extract_parsed("pdf", path, "book.pdf", ParsingLimits(memory_bytes=100_000_000)))
-
-
-def test_a_parser_that_falls_silent_is_stopped(make_pdf: MakePdf) -> None:
-    with pytest.raises(ParsingLimitReached, match="0 seconds for one page"):
-        list(extract_parsed("pdf", make_pdf(PAGE), "book.pdf", ParsingLimits(silence_seconds=0)))
-
-
-def test_a_parser_that_computes_too_long_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
+@pytest.mark.parametrize(
+    ("content", "limits", "told"),
+    [
+        (b" " * 70_000_000, ParsingLimits(memory_bytes=100_000_000), r"0\.1 GB of memory"),
+        (b"", ParsingLimits(silence_seconds=0), "0 seconds for one page"),
+        (b"BT /F1 11 Tf " + b"(word) Tj 1 0 0 1 5 5 Tm " * 600_000 + b"ET", ParsingLimits(cpu_seconds=1),
+         "1 seconds of computing"),
+    ],
+    ids=["memory", "silence", "computing"],
+)  # fmt: skip
+def test_a_parser_of_a_small_file_that_takes_too_much_is_stopped(
+    make_pdf: MakePdf, writer: PdfWriter, content: bytes, limits: ParsingLimits, told: str
+) -> None:
     path = make_pdf(*[[]] * 8)
-    slow = DecodedStreamObject()
-    slow.set_data(b"BT /F1 11 Tf " + b"(word) Tj 1 0 0 1 5 5 Tm " * 600_000 + b"ET")
-    contents = writer._add_object(slow.flate_encode())
+    bomb = DecodedStreamObject()
+    bomb.set_data(content)
+    packed = writer._add_object(bomb.flate_encode())
     for page in writer.pages:
-        page[NameObject("/Contents")] = contents
+        page[NameObject("/Contents")] = packed
     writer.write(path)
-    assert len(PdfReader(path).pages) == 8
-    with pytest.raises(ParsingLimitReached, match="1 seconds of computing"):
-        list(extract_parsed("pdf", path, "book.pdf", ParsingLimits(cpu_seconds=1)))
+    assert path.stat().st_size < 200_000
+    with pytest.raises(ParsingLimitReached, match=told):
+        list(extract_parsed("pdf", path, "book.pdf", limits))
 
 
-def test_closing_the_iterator_ends_the_process(make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    class Recorded(subprocess.Popen[bytes]):
-        def __init__(self, *args: object, **options: object) -> None:
-            super().__init__(*args, **options)  # type: ignore[call-overload]
-            started.append(self)
-
-    monkeypatch.setattr(subprocess, "Popen", Recorded)
+def test_closing_the_iterator_ends_the_process(make_pdf: MakePdf) -> None:
+    before = psutil.Process().children()
     events = extract_document(make_pdf(*[PAGE] * 50))
     next(events)
-    assert started[0].poll() is None
-    events.close()  # type: ignore[attr-defined]
-    assert started[0].poll() is not None
+    (started,) = [one for one in psutil.Process().children() if one not in before]
+    assert started.is_running()
+    events.close()
+    assert not started.is_running()

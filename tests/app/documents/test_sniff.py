@@ -1,58 +1,39 @@
+"""The format of a file by its content, what is named and refused, and files that cannot be opened at all."""
+
 import io
+import os
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from app.documents.bundle import read_documents
-from app.documents.errors import DamagedDocument, UnsupportedFormat
-from app.documents.sniff import Other, names_in, sniff
+from app.documents.errors import (
+    SUPPORTED,
+    AccessDenied,
+    DamagedDocument,
+    DocumentError,
+    DocumentNotFound,
+    UnsupportedFormat,
+)
+from app.documents.readers import display_name, read_document
+from app.documents.sniff import names_in, sniff
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
 OPEN_HEAD = b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/vnd.oasis.opendocument."
 EPUB_HEAD = b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/epub+zip"
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        "<!DOCTYPE html><html>",
-        "\n  <html lang='en'>",
-        "\ufeff<HEAD><title>A</title>",
-        "<?xml version='1.0'?>\n<!-- saved -->\n<!-- twice -->\n<!doctype HTML public>",
-    ],
-)
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_a_web_page_is_known_by_its_first_tag(head: str, encoding: str) -> None:
-    assert sniff(head.encode(encoding)) == "html"
-
-
-@pytest.mark.parametrize(
-    ("head", "what"),
-    [
-        (OPEN_HEAD + b"spreadsheet", "an OpenDocument spreadsheet"),
-        (OPEN_HEAD + b"presentation", "an OpenDocument presentation"),
-        (OPEN_HEAD + b"graphics", "an OpenDocument drawing"),
-        (b"\x89PNG\r\n\x1a\n", "an image"),
-        (b"\x7fELF\x02\x01", "a program"),
-    ],
-)
-def test_other_formats_are_named(head: bytes, what: str) -> None:
-    kind = sniff(head)
-    assert isinstance(kind, Other) and kind.what == what
-
-
-@pytest.mark.parametrize(
-    "text", ["BM is a brand of cars.", "MZ was the motorcycle he rode.", "<p>Not a page</p>", "Rare"]
-)
-def test_ordinary_words_are_not_taken_for_signatures(text: str) -> None:
-    assert sniff(text.encode()) == "plain"
+PAGES = (
+    "<!DOCTYPE html><html>", "\n  <html lang='en'>", "\ufeff<HEAD><title>A</title>",
+    "<?xml version='1.0'?>\n<!-- saved -->\n<!-- twice -->\n<!doctype HTML public>",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("head", "kind"),
     [
+        *((page.encode(encoding), "html") for page in PAGES for encoding in ("utf-8", "utf-16")),
         (OPEN_HEAD + b"text", "odt"),
         (OPEN_HEAD + b"text-template", "odt"),
         (EPUB_HEAD, "epub"),
@@ -63,34 +44,47 @@ def test_ordinary_words_are_not_taken_for_signatures(text: str) -> None:
         ("\ufeff<fb:FictionBook >".encode("utf-16"), "fb2"),
         (b"PK\x03\x04" + bytes(26) + b"notes.csv", "zip"),
         (b"PK\x05\x06" + bytes(18), "zip"),
-        (b"<FictionBooks>", "plain"),
-        (b"rtf1 {\\rtf1", "plain"),
+        *((words, "plain") for words in (
+            b"<FictionBooks>", b"rtf1 {\\rtf1", b"BM is a brand of cars.", b"MZ was the motorcycle he rode.",
+            b"<p>Not a page</p>", b"Rare")),
+        (OPEN_HEAD + b"spreadsheet", "an OpenDocument spreadsheet"),
+        (OPEN_HEAD + b"presentation", "an OpenDocument presentation"),
+        (OPEN_HEAD + b"graphics", "an OpenDocument drawing"),
+        (b"\x89PNG\r\n\x1a\n", "an image"),
+        (b"\x7fELF\x02\x01", "a program"),
     ],
-)
+)  # fmt: skip
 def test_formats_are_known_by_their_first_bytes(head: bytes, kind: str) -> None:
-    assert sniff(head) == kind
+    found = sniff(head)
+    assert (found if isinstance(found, str) else found.what) == kind
+
+
+def packed(*names: str, content: str | bytes = "<?xml version='1.0'?><a>words</a>") -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name in names:
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+OFFICE, PACKAGE = "[Content_Types].xml", "a package of another program"
 
 
 @pytest.mark.parametrize(
     ("names", "kind"),
     [
-        (["notes/a.txt", "[Content_Types].xml", "word/document.xml"], "docx"),
-        (["docProps/app.xml", "[Content_Types].xml", "ppt/presentation.xml"], "pptx"),
-        (["a.xhtml", "META-INF/container.xml"], "epub"),
-        (["word/a.txt", "ppt/b.txt"], "zip"),
-        (["notes/[Content_Types].xml", "x/a.xml"], "zip"),
+        (("notes/a.txt", OFFICE, "word/document.xml"), "docx"),
+        (("docProps/app.xml", OFFICE, "ppt/presentation.xml"), "pptx"),
+        (("a.xhtml", "META-INF/container.xml"), "epub"),
+        (("word/a.txt", "ppt/b.txt"), "zip"),
+        (("notes/[Content_Types].xml", "x/a.xml"), "zip"),
     ],
 )
-def test_the_list_of_an_archive_decides_whatever_comes_first(names: list[str], kind: str) -> None:
-    file = io.BytesIO(b"")
-    with zipfile.ZipFile(file, "w") as archive:
-        for name in names:
-            archive.writestr(name, EPUB_HEAD + b"META-INF/container.xml")
-    assert names_in(file) == names
-    assert sniff(file.getvalue()[:4096], names_in(file)) == kind
-    assert names_in(io.BytesIO(b"junk before it" + file.getvalue())) == names
-    assert names_in(io.BytesIO(long_record(file.getvalue()))) == names
-    assert names_in(io.BytesIO(file.getvalue()[:-30])) is None
+def test_the_list_of_an_archive_decides_whatever_comes_first(names: tuple[str, ...], kind: str) -> None:
+    content = packed(*names, content=EPUB_HEAD + b"META-INF/container.xml")
+    for whole in (content, b"junk before it" + content, long_record(content)):
+        assert names_in(io.BytesIO(whole)) == list(names)
+    assert sniff(content[:4096], names) == kind and names_in(io.BytesIO(content[:-30])) is None
 
 
 def long_record(archive: bytes) -> bytes:
@@ -102,33 +96,63 @@ def long_record(archive: bytes) -> bytes:
     return archive[:end] + record + locator + archive[end : end + 12] + b"\xff" * 8 + bytes(2)
 
 
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [
+        ((OFFICE, "visio/document.xml"), "a Visio drawing"),
+        ((OFFICE, "xl/workbook.xml"), "an Excel workbook"),
+        (("Index/Document.iwa", "preview.jpg"), "a Pages, Keynote or Numbers file"),
+        (("META-INF/MANIFEST.MF", "a/B.class"), PACKAGE),
+        (("Payload/Reader.app/Info.plist",), PACKAGE),
+        (("reader/a.py", "reader-1.0.dist-info/WHEEL"), PACKAGE),
+        (("AndroidManifest.xml", "classes.dex"), PACKAGE),
+        ((OFFICE, "FixedDocumentSequence.fdseq", "Documents/1/Pages/1.fpage"), "an XPS document"),
+        ((OFFICE, "x/a.xml"), PACKAGE),
+    ],
+)
+def test_other_archives_are_refused_by_name(names: tuple[str, ...], what: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(packed(*names))
+    with pytest.raises(UnsupportedFormat, match=f"file is {what}, which is not supported"):
+        read_documents(tmp_path / "file")
+
+
 @pytest.mark.parametrize("name", ["a.docx", "a.zip", "a.epub"])
 def test_an_archive_without_its_list_is_cut_off_whatever_it_is(name: str, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / name, "w") as archive:
-        archive.writestr("[Content_Types].xml", "<Types/>")
-        archive.writestr("word/document.xml", "<document/>")
-    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-40])
+    (tmp_path / name).write_bytes(packed(OFFICE, "word/document.xml")[:-40])
     with pytest.raises(DamagedDocument, match="is cut off or damaged: the list of its files is missing"):
         read_documents(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("names", "what"),
-    [
-        (["[Content_Types].xml", "visio/document.xml"], "a Visio drawing"),
-        (["[Content_Types].xml", "xl/workbook.xml"], "an Excel workbook"),
-        (["Index/Document.iwa", "preview.jpg"], "a Pages, Keynote or Numbers file"),
-        (["META-INF/MANIFEST.MF", "a/B.class"], "a package of another program"),
-        (["Payload/Reader.app/Info.plist"], "a package of another program"),
-        (["reader/a.py", "reader-1.0.dist-info/WHEEL"], "a package of another program"),
-        (["AndroidManifest.xml", "classes.dex"], "a package of another program"),
-        (["[Content_Types].xml", "FixedDocumentSequence.fdseq", "Documents/1/Pages/1.fpage"], "an XPS document"),
-        (["[Content_Types].xml", "x/a.xml"], "a package of another program"),
-    ],
-)
-def test_other_archives_are_refused_by_name(names: list[str], what: str, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "file", "w") as archive:
-        for name in names:
-            archive.writestr(name, "<?xml version='1.0'?><a>words</a>")
-    with pytest.raises(UnsupportedFormat, match=f"file is {what}, which is not supported"):
-        read_documents(tmp_path / "file")
+# -------------------- files that cannot be opened
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DocumentNotFound, match="not a regular file"):
+        read_document(tmp_path / "pipe")
+
+
+def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "secret.txt").write_text("words")
+    monkeypatch.setattr(Path, "open", refuse)  # and not chmod: the tests may run as root
+    with pytest.raises(AccessDenied, match=r"secret\.txt cannot be opened \(Permission denied\)"):
+        read_document(tmp_path / "secret.txt")
+
+
+def test_other_formats_are_named_and_the_action_is_given(tmp_path: Path) -> None:
+    (tmp_path / "book.mobi").write_bytes(bytes(60) + b"BOOKMOBI" + bytes(100))
+    with pytest.raises(UnsupportedFormat, match="a Kindle book, which is not supported") as caught:
+        read_document(tmp_path / "book.mobi")
+    assert caught.value.hint == f"Use a {SUPPORTED} file." and "Word" in SUPPORTED
+
+
+def test_a_name_is_shown_on_one_line(tmp_path: Path) -> None:
+    assert display_name(Path("a\nb\x1b.pdf")) == "a�b�.pdf" and display_name(Path("Büch 1.pdf")) == "Büch 1.pdf"
+    (tmp_path / "odd\nname\x1b[31m.txt").touch()
+    with pytest.raises(DocumentError) as caught:
+        read_document(tmp_path / "odd\nname\x1b[31m.txt")
+    assert str(caught.value).isprintable() and caught.value.problem.endswith(".") and caught.value.hint.endswith(".")
