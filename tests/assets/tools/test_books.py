@@ -137,6 +137,9 @@ def test_a_book_of_that_length_and_its_questions_are_written_and_read_back(
     assert told["tokens"] == len(text.encode(document.text)) and 1_400 < told["tokens"] <= 1_500
     assert told["chapters"] == document.text.count("Chapter ")
     assert document.title == ("new" if suffix == ".txt" else told["title"])
+    assert suffix not in (".md", ".epub") or told["chapters"] == sum(
+        "Chapter" in one.title for one in document.chapters
+    )
     rows = json.loads(questions.read_text(encoding="utf-8"))
     assert told["questions"] == Counter(row["kind"] for row in rows)
     assert {"fact", "absent", "recite", "quote"} <= set(told["questions"])
