@@ -139,7 +139,8 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         table = measured(args.sources, cells)
-    pages, letters, wrong = (sum(row[at] for row in rows) for at in (2, 3, 4))
+    pages, letters = sum(row.num_pages for row in rows), sum(row.num_letters for row in rows)
+    wrong = sum(row.num_wrong for row in rows)
     words = sum(row.words * row.num_letters for row in rows) / max(1, letters)
     seconds = sum(row.seconds * row.num_pages for row in rows) / max(1, pages)
     table.append(Row("all", "", pages, letters, wrong, words, seconds).cells())
