@@ -98,13 +98,14 @@ def use(program: Program, folder: Path, rng: random.Random, ledger: Ledger, name
     has_book = rng.random() < 0.7  # the model is loaded by then, and questions are answered
 
     def act() -> None:
-        with suppress(Exception):  # the app is gone
-            person.append(Person(program.address, ledger, rng, folder.with_name("files"), name))
+        files = folder.with_name("files")
+        with suppress(Exception), Person(program.address, ledger, rng, files, name) as one:  # until the app is gone
+            person.append(one)
             if has_book:
-                person[0].open_text()
+                one.open_text()
             arrived.set()
             while True:
-                person[0].act()
+                one.act()
 
     threading.Thread(target=act, daemon=True).start()
     if rng.random() < 0.9:  # else perhaps amid the arrival
