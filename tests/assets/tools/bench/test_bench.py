@@ -13,12 +13,13 @@ import pytest
 import torch
 
 import launch as launcher
-from assets.tools.bench import ablation, kernels, plot
+from assets.tools.bench import ablation, kernels, plot, speed
 from assets.tools.bench import command as bench
 from assets.tools.bench.ablation import SHIPPED, VARIANTS, Ablation
 from assets.tools.bench.checkpoint import Checkpoint
 from assets.tools.bench.page import Stopwatch, measure, served
 from assets.tools.bench.report import table_line
+from assets.tools.books.generated import Book
 from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import InvalidSetting
@@ -52,7 +53,16 @@ def document_of(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[Any,
 # -------------------- what suites measure
 
 
-def test_speed_reads_several_books_and_gives_their_median(capsys: pytest.CaptureFixture[str]) -> None:
+def test_speed_reads_several_books_and_gives_their_median(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds, write = list[int](), speed.write_book
+
+    def written(seed: int, words: int) -> Book:
+        seeds.append(seed)
+        return write(seed, words)
+
+    monkeypatch.setattr(speed, "write_book", written)
     document, told = document_of(capsys, "--methods", "retrieval", "--books", "3")
     for now, before in ((document, recorded("speed")), (document["config"], recorded("speed")["config"])):
         assert now.keys() == before.keys()
@@ -60,7 +70,9 @@ def test_speed_reads_several_books_and_gives_their_median(capsys: pytest.Capture
     assert (plain["method"], ours["method"], ours["books"]) == ("autoregressive", "retrieval", 3)
     assert plain["speedup_by_book"] == [1.0, 1.0, 1.0] and has_all_fields("speed", plain)
     assert ours["speedup_vs_autoregressive"] == statistics.median(ours["speedup_by_book"])
-    assert len(set(ours["speedup_by_book"])) == 3, "three books, each with its own times"
+    by_book = zip(plain["ms_per_token_by_book"], ours["ms_per_token_by_book"], strict=True)
+    assert ours["speedup_by_book"] == pytest.approx([slow / fast for slow, fast in by_book])
+    assert len(set(seeds)) == 3, "three books"
     assert ours["new_tokens"] == plain["new_tokens"] and ours["identical_to_autoregressive"] is True
     assert f"{ours['speedup_by_book'][0]:.2f} {ours['speedup_by_book'][1]:.2f}" in told
 
