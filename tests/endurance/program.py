@@ -14,7 +14,7 @@ import psutil
 
 from core.models.hub.catalog import ROOT
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0  # on a machine that does much else
 END_SECONDS = 30.0
 
 
