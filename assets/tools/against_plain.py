@@ -23,6 +23,7 @@ from app.cli.opening import open_conversation
 from app.context.context_documents import Library
 from app.documents.bundle import read_documents
 from app.runtime.versions import versions
+from assets.tools.bench.speed import answered, median_ms
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.decoding.registry import PLAIN
 from core.engine import Engine
@@ -46,7 +47,7 @@ def rows_of(model: str, text: str, length: int, args: argparse.Namespace) -> Ite
         conversation = open_conversation(engine, cut(engine, text, length))
         for kind, question in KINDS.items():
             prompt = conversation.ask(question).prompt_ids(engine.text, None)
-            for temperature in map(float, args.temperatures.split(",")):
+            for temperature in (0.0, 0.7):
                 sampling = SamplingParams(temperature=temperature, top_p=TOP_P if temperature else 1.0)
                 asked = GenerationConfig(max_new_tokens=args.new, sampling=sampling, seed=1)
                 row = {"model": engine.info.model, "tokens": len(prompt), "kind": kind, "temperature": temperature}
@@ -64,20 +65,19 @@ def cut(engine: Engine, text: str, length: int) -> str:
 def compared(engine: Engine, prompt: list[int], config: GenerationConfig, repeats: int) -> dict[str, Any]:
     """Medians of both methods in turns, after one answer that reads the text and is not counted."""
     usual = engine.info.usual_method
-    answer(engine, prompt, replace(config, method=usual, max_new_tokens=8))
+    answered(engine.generate(prompt, replace(config, method=usual, max_new_tokens=8)))
     runs: dict[str, list[Finished]] = {PLAIN: [], usual: []}
     for turn in range(repeats):
         for method in list(runs)[:: -1 if turn % 2 else 1]:
-            runs[method].append(answer(engine, prompt, replace(config, method=method)))
-    times = {method: [one.stats.ms_per_token or 0.0 for one in own] for method, own in runs.items()}
-    ms = {method: statistics.median(own) for method, own in times.items()}
-    ratios = [slow / quick for slow, quick in zip(times[PLAIN], times[usual], strict=True)]
+            runs[method].append(answered(engine.generate(prompt, replace(config, method=method))))
+    pairs = zip(runs[PLAIN], runs[usual], strict=True)
+    ratios = [(slow.stats.ms_per_token or 0.0) / (quick.stats.ms_per_token or 1.0) for slow, quick in pairs]
     plain, fast = runs[PLAIN][0], runs[usual][0]
     return {
         "method": usual,
         "new_tokens": plain.stats.new_tokens,
-        "plain_ms": round(ms[PLAIN], 2),
-        "ms": round(ms[usual], 2),
+        "plain_ms": round(median_ms(runs[PLAIN]), 2),
+        "ms": round(median_ms(runs[usual]), 2),
         "speedup": round(statistics.median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
         "tokens_per_full_pass": round(fast.stats.tokens_per_full_pass or 0.0, 2),
@@ -86,20 +86,12 @@ def compared(engine: Engine, prompt: list[int], config: GenerationConfig, repeat
     }
 
 
-def answer(engine: Engine, prompt: list[int], config: GenerationConfig) -> Finished:
-    """One answer."""
-    *_, finished = engine.generate(prompt, config)
-    assert isinstance(finished, Finished)
-    return finished
-
-
 def main() -> int:
     """Print a row for each comparison. Returns 1 if the default was under 0.97 of plain decoding anywhere."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="a name, a folder or a GGUF file")
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--lengths", default="2000,8000,24000")
-    parser.add_argument("--temperatures", default="0,0.7")
     parser.add_argument("--new", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--draft", default="none")

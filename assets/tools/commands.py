@@ -66,11 +66,9 @@ TOOLS = (
         option("--peers A,B", "some of transformers,llama.cpp,openvino,onnxruntime", RARE, type=name_list),
         option("--text FILE", "for peers: ask about it, twice (default: a generated book, once)", RARE, type=Path),
         option("--checkpoint F.jsonl", "for peers and ablation: keep runs here, and go on there", RARE, type=Path),
-        option("--minutes N", "for peers and ablation: start nothing after N minutes", RARE, type=float),
         flag("--counts", "for ablation: acceptance and tokens a pass alone, in fixed rounds; no load changes them"),
         option("--parts A,B", "for ablation and peers: those with one of these in their names", RARE, type=name_list),
         option("--plot F.png", "draw the results (.png, .svg, .pdf)", type=Path),
-        option("--out F.json", "keep the results in a file", type=Path),
         module="assets.tools.bench.command",
     ),
     Command(

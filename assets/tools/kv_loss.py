@@ -1,6 +1,6 @@
 """What keys and values in 16 bits lose on real weights and a real text, against those in float32.
 
-    python assets/tools/kv_loss.py MODEL TEXT [--behind 2000 6000] [--places 300] [--json]
+    python assets/tools/kv_loss.py MODEL TEXT [--behind 2000 6000] [--places 300]
 
 MODEL is a folder or a GGUF file, TEXT a text file. Places: the text's own tokens behind each depth, as the model would
 write them; the distributions of the next token are compared. Answers: greedy ones to questions about the text before
@@ -8,26 +8,24 @@ the deepest place.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-from torch.nn import functional  # noqa: E402
+import torch
+from torch import Tensor
+from torch.nn import functional
 
-from core.caches.full import FullCache  # noqa: E402
-from core.caches.tokens import Context, common_prefix  # noqa: E402
-from core.engine_builder import flush_denormals  # noqa: E402
-from core.models.cached_model import CachedModel  # noqa: E402
-from core.models.loader import LoadedModel, load_tokenizer, read_dims  # noqa: E402
-from core.models.weights import load_model  # noqa: E402
-from core.ops.backend import choose_backend  # noqa: E402
+from core.caches.full import FullCache
+from core.caches.tokens import Context, common_prefix
+from core.engine_builder import flush_denormals
+from core.models.cached_model import CachedModel
+from core.models.loader import LoadedModel, load_tokenizer, read_dims
+from core.models.weights import load_model
+from core.ops.backend import choose_backend
 
 CPU = torch.device("cpu")
 KINDS = (torch.float32, torch.int16, torch.float16, torch.bfloat16)  # the first is what the others are compared with
@@ -86,67 +84,40 @@ def observed(loaded: LoadedModel, kind: torch.dtype, prompts: list[list[int]], a
     return found, answers
 
 
-def compared(wide: Any, narrow: Any, behind: Sequence[int]) -> dict[str, Any]:
-    """What the second has lost against the first."""
-    depths = []
+def compared(wide: Any, narrow: Any, behind: Sequence[int]) -> list[str]:
+    """What the second has lost against the first, as cells of the table for each depth; then its answers, in a line."""
+    lines = []
     for depth, a, b in zip(behind, wide[0], narrow[0], strict=True):
-        loss = (a.exp() * (a - b)).sum(-1)
-        agree = a.argmax(-1) == b.argmax(-1)
-        best = a.max(-1).values
-        gap = (best - a.gather(-1, b.argmax(-1, keepdim=True))[:, 0]).max()
-        measured = {
-            "agreement": float(agree.float().mean()),
-            "mean_kl": float(loss.mean()),
-            "max_kl": float(loss.max()),
-        }
-        depths.append({"behind": depth, **measured, "largest_gap": float(gap)})
+        loss, agree = (a.exp() * (a - b)).sum(-1), (a.argmax(-1) == b.argmax(-1)).float().mean()
+        gap = (a.max(-1).values - a.gather(-1, b.argmax(-1, keepdim=True))[:, 0]).max()
+        lines.append(f"{depth:,} | {agree:.1%} | {loss.mean():.1e} | {loss.max():.1e} | {gap:.2g}")
     pairs = list(zip(wide[1], narrow[1], strict=True))
-    equal = [common_prefix(a, b) for a, b in pairs]
-    answers = {
-        "equal": sum(a == b for a, b in pairs),
-        "of": len(pairs),
-        "equal_tokens": equal,
-        "tokens": [*map(len, wide[1])],
-    }
-    return {"depths": depths, "answers": answers}
+    told = ", ".join(f"{common_prefix(a, b)} of {len(a)}" for a, b in pairs)
+    equal = sum(a == b for a, b in pairs)
+    return [*lines, f"answers equal {equal} of {len(pairs)}; tokens before the first difference: {told}"]
 
 
 def main() -> None:
-    """Measure, and print a table or JSON."""
+    """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("text", type=Path)
     parser.add_argument("--behind", type=int, nargs="+", default=[2000, 6000])
     parser.add_argument("--places", type=int, default=300)
-    parser.add_argument("--question", action="append", default=[])
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     flush_denormals()
     backend, tokenizer = choose_backend(CPU, torch.float32, "auto"), cast(Any, load_tokenizer(args.model))
     ids = tokenizer(args.text.read_text(encoding="utf-8"), add_special_tokens=False).input_ids
     text = tokenizer.decode(ids[: max(args.behind) + args.places])
-    prompts = [prompt(tokenizer, text, question) for question in args.question or QUESTIONS]
+    prompts = [prompt(tokenizer, text, question) for question in QUESTIONS]
     with torch.inference_mode():
         loaded = load_model(args.model, read_dims(args.model), torch.float32, CPU, backend)
         wide, *others = [observed(loaded, kind, prompts, args) for kind in KINDS]
-    names = [str(kind).removeprefix("torch.") for kind in KINDS[1:]]
-    rows = {name: compared(wide, other, args.behind) for name, other in zip(names, others, strict=True)}
-    if args.json:
-        texts = {"float32": wide[1]} | dict(zip(names, (other[1] for other in others), strict=True))
-        written = {name: [tokenizer.decode(ids) for ids in answers] for name, answers in texts.items()}
-        print(json.dumps({"model": args.model.name, "places": args.places, **rows, "texts": written}, indent=1))
-        return
-    for name, row in rows.items():
-        for depth in row["depths"]:
-            numbers = f"{depth['agreement']:.1%} | {depth['mean_kl']:.1e} | {depth['max_kl']:.1e}"
-            print(f"| {args.model.stem} | {name} | {depth['behind']:,} | {numbers} | {depth['largest_gap']:.2g} |")
-        answers = row["answers"]
-        told = ", ".join(
-            f"{same} of {size}" for same, size in zip(answers["equal_tokens"], answers["tokens"], strict=True)
-        )
-        print(
-            f"{name}: answers equal {answers['equal']} of {answers['of']}; tokens before the first difference: {told}"
-        )
+    print("| model | keys and values | behind | same most likely token | mean KL | largest KL | largest gap |")
+    for kind, narrow in zip(KINDS[1:], others, strict=True):
+        name = str(kind).removeprefix("torch.")
+        *depths, answers = compared(wide, narrow, args.behind)
+        print(*(f"| {args.model.stem} | {name} | {depth} |" for depth in depths), f"{name}: {answers}", sep="\n")
 
 
 if __name__ == "__main__":

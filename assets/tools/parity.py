@@ -9,27 +9,41 @@ that it would have chosen otherwise, this is its own greedy text; from there on 
 the log-probabilities of our 20 most likely tokens are compared. For the blocks of a GGUF file our rows are
 rounded to 8 bits, as in llama.cpp, and theirs are not: texts then differ where two tokens are near each other.
 
-Each side runs in a process of its own, one after the other. Comparisons that the file of --json has are not repeated.
+Comparisons that the file of --json has are not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]  # started as a script
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+
+from app.context.context_documents import Library
+from app.documents.bundle import read_documents
+from core.config import MOST_LOGPROBS, EngineConfig, GenerationConfig
+from core.decoding.registry import PLAIN
+from core.engine import Engine
+from core.engine_info import NEAR_TIE_GAP
+from core.errors import CoreError
+from core.generation.decode_loop import LONGEST_ROUND
+from core.generation.events import RoundDone, TokenRecord
+from core.generation.session import Conversation
+from core.models.hf_attention import cache_argument
+from core.models.loader import read_dims
 
 QUESTION = "Explain in detail what this text says, section by section, and quote its most important sentences."
 CHUNK = 512  # tokens that transformers reads at a time, which bounds its memory
@@ -38,16 +52,6 @@ IDENTICAL, NEAR_TIE, DIFFERENT = "identical", "near tie", "different"
 
 class CannotCompare(Exception):
     """One side cannot be had, told in a line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a side took."""
-
-    load_seconds: float
-    read_seconds: float
-    ms_per_token: float
-    peak_gib: float  # of its process until then
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,6 @@ class Written:
     top: list[dict[int, float]]  # log-probabilities at each place
     exact_for: str
     near_tie: float  # difference of logits that rounding explains
-    took: Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +77,6 @@ class Place:
     apart: float  # most by which log-probabilities of our most likely tokens differ
 
 
-def peak_gib() -> float:
-    """The most memory that this process has had."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
-def took_of(one: Measured) -> str:
-    """What a side took, for people."""
-    return (
-        f"loaded in {one.load_seconds:.0f} s, read in {one.read_seconds:.0f} s, {one.ms_per_token:.0f} ms a token, "
-        f"at most {one.peak_gib:.1f} GiB"
-    )
-
-
 def ours(model: Path, texts: Sequence[Path], length: int, new: int, kv_bits: int | None) -> list[Written]:
     """Answers of this program behind that many tokens of each document, or as many as the model's context leaves.
 
@@ -96,148 +84,104 @@ def ours(model: Path, texts: Sequence[Path], length: int, new: int, kv_bits: int
         CannotCompare: a document is too short.
         CoreError: a document or the model cannot be read.
     """
-    from app.context.context_documents import Library
-    from app.documents.bundle import read_documents
-    from core.config import MOST_LOGPROBS, EngineConfig, GenerationConfig
-    from core.decoding.registry import PLAIN
-    from core.engine import Engine
-    from core.engine_info import NEAR_TIE_GAP
-    from core.generation.decode_loop import LONGEST_ROUND
-    from core.generation.events import Finished, RoundDone, TokenRecord
-    from core.generation.session import Conversation
-    from core.models.loader import read_dims
-
     texts_read, answers = [Library.of(read_documents(file)).text for file in texts], []
     room = new + LONGEST_ROUND + 512  # template and question, too
-    started = time.perf_counter()
-    engine = Engine.load(
-        EngineConfig(
-            model=str(model),
-            draft_model="none",
-            device="cpu",
-            kv_bits=kv_bits,
-            context=min(length + room, read_dims(model).max_context),
-            methods=(PLAIN,),
-        )
+    wanted = EngineConfig(
+        model=str(model),
+        draft_model="none",
+        device="cpu",
+        kv_bits=kv_bits,
+        context=min(length + room, read_dims(model).max_context),
+        methods=(PLAIN,),
     )
-    load_seconds = time.perf_counter() - started
-    engine.text.eos_ids, engine.text.marks = frozenset(), None  # all tokens are text, up to the last one
     config = GenerationConfig(max_new_tokens=new, method=PLAIN, top_logprobs=MOST_LOGPROBS)
-    for file, text in zip(texts, texts_read, strict=True):
-        book = engine.text.encode(text)[:length]
-        if len(book) < length:
-            raise CannotCompare(f"{file.name} has {len(book):,} tokens, fewer than {length:,}. Name a longer document.")
-        over = len(asked(engine.text, Conversation(tuple(book)))) + new + LONGEST_ROUND - engine.context
-        prompt = asked(engine.text, Conversation(tuple(book[: length - max(over, 0)])))
-        records: list[TokenRecord] = []
-        for event in engine.generate(prompt, config):
-            if isinstance(event, RoundDone):
-                records += event.tokens
-        assert isinstance(event, Finished)
-        answers.append(
-            Written(
-                file.name,
-                prompt,
-                [record.token_id for record in records],
-                [{one.token_id: one.logprob for one in record.top} for record in records],
-                engine.info.exact_for,
-                NEAR_TIE_GAP[engine.plan.kv.value or engine.plan.dtype.value],
-                Measured(load_seconds, event.prefill_seconds, event.stats.ms_per_token or 0.0, peak_gib()),
-            )
-        )
-        tell(f"  ours, {file.name}: {took_of(answers[-1].took)}")
+    with closing(Engine.load(wanted)) as engine:
+        engine.text.eos_ids, engine.text.marks = frozenset(), None  # all tokens are text, up to the last one
+        for file, text in zip(texts, texts_read, strict=True):
+            book = tuple(engine.text.encode(text)[:length])
+            if len(book) < length:
+                problem = f"{file.name} has {len(book):,} tokens, fewer than {length:,}."
+                raise CannotCompare(f"{problem} Name a longer document.")
+            over = len(Conversation(book).ask(QUESTION).prompt_ids(engine.text)) + new + LONGEST_ROUND - engine.context
+            prompt = Conversation(book[: length - max(over, 0)]).ask(QUESTION).prompt_ids(engine.text)
+            records: list[TokenRecord] = []
+            for event in engine.generate(prompt, config):
+                if isinstance(event, RoundDone):
+                    records += event.tokens
+            top = [{one.token_id: one.logprob for one in record.top} for record in records]
+            near = NEAR_TIE_GAP[engine.plan.kv.value or engine.plan.dtype.value]
+            tokens = [record.token_id for record in records]
+            answers.append(Written(file.name, prompt, tokens, top, engine.info.exact_for, near))
     return answers
 
 
-def asked(text: Any, conversation: Any) -> list[int]:
-    """The prompt of the question about a book."""
-    prompt: list[int] = conversation.ask(QUESTION).prompt_ids(text)
-    return prompt
-
-
-def theirs(model: Path, written: Sequence[Written], attention: str = "sdpa") -> list[tuple[list[Place], Measured]]:
+def theirs(model: Path, written: Sequence[Written]) -> list[list[Place]]:
     """What transformers has at each place of these answers, reading them in float32."""
-    import torch
-    from transformers import DynamicCache
-
-    from core.models.hf_attention import cache_argument
-
-    started = time.perf_counter()
-    stock = stock_model(model, attention)
-    load_seconds, found = time.perf_counter() - started, []
+    stock, found = stock_model(model), []
     for one in written:
         cache, places = {cache_argument(stock): DynamicCache(config=stock.config)}, list[Place]()
-        started = time.perf_counter()
         with torch.inference_mode():
             for piece in torch.tensor([one.prompt]).split(CHUNK, dim=1):  # type: ignore[no-untyped-call]
                 logits = stock(piece, **cache, logits_to_keep=1).logits[0, -1]
-            read_seconds, started = time.perf_counter() - started, time.perf_counter()
-            for number, (token, top) in enumerate(zip(one.tokens, one.top, strict=True), 1):
+            for token, top in zip(one.tokens, one.top, strict=True):
                 places.append(place_of(logits, token, top))
-                if number < len(one.tokens):
+                if len(places) < len(one.tokens):
                     logits = stock(torch.tensor([[token]]), **cache).logits[0, -1]
-        ms = 1e3 * (time.perf_counter() - started) / len(places)
-        found.append((places, Measured(load_seconds, read_seconds, ms, peak_gib())))
-        tell(f"  transformers, {one.document}: {took_of(found[-1][1])}")
+        found.append(places)
     return found
 
 
-def place_of(logits: Any, token: int, top: dict[int, float]) -> Place:
+def place_of(logits: torch.Tensor, token: int, top: dict[int, float]) -> Place:
     """Logits [V] beside our token and our log-probabilities."""
-    import torch
-
     best, logs = logits.topk(2), logits.float().log_softmax(-1)
-    theirs_of_top = logs[torch.tensor(list(top))]
     return Place(
         best=int(best.indices[0]),
         gap=float(best.values[0] - best.values[1]),
         rank=1 + int((logits > logits[token]).sum()),
         below=float(best.values[0] - logits[token]),
-        apart=float((theirs_of_top - torch.tensor(list(top.values()))).abs().max()),
+        apart=float((logs[torch.tensor(list(top))] - torch.tensor(list(top.values()))).abs().max()),
     )
 
 
-def stock_model(model: Path, attention: str) -> Any:
+def stock_model(model: Path) -> Any:
     """The model as transformers computes it, in float32 on the processor."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
-
-    disable_progress_bar()  # type: ignore[no-untyped-call]
-    set_verbosity_error()  # type: ignore[no-untyped-call]
-    options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": attention, "local_files_only": True}
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    weights = options | {"dtype": torch.float32, "attn_implementation": "sdpa"}
     if model.is_dir():
-        found: Any = AutoModelForCausalLM.from_pretrained(model, trust_remote_code=False, **options)
-    else:  # with gguf_file transformers asks for accelerate
-        from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+        found: Any = AutoModelForCausalLM.from_pretrained(model, **weights)
+        return found.eval()
+    # with gguf_file transformers asks for accelerate
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-        config = AutoConfig.from_pretrained(
-            model.parent, gguf_file=model.name, local_files_only=True, trust_remote_code=False
-        )
-        with torch.device("meta"):
-            named = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
-        unpacked = load_gguf_checkpoint(  # type: ignore[no-untyped-call]
-            str(model), return_tensors=True, model_to_load=named, torch_dtype=torch.float32
-        )
-        found, lacks = type(named).from_pretrained(
-            None,
-            config=config,
-            state_dict=unpacked["tensors"],
-            output_loading_info=True,
-            trust_remote_code=False,
-            **options,
-        )
-        if lacks["missing_keys"] or lacks["mismatched_keys"]:
-            raise CannotCompare(f"transformers finds not all weights in {model.name}. Name the model's folder.")
+    config = AutoConfig.from_pretrained(model.parent, gguf_file=model.name, **options)
+    with torch.device("meta"):
+        named = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
+    unpacked = load_gguf_checkpoint(  # type: ignore[no-untyped-call]
+        str(model), return_tensors=True, model_to_load=named, torch_dtype=torch.float32
+    )
+    found, lacks = type(named).from_pretrained(
+        None, config=config, state_dict=unpacked["tensors"], output_loading_info=True, **weights
+    )
+    if lacks["missing_keys"] or lacks["mismatched_keys"]:
+        raise CannotCompare(f"transformers finds not all weights in {model.name}. Name the model's folder.")
     return found.eval()
 
 
-def row_of(one: Written, places: Sequence[Place], took: Measured) -> dict[str, Any]:
+def row_of(one: Written, places: Sequence[Place]) -> dict[str, Any]:
     """The comparison of one answer, for people and for JSON."""
-    others = [
-        number for number, (place, token) in enumerate(zip(places, one.tokens, strict=True)) if place.best != token
-    ]
-    row: dict[str, Any] = {"prompt_tokens": len(one.prompt), "new_tokens": len(one.tokens), "verdict": IDENTICAL}
+    apart = [place.apart for place in places]
+    row: dict[str, Any] = {
+        "document": one.document,
+        "prompt_tokens": len(one.prompt),
+        "new_tokens": len(one.tokens),
+        "verdict": IDENTICAL,
+        "least_gap": min(place.gap for place in places),
+        "most_apart": max(apart),
+        "most_apart_at": apart.index(max(apart)),
+        "mean_apart": sum(apart) / len(apart),
+        "exact_for": one.exact_for,
+    }
+    others = [at for at, (place, token) in enumerate(zip(places, one.tokens, strict=True)) if place.best != token]
     if others:
         first = places[others[0]]
         row |= {
@@ -250,109 +194,41 @@ def row_of(one: Written, places: Sequence[Place], took: Measured) -> dict[str, A
             "below": first.below,
             "places_that_differ": len(others),
         }
-    apart = [place.apart for place in places]
-    row |= {
-        "least_gap": min(place.gap for place in places),
-        "most_apart": max(apart),
-        "most_apart_at": apart.index(max(apart)),
-        "mean_apart": sum(apart) / len(apart),
-        "exact_for": one.exact_for,
-    }
-    for side, measured in (("ours", one.took), ("theirs", took)):
-        row[side] = {name: round(getattr(measured, name), 3) for name in Measured.__slots__}
     return row
 
 
 # -------------------- the command
 
 
-def alone(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function in a process of its own, whose memory is free afterwards.
+def compared(model: Path, texts: Sequence[Path], length: int, new: int, kv_bits: int | None) -> list[dict[str, Any]]:
+    """A row for each document.
 
     Raises:
-        CannotCompare: it has failed, told in a line.
+        CannotCompare: told in a line.
     """
-    os.environ["TQDM_DISABLE"] = "1"  # its process shows no bars
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            result, problem = pool.submit(guarded, function, *args).result()
-        except BrokenProcessPool as error:
-            raise CannotCompare(f"the process of '{function.__name__}' was ended: is there enough memory?") from error
-    if problem:
-        raise CannotCompare(problem)
-    return result
-
-
-def guarded(function: Callable[..., Any], *args: Any) -> tuple[Any, str]:
-    """A result, or the problem in a line; errors of ours cannot be sent to another process."""
-    from core.errors import CoreError
-
     try:
-        return function(*args), ""
-    except (CannotCompare, CoreError, OSError, ValueError, KeyError, RuntimeError) as error:
-        return None, " ".join(str(error).split()) or type(error).__name__
-
-
-def compared(
-    model: Path, texts: Sequence[Path], length: int, new: int, kv_bits: int | None, attention: str
-) -> list[dict[str, Any]]:
-    """A row for each document. Raises CannotCompare."""
-    written = alone(ours, model, texts, length, new, kv_bits)
-    tell(f"{model.name}, {length:,} tokens: ours done, now transformers")
-    found = alone(theirs, model, written, attention)
-    head: dict[str, Any] = {
-        "model": model.name,
-        "length": length,
-        "new": new,
-        "kv_bits": kv_bits,
-        "attention": attention,
-    }
+        written = ours(model, texts, length, new, kv_bits)
+        gc.collect()  # their weights need the memory of ours
+        found = theirs(model, written)
+    except (CoreError, OSError, ValueError, KeyError, RuntimeError) as error:
+        raise CannotCompare(" ".join(str(error).split()) or type(error).__name__) from error
+    head = {"model": model.name, "length": length, "new": new, "kv_bits": kv_bits}
     head |= {"date": time.strftime("%Y-%m-%d"), "threads": os.environ.get("OMP_NUM_THREADS") or os.cpu_count()}
     head |= {name: version(name) for name in ("torch", "transformers")}
-    return [
-        {**head, "document": one.document, **row_of(one, *measured)}
-        for one, measured in zip(written, found, strict=True)
-    ]
-
-
-def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What a comparison is of."""
-    return tuple(row[name] for name in ("model", "document", "length", "new", "kv_bits", "attention"))
+    return [head | row_of(*measured) for measured in zip(written, found, strict=True)]
 
 
 def line_of(row: dict[str, Any]) -> str:
     """A row for people."""
     verdict = row["verdict"]
     if verdict != IDENTICAL:
-        verdict += (
-            f" at {row['first_difference']}: rank {row['rank']}, {row['below']:.2g} below (their gap {row['gap']:.2g})"
-        )
-    times = " ".join(
-        f"{row[side]['read_seconds']:8.1f} {row[side]['ms_per_token']:8.1f} {row[side]['peak_gib']:6.1f}"
-        for side in ("ours", "theirs")
-    )
-    return (
-        f"{row['model']:<26} {row['document']:<24} {row['prompt_tokens']:>7,} {row['new_tokens']:>5} "
-        f"{row['most_apart']:>9.1e} {times}  {verdict}"
-    )
+        place = f"rank {row['rank']}, {row['below']:.2g} below (their gap {row['gap']:.2g})"
+        verdict += f" at {row['first_difference']}: {place}"
+    sizes = f"{row['prompt_tokens']:>7,} {row['new_tokens']:>5} {row['most_apart']:>9.1e}"
+    return f"{row['model']:<26} {row['document']:<24} {sizes}  {verdict}"
 
 
-HEAD = (
-    f"{'':<26} {'':<24} {'prompt':>7} {'new':>5} {'log-probs':>9} {'ours':>8} {'':>8} {'':>6} {'transformers':>24}\n"
-    f"{'model':<26} {'document':<24} {'tokens':>7} {'':>5} {'apart':>9}"
-    + 2 * f" {'read s':>8} {'ms/token':>8} {'GiB':>6}"
-    + "  greedy text"
-)
-
-
-def tell(line: str) -> None:
-    """A line on how far it is."""
-    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """2000,8000"""
-    return tuple(int(part) for part in text.split(","))
+HEAD = f"{'model':<26} {'document':<24} {'prompt':>7} {'new':>5} {'log-probs':>9}  greedy text"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -360,23 +236,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="a folder or a GGUF file")
     parser.add_argument("--texts", nargs="+", type=Path, required=True, metavar="FILE", help="of any format")
-    parser.add_argument("--lengths", type=numbers, default=(2000, 8000, 24000), metavar="N,M", help="tokens of them")
+    parser.add_argument("--lengths", default="2000,8000,24000", metavar="N,M", help="tokens of them")
     parser.add_argument("--new", type=int, default=256, metavar="N", help="tokens to write (default: 256)")
     kv = "bits of our keys and values (default: 32); auto: the product's choice"
     parser.add_argument("--kv-bits", default="32", choices=("auto", "16", "32"), help=kv)
-    parser.add_argument("--attention", default="sdpa", choices=("sdpa", "eager"), help="of transformers")
     parser.add_argument("--json", type=Path, metavar="OUT", help="keep the rows; those that it has are not repeated")
     args = parser.parse_args(argv)
     kv_bits = None if args.kv_bits == "auto" else int(args.kv_bits)
     kept: list[dict[str, Any]] = json.loads(args.json.read_text()) if args.json and args.json.exists() else []
     known, rows, failed = {key_of(row): row for row in kept}, [], False
+    print(HEAD)
     for model in (path.resolve() for path in args.models):
-        for length in args.lengths:
-            keys = [(model.name, file.name, length, args.new, kv_bits, args.attention) for file in args.texts]
+        for length in map(int, args.lengths.split(",")):
+            keys = [(model.name, file.name, length, args.new, kv_bits) for file in args.texts]
             todo = [file for file, key in zip(args.texts, keys, strict=True) if key not in known]
-            tell(f"{model.name}, {length:,} tokens: {len(todo)} of {len(keys)} documents to compare")
             try:
-                fresh = compared(model, todo, length, args.new, kv_bits, args.attention) if todo else []
+                fresh = compared(model, todo, length, args.new, kv_bits) if todo else []
             except CannotCompare as error:
                 print(f"error: {model.name}, {length:,} tokens: {error}", file=sys.stderr, flush=True)
                 failed = True
@@ -387,10 +262,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 whole = args.json.with_suffix(".new")
                 whole.write_text(json.dumps(list(known.values()), indent=1) + "\n", encoding="utf-8")
                 os.replace(whole, args.json)
-            for row in fresh:
-                tell(line_of(row))
-    print("\n".join([HEAD, *map(line_of, rows)]))
+            print(*(line_of(known[key]) for key in keys), sep="\n", flush=True)
     return 2 if failed else int(any(row["verdict"] == DIFFERENT for row in rows))
+
+
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What a comparison is of."""
+    return tuple(row[name] for name in ("model", "document", "length", "new", "kv_bits"))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from transformers import AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from app.cli.command_options import name_list
 from core.caches.base import FixedRows
 from core.decoding.adaptive import expected_tokens
 from core.models.hf_attention import ATTENTION_NAME, register
@@ -107,7 +108,9 @@ def rows_of(model: Path | str, args: argparse.Namespace) -> list[dict[str, Any]]
     print(f"{name}: {kinds}, {loaded.weight_bytes / 1e9:.2f} GB, loaded in {seconds:.1f} s", flush=True)
     found = []
     for held in args.held:
-        types = args.kept or [torch.int16 if short.kernel.scales(short.shape.head_dim) else torch.float16]
+        types = [getattr(torch, name) for name in args.kept] or [
+            torch.int16 if short.kernel.scales(short.shape.head_dim) else torch.float16
+        ]
         times: dict[torch.dtype, dict[int, float]] = {kept: {} for kept in types}
         for rows in args.rows:
             passes = {kept: timed(short, held, rows, kept) for kept in types}
@@ -132,20 +135,15 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def types(text: str) -> list[torch.dtype]:
-    """Types of keys and values, by their names with commas between them."""
-    return [getattr(torch, name) for name in text.split(",")]
-
-
 def main() -> None:
     """Print the rows, and write them where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--shapes", nargs="*", default=[], metavar="NAMExLAYERS")
-    parser.add_argument("--held", type=numbers, default=[0, 2048, 8192, 24576])
-    parser.add_argument("--rows", type=numbers, default=[1, 4, 8])
+    parser.add_argument("--held", type=numbers, default=(0, 2048, 8192, 24576))
+    parser.add_argument("--rows", type=numbers, default=(1, 4, 8))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--kept", type=types, default=[])
+    parser.add_argument("--kept", type=name_list, default=())
     parser.add_argument("--guesses", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -10,7 +10,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from core.config import EngineConfig, RetrievalConfig
-from core.errors import NotEnoughMemory
 from core.models.hub.shapes import find_shape
 from core.models.param_count import size_of
 from core.planning.composition import compose
@@ -55,20 +54,16 @@ def line(row: Row) -> str:
     target, draft = size_of(shape.config, row.model), size_of(shape.draft.config, "draft") if shape.draft else None
     here = Machine("cpu", 16, HOST_GIB << 30, HOST_GIB << 30, ())
     rig = make_rig(here, gpu=described_gpu(row.gpu), num_gpus=row.count, host_gib=HOST_GIB)
-    retrieval = RetrievalConfig(budget=4096, grows=True)
     config = EngineConfig(
         context=row.context,
-        retrieval=retrieval,
+        retrieval=RetrievalConfig(budget=4096, grows=True),
         cpu_attention_share=row.share,
         bits=row.bits,
         num_gpus=row.count,
     )
+    plan = compose(target, draft.dims if draft else None, config, rig)
     machine = f"{row.count} x {row.gpu.partition(',')[0]}"
     name = row.model + (f", {row.bits} bits" if row.bits else "") + (f", share {row.share}" if row.share else "")
-    try:
-        plan = compose(target, draft.dims if draft else None, config, rig)
-    except NotEnoughMemory as error:
-        return f"| {name} | {machine} | {row.published} | does not fit: {error.problem} | | | |"
     budget = plan.config.retrieval.budget
     acceptance = published_at(budget)
     found = predict(plan, plan.nominal, acceptance)

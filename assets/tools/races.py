@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         usable = [name for name in EXACT_METHODS if info.has_draft or not METHODS[name].needs_draft]
         configs = text.lanes(tuple(dict.fromkeys(args.methods or usable)))
         text.read(rows[0]["question"], configs, stop)
-        seconds = dict.fromkeys((config.method for config in configs), 0.0)
+        seconds = {config.method: 0.0 for config in configs}
         for row in rows:
             prompt = text.conversation.ask(row["question"]).prompt_ids(text.engine.text, args.thinking)
             race = in_turns(text, prompt, row["question"], configs, None, stop)
@@ -53,25 +53,25 @@ def run(args: argparse.Namespace) -> int:
             for lane in race.lanes:
                 seconds[lane.method] += lane.stats.decode_seconds
             print(f"{row['question']}: {raced[-1]}", file=sys.stderr, flush=True)
-        told = {
-            "book": file.name,
-            "book_tokens": len(text.conversation.book_ids),
-            "model": info.model,
-            "exact_for": info.exact_for,
-            "processor": this_machine().cpu,
-            "date": date.today().isoformat(),
-            "command": f"python launch.py races {file.name} --questions {args.questions.name}",
-            "max_new_tokens": args.max_new_tokens,
-            "fastest": fastest(seconds),
-            "questions": raced,
-        }
+        book_tokens = len(text.conversation.book_ids)
+    told = {
+        "book": file.name,
+        "book_tokens": book_tokens,
+        "model": info.model,
+        "exact_for": info.exact_for,
+        "processor": this_machine().cpu,
+        "date": date.today().isoformat(),
+        "command": f"python launch.py races {file.name} --questions {args.questions.name}",
+        "max_new_tokens": args.max_new_tokens,
+        "fastest": fastest(seconds),
+        "questions": raced,
+    }
     kept = file.with_name(file.name + RACES_SUFFIX)
     try:
         kept.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise InvalidSetting(
-            f"{kept.name} cannot be written ({error.strerror}).", hint="Verify a copy of the file elsewhere."
-        ) from error
+        problem = f"{kept.name} cannot be written ({error.strerror})."
+        raise InvalidSetting(problem, hint="Verify a copy of the file elsewhere.") from error
     if args.json:
         print_json(told)
     return 0
@@ -104,15 +104,14 @@ def questions_about(questions: Path, file: Path) -> list[dict[str, str]]:
 
 def verified(race: Race, row: dict[str, str]) -> dict[str, Any]:
     """What is kept of a question."""
-    found = race.judgements
-    exact = [lane for lane in race.lanes if lane is not race.plain and lane.exact]
+    exact = {lane.method: lane for lane in race.lanes if lane is not race.plain and lane.exact}
+    verdicts = {name: race.judgements[name].verdict for name in exact if name in race.judgements}
     return {
         "question": race.question,
-        "identical": bool(exact)
-        and all(one.method in found and found[one.method].verdict == "identical" for one in exact),
+        "identical": bool(exact) and all(verdicts.get(name) == "identical" for name in exact),
         "right": says_the_same(race.lanes[0].text, row["answer"]),
         "new_tokens": race.lanes[0].stats.new_tokens,
-        "tokens_per_pass": {lane.method: round(lane.stats.tokens_per_full_pass or 0, 2) for lane in exact},
+        "tokens_per_pass": {name: round(lane.stats.tokens_per_full_pass or 0, 2) for name, lane in exact.items()},
     }
 
 

@@ -78,44 +78,43 @@ def opens_marked(page: Page) -> None:
     raise SystemExit("nothing is marked on the pages that were loaded most")
 
 
-def take(browser: Browser, address: str, size: str, scheme: Scheme) -> Path:
-    """One picture, after the second answer about the first sample book."""
+def shoot(page: Page, name: str, scheme: Scheme, wait: int = 500) -> None:
+    """One picture, with the mouse on nothing, when everything has settled."""
+    away(page)
+    page.wait_for_timeout(wait)
+    file = FOLDER / f"{name}-{scheme}.png"
+    page.screenshot(path=file)
+    print(file)
+
+
+def take(browser: Browser, address: str, size: str, scheme: Scheme) -> None:
+    """After the second answer about the first sample book."""
     page = reads(browser, address, size, scheme)
     answers(page, FIRST)
     answers(page, SECOND)
-    away(page)
-    page.wait_for_timeout(1500)
-    file = FOLDER / f"{size}-{scheme}.png"
-    page.screenshot(path=file)
+    shoot(page, size, scheme, 1500)
     page.context.close()
-    return file
 
 
-def take_race(browser: Browser, address: str, scheme: Scheme) -> list[Path]:
+def take_race(browser: Browser, address: str, scheme: Scheme) -> None:
     """A finished race about the first sample book, what is inside of it, and the system it ran on."""
     page = reads(browser, address, "desktop", scheme)
     page.get_by_role("tab", name="Race").click()
     page.locator("#race-prompts button").first.click()  # the one of the largest gain
     page.locator("#race-start").click()
     page.wait_for_selector(".race.resting .verdict:not(.pending)")
-    away(page)
-    page.wait_for_timeout(500)
-    files = [FOLDER / f"{name}-{scheme}.png" for name in ("race", "inside", "system")]
-    page.screenshot(path=files[0])
+    shoot(page, "race", scheme)
     page.get_by_role("tab", name="Inside").click()
     page.wait_for_selector(".provenance")
     page.set_viewport_size({"width": SIZES["desktop"][0], "height": INSIDE_HEIGHT})
-    page.wait_for_timeout(500)
-    page.screenshot(path=files[1])
+    shoot(page, "inside", scheme)
     page.get_by_role("tab", name="System").click()
     page.wait_for_selector("#system-view .memory")
-    page.wait_for_timeout(500)
-    page.screenshot(path=files[2])
+    shoot(page, "system", scheme)
     page.context.close()
-    return files
 
 
-def take_library(browser: Browser, address: str, scheme: Scheme) -> list[Path]:
+def take_library(browser: Browser, address: str, scheme: Scheme) -> None:
     """Two sample books in the library with a page of one, where in them an answer was drafted from, and Find."""
     page = reads(browser, address, "desktop", scheme)
     page.locator("#samples summary").click()  # folded since a book is open
@@ -124,53 +123,39 @@ def take_library(browser: Browser, address: str, scheme: Scheme) -> list[Path]:
     page.wait_for_selector("#book .step.done")
     answers(page, FIRST)
     opens_marked(page)
-    away(page)
-    files = [FOLDER / f"where-{scheme}.png", FOLDER / f"library-{scheme}.png"]
-    page.screenshot(path=files[0])
+    shoot(page, "where", scheme)
     page.get_by_role("tab", name="Library").click()
     page.get_by_role("button", name="Preview").first.click()
     page.wait_for_selector("#library-preview .page-text")
-    page.wait_for_timeout(500)
-    page.screenshot(path=files[1])
+    shoot(page, "library", scheme)
     page.keyboard.press("Control+Shift+F")
     page.wait_for_function("document.activeElement.matches('#find input, #find textarea')")
     page.keyboard.type("carved teapot")
     page.keyboard.press("Enter")
     page.locator("#found .hit").nth(2).click()
     page.wait_for_selector("#library-preview mark")
-    page.wait_for_timeout(500)
-    files.append(FOLDER / f"find-{scheme}.png")
-    page.screenshot(path=files[2])
+    shoot(page, "find", scheme)
     page.context.close()
-    return files
 
 
-def take_recognition(browser: Browser, address: str, scheme: Scheme, scan: Path) -> Path:
+def take_recognition(browser: Browser, address: str, scheme: Scheme, scan: Path) -> None:
     """A scan whose third page is being recognised. Needs requirements-ocr.txt, and a scan never seen before."""
     page = visits(browser, address, "desktop", scheme)
     page.set_input_files("#drop input[type=file]", str(scan))
     page.locator("#book [data-act^=recognise]").click()
     page.wait_for_function("document.querySelector('#book .arrival')?.innerText.includes('page 3 of')")
-    away(page)
-    page.wait_for_timeout(300)
-    file = FOLDER / f"recognition-{scheme}.png"
-    page.screenshot(path=file)
+    shoot(page, "recognition", scheme, 300)
     page.context.close()
-    return file
 
 
-def take_page(browser: Browser, address: str, scheme: Scheme) -> Path:
+def take_page(browser: Browser, address: str, scheme: Scheme) -> None:
     """The page of a quotation, marked, beside the answer."""
     page = reads(browser, address, "desktop", scheme)
     answers(page, QUOTING)
     page.locator("#chat .quote.found").last.click()
     page.wait_for_selector("#where-page .image i.quoted")
-    away(page)
-    page.wait_for_timeout(1500)
-    file = FOLDER / f"page-{scheme}.png"
-    page.screenshot(path=file)
+    shoot(page, "page", scheme, 1500)
     page.context.close()
-    return file
 
 
 def main(address: str) -> None:
@@ -180,17 +165,17 @@ def main(address: str) -> None:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for size in SIZES:
             for scheme in SCHEMES:
-                print(take(browser, address, size, scheme))
+                take(browser, address, size, scheme)
         for scheme in SCHEMES:
-            print(*take_race(browser, address, scheme))
-            print(*take_library(browser, address, scheme))
-            print(take_page(browser, address, scheme))
+            take_race(browser, address, scheme)
+            take_library(browser, address, scheme)
+            take_page(browser, address, scheme)
         if is_installed():
             with TemporaryDirectory() as folder:
                 for dpi, scheme in zip((200, 190), SCHEMES, strict=True):
                     scan = Path(folder) / "scan.pdf"
                     make_scan(SAMPLE, scan, dpi=dpi)
-                    print(take_recognition(browser, address, scheme, scan))
+                    take_recognition(browser, address, scheme, scan)
         browser.close()
 
 

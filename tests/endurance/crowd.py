@@ -9,7 +9,6 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -22,103 +21,69 @@ from tests.endurance.tab import Tab
 AT_ONCE = 20  # tabs that arrive together; all stay
 
 
-@dataclass(slots=True)
-class Crowd:
-    """What was seen. Times in seconds."""
-
-    tabs: int
-    files: int
-    entered: list[float] = field(default_factory=list)  # how long each tab took to see the page's state
-    answers: int = 0  # written to their end meanwhile
-    files_seconds: float = 0.0
-    files_in_library: int = 0
-    rss_before: int = 0
-    rss_after: int = 0
-    failures: list[str] = field(default_factory=list)
-
-
-def run(tabs: int, files: int, place: Path) -> Crowd:
-    """Both parts, one after the other, on one program."""
-    program, crowd, ledger = Program(place / "data"), Crowd(tabs, files), Ledger()
-    program.wait()
-    reader = Person(program.address, ledger, random.Random(0), place / "files", "reader")
-    book = place / "files" / "book.txt"
-    book.write_text("Mary lost the brass kettle in March. " * 40, encoding="utf-8")
-    reader.open_files(book)
-    crowd.rss_before = measure(program, 0.0).rss_bytes
-    visit(program, crowd, reader)
-    crowd.answers = len(ledger.answered)
-    if not crowd.answers:
-        crowd.failures.append("the reader got no answer among the tabs")
-    drop(crowd, reader, place)
-    crowd.rss_after = measure(program, 0.0).rss_bytes
-    crowd.failures += [f"hang: {what}" for what in ledger.hangs]
-    if not program.alive or not program.serves():
-        crowd.failures.append("the app is gone")
-    reader.tab.close()
-    program.end()
-    crowd.failures += program.faults()
-    return crowd
-
-
-def visit(program: Program, crowd: Crowd, reader: Person) -> None:
-    """All tabs come and stay, while the reader goes on asking."""
-    done = threading.Event()
+def visit(address: str, number: int, reader: Person) -> tuple[list[float], list[str]]:
+    """All tabs come and stay, while the reader goes on asking: how long each took to see its page, and faults."""
+    done, entered, faults = threading.Event(), list[float](), list[str]()
 
     def ask() -> None:
         while not done.is_set():
             reader.ask()
 
-    def come(number: int) -> Tab | None:
+    def come(number: int) -> list[Tab]:
         started = time.monotonic()
         try:
-            tab = Tab(program.address)
+            tab = Tab(address)
         except Exception as error:
-            crowd.failures.append(f"tab {number}: {error!r}")
-            return None
-        crowd.entered.append(time.monotonic() - started)
-        return tab
+            faults.append(f"tab {number}: {error!r}")
+            return []
+        entered.append(time.monotonic() - started)
+        return [tab]
 
     asking = threading.Thread(target=ask)
     asking.start()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        tabs = [tab for tab in pool.map(come, range(crowd.tabs)) if tab is not None]
+        tabs = [tab for came in pool.map(come, range(number)) for tab in came]
     done.set()
     asking.join()
     for tab in tabs:
         tab.settle()  # it still hears of its page
         tab.close()
-
-
-def drop(crowd: Crowd, reader: Person, place: Path) -> None:
-    """Many files in one go."""
-    folder = place / "many"
-    folder.mkdir()
-    for number in range(crowd.files):
-        (folder / f"{number}.txt").write_text(f"Letter {number} tells of a lantern. " * 20, encoding="utf-8")
-    reader.start_over()
-    started = time.monotonic()
-    reader.open_files(*sorted(folder.iterdir()))
-    crowd.files_seconds = time.monotonic() - started
-    shown = reader.tab.settle()["book"]
-    crowd.files_in_library = crowd.files if f"{crowd.files} documents" in shown else 0
-    if crowd.files_in_library != crowd.files:
-        crowd.failures.append(f"the card does not show {crowd.files} documents")
+    return entered, faults
 
 
 def main(argv: list[str]) -> int:
-    """Returns 1 if anything failed."""
-    args = options(__doc__, argv, tabs=200, files=50)
-    with tempfile.TemporaryDirectory() as place:
-        crowd = run(args.tabs, args.files, Path(place))
+    """Both parts, one after the other, on one program. Returns 1 if anything failed."""
+    args, ledger = options(__doc__, argv, tabs=200, files=50), Ledger()
+    with tempfile.TemporaryDirectory() as folder:
+        place, many = Path(folder), Path(folder) / "many"
+        program = Program(place / "data")
+        program.wait()
+        with Person(program.address, ledger, random.Random(0), place / "files", "reader") as reader:
+            reader.open_text()
+            before = measure(program, 0.0)
+            entered, faults = visit(program.address, args.tabs, reader)
+            many.mkdir()
+            for number in range(args.files):
+                text = f"Letter {number} tells of a lantern. " * 20
+                (many / f"{number}.txt").write_text(text, encoding="utf-8")
+            reader.start_over()
+            started = time.monotonic()
+            reader.open_files(*sorted(many.iterdir()))
+            seconds, shown = time.monotonic() - started, reader.tab.settle()["book"]
+            after = measure(program, 0.0)
+        faults += [] if ledger.answered else ["the reader got no answer among the tabs"]
+        faults += [] if f"{args.files} documents" in shown else [f"the card does not show {args.files} documents"]
+        faults += [] if program.alive and program.serves() else ["the app is gone"]
+        program.end()
+        faults += [*ledger.faults, *program.faults()]
     rows = {
-        "tabs that came": f"{len(crowd.entered)} of {crowd.tabs}, {AT_ONCE} at a time",
-        "until one saw its page": f"{median(crowd.entered):.1f} s, at most {max(crowd.entered):.1f} s",
-        "answers meanwhile": crowd.answers,
-        "files dropped together": f"{crowd.files_in_library} of {crowd.files} open, {crowd.files_seconds:.1f} s",
-        "memory": f"{crowd.rss_before >> 20:,} MiB before, {crowd.rss_after >> 20:,} MiB after",
+        "tabs that came": f"{len(entered)} of {args.tabs}, {AT_ONCE} at a time",
+        "until one saw its page": f"{median(entered):.1f} s, at most {max(entered):.1f} s",
+        "answers meanwhile": len(ledger.answered),
+        "files dropped together": f"{args.files}, {seconds:.1f} s",
+        "memory": f"{before.rss_bytes >> 20:,} MiB before, {after.rss_bytes >> 20:,} MiB after",
     }
-    return tell("crowd", args, rows, crowd.failures, asdict(crowd))
+    return tell("crowd", args, rows, faults, rows | {"entered": entered})
 
 
 if __name__ == "__main__":

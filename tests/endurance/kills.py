@@ -11,7 +11,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -27,108 +28,90 @@ MOST_SECONDS = 8.0  # of use before a kill
 
 @dataclass(slots=True)
 class Found:
-    """Everything the kills have shown."""
+    """What lies on disk, and each fault, which begins with what it is."""
 
-    kills: int = 0
-    during: Counter[str] = field(default_factory=Counter)  # what was going on
     conversations: int = 0
-    answers: int = 0
     books: int = 0
-    damaged: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    doubled: list[str] = field(default_factory=list)  # questions that were asked once, and stand in two places
-    processes: list[str] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)  # left behind after the last start
-    faults: list[str] = field(default_factory=list)
+    answers: int = 0  # that were told to the end
+    faults: dict[str, None] = field(default_factory=dict)  # each once, in order
 
-    @property
-    def failures(self) -> list[str]:
-        """Whatever is not as it must be."""
-        return [*self.damaged, *self.lost, *self.doubled, *self.processes, *self.files, *self.faults]
+    def look(self, folder: Path, ledger: Ledger, until: float) -> None:
+        """Read everything that is on disk; what was told by then must be there."""
+        asked: dict[str, set[tuple[str, str]]] = {}  # where each question stands: answers to it are of one parent
+        store = Conversations(folder / "conversations")
+        listing = store.listing()
+        faults = [f"damaged: {notice}" for notice in listing.notices]
+        for one in listing.summaries:
+            for node in store.open(one.id).nodes:
+                if node.exchange is not None:
+                    asked.setdefault(node.question, set()).add((one.id, node.parent))
+        store.close()
+        books = sorted(folder.glob(f"shelf/*{SUFFIX}"))
+        for file in books:
+            try:
+                reader = BookReader(file)
+                deque(reader.read(), maxlen=0)
+                reader.close()
+            except Exception as error:
+                faults.append(f"damaged: {file.name}: {error!r}")
+        with ledger.lock:
+            sure = {question for question, when in ledger.answered.items() if when < until - SETTLED_SECONDS}
+        faults += [f"lost: {question}" for question in sorted(sure - asked.keys())]
+        faults += [f"doubled: {question}" for question, places in asked.items() if len(places) > 1]
+        self.faults |= dict.fromkeys(faults)
+        self.conversations, self.books, self.answers = len(listing.summaries), len(books), len(sure)
 
 
-def run(number: int, folder: Path, seed: int, minutes: float) -> Found:
-    """`number` kills, fewer if `minutes` are over."""
-    rng, ledger, found = random.Random(seed), Ledger(), Found()
+def run(number: int, folder: Path, seed: int, minutes: float) -> tuple[Found, Counter[str]]:
+    """`number` kills, fewer if `minutes` are over. What was found, and what was going on at each."""
+    rng, ledger, found, during = random.Random(seed), Ledger(), Found(), Counter[str]()
     deadline = time.monotonic() + 60 * minutes
-    while found.kills < number and time.monotonic() < deadline:
-        one_kill(folder, rng, ledger, found)
-        print(f"{found.kills}/{number} {found.during.most_common(1)} {len(found.failures)} faults", file=sys.stderr)
+    while during.total() < number and time.monotonic() < deadline:
+        program = Program(folder)
+        doing = use(program, folder, rng, ledger, f"run {during.total()}")
+        killed, ended = time.monotonic(), not program.alive
+        faults = [f"it had ended by itself: {program.printed()[-500:]}"] if ended else []
+        faults += [f"lives on: {process.pid}, {doing}" for process in program.kill()]
+        during[doing] += 1
+        found.faults |= dict.fromkeys(faults)
+        found.look(folder, ledger, killed)
+        print(f"{during.total()}/{number} {doing}, {len(found.faults)} faults", file=sys.stderr)
     last = Program(folder)
     last.wait()
     time.sleep(SETTLED_SECONDS * 5)  # Ctrl+C after the start, not amid it
-    if (code := last.end()) not in (0, 130):  # 130: while it still started
-        found.faults.append(f"the last end, exit {code}: {last.tail(500)}")
+    code, printed = last.end(), last.printed()[-500:]
     left = [*folder.rglob("*.part"), *folder.glob("conversations/*.damaged"), *folder.glob("uploads/**/*")]
-    found.faults += last.faults()
-    found.files = [str(file.relative_to(folder)) for file in left if file.is_file()]
-    return found
+    faults = [f"left: {file.relative_to(folder)}" for file in left if file.is_file()] + last.faults()
+    faults += [f"the last end, exit {code}: {printed}"] if code not in (0, 130) else []  # 130: while it still started
+    found.faults |= dict.fromkeys(faults)
+    return found, during
 
 
-def one_kill(folder: Path, rng: random.Random, ledger: Ledger, found: Found) -> None:
-    """Start, use, kill, look."""
-    program, seconds = Program(folder), rng.uniform(0.0, MOST_SECONDS)
-    doing = "starting"
+def use(program: Program, folder: Path, rng: random.Random, ledger: Ledger, name: str) -> str:
+    """Use it for some seconds, or watch it start; what is going on at the end."""
+    seconds = rng.uniform(0.0, MOST_SECONDS)
     if rng.random() < 0.1:
         time.sleep(rng.uniform(0.0, 4.0))
-    else:
-        program.wait()
-        person: list[Person] = []
-        arrived = threading.Event()
-        has_book = rng.random() < 0.7  # the model is loaded by then, and questions are answered
+        return "starting"
+    program.wait()
+    person, arrived = list[Person](), threading.Event()
+    has_book = rng.random() < 0.7  # the model is loaded by then, and questions are answered
 
-        def use() -> None:
-            try:
-                person.append(Person(program.address, ledger, rng, folder.with_name("files"), f"run {found.kills}"))
-                if has_book:
-                    person[0].open_text()
-                arrived.set()
-                while True:
-                    person[0].act()
-            except Exception:  # the app is gone
-                return
+    def act() -> None:
+        files = folder.with_name("files")
+        with suppress(Exception), Person(program.address, ledger, rng, files, name) as one:  # until the app is gone
+            person.append(one)
+            if has_book:
+                one.open_text()
+            arrived.set()
+            while True:
+                one.act()
 
-        thread = threading.Thread(target=use, daemon=True)
-        thread.start()
-        if rng.random() < 0.9:  # else perhaps amid the arrival
-            arrived.wait(START_SECONDS)
-        time.sleep(seconds)
-        doing = person[0].doing if person else "arriving"
-    killed = time.monotonic()
-    if not program.alive:
-        found.faults.append(f"it had ended by itself: {program.tail(500)}")
-    found.processes += [f"{doing}: {process.pid} lives on" for process in program.kill()]
-    found.kills += 1
-    found.during[doing] += 1
-    look(folder, ledger, killed, found)
-
-
-def look(folder: Path, ledger: Ledger, killed: float, found: Found) -> None:
-    """Read everything that is on disk."""
-    asked: dict[str, set[tuple[str, str]]] = {}  # where each question stands: answers to it are of one parent
-    store = Conversations(folder / "conversations")
-    listing = store.listing()
-    found.damaged += listing.notices
-    for one in listing.summaries:
-        for node in store.open(one.id).nodes:
-            if node.exchange is not None:
-                asked.setdefault(node.question, set()).add((one.id, node.parent))
-    store.close()
-    books = sorted(folder.glob(f"shelf/*{SUFFIX}"))
-    for file in books:
-        try:
-            reader = BookReader(file)
-            for _ in reader.read():
-                pass
-            reader.close()
-        except Exception as error:
-            found.damaged.append(f"{file.name}: {error!r}")
-    with ledger.lock:
-        sure = {question for question, when in ledger.answered.items() if when < killed - SETTLED_SECONDS}
-    missing = sure - asked.keys() - set(found.lost)
-    found.doubled = [question for question, places in asked.items() if len(places) > 1]
-    found.lost += sorted(missing)
-    found.conversations, found.books, found.answers = len(listing.summaries), len(books), len(sure)
+    threading.Thread(target=act, daemon=True).start()
+    if rng.random() < 0.9:  # else perhaps amid the arrival
+        arrived.wait(START_SECONDS)
+    time.sleep(seconds)
+    return person[0].doing if person else "arriving"
 
 
 def main(argv: list[str]) -> int:
@@ -136,26 +119,16 @@ def main(argv: list[str]) -> int:
     args = options(__doc__, argv, kills=200, minutes=60.0, seed=0)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
-        found = run(args.kills, Path(place) / "data", args.seed, args.minutes)
+        found, during = run(args.kills, Path(place) / "data", args.seed, args.minutes)
     rows = {
-        "kills": found.kills,
-        "while": ", ".join(f"{what} {count}" for what, count in found.during.most_common()),
+        "kills": during.total(),
+        "while": ", ".join(f"{what} {count}" for what, count in during.most_common()),
         "conversations on disk": found.conversations,
         "answers told to the end": found.answers,
         "books on disk": found.books,
-        "damaged": len(found.damaged),
-        "answers lost": len(found.lost),
-        "answers doubled": len(found.doubled),
-        "processes left": len(found.processes),
-        "files left": len(found.files),
-        "other faults": len(found.faults),
     }
-    seen = asdict(found) | {
-        "during": dict(found.during),
-        "seed": args.seed,
-        "seconds": round(time.monotonic() - started),
-    }
-    return tell("kills", args, rows, found.failures, seen)
+    seen = asdict(found) | {"kills": during.total(), "during": dict(during), "seed": args.seed}
+    return tell("kills", args, rows, [*found.faults], seen | {"seconds": round(time.monotonic() - started)})
 
 
 if __name__ == "__main__":

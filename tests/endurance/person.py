@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from app.context.samples import load_samples
 from tests.app.ui.pages import MARK
@@ -22,13 +22,12 @@ TABS = ("library", "race", "inside", "system", "read")
 
 @dataclass(slots=True)
 class Ledger:
-    """What a person was told, of all runs. Times by the monotonic clock."""
+    """What people were told, of all runs. Times by the monotonic clock."""
 
     answered: dict[str, float] = field(default_factory=dict)  # a question that is asked once: when its answer was whole
     acts: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    hangs: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)  # conversations that were others after a reload
+    faults: list[str] = field(default_factory=list)  # acts that hung, conversations that were others after a reload
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -42,7 +41,7 @@ class Person:
         folder.mkdir(parents=True, exist_ok=True)
         self.tab = Tab(address)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Person":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -52,21 +51,21 @@ class Person:
 
     def act(self) -> None:
         """One act, drawn at random; questions above all."""
-        acts: list[tuple[int, Callable[[], None]]] = [
-            (3, self.open),
-            (8, self.ask),
-            (3, self.ask_and_stop),
-            (2, self.ask_and_leave),
-            (2, self.regenerate),
-            (2, self.new_conversation),
-            (2, self.race),
-            (2, self.reload),
-            (1, self.start_over),
-            (1, self.stop_reading),
-            (2, self.look_around),
-            (2, self.wrong_input),
-        ]
-        chosen = self.rng.choices([act for _, act in acts], [weight for weight, _ in acts])[0]
+        acts: dict[Callable[[], None], int] = {
+            self.open: 3,
+            self.ask: 8,
+            self.ask_and_stop: 3,
+            self.ask_and_leave: 2,
+            self.regenerate: 2,
+            self.new_conversation: 2,
+            self.race: 2,
+            self.reload: 2,
+            self.start_over: 1,
+            self.stop_reading: 1,
+            self.look_around: 2,
+            self.wrong_input: 2,
+        }
+        (chosen,) = self.rng.choices([*acts], [*acts.values()])
         self.doing = chosen.__name__
         chosen()
         with self.ledger.lock:
@@ -79,8 +78,7 @@ class Person:
         shown = [exchanges(state) for state in (before, self.tab.state)]
         talks = [[(one["question"], MARK.sub("", one.get("text", ""))) for one in path] for path in shown]
         if talks[0] != talks[1] and "answering" not in before["flags"]:
-            with self.ledger.lock:
-                self.ledger.changed.append(f"{self.name}: {talks[0]} became {talks[1]}")
+            self._fault(f"a reload shows another conversation: {talks[0]} became {talks[1]}")
 
     def open(self) -> None:
         """Drop one file, or some, good or bad."""
@@ -154,16 +152,17 @@ class Person:
 
     def wrong_input(self) -> None:
         """What no page sends."""
+        usual = {"method": "triforce"}
         wrong: list[tuple[str, dict[str, Any]]] = [
-            ("ask", {"question": "", "settings": {"method": "triforce"}}),
-            ("ask", {"question": "x" * 200_000, "settings": {"method": "triforce"}}),
-            ("ask", {"question": "Warm?", "settings": {"method": "triforce", "temperature": -1.0, "top_p": 9.0}}),
-            ("ask", {"question": "Long?", "settings": {"method": "triforce", "max_new_tokens": -5}}),
+            ("ask", {"question": "", "settings": usual}),
+            ("ask", {"question": "x" * 200_000, "settings": usual}),
+            ("ask", {"question": "Warm?", "settings": usual | {"temperature": -1.0, "top_p": 9.0}}),
+            ("ask", {"question": "Long?", "settings": usual | {"max_new_tokens": -5}}),
             ("ask", {"question": "How?"}),
             ("choose:\ud800:9" if self.rng.random() < 0.1 else "choose:none:1-2", {}),
             ("preview:" + "0" * 64 + ":" + "9" * 30, {}),
             ("race", {"question": "", "lanes": ["triforce"]}),
-            ("again:0", {"settings": {"method": "triforce"}}),
+            ("again:0", {"settings": usual}),
             ("open", {"files": ["../../conversations/x.json", "/etc/hostname"]}),
             ("nothing:", {}),
         ]
@@ -176,23 +175,21 @@ class Person:
         return f"What of the {self.rng.choice(WORDS)}, {self.name} {next(self._numbers)} {self.rng.getrandbits(40):x}?"
 
     def _file(self) -> Path:
-        number = next(self._numbers)
-        kind = self.rng.random()
-        if kind < 0.15:
+        number, kind = next(self._numbers), self.rng.random()
+        if kind < 0.15:  # a sample, or a part of one
             source = self.rng.choice(load_samples()).file
             file = self.folder / f"{number}-{source.name}"
             file.write_bytes(source.read_bytes()[: self.rng.choice((1000, 20_000, 10**9))])
-            return file
-        if kind < 0.3:
+        elif kind < 0.3:  # noise
             file = self.folder / f"{number}.{self.rng.choice(('pdf', 'epub', 'docx', 'html', 'txt', 'exe'))}"
             file.write_bytes(self.rng.randbytes(self.rng.choice((0, 100, 100_000))))
-            return file
-        if kind < 0.35:
+        elif kind < 0.35:  # a bomb
             file = self.folder / f"{number}.docx"
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bomb:
                 bomb.writestr("word/document.xml", "<a>" * 1_000_000)
-            return file
-        return self._text(self.rng.choice((50, 300, 2000)))
+        else:
+            file = self._text(self.rng.choice((50, 300, 2000)))
+        return file
 
     def _text(self, num_words: int) -> Path:
         number = next(self._numbers)
@@ -227,6 +224,9 @@ class Person:
         try:
             return self.tab.until(holds, more)
         except TimeoutError:
-            with self.ledger.lock:
-                self.ledger.hangs.append(f"{self.name}: {self.doing}")
+            self._fault(f"hang: {self.doing}")
             return self.tab.state
+
+    def _fault(self, told: str) -> None:
+        with self.ledger.lock:
+            self.ledger.faults.append(f"{self.name}: {told}")

@@ -25,7 +25,7 @@ def options(description: str | None, argv: Sequence[str], **usual: float) -> arg
 
 def tell(name: str, args: argparse.Namespace, rows: Mapping[str, object], faults: Sequence[str], seen: Any) -> int:
     """Print the figures and the faults, write all that was seen if asked to. Returns 1 if there are faults."""
-    for title, value in rows.items():
+    for title, value in {**rows, "faults": len(faults)}.items():
         print(f"{title:<26}{value}")
     for fault in faults[:MOST_FAULTS]:
         print("FAULT:", fault)

@@ -36,12 +36,11 @@ PATHS = ("POST /page/act", "POST /gradio_api/upload", "GET /page/state?session="
 class Siege:
     """What was seen. Times in seconds, of one answer of 24 tokens each."""
 
-    rate: int  # requests a second that were wanted
     quiet: list[float] = field(default_factory=list)
     besieged: list[float] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)  # requests a second, of each besieged round
-    answers: dict[str, int] = field(default_factory=dict)  # to the senders, by status
-    load: float = 0.0  # of the machine before, in processes that want a processor
+    answers: Counter[str] = field(default_factory=Counter)  # to the senders, by status
+    load: float = field(default_factory=lambda: os.getloadavg()[0])  # before: processes that want a processor
 
     @property
     def slower(self) -> float:
@@ -51,8 +50,7 @@ class Siege:
 
 def send(address: str, rate: int, line: Connection) -> None:
     """Send requests without a login until the other end says stop; then tell how many came back with which status."""
-    answers: Counter[str] = Counter()
-    started = time.monotonic()
+    answers, started = Counter[str](), time.monotonic()
     asyncio.run(_send(address, rate, line, answers))
     line.send((time.monotonic() - started, answers))
 
@@ -85,12 +83,10 @@ async def _send(address: str, rate: int, line: Connection, answers: Counter[str]
 
 def run(rate: int, rounds: int, place: Path) -> Siege:
     """Quiet and besieged rounds in turns, on one program."""
-    found = Siege(rate, load=os.getloadavg()[0])
-    program = Program(place / "data", more=("--host", "0.0.0.0", "--auth", ":".join(AUTH)))
+    found, program = Siege(), Program(place / "data", more=("--host", "0.0.0.0", "--auth", ":".join(AUTH)))
     try:
         program.wait()
-        reader = Tab(program.address, auth=AUTH)
-        book = place / "book.txt"
+        reader, book = Tab(program.address, auth=AUTH), place / "book.txt"
         book.write_text("Mary lost the brass kettle in March. " * 400, encoding="utf-8")
         reader.open(book)
         reader.settle(lambda state: not busy(state))
@@ -106,7 +102,7 @@ def run(rate: int, rounds: int, place: Path) -> Siege:
             seconds, answers = ours.recv()
             sender.join()
             found.sent.append(answers.total() / seconds)
-            found.answers = dict(answers + Counter(found.answers))
+            found.answers += answers
         reader.close()
     finally:
         program.end()
@@ -131,11 +127,11 @@ def main(argv: list[str]) -> int:
         "an answer, quiet": f"{median(found.quiet):.2f} s, at most {max(found.quiet):.2f} s",
         "an answer, besieged": f"{median(found.besieged):.2f} s, at most {max(found.besieged):.2f} s",
         "times as long": f"{found.slower:.2f}",
-        "requests a second": f"{median(found.sent):.0f} of {args.rate}, answered {found.answers}",
+        "requests a second": f"{median(found.sent):.0f} of {args.rate}, answered {dict(found.answers)}",
     }
     faults = [f"a request was let in: {status}" for status in found.answers if status.startswith("2")]
     faults += ["the reader waits more than twice as long"] if found.slower > 2 else []
-    return tell("siege", args, rows, faults, asdict(found))
+    return tell("siege", args, rows, faults, asdict(found) | {"rate": args.rate})
 
 
 if __name__ == "__main__":

@@ -14,13 +14,16 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from app.runtime.sessions import MOST_SESSIONS
-from tests.endurance.kills import Found, look
+from tests.endurance.kills import Found
 from tests.endurance.person import Ledger, Person
 from tests.endurance.program import Program
 from tests.endurance.report import options, tell
@@ -46,10 +49,8 @@ class Sample:
 class Soak:
     """What a run has shown."""
 
-    people: int
-    minutes: float
     samples: list[Sample] = field(default_factory=list)
-    crashes: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
     def middle(self, what: str, *, end: bool) -> float:
         """The median after the warm-up, or at the end."""
@@ -63,107 +64,83 @@ class Soak:
         """Of resident memory after the warm-up, as a share."""
         return self.middle("rss_bytes", end=True) / self.middle("rss_bytes", end=False) - 1
 
-    def failures(self, ledger: Ledger, found: Found) -> list[str]:
-        """Whatever is not as it must be."""
-        told = [*self.crashes, *(f"hang: {what}" for what in ledger.hangs), *found.damaged, *found.doubled]
-        told += [f"a reload shows another conversation: {what}" for what in ledger.changed]
-        told += [f"lost: {question}" for question in found.lost]
-        if self.growth > MOST_GROWTH:
-            told.append(f"memory grew by {self.growth:.1%} after the warm-up")
+    def growths(self) -> list[str]:
+        """Whatever grew."""
+        told = [f"memory grew by {self.growth:.1%} after the warm-up"] if self.growth > MOST_GROWTH else []
         for what in ("threads", "files"):
             more = self.middle(what, end=True) - self.middle(what, end=False)
-            if more > MOST_MORE:
-                told.append(f"{more:.0f} more {what} at the end than after the warm-up")
+            told += [f"{more:.0f} more {what} at the end than after the warm-up"] if more > MOST_MORE else []
         return told
 
 
-def run(minutes: float, people: int, seed: int, place: Path, *, filled: bool = True) -> tuple[Soak, Ledger, Found]:
-    """The whole soak; without `filled` it begins with no page."""
-    soak, ledger, found, stop = Soak(people, minutes), Ledger(), Found(), threading.Event()
+def run(minutes: float, people: int, seed: int, place: Path, *, filled: bool = True) -> tuple[Soak, Ledger]:
+    """The whole soak; without `filled` it begins with no page. Its faults are those of the ledger and the disk, too."""
+    soak, ledger, found, stop = Soak(), Ledger(), Found(), threading.Event()
     program = Program(place / "data")
     program.wait()
-    threads = [
-        threading.Thread(
-            target=use, args=(program, ledger, random.Random(f"{seed} {number}"), place, number, stop, soak)
-        )
-        for number in range(people)
-    ]
-    if filled:
-        fill(program, ledger, people, seed, place, soak)
-    for thread in threads:
-        thread.start()
-    started = time.monotonic()
+
+    def visit(name: str, rng: random.Random, folder: Path, acts: Callable[[Person], None]) -> None:
+        try:
+            with Person(program.address, ledger, rng, folder, name) as person:
+                acts(person)
+        except Exception as error:
+            if program.alive:
+                soak.faults.append(f"{name}: {error!r}")
+
+    def come(number: int, *, before: bool) -> None:
+        """One after the other: before the time begins so many that do each thing once, then while it lasts."""
+        rng, visits = random.Random(f"{seed} {number} {before}"), 0
+        while program.alive and (visits < FILL * MOST_SESSIONS / people if before else not stop.is_set()):
+            visits += 1
+            acts = each_thing_once if before else partial(anything, rng, stop)
+            visit(f"{number}.{visits}, before {before}", rng, place / f"files {number}", acts)
+
+    def all_come(*, before: bool) -> list[threading.Thread]:
+        threads = [threading.Thread(target=partial(come, number, before=before)) for number in range(people)]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    for thread in all_come(before=True) if filled else ():
+        thread.join()
+    threads, started = all_come(before=False), time.monotonic()
     while time.monotonic() < started + 60 * minutes and program.alive:
         soak.samples.append(measure(program, time.monotonic() - started))
         stop.wait(SAMPLE_SECONDS)
     stop.set()
     for thread in threads:
         thread.join(600)
-    if not program.alive:
-        soak.crashes.append(f"the app ended by itself: {program.tail()}")
-    elif not program.serves():
-        soak.crashes.append("the page cannot be had any more")
+    if not program.alive or not program.serves():
+        soak.faults.append(f"the page cannot be had any more: {program.printed()[-4000:]}")
     program.end()
-    look(place / "data", ledger, time.monotonic() + 2.0, found)
-    soak.crashes += program.faults()
-    return soak, ledger, found
+    found.look(place / "data", ledger, math.inf)
+    soak.faults += [*program.faults(), *ledger.faults, *found.faults]
+    return soak, ledger
 
 
-def fill(program: Program, ledger: Ledger, people: int, seed: int, place: Path, soak: Soak) -> None:
-    """As many people come, do each thing once and leave as the app remembers pages, and some more."""
-    visits = math.ceil(FILL * MOST_SESSIONS / people)
-
-    def come(number: int) -> None:
-        rng = random.Random(f"{seed} {number} before")
-        for visit in range(visits):
-            try:
-                person = Person(program.address, ledger, rng, place / f"files {number}", f"{number}.before {visit}")
-                with person:
-                    for act in (person.open, person.ask, person.race, person.regenerate, person.look_around):
-                        act()
-                    for act in (person.new_conversation, person.start_over, person.wrong_input):
-                        act()
-            except Exception as error:
-                soak.crashes.append(f"person {number}, before: {error!r}")
-
-    threads = [threading.Thread(target=come, args=(number,)) for number in range(people)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def each_thing_once(person: Person) -> None:
+    """Leave on a page all that the app keeps of pages."""
+    for act in (person.open, person.ask, person.race, person.regenerate, person.look_around, person.new_conversation):
+        act()
+    person.start_over()
+    person.wrong_input()
 
 
-def use(
-    program: Program, ledger: Ledger, rng: random.Random, place: Path, number: int, stop: threading.Event, soak: Soak
-) -> None:
-    """One person's time; now and then the person leaves for good and another one comes."""
-    visits = 0
-    while not stop.is_set() and program.alive:
-        visits += 1
-        try:
-            person = Person(program.address, ledger, rng, place / f"files {number}", f"{number}.{visits}")
-            with person:
-                for _ in range(rng.randrange(5, 60)):
-                    if stop.is_set():
-                        break
-                    person.act()
-        except Exception as error:
-            if program.alive:
-                soak.crashes.append(f"person {number}: {error!r}")
+def anything(rng: random.Random, stop: threading.Event, person: Person) -> None:
+    """A visit; then the person leaves for good."""
+    for _ in range(rng.randrange(5, 60)):
+        if not stop.is_set():
+            person.act()
 
 
 def measure(program: Program, seconds: float) -> Sample:
     """Resident memory, threads and open files of the app and its children."""
-    processes = [psutil.Process(program.process.pid), *program.children()]
     rss = threads = files = 0
-    for process in processes:
-        try:
-            with process.oneshot():
-                rss += process.memory_info().rss
-                threads += process.num_threads()
-                files += process.num_fds() if hasattr(process, "num_fds") else process.num_handles()
-        except psutil.Error:  # a parser that has just ended
-            continue
+    for process in (psutil.Process(program.process.pid), *program.children()):
+        with suppress(psutil.Error), process.oneshot():  # a parser that has just ended
+            rss += process.memory_info().rss
+            threads += process.num_threads()
+            files += process.num_fds() if hasattr(process, "num_fds") else process.num_handles()
     return Sample(round(seconds, 1), rss, threads, files)
 
 
@@ -171,27 +148,22 @@ def main(argv: list[str]) -> int:
     """Returns 1 if anything crashed, hung, was lost or grew."""
     args = options(__doc__, argv, minutes=120.0, people=6, seed=0)
     with tempfile.TemporaryDirectory() as place:
-        soak, ledger, found = run(args.minutes, args.people, args.seed, Path(place))
-    then, now = (
-        {what: soak.middle(what, end=end) for what in ("rss_bytes", "threads", "files")} for end in (False, True)
+        soak, ledger = run(args.minutes, args.people, args.seed, Path(place))
+    memory, threads, files = (
+        [soak.middle(what, end=end) for end in (False, True)] for what in ("rss_bytes", "threads", "files")
     )
     rows = {
-        "minutes, people": f"{soak.minutes:g}, {soak.people}",
-        "acts": f"{sum(ledger.acts.values()):,}",
+        "minutes, people": f"{args.minutes:g}, {args.people}",
+        "acts": f"{ledger.acts.total():,}",
         "of them": ", ".join(f"{what} {count}" for what, count in ledger.acts.most_common()),
         "answers told to the end": len(ledger.answered),
-        "answers lost": len(found.lost),
-        "answers doubled": len(found.doubled),
-        "files damaged": len(found.damaged),
-        "hangs": len(ledger.hangs),
-        "crashes and faults": len(soak.crashes),
-        "memory": f"{now['rss_bytes'] / (1 << 20):,.0f} MiB, {soak.growth:+.1%} since the warm-up",
-        "threads": f"{then['threads']:.0f} then {now['threads']:.0f}",
-        "open files": f"{then['files']:.0f} then {now['files']:.0f}",
+        "memory": f"{memory[1] / (1 << 20):,.0f} MiB, {soak.growth:+.1%} since the warm-up",
+        "threads": f"{threads[0]:.0f} then {threads[1]:.0f}",
+        "open files": f"{files[0]:.0f} then {files[1]:.0f}",
     }
-    seen = asdict(soak) | {"seed": args.seed, "acts": ledger.acts, "refused": ledger.refused}
+    seen = asdict(soak) | vars(args) | {"acts": ledger.acts, "refused": ledger.refused}
     seen |= {"answered": len(ledger.answered), "memory_growth": soak.growth}
-    return tell("soak", args, rows, soak.failures(ledger, found), seen)
+    return tell("soak", args, rows, [*soak.faults, *soak.growths()], seen)
 
 
 if __name__ == "__main__":

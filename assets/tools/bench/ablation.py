@@ -10,28 +10,40 @@ with fixed rounds what no load changes, and no times.
 
 import gc
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from assets.tools.bench.checkpoint import Checkpoint
 from assets.tools.bench.choices import HINDSIGHT, ONCE
-from assets.tools.bench.readings import Readings
-from assets.tools.bench.speed import ADAPTIVE, SpeedRow, run_speed
+from assets.tools.bench.speed import ADAPTIVE, Row, run_speed
 from assets.tools.widen import pair_files
 from core.config import EngineConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import METHODS, PLAIN
 from core.engine import Engine
 from core.engine_builder import LoadedPair
 from core.engine_info import EngineInfo
-from core.errors import InvalidSetting, NotEnoughMemory
+from core.errors import BookFolderFull, InvalidSetting, NotEnoughMemory
+from core.kv_store.engine_store import BookStore, refusal
+from core.kv_store.folder import BookFolder
 from core.planning.hardware import cap_memory, resolve_device, this_machine
 from core.planning.plan import Plan, make_plan
 
 SHIPPED, PUBLISHED, PLUS = "as shipped", "as published", "published plus"
 ROOM = 256  # tokens beyond the answer: rounds may be longer than needed
+COLUMNS = (  # of a row, beside its variant; where it is not timed, times are None
+    "method",
+    "books",
+    "new_tokens",
+    "ms_per_token",
+    "speedup_vs_autoregressive",
+    "acceptance_level1",
+    "acceptance_level2",
+    "tokens_per_full_pass",
+    "identical_to_autoregressive",
+)
 SELDOM = 1 << 20  # tokens after which chunks are chosen again: never within an answer
 
 
@@ -57,11 +69,6 @@ class Variant:
 
     def __str__(self) -> str:
         return f"{self.part} {self.name}".strip()
-
-    @property
-    def is_oracle(self) -> bool:
-        """Whether it needs the answer beforehand: then its times mean nothing."""
-        return self.retrieval.get("policy") == HINDSIGHT
 
     def applied(self, config: EngineConfig) -> EngineConfig | None:
         """The engine settings for it; None if they contradict the user's."""
@@ -122,24 +129,6 @@ VARIANTS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AblationRow:
-    """One variant at one context length."""
-
-    context: int  # wanted prompt tokens
-    part: str
-    variant: str
-    method: str
-    books: int
-    new_tokens: int  # total of all books
-    ms_per_token: float | None  # median of the books, each the median of its repeats; None: not timed
-    speedup_vs_autoregressive: float | None  # on the same engine, in turns; median of the books
-    acceptance_level1: float | None
-    acceptance_level2: float | None
-    tokens_per_full_pass: float | None
-    identical_to_autoregressive: bool | None
-
-
 class Ablation:
     """One loaded pair, measured as it ships and with variants.
 
@@ -162,11 +151,9 @@ class Ablation:
         self._pair = LoadedPair.load(self._files, config, plan, device)
         self._shipped: Engine | None = Engine.of(self._pair, config, plan)
         self.info: EngineInfo = self._shipped.info
-        self.out_of_time = False
 
     def _plan(self, config: EngineConfig) -> Plan:
-        files = self._files
-        return make_plan(files.size(), files.draft, config, self._machine)
+        return make_plan(self._files.size(), self._files.draft, config, self._machine)
 
     def rows(
         self,
@@ -179,22 +166,20 @@ class Ablation:
         counted: bool = False,
         parts: Sequence[str] = (),
         checkpoint: Checkpoint | None = None,
-        minutes: float | None = None,
         progress: Callable[[str], object] = lambda _: None,
-    ) -> Iterator[AblationRow]:
+    ) -> Iterator[Row]:
         """Measure. Rows come variant by variant, plain decoding first; `progress` gets what is left out, and why.
 
         Args:
             counted: with fixed rounds, and without times. parts: of the variants; all if empty.
-            checkpoint: rows in it are not measured again. minutes: no variant starts after them.
+            checkpoint: rows in it are not measured again.
         """
         shape = {"books": books, "repeats": repeats, "max_new_tokens": max_new_tokens, "seed": seed}
-        end, kept = None if minutes is None else time.monotonic() + 60 * minutes, checkpoint or Checkpoint(None, {})
+        kept = checkpoint or Checkpoint(None, {})
         for context in contexts:
             first = True
             # in the system's folder for temporary files: TMPDIR names another, where that one is too small
             with tempfile.TemporaryDirectory(prefix="triforce-ablation-", ignore_cleanup_errors=True) as folder:
-                readings = Readings(Path(folder), self.config.retrieval.chunk_size)
                 for variant in chosen(parts):
                     config = variant.applied(self.config)
                     why = self._obstacle(variant, config, counted=counted)
@@ -203,17 +188,13 @@ class Ablation:
                         continue
                     found = kept.get(f"{context}/{variant}")
                     if found is None:
-                        self.out_of_time = end is not None and time.monotonic() > end
-                        if self.out_of_time:
-                            return
                         try:
-                            measured = self._measure(variant, config, context, shape, readings, counted=counted)
+                            found = self._measure(variant, config, context, shape, Path(folder), counted=counted)
                         except NotEnoughMemory as error:
                             progress(f"Not measured: {variant}. {error.problem}")
                             continue
-                        found = [asdict(row) for row in measured]
                         kept.put(f"{context}/{variant}", found)
-                    yield from (AblationRow(**row) for row in found[0 if first else 1 :])
+                    yield from found[0 if first else 1 :]
                     first = False
 
     def _measure(
@@ -222,36 +203,44 @@ class Ablation:
         config: EngineConfig,
         context: int,
         shape: dict[str, int],
-        readings: Readings,
+        folder: Path,
         *,
         counted: bool,
-    ) -> list[AblationRow]:
+    ) -> list[Row]:
         """Plain decoding and the variant, on the same engine."""
-        repeats = max(shape["repeats"], 2) if variant.is_oracle else shape["repeats"]  # its first run only takes notes
-        engine = self._engine(config)
+        oracle = variant.retrieval.get("policy") == HINDSIGHT  # its first run only takes notes; times mean nothing
+        shipped, self._shipped = self._shipped, None
+        if shipped is None or config != self.config:
+            del shipped  # its memory is needed
+            shipped = Engine.of(self._pair, config, self._plan(config))
         plain, row = run_speed(
-            engine,
+            shipped,
             (context,),
             (variant.method,),
-            **{**shape, "repeats": repeats},
+            **shape | ({"repeats": max(shape["repeats"], 2)} if oracle else {}),
             speculation=COUNTED if counted and variant.part != "rounds" else variant.speculation,
             sampling=SamplingParams(temperature=variant.temperature),
-            read=readings.read,
+            read=lambda engine, prompt: self._read(engine, prompt, BookFolder(folder)),
         )
-        del engine
+        del shipped
         gc.collect()  # the next engine needs its memory
         return [
             _row(plain, PLAIN, "", timed=not counted),
-            _row(row, variant.part, variant.name, timed=not counted and not variant.is_oracle),
+            _row(row, variant.part, variant.name, timed=not counted and not oracle),
         ]
 
-    def _engine(self, config: EngineConfig) -> Engine:
-        """The existing engine, once, if it has these settings."""
-        shipped, self._shipped = self._shipped, None
-        if shipped is not None and config == self.config:
-            return shipped
-        del shipped
-        return Engine.of(self._pair, config, self._plan(config))
+    def _read(self, engine: Engine, prompt: Sequence[int], folder: BookFolder) -> None:
+        """Read a prompt, or load what an engine with landmarks of the same chunks has read, bit for bit the same."""
+        keeps = engine.config.retrieval.chunk_size == self.config.retrieval.chunk_size and refusal(engine) is None
+        store = BookStore(engine, folder) if keeps else None
+        for _ in store.fetch(prompt) if store else ():
+            pass
+        for _ in engine.read(prompt):
+            pass
+        if store and not store.is_saved(prompt[:-1]):
+            with suppress(BookFolderFull):  # a full disk costs only time
+                for _ in store.keep(store.read_book(prompt[:-1], (), 0.0)):
+                    pass
 
     def _obstacle(self, variant: Variant, config: EngineConfig | None, *, counted: bool) -> str:
         """Why a variant cannot be measured; empty: it can."""
@@ -278,18 +267,8 @@ def chosen(parts: Sequence[str]) -> tuple[Variant, ...]:
     return tuple(variant for variant in VARIANTS if not parts or variant.part in parts)
 
 
-def _row(row: SpeedRow, part: str, variant: str, *, timed: bool) -> AblationRow:
-    return AblationRow(
-        context=row.context,
-        part=part,
-        variant=variant,
-        method=row.method,
-        books=row.books,
-        new_tokens=row.new_tokens,
-        ms_per_token=row.ms_per_token if timed else None,
-        speedup_vs_autoregressive=row.speedup_vs_autoregressive if timed else None,
-        acceptance_level1=row.acceptance_level1,
-        acceptance_level2=row.acceptance_level2,
-        tokens_per_full_pass=row.tokens_per_full_pass,
-        identical_to_autoregressive=row.identical_to_autoregressive,
-    )
+def _row(row: Row, part: str, variant: str, *, timed: bool) -> Row:
+    """What is told of a variant."""
+    told = {"context": row["context"], "part": part, "variant": variant}
+    told |= {name: row[name] for name in COLUMNS}
+    return told if timed else told | {"ms_per_token": None, "speedup_vs_autoregressive": None}

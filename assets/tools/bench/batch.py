@@ -8,46 +8,24 @@ what it writes alone.
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 
-from assets.tools.bench.speed import bench_prompt, long_enough_book, plain_first
+from assets.tools.bench.speed import Row, answered, cut_book, plain_first, prompt_ids
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN
 from core.engine import Engine
-from core.errors import ContextTooSmall
 from core.generation.decode_loop import LONGEST_ROUND, Answer, Question
-from core.generation.events import Event, Finished
-from core.generation.session import Conversation
-from core.generation.text import ChatText
+from core.generation.events import Finished
 from core.generation.together import Together
 from core.planning.choices import Choice
 from core.planning.plan import Plan
 from core.planning.sizes import RETRIEVAL, STREAMING
 
-Texts = Literal["own", "shared"]
-QUESTION_ROOM = 48  # tokens of question and chat template
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRow:
-    """One method at one context length."""
-
-    context: int  # wanted prompt tokens
-    batch: int
-    text: Texts  # each conversation has a book of its own, or all share one
-    method: str
-    new_tokens: int  # of all conversations
-    ms_per_token: float  # of all: seconds by the clock over all tokens
-    ms_per_token_each: float  # what a reader waits for a token of one conversation
-    tokens_per_second: float
-    alone_ms_per_token: float  # one conversation after the other, by the same method
-    speedup_vs_autoregressive: float  # over plain decoding of the batch
-    speedup_vs_plain_alone: float
-    prefill_seconds: float  # of all texts
-    identical_to_alone: bool
+Lanes = Sequence[tuple[Engine, list[int]]]  # conversations: an engine, a prompt
+Run = tuple[list[tuple[int, ...]], float]  # what each wrote, and seconds
+Way = Callable[[Lanes, GenerationConfig], Run]  # of answering all
 
 
 def run_batch(
@@ -60,38 +38,26 @@ def run_batch(
     max_new_tokens: int,
     seed: int,
     tell: Tell,
-) -> Iterator[BatchRow]:
+) -> Iterator[Row]:
     """Measure, first with a book for each conversation, then with one for all; plain decoding is always measured.
 
     Raises:
         ContextTooSmall: a book of this length has no question.
     """
+    config = GenerationConfig(max_new_tokens=max_new_tokens, seed=seed)
     for context in contexts:
-        prompts = [_prompt(engine.text, context, seed + number) for number in range(batch)]
+        prompts = [prompt_ids(engine.text, context, seed + number) for number in range(batch)]
         engines = _engines(engine, max(map(len, prompts)) + max_new_tokens + LONGEST_ROUND, batch, tell)
-        shared = _shared_prompts(engine.text, context, seed, len(engines))
-        config = GenerationConfig(max_new_tokens=max_new_tokens, seed=seed)
-        for lanes in (_OwnTexts(engines, prompts[: len(engines)]), _OneText(engine, shared)):
-            yield from _rows(lanes, context, plain_first(methods), config, repeats)
+        own = list(zip(engines, prompts, strict=False))
+        conversation, inside = cut_book(engine.text, context, seed)  # for all; they ask for different parts of it
+        asked = [conversation.ask(inside[number % len(inside)].question) for number in range(len(own))]
+        shared = [(engine, one.prompt_ids(engine.text)) for one in asked]
+        yield from _rows("own", context, own, (alone, together), plain_first(methods), config, repeats)
+        yield from _rows(
+            "shared", context, shared, (alone_shared, shared_together), plain_first(methods), config, repeats
+        )
         for one in engines:
             one.close()
-
-
-def _prompt(text: ChatText, context: int, seed: int) -> list[int]:
-    conversation, question = bench_prompt(text, context, seed)
-    return conversation.ask(question.question).prompt_ids(text)
-
-
-def _shared_prompts(text: ChatText, context: int, seed: int, count: int) -> list[list[int]]:
-    """Prompts about one book, which ask for different parts of it, one after the other if there are too few."""
-    book = long_enough_book(text, context, seed)
-    ids = text.encode(book.text)[: context - QUESTION_ROOM]
-    kept = text.decode(ids)
-    inside = [one.question for one in book.questions if one.kind == "recite" and one.answer in kept]
-    if not inside:
-        raise ContextTooSmall(4096, context, possible=1 << 17)
-    conversation = Conversation(tuple(ids))
-    return [conversation.ask(inside[number % len(inside)]).prompt_ids(text) for number in range(count)]
 
 
 def num_fitting(plan: Plan, rows: int) -> int:
@@ -110,98 +76,45 @@ def _engines(engine: Engine, rows: int, batch: int, tell: Tell) -> list[Engine]:
     return [engine, *(Engine(engine.config, small, engine.text, engine._models) for _ in range(more))]
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What all conversations wrote, and how long it took by the clock."""
-
-    texts: list[tuple[int, ...]]
-    seconds: float
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(map(len, self.texts))
+# -------------------- all answers
 
 
-class _Lanes(Protocol):
-    """Conversations, ready to be answered."""
-
-    text: Texts
-
-    def read(self) -> float:
-        """Read all texts; seconds."""
-
-    def alone(self, config: GenerationConfig) -> _Run:
-        """One answer after the other."""
-
-    def together(self, config: GenerationConfig) -> _Run:
-        """All answers together."""
+def alone(lanes: Lanes, config: GenerationConfig) -> Run:
+    """One answer after the other."""
+    ends = [answered(engine.generate(prompt, config)) for engine, prompt in lanes]
+    return [one.token_ids for one in ends], sum(one.stats.decode_seconds for one in ends)
 
 
-class _OwnTexts:
-    """Each conversation has an engine of its own for the same models, and a book."""
-
-    text: Texts = "own"
-
-    def __init__(self, engines: Sequence[Engine], prompts: Sequence[list[int]]) -> None:
-        self._lanes = list(zip(engines, prompts, strict=True))
-
-    def read(self) -> float:
-        started = time.perf_counter()
-        for engine, prompt in self._lanes:
-            deque(engine.read(prompt), maxlen=0)
-        return time.perf_counter() - started
-
-    def alone(self, config: GenerationConfig) -> _Run:
-        ends = [_end(engine.generate(prompt, config)) for engine, prompt in self._lanes]
-        return _Run([one.token_ids for one in ends], sum(one.stats.decode_seconds for one in ends))
-
-    def together(self, config: GenerationConfig) -> _Run:
-        together = Together()
-        answers = [_opened(engine, Question(prompt, config)) for engine, prompt in self._lanes]
-        for number, answer in enumerate(answers):
-            together.join(number, answer)
-        started = time.perf_counter()
-        while len(together):
-            together.step()
-        seconds = time.perf_counter() - started
-        for (engine, _), answer in zip(self._lanes, answers, strict=True):
-            engine.settle(answer.tokens)
-        return _Run([tuple(answer.token_ids) for answer in answers], seconds)
+def together(lanes: Lanes, config: GenerationConfig) -> Run:
+    """All answers together, each by an engine of its own for the same models."""
+    together, answers = Together(), [_opened(engine.opened(Question(prompt, config))) for engine, prompt in lanes]
+    for number, answer in enumerate(answers):
+        together.join(number, answer)
+    started = time.perf_counter()
+    while len(together):
+        together.step()
+    seconds = time.perf_counter() - started
+    for (engine, _), answer in zip(lanes, answers, strict=True):
+        engine.settle(answer.tokens)
+    return [tuple(answer.token_ids) for answer in answers], seconds
 
 
-class _OneText:
-    """Questions about one book; their own tokens are read within the measured time."""
-
-    text: Texts = "shared"
-
-    def __init__(self, engine: Engine, prompts: Sequence[list[int]]) -> None:
-        self._engine, self._prompts = engine, prompts
-
-    def read(self) -> float:
-        started = time.perf_counter()
-        deque(self._engine.read(self._prompts[0]), maxlen=0)
-        return time.perf_counter() - started
-
-    def alone(self, config: GenerationConfig) -> _Run:
-        started = time.perf_counter()
-        texts = [_end(self._engine.generate(prompt, config)).token_ids for prompt in self._prompts]
-        return _Run(texts, time.perf_counter() - started)
-
-    def together(self, config: GenerationConfig) -> _Run:
-        started = time.perf_counter()
-        events = self._engine.answer_together([Question(prompt, config) for prompt in self._prompts])
-        ends = {one.lane: one.event for one in events if isinstance(one.event, Finished)}
-        return _Run([ends[number].token_ids for number in range(len(ends))], time.perf_counter() - started)
+def alone_shared(lanes: Lanes, config: GenerationConfig) -> Run:
+    """One answer after the other about one book; the questions' own tokens are read within the measured time."""
+    started = time.perf_counter()
+    texts, _ = alone(lanes, config)
+    return texts, time.perf_counter() - started
 
 
-def _end(events: Iterator[Event]) -> Finished:
-    *_, finished = events
-    assert isinstance(finished, Finished)
-    return finished
+def shared_together(lanes: Lanes, config: GenerationConfig) -> Run:
+    """The same, all together."""
+    started = time.perf_counter()
+    events = lanes[0][0].answer_together([Question(prompt, config) for _, prompt in lanes])
+    ends = {one.lane: one.event for one in events if isinstance(one.event, Finished)}
+    return [ends[number].token_ids for number in range(len(ends))], time.perf_counter() - started
 
 
-def _opened(engine: Engine, question: Question) -> Answer:
-    steps = engine.opened(question)
+def _opened(steps: Generator[object, None, Answer]) -> Answer:
     while True:
         try:
             next(steps)
@@ -211,35 +124,39 @@ def _opened(engine: Engine, question: Question) -> Answer:
 
 
 def _rows(
-    lanes: _Lanes, context: int, methods: Sequence[str], config: GenerationConfig, repeats: int
-) -> Iterator[BatchRow]:
+    text: str,
+    context: int,
+    lanes: Lanes,
+    ways: tuple[Way, Way],
+    methods: Sequence[str],
+    config: GenerationConfig,
+    repeats: int,
+) -> Iterator[Row]:
     """All methods in turns, alone and together; medians of the repeats."""
-    prefill_seconds = lanes.read()
-    alone: dict[str, list[_Run]] = {method: [] for method in methods}
-    together: dict[str, list[_Run]] = {method: [] for method in methods}
+    started = time.perf_counter()
+    for engine, prompt in lanes:
+        deque(engine.read(prompt), maxlen=0)
+    prefill_seconds = time.perf_counter() - started
+    runs: dict[tuple[str, Way], list[Run]] = {(method, way): [] for method in methods for way in ways}
     for _ in range(repeats):
-        for method in methods:
-            alone[method].append(lanes.alone(replace(config, method=method)))
-            together[method].append(lanes.together(replace(config, method=method)))
-
-    def ms(runs: Sequence[_Run]) -> float:
-        return statistics.median(1e3 * run.seconds / run.num_tokens for run in runs)
-
+        for (method, way), own in runs.items():
+            own.append(way(lanes, replace(config, method=method)))
+    ms = {of: statistics.median(1e3 * seconds / sum(map(len, texts)) for texts, seconds in runs[of]) for of in runs}
+    one_by_one, at_once = ways
     for method in methods:
-        runs, batch = together[method], len(together[method][0].texts)
-        mine = ms(runs)
-        yield BatchRow(
-            context=context,
-            batch=batch,
-            text=lanes.text,
-            method=method,
-            new_tokens=runs[-1].num_tokens,
-            ms_per_token=mine,
-            ms_per_token_each=mine * batch,
-            tokens_per_second=1e3 / mine,
-            alone_ms_per_token=ms(alone[method]),
-            speedup_vs_autoregressive=ms(together[PLAIN]) / mine,
-            speedup_vs_plain_alone=ms(alone[PLAIN]) / mine,
-            prefill_seconds=prefill_seconds,
-            identical_to_alone=all(run.texts == alone[method][0].texts for run in (*runs, *alone[method])),
-        )
+        mine, written = ms[method, at_once], [texts for way in ways for texts, _ in runs[method, way]]
+        yield {
+            "context": context,  # wanted prompt tokens
+            "batch": len(lanes),
+            "text": text,  # own: each conversation has a book of its own; shared: all have one
+            "method": method,
+            "new_tokens": sum(map(len, written[-1])),  # of all conversations
+            "ms_per_token": mine,  # of all: seconds by the clock over all tokens
+            "ms_per_token_each": mine * len(lanes),  # what a reader waits for a token of one conversation
+            "tokens_per_second": 1e3 / mine,
+            "alone_ms_per_token": ms[method, one_by_one],  # one conversation after the other, by the same method
+            "speedup_vs_autoregressive": ms[PLAIN, at_once] / mine,  # over plain decoding of the batch
+            "speedup_vs_plain_alone": ms[PLAIN, one_by_one] / mine,
+            "prefill_seconds": prefill_seconds,  # of all texts
+            "identical_to_alone": all(texts == written[0] for texts in written),
+        }

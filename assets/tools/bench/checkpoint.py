@@ -17,19 +17,19 @@ class Checkpoint:
     def __init__(self, file: Path | None, settings: dict[str, Any]) -> None:
         """`settings`: all that a result depends on besides its key; it stands in the first line."""
         self._file, self._found = file, dict[str, Any]()
-        first = json.loads(json.dumps(settings))
         if file is None:
             return
+        first = json.loads(json.dumps(settings))
+        another = "Give --checkpoint another file."
         try:
-            lines = _whole_lines(file)
-            if not lines:
-                self._append(first)
+            content = file.read_bytes() if file.exists() else b""
+            whole = content[: content.rfind(b"\n") + 1]  # without what a killed process left of a line
+            lines = [json.loads(line) for line in whole.splitlines()]
+            file.write_bytes(whole or json.dumps(first).encode() + b"\n")
         except (OSError, ValueError) as error:
-            raise InvalidSetting(f"{file} cannot be used: {error}.", hint="Give --checkpoint another file.") from error
+            raise InvalidSetting(f"{file} cannot be used: {error}.", hint=another) from error
         if lines and lines[0] != first:
-            raise InvalidSetting(
-                f"{file} has results of a measurement with other settings.", hint="Give --checkpoint another file."
-            )
+            raise InvalidSetting(f"{file} has results of a measurement with other settings.", hint=another)
         self._found = {line["key"]: line["result"] for line in lines[1:]}
 
     def get(self, key: str) -> Any:
@@ -40,21 +40,5 @@ class Checkpoint:
         """Keep a result."""
         self._found[key] = result
         if self._file is not None:
-            self._append({"key": key, "result": result})
-
-    def _append(self, line: dict[str, Any]) -> None:
-        assert self._file is not None
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-
-
-def _whole_lines(file: Path) -> list[dict[str, Any]]:
-    """The lines that were written to their end; what a killed process left of one is cut off."""
-    if not file.exists():
-        return []
-    content = file.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    lines: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
-    if whole != content:
-        file.write_bytes(whole)
-    return lines
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"key": key, "result": result}) + "\n")

@@ -1,18 +1,17 @@
 """`python launch.py bench`: measure methods, print a table, end with one JSON document."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from assets.tools.bench import kernels, offload, page, recall
+from assets.tools.bench import kernels, offload, page, plot, recall
 from assets.tools.bench.ablation import Ablation, chosen
 from assets.tools.bench.batch import run_batch
-from assets.tools.bench.charts import plot
 from assets.tools.bench.checkpoint import Checkpoint
-from assets.tools.bench.peers import command as peers
+from assets.tools.bench.peers import suite as peers
 from assets.tools.bench.report import bench_config, commit, finish, follow, settings, speed_shape, tell
-from assets.tools.bench.speed import run_speed
+from assets.tools.bench.speed import Row, run_speed
 from assets.tools.widen import WIDENED, pair_files
 from core.config import EngineConfig
 from core.decoding.registry import COMPARED, EXACT_METHODS, check_method
@@ -61,32 +60,32 @@ def check(args: argparse.Namespace) -> None:
     """
     if args.plot:
         plot.check(args.plot)
-    if args.repeats < 1:
-        raise InvalidSetting("At least one repeat is needed.", hint="Use --repeats 3.")
-    if args.books < 1:
-        raise InvalidSetting("At least one book is needed.", hint="Use --books 3.")
-    if args.batch is not None and (args.batch < 2 or args.suite != "speed"):
-        raise InvalidSetting("--batch decodes at least two conversations in the speed suite.", hint="Use --batch 6.")
-    if args.batch is not None and args.plot:
-        raise InvalidSetting("Batches are not drawn.", hint="Leave out --plot, or use --out F.json.")
-    if args.questions < 1:
-        raise InvalidSetting("At least one question is needed.", hint="Use --questions 100.")
-    if args.suite == "recall" and args.max_new_tokens:
-        raise InvalidSetting("Recall sets the length of answers by skill.", hint="Leave out --max-new-tokens.")
+    suite, batch, is_widened = args.suite, args.batch is not None, (args.model or "").startswith(WIDENED)
+    for wrong, problem, hint in (
+        (args.repeats < 1, "At least one repeat is needed.", "Use --repeats 3."),
+        (args.books < 1, "At least one book is needed.", "Use --books 3."),
+        (args.questions < 1, "At least one question is needed.", "Use --questions 100."),
+        (
+            batch and (args.batch < 2 or suite != "speed"),
+            "--batch is of 2 or more, in the speed suite.",
+            "Use --batch 6.",
+        ),
+        (batch and args.plot, "Batches are not drawn.", "Leave out --plot."),
+        (suite == "kernels" and args.plot, "The kernels suite is not drawn.", "Leave out --plot."),
+        (suite == "recall" and args.max_new_tokens, "Recall sets how long answers are.", "Leave out --max-new-tokens."),
+        (suite == "ablation" and args.methods, "The variants have their methods.", "Leave out --methods."),
+        (suite == "peers" and is_widened, "Peers read files; a widened model has none.", "Use --suite speed."),
+    ):
+        if wrong:
+            raise InvalidSetting(problem, hint=hint)
     for name in args.skills or ():
         if name not in recall.SKILLS:
             raise InvalidSetting(f"There is no skill {name!r}.", hint=f"Use some of: {', '.join(recall.SKILLS)}.")
-    if args.suite == "peers" and (args.model or "").startswith(WIDENED):
-        raise InvalidSetting(
-            "Peers read models from their files, and a widened one has none.", hint="Use --suite speed."
-        )
-    if args.suite == "ablation" and args.methods:
-        raise InvalidSetting("The variants have their methods.", hint="Leave out --methods, or use --suite speed.")
     for name in args.methods or ():
         check_method(name)
 
 
-def start(args: argparse.Namespace) -> tuple[EngineInfo, EngineConfig, dict[str, Any], Iterator[Any]]:
+def start(args: argparse.Namespace) -> tuple[EngineInfo, EngineConfig, dict[str, Any], Iterator[Row]]:
     """Load the engine; its info, its settings, the description of the measurement, and the iterator of rows."""
     config = bench_config(args)
     if args.suite != "ablation":
@@ -98,35 +97,23 @@ def start(args: argparse.Namespace) -> tuple[EngineInfo, EngineConfig, dict[str,
     chosen(args.parts or ())
     ablation = Ablation(config, max(contexts) + shape["max_new_tokens"])
     depends = {"suite": args.suite, "config": asdict(ablation.config), "commit": commit(), **shape}
-    more = {"parts": args.parts or (), "minutes": args.minutes, "progress": tell}
-    measured = ablation.rows(contexts, **shape, checkpoint=Checkpoint(args.checkpoint, depends), **more)
-    return ablation.info, ablation.config, shape, _whole(ablation, measured)
+    checkpoint = Checkpoint(args.checkpoint, depends)
+    measured = ablation.rows(contexts, **shape, checkpoint=checkpoint, parts=args.parts or (), progress=tell)
+    return ablation.info, ablation.config, shape, measured
 
 
-def _whole(ablation: Ablation, measured: Iterator[Any]) -> Iterator[Any]:
-    """The rows; ends like Ctrl-C if the minutes were over before the last one."""
-    yield from measured
-    if ablation.out_of_time:
-        tell("The minutes are over. With --checkpoint the same command goes on where it ended.")
-        raise KeyboardInterrupt
-
-
-def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any], Iterator[Any]]:
+def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any], Iterator[Row]]:
     """The description of the suite's measurement, and the iterator of its rows."""
+    contexts, methods, shape = args.contexts, args.methods, speed_shape(args)
     if args.suite == "recall":
-        methods: Sequence[str] = args.methods or recall.DEFAULT_METHODS
-        contexts: Sequence[int] = args.contexts or recall.DEFAULT_CONTEXTS
-        skills: Sequence[str] = args.skills or recall.SKILLS
-        shape: dict[str, Any] = {"skills": list(skills), "questions": args.questions, "seed": args.seed}
+        shape = {"skills": list(args.skills or recall.SKILLS), "questions": args.questions, "seed": args.seed}
+        contexts, methods = contexts or recall.DEFAULT_CONTEXTS, methods or recall.DEFAULT_METHODS
         return shape, recall.run_recall(engine, contexts, methods, **shape, progress=tell)
-    contexts = args.contexts or DEFAULT_CONTEXTS
-    shape = speed_shape(args)
     if args.suite == "page":
-        contexts = args.contexts or DEFAULT_PAGE_CONTEXTS
-        return shape, page.run_page(engine, contexts, args.methods or COMPARED, **shape)
+        return shape, page.run_page(engine, contexts or DEFAULT_PAGE_CONTEXTS, methods or COMPARED, **shape)
     if args.batch is not None:
-        contexts, methods = args.contexts or DEFAULT_BATCH_CONTEXTS, args.methods or BATCH_METHODS
         shape["batch"] = args.batch
+        contexts, methods = contexts or DEFAULT_BATCH_CONTEXTS, methods or BATCH_METHODS
         return shape, run_batch(engine, contexts, methods, **shape, tell=tell)
     shape["books"] = args.books
-    return shape, run_speed(engine, contexts, args.methods or EXACT_METHODS, **shape)
+    return shape, run_speed(engine, contexts or DEFAULT_CONTEXTS, methods or EXACT_METHODS, **shape)

@@ -10,7 +10,6 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -46,10 +45,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure. Returns 0, or 130 after Ctrl-C; then the results so far are printed.
 
     Raises:
-        InvalidSetting: a length without keys, or a picture is wanted.
+        InvalidSetting: a length without keys.
     """
-    if args.plot:
-        raise InvalidSetting("The kernels suite is not drawn.", hint="Leave out --plot, or use --out F.json.")
     contexts = args.contexts or DEFAULT_KEYS
     if min(contexts) < 1:
         raise InvalidSetting("Attention needs at least one key.", hint="Use --contexts 2048,32768.")
@@ -72,22 +69,6 @@ def run(args: argparse.Namespace) -> int:
     return finish(args, this_machine(), told, rows, complete=complete)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRow:
-    """One kernel at one shape: 8 heads of 64 dimensions, or products with 8960 x 1536 weights."""
-
-    context: int  # keys, the rows' own included; 0: products
-    query_rows: int
-    method: str  # COMPILED or STOCK
-    dtype: str  # of keys and values, or of weights; queries and sums are float32
-    ms: float  # median
-    ms_min: float
-    gb_per_second: float  # keys and values, or weights, read once
-    gflops: float  # 4 * rows * keys * heads * dimensions, or 2 * rows * weights
-    to_one_row: float  # time as a multiple of the same kernel's for one row
-    times_stock: float  # the speed as a multiple of torch's in float32
-
-
 class _Case(NamedTuple):
     rows: int
     method: str
@@ -100,7 +81,7 @@ class _Case(NamedTuple):
 
 def run_kernels(
     kernel: Attend | None, contexts: Sequence[int], repeats: int, *, rows: Sequence[int] = (*ROWS, *PROMPT_ROWS)
-) -> Iterator[KernelRow]:
+) -> Iterator[dict[str, Any]]:
     """Measure; rows come when their number of keys is done. Memory: 6 KiB a key.
 
     Args:
@@ -113,7 +94,7 @@ def run_kernels(
         yield from _rows(keys, cases)
 
 
-def run_products(kernel: SmallRows, repeats: int, *, rows: Sequence[int] = PRODUCT_ROWS) -> Iterator[KernelRow]:
+def run_products(kernel: SmallRows, repeats: int, *, rows: Sequence[int] = PRODUCT_ROWS) -> Iterator[dict[str, Any]]:
     """Measure products with weights of every type; rows come when their type is done. Memory: 0.5 GB."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(OUTS, INS, generator=generator) / INS**0.5
@@ -188,20 +169,21 @@ def _time(cases: Sequence[_Case], repeats: int) -> None:
                 case.taken.append(now() - started)
 
 
-def _rows(keys: int, cases: Sequence[_Case], stock: Sequence[_Case] = ()) -> Iterator[KernelRow]:
+def _rows(keys: int, cases: Sequence[_Case], stock: Sequence[_Case] = ()) -> Iterator[dict[str, Any]]:
     seconds = {(case.rows, case.method, case.dtype): statistics.median(case.taken) for case in (*cases, *stock)}
     least = min(case.rows for case in cases)
     for case in cases:
         median = seconds[case.rows, case.method, case.dtype]
-        yield KernelRow(
-            context=keys,
-            query_rows=case.rows,
-            method=case.method,
-            dtype=case.dtype,
-            ms=1e3 * median,
-            ms_min=1e3 * min(case.taken),
-            gb_per_second=case.num_bytes / median / 1e9,
-            gflops=case.rows * case.row_operations / median / 1e9,
-            to_one_row=median / seconds[least, case.method, case.dtype],
-            times_stock=seconds[case.rows, STOCK, "float32"] / median,
-        )
+        yield {
+            "context": keys,  # the rows' own included; 0: products
+            "query_rows": case.rows,
+            "method": case.method,
+            "dtype": case.dtype,  # of keys and values, or of weights; queries and sums are float32
+            "ms": 1e3 * median,
+            "ms_min": 1e3 * min(case.taken),
+            "gb_per_second": case.num_bytes / median / 1e9,  # keys and values, or weights, read once
+            # 4 * rows * keys * heads * dimensions, or 2 * rows * weights
+            "gflops": case.rows * case.row_operations / median / 1e9,
+            "to_one_row": median / seconds[least, case.method, case.dtype],  # as a multiple of the same kernel's
+            "times_stock": seconds[case.rows, STOCK, "float32"] / median,
+        }

@@ -7,13 +7,12 @@ of a plain copy.
 
 import argparse
 import gc
-import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from assets.tools.bench.report import bench_config, finish, follow, settings, speed_shape, tell
-from assets.tools.bench.speed import bench_prompt, plain_first, reset_peak_memory
+from assets.tools.bench.speed import Row, median_ms, plain_first, prompt_ids, reset_peak_memory
 from assets.tools.widen import pair_files
 from core.config import EngineConfig, GenerationConfig, PlacementWish
 from core.decoding.registry import COMPARED, PLAIN
@@ -22,7 +21,7 @@ from core.engine_builder import LoadedPair
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.generation.events import Finished, PrefillProgress
 from core.planning.hardware import cap_memory, peak_memory_bytes, resolve_device, this_machine
-from core.planning.plan import Plan, make_plan
+from core.planning.plan import make_plan
 
 PLACEMENTS: tuple[PlacementWish, ...] = ("resident", "split", "offloaded")
 DEFAULT_CONTEXTS = {"cpu": (4096, 8192, 16384), "cuda": (32768, 61440, 122880)}
@@ -39,61 +38,15 @@ def run(args: argparse.Namespace) -> int:
     for name in placements:
         if name not in PLACEMENTS:
             raise InvalidSetting(f"There is no placement {name!r}.", hint=f"Use some of: {', '.join(PLACEMENTS)}.")
-    bench = Bench(bench_config(args))
-    shape = speed_shape(args)
-    measured = bench.rows(
-        args.contexts or DEFAULT_CONTEXTS[bench.plan.device.value],
-        cast("tuple[PlacementWish, ...]", placements),
-        args.methods or COMPARED,
-        **shape,
-    )
-    rows, complete = follow(measured, args)
+    bench, shape = Bench(bench_config(args)), speed_shape(args)
+    contexts = args.contexts or DEFAULT_CONTEXTS[bench.plan.device.value]
+    wished = cast("tuple[PlacementWish, ...]", placements)
+    rows, complete = follow(bench.rows(contexts, wished, args.methods or COMPARED, **shape), args)
     for one in bench.skipped:
-        tell(f"Not measured: {one.placement} at {one.context:,} tokens. {one.problem}")
+        tell(f"Not measured: {one['placement']} at {one['context']:,} tokens. {one['problem']}")
     told = settings(args, bench.model, bench.plan, args.self_draft_bits)
     told |= {"gpu_memory_gib": args.gpu_memory, "placements": list(placements), **shape}
-    skipped = [asdict(one) for one in bench.skipped]
-    return finish(args, bench.machine, told, rows, complete=complete, skipped=skipped)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffloadRow:
-    """One method at one context length with one placement."""
-
-    context: int  # wanted prompt tokens
-    placement: str
-    resident_layers: int
-    num_layers: int
-    method: str
-    prompt_tokens: int
-    prefill_seconds: float
-    prefill_tokens_per_second: float
-    prefill_link_bytes: int  # link traffic of reading the prompt
-    new_tokens: int
-    ms_per_token: float  # median of the repeats
-    recording_seconds: float  # beside these times, in the run with most of it
-    speedup_vs_autoregressive: float  # relative to the same placement
-    acceptance_level1: float | None
-    acceptance_level2: float | None
-    tokens_per_full_pass: float | None
-    link_bytes: int  # of one run's verification
-    link_gb_per_second: float | None
-    link_calibration_gb_per_second: float | None
-    link_share: float | None
-    host_memory: str | None
-    cpu_attention_share: float  # share of the blocks in host memory that the host attends to
-    planned_bytes: int  # on the device
-    peak_memory_bytes: int  # on CUDA of the device, else of the process
-    identical_to_first: bool  # to plain decoding with the first placement measured at this length
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """A placement that could not be measured at a length."""
-
-    context: int
-    placement: str
-    problem: str
+    return finish(args, bench.machine, told, rows, complete=complete, skipped=bench.skipped)
 
 
 class Bench:
@@ -106,15 +59,13 @@ class Bench:
     def __init__(self, config: EngineConfig) -> None:
         if config.num_gpus > 1:
             raise InvalidSetting("Offloading is measured on one GPU.", hint="Leave out --gpus.")
-        self._config, self.machine = config, this_machine()
-        self._files = pair_files(config)
+        self._config, self.machine, self._files = config, this_machine(), pair_files(config)
         least = replace(config, context=64, placement="auto")
-        plan = make_plan(self._files.size(), self._files.draft, least, self.machine)
-        self.model = self._files.entry.name
-        self.plan, self._device = plan, resolve_device(plan.device.value)
+        self.plan = make_plan(self._files.size(), self._files.draft, least, self.machine)
+        self.model, self._device = self._files.entry.name, resolve_device(self.plan.device.value)
         cap_memory(self._device, None)
-        self._pair = LoadedPair.load(self._files, config, plan, self._device)
-        self.skipped: list[Skipped] = []
+        self._pair = LoadedPair.load(self._files, config, self.plan, self._device)
+        self.skipped: list[Row] = []  # placements that could not be measured at a length
 
     def rows(
         self,
@@ -125,7 +76,7 @@ class Bench:
         repeats: int,
         max_new_tokens: int,
         seed: int,
-    ) -> Iterator[OffloadRow]:
+    ) -> Iterator[Row]:
         """Measure. Rows come placement by placement; plain decoding is always measured."""
         methods = plain_first(methods)
         for context in contexts:
@@ -134,10 +85,19 @@ class Bench:
                 try:
                     engine = self._engine(context + max_new_tokens, placement)
                 except NotEnoughMemory as error:
-                    self.skipped.append(Skipped(context=context, placement=placement, problem=str(error)))
+                    self.skipped.append({"context": context, "placement": placement, "problem": str(error)})
                     continue
-                runs, brought = self._runs(engine, context, methods, repeats, max_new_tokens, seed)
-                first = first or runs[methods[0]][-1].token_ids
+                prompt, brought = prompt_ids(engine.text, context, seed), 0
+                runs: dict[str, list[Finished]] = {method: [] for method in methods}
+                for _ in range(repeats):
+                    for method in methods:
+                        config = GenerationConfig(method=method, max_new_tokens=max_new_tokens, seed=seed)
+                        for event in engine.generate(prompt, config):
+                            if isinstance(event, PrefillProgress) and event.reused_tokens == 0:
+                                brought = engine.full_cache.link_traffic[0]
+                        assert isinstance(event, Finished)
+                        runs[method].append(event)
+                first = first or runs[PLAIN][-1].token_ids
                 peak = peak_memory_bytes(self._device)
                 yield from (_row(context, engine, runs, method, peak, first, brought) for method in methods)
                 del engine
@@ -151,32 +111,10 @@ class Bench:
             config = replace(config, gpu_memory_gib=None)
         elif config.gpu_memory_gib is None and self._device.type == "cpu":  # only a limit divides this memory into two
             config = replace(config, gpu_memory_gib=self.machine.free_ram_bytes / (1 << 31))
-        plan: Plan = make_plan(self._files.size(), self._files.draft, config, self.machine)
+        plan = make_plan(self._files.size(), self._files.draft, config, self.machine)
         cap_memory(self._device, config.gpu_memory_gib)
         reset_peak_memory()
         return Engine.of(self._pair, config, plan)
-
-    def _runs(
-        self, engine: Engine, context: int, methods: Sequence[str], repeats: int, max_new_tokens: int, seed: int
-    ) -> tuple[dict[str, list[Finished]], int]:
-        """Answers by method, and the link traffic of the one reading."""
-        conversation, question = bench_prompt(engine.text, context, seed)
-        prompt = conversation.ask(question.question).prompt_ids(engine.text)
-        runs: dict[str, list[Finished]] = {method: [] for method in methods}
-        brought = 0
-        for _ in range(repeats):
-            for method in methods:
-                config = GenerationConfig(method=method, max_new_tokens=max_new_tokens, seed=seed)
-                for event in engine.generate(prompt, config):
-                    if isinstance(event, PrefillProgress) and event.reused_tokens == 0:
-                        brought = engine.full_cache.link_traffic[0]
-                assert isinstance(event, Finished)
-                runs[method].append(event)
-        return runs, brought
-
-
-def _ms(runs: Sequence[Finished]) -> float:
-    return statistics.median(run.stats.ms_per_token or 0.0 for run in runs)
 
 
 def _row(
@@ -187,35 +125,35 @@ def _row(
     peak: int,
     first: tuple[int, ...],
     brought: int,
-) -> OffloadRow:
+) -> Row:
     reading = runs[PLAIN][0]  # the first run read the book
     last, plan, stats = runs[method][-1], engine.plan, runs[method][-1].stats
     fresh = reading.prompt_tokens - reading.reused_tokens
     rate, calibration = stats.link_bytes_per_second, stats.link_calibration
-    return OffloadRow(
-        context=context,
-        placement=plan.placement.value,
-        resident_layers=plan.resident_layers,
-        num_layers=plan.num_layers,
-        method=method,
-        prompt_tokens=last.prompt_tokens,
-        prefill_seconds=reading.prefill_seconds,
-        prefill_tokens_per_second=fresh / max(reading.prefill_seconds, 1e-9),
-        prefill_link_bytes=brought,
-        new_tokens=stats.new_tokens,
-        ms_per_token=_ms(runs[method]),
-        recording_seconds=max(run.stats.recording_seconds for run in runs[method]),
-        speedup_vs_autoregressive=_ms(runs[PLAIN]) / _ms(runs[method]),
-        acceptance_level1=stats.level1.acceptance if stats.level1 else None,
-        acceptance_level2=stats.level2.acceptance if stats.level2 else None,
-        tokens_per_full_pass=stats.tokens_per_full_pass,
-        link_bytes=stats.link_bytes,
-        link_gb_per_second=rate / 1e9 if rate is not None else None,
-        link_calibration_gb_per_second=calibration / 1e9 if calibration is not None else None,
-        link_share=stats.link_share,
-        host_memory=engine.info.host_memory.value if engine.info.host_memory else None,
-        cpu_attention_share=plan.cpu_attention.value or 0.0,
-        planned_bytes=plan.total_bytes,
-        peak_memory_bytes=peak,
-        identical_to_first=last.token_ids == first,
-    )
+    return {
+        "context": context,  # wanted prompt tokens
+        "placement": plan.placement.value,
+        "resident_layers": plan.resident_layers,
+        "num_layers": plan.num_layers,
+        "method": method,
+        "prompt_tokens": last.prompt_tokens,
+        "prefill_seconds": reading.prefill_seconds,
+        "prefill_tokens_per_second": fresh / max(reading.prefill_seconds, 1e-9),
+        "prefill_link_bytes": brought,  # link traffic of reading the prompt
+        "new_tokens": stats.new_tokens,
+        "ms_per_token": median_ms(runs[method]),
+        "recording_seconds": max(run.stats.recording_seconds for run in runs[method]),  # beside these times, the most
+        "speedup_vs_autoregressive": median_ms(runs[PLAIN]) / median_ms(runs[method]),  # with the same placement
+        "acceptance_level1": stats.level1.acceptance if stats.level1 else None,
+        "acceptance_level2": stats.level2.acceptance if stats.level2 else None,
+        "tokens_per_full_pass": stats.tokens_per_full_pass,
+        "link_bytes": stats.link_bytes,  # of one run's verification
+        "link_gb_per_second": rate / 1e9 if rate is not None else None,
+        "link_calibration_gb_per_second": calibration / 1e9 if calibration is not None else None,
+        "link_share": stats.link_share,
+        "host_memory": engine.info.host_memory.value if engine.info.host_memory else None,
+        "cpu_attention_share": plan.cpu_attention.value or 0.0,  # of the blocks in host memory
+        "planned_bytes": plan.total_bytes,  # on the device
+        "peak_memory_bytes": peak,  # on CUDA of the device, else of the process
+        "identical_to_first": last.token_ids == first,  # plain decoding's with the first placement measured
+    }

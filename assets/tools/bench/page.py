@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from app.runtime.events import WorkerEvent
 from app.runtime.worker import EngineWorker
 from app.server.serve_page import prepare_process, serve
 from app.ui.models.rows import ModelSource
-from assets.tools.bench.speed import bench_prompt
+from assets.tools.bench.speed import Row, bench_prompt
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import PLAIN
 from core.engine import Engine
@@ -35,24 +35,8 @@ MOST_WAIT_SECONDS = 900.0  # enough for a long book on a slow machine
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 LOOK_MILLISECONDS = 50
-SETTLE_MILLISECONDS = 700  # for the page to draw its last updates
+SETTLE_MILLISECONDS = 700
 START_MILLISECONDS = 60_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageRow:
-    """One method at one context length."""
-
-    context: int  # prompt tokens asked for
-    method: str
-    client: str
-    prompt_tokens: int
-    new_tokens: int
-    alone_ms_per_token: float  # median of the repeats
-    page_ms_per_token: float
-    page_over_alone: float  # median of the pairs' ratios
-    page_over_alone_range: tuple[float, float]
-    same_tokens: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,104 +84,88 @@ class PageSilent(CoreError):
         super().__init__(f"The page {what}.", hint="It needs Playwright, Chromium and a quiet machine.")
 
 
-class Reader:
-    """A reader of the page: Chromium without a window, driven by Playwright.
+@contextmanager
+def browser_on(address: str) -> Iterator[tuple[str, Any]]:
+    """Chromium without a window, driven by Playwright: its name, and a tab with the page.
 
     Raises:
         PageSilent: there is no Playwright or no browser, or it does not start.
     """
-
-    def __init__(self, address: str) -> None:
+    try:
+        from playwright.sync_api import Error, sync_playwright
+    except ImportError as error:
+        raise PageSilent("cannot be looked at: Playwright is not installed") from error
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        raise PageSilent("cannot be looked at: there is no Chromium on the PATH")
+    with sync_playwright() as driver:
         try:
-            from playwright.sync_api import Error, sync_playwright
-        except ImportError as error:
-            raise PageSilent("cannot be looked at: Playwright is not installed") from error
-        program = next(filter(None, map(shutil.which, BROWSERS)), None)
-        if program is None:
-            raise PageSilent("cannot be looked at: there is no Chromium on the PATH")
-        self._driver = sync_playwright().start()
-        try:
-            self._browser = self._driver.chromium.launch(executable_path=program, args=OPTIONS)
-            self.name = f"Chromium {self._browser.version}"
-            self._page = self._browser.new_page(viewport={"width": 1360, "height": 860})
-            self._page.set_default_timeout(START_MILLISECONDS)
-            self._page.goto(address)
-            self._page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
-            self.session_id: str = self._page.evaluate("window.triforcePage.session()")
+            browser = driver.chromium.launch(executable_path=program, args=OPTIONS)
+            tab = browser.new_page(viewport={"width": 1360, "height": 860})
+            tab.set_default_timeout(START_MILLISECONDS)
+            tab.goto(address)
+            tab.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
         except Error as error:
-            self._driver.stop()
             raise PageSilent(f"cannot be looked at ({error.message.splitlines()[0]})") from error
-
-    def open_book(self, file: Path) -> None:
-        """Drop a file on the page."""
-        self._page.set_input_files("#drop input[type=file]", str(file))
-
-    def ask(self, question: str) -> None:
-        """Type the question and press Enter."""
-        box = self._page.locator("#question textarea")
-        box.fill(question)
-        box.press("Enter")
-
-    def wait(self, done: Callable[[], bool]) -> None:
-        """Poll the condition, without requests to the page."""
-        while not done():
-            self._page.wait_for_timeout(LOOK_MILLISECONDS)
-        self._page.wait_for_timeout(SETTLE_MILLISECONDS)
-
-    def close(self) -> None:
-        """Close the browser."""
-        self._browser.close()
-        self._driver.stop()
+        yield f"Chromium {browser.version}", tab
+        browser.close()
 
 
+@contextmanager
+def served(watch: Stopwatch) -> Iterator["ServedPage"]:
+    """The page on a Stopwatch, open in a browser; everything is closed behind it. Raises PageSilent."""
+
+    def load() -> tuple[TextEngine, Machine]:
+        return cast(TextEngine, watch), this_machine()
+
+    with ExitStack() as ending:
+        folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="triforce-page-")))
+        ending.callback(os.environ.update, dict(os.environ))
+        ending.callback(os.environ.clear)
+        prepare_process(folder)
+        worker = EngineWorker(load)
+        ending.callback(worker.close)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        options = argparse.Namespace(
+            host="127.0.0.1", port=port, browser=False, share=False, auth=None, allow_host=None, remote=None
+        )
+        unavailable = "This model is being measured."
+        source = ModelSource(config=lambda _: watch.config, load=lambda _: load, unavailable=unavailable)
+        page = serve(options, worker, None, source=source)
+        ending.callback(page.close, verbose=False)
+        worker.start()
+        list(worker.states())
+        client, tab = ending.enter_context(browser_on(f"http://127.0.0.1:{port}/"))
+        yield ServedPage(watch, folder, worker, client, tab, tab.evaluate("window.triforcePage.session()"))
+
+
+@dataclass(frozen=True, slots=True)
 class ServedPage:
-    """The page on a Stopwatch, and a reader that has it open. A context manager; leaving it closes everything."""
+    """A page that a reader has open."""
 
-    def __init__(self, watch: Stopwatch) -> None:
-        self.watch = watch
-        self._ending = ExitStack()
-
-    def __enter__(self) -> "ServedPage":
-        def load() -> tuple[TextEngine, Machine]:
-            return cast(TextEngine, self.watch), this_machine()
-
-        with ExitStack() as ending:
-            self.folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="triforce-page-")))
-            ending.callback(_restore, dict(os.environ))
-            prepare_process(self.folder)
-            self.worker = EngineWorker(load)
-            ending.callback(self.worker.close)
-            port = _free_port()
-            options = argparse.Namespace(
-                host="127.0.0.1", port=port, browser=False, share=False, auth=None, allow_host=None, remote=None
-            )
-            source = ModelSource(
-                config=lambda _: self.watch.config, load=lambda _: load, unavailable="This model is being measured."
-            )
-            page = serve(options, self.worker, None, source=source)
-            ending.callback(page.close, verbose=False)
-            self.worker.start()
-            list(self.worker.states())
-            self.reader = Reader(f"http://127.0.0.1:{port}/")
-            ending.callback(self.reader.close)
-            self._ending = ending.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.close()
+    watch: Stopwatch
+    folder: Path
+    worker: EngineWorker
+    client: str  # the browser's name
+    tab: Any  # of Playwright
+    session_id: str
 
     def open_book(self, text: str, name: str) -> None:
-        """Let the reader open a book, and wait until the model has read it."""
+        """Drop a book on the page, and wait until the model has read it."""
         file = self.folder / name
         file.write_text(text, encoding="utf-8")
-        self.reader.open_book(file)
-        self._wait(lambda: self.worker.sessions.get(self.reader.session_id).is_read, "did not read the book")
+        self.tab.set_input_files("#drop input[type=file]", str(file))
+        self._wait(lambda: self.worker.sessions.get(self.session_id).is_read, "did not read the book")
 
     def through_page(self, question: str) -> Run:
-        """Let the reader ask, as the first question of a conversation."""
-        self.worker.clear(self.reader.session_id)
+        """Ask on the page, as the first question of a conversation."""
+        self.worker.clear(self.session_id)
         before = len(self.watch.runs)
-        self.reader.ask(question)
+        box = self.tab.locator("#question textarea")
+        box.fill(question)
+        box.press("Enter")
         self._wait(lambda: len(self.watch.runs) > before, "did not answer")
         return self.watch.runs[-1]
 
@@ -209,23 +177,22 @@ class ServedPage:
                 pass
             return iter(())
 
-        list(self.worker.borrow(self.reader.session_id, work))
+        list(self.worker.borrow(self.session_id, work))
         return self.watch.runs[-1]
 
     def _wait(self, done: Callable[[], bool], what: str) -> None:
+        """Look for it without requests to the page, then let it draw its last updates."""
         deadline = time.monotonic() + MOST_WAIT_SECONDS
-
-        def over() -> bool:
+        while not done():
             if time.monotonic() > deadline:
                 raise PageSilent(f"{what} in {MOST_WAIT_SECONDS:.0f} s")
-            return done()
-
-        self.reader.wait(over)
+            self.tab.wait_for_timeout(LOOK_MILLISECONDS)
+        self.tab.wait_for_timeout(SETTLE_MILLISECONDS)
 
 
 def run_page(
     engine: Engine, contexts: Sequence[int], methods: Sequence[str], *, repeats: int, max_new_tokens: int, seed: int
-) -> Iterator[PageRow]:
+) -> Iterator[Row]:
     """Measure. Yields each row as soon as it is complete.
 
     Raises:
@@ -233,45 +200,32 @@ def run_page(
     """
     for context in contexts:
         conversation, question = bench_prompt(engine.text, context, seed)
-        with ServedPage(Stopwatch(engine, max_new_tokens)) as page:
+        with served(Stopwatch(engine, max_new_tokens)) as page:
             page.open_book(engine.text.decode(conversation.book_ids), f"book-{context}.txt")
             for method in methods:
                 yield measure(page, context, method, question.question, repeats)
 
 
-def measure(page: ServedPage, context: int, method: str, question: str, repeats: int) -> PageRow:
+def measure(page: ServedPage, context: int, method: str, question: str, repeats: int) -> Row:
     """Time pairs of answers about the open book; the order alternates."""
     page.watch.method = method
     warm = page.through_page(question)
     page.alone(warm.prompt_ids)
     pairs = []
     for number in range(repeats):
-        if number % 2:
-            alone, through = page.alone(warm.prompt_ids), page.through_page(question)
-        else:
-            through, alone = page.through_page(question), page.alone(warm.prompt_ids)
-        pairs.append((alone, through))
+        before = page.alone(warm.prompt_ids) if number % 2 else None
+        through = page.through_page(question)
+        pairs.append((before or page.alone(warm.prompt_ids), through))
     ratios = [through.ms_per_token / alone.ms_per_token for alone, through in pairs]
-    return PageRow(
-        context=context,
-        method=method,
-        client=page.reader.name,
-        prompt_tokens=len(warm.prompt_ids),
-        new_tokens=len(warm.token_ids),
-        alone_ms_per_token=statistics.median(alone.ms_per_token for alone, _ in pairs),
-        page_ms_per_token=statistics.median(through.ms_per_token for _, through in pairs),
-        page_over_alone=statistics.median(ratios),
-        page_over_alone_range=(min(ratios), max(ratios)),
-        same_tokens=all(run.token_ids == warm.token_ids for pair in pairs for run in pair),
-    )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _restore(environment: dict[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
+    return {
+        "context": context,  # prompt tokens asked for
+        "method": method,
+        "client": page.client,
+        "prompt_tokens": len(warm.prompt_ids),
+        "new_tokens": len(warm.token_ids),
+        "alone_ms_per_token": statistics.median(alone.ms_per_token for alone, _ in pairs),
+        "page_ms_per_token": statistics.median(through.ms_per_token for _, through in pairs),
+        "page_over_alone": statistics.median(ratios),
+        "page_over_alone_range": (min(ratios), max(ratios)),
+        "same_tokens": all(run.token_ids == warm.token_ids for pair in pairs for run in pair),
+    }

@@ -18,12 +18,13 @@ from assets.tools.bench.recall_tasks import (
     choose_readings,
     english_texts,
 )
+from assets.tools.bench.speed import Row
 from assets.tools.books.generated import Question
 from assets.tools.books.quotes import sentences
 from core.caches.tokens import common_prefix
 from core.config import GenerationConfig
 from core.decoding.registry import LOSSY_METHODS, PLAIN
-from core.decoding.stats import DecodeStats, LevelStats
+from core.decoding.stats import LevelStats
 from core.engine import Engine
 from core.engine_info import EqualityVerdict
 from core.errors import InvalidSetting
@@ -59,7 +60,6 @@ LOSSY_SHARE = 0.5  # of the questions that lossy methods are asked
 # h2o scores every key for every question, which grows with the square of the length: minutes a question at 120K. It
 # is asked less from here on, and from LONG_CONTEXT on only about a few facts.
 CHEAP_H2O_CONTEXT, LEAST_H2O_SHARE = 12288, 0.05
-CREDITS: Mapping[Skill, str] = {"list": "F1", "recite": "share before the first error"}
 Z95 = 1.959964  # two-sided 95% of the normal distribution
 
 
@@ -75,46 +75,13 @@ class Mark:
 class Answered:
     """One scored answer."""
 
-    method: str
     skill: Skill
     reading: int
     mark: Mark
-    stats: DecodeStats
-    lossless: bool
+    finished: Finished
     prompt_tokens: int
     book_tokens_reread: int
     verdict: EqualityVerdict | None  # against plain decoding's token ids; None if there is nothing to compare
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecallRow:
-    """One skill of one method at one context length; the skill "all" has the decoding statistics of all its answers.
-
-    Intervals are Wilson's at 95%. For mean credits they are wider than necessary: a share of 0 to 1 varies less than a
-    yes or no with the same mean.
-    """
-
-    context: int
-    method: str
-    skill: str
-    n: int
-    texts: int
-    prompt_tokens: int  # of the longest prompt
-    exact: float | None
-    exact_interval: tuple[float, float] | None
-    f1: float | None
-    f1_interval: tuple[float, float] | None
-    prefix_share: float | None  # of the first 200 tokens, the share before the first wrong one
-    prefix_share_interval: tuple[float, float] | None
-    new_tokens: int
-    ms_per_token: float | None
-    acceptance_level1: float | None
-    acceptance_level2: float | None
-    tokens_per_full_pass: float | None
-    identical_to_autoregressive: int | None  # number of answers, of `compared`
-    near_ties: int | None
-    compared: int | None
-    book_tokens_reread: int
 
 
 # -------------------- judging
@@ -125,11 +92,6 @@ def list_f1(answer: str, statements: Sequence[str]) -> float:
     said = [sentence.strip().removesuffix(".") for sentence in sentences(answer)]
     hits = len(set(said) & set(statements))
     return 2 * hits / (len(said) + len(set(statements))) if said else 0.0
-
-
-def prefix_share(token_ids: Sequence[int], wanted: Sequence[int]) -> float:
-    """Share of `wanted` before the first error."""
-    return common_prefix(list(token_ids), list(wanted)) / len(wanted)
 
 
 def wilson_interval(rate: float, n: int) -> tuple[float, float]:
@@ -143,7 +105,8 @@ def wilson_interval(rate: float, n: int) -> tuple[float, float]:
 def judge(skill: Skill, question: Question, answer: str, token_ids: Sequence[int], wanted_ids: Sequence[int]) -> Mark:
     """Score an answer by its text, recitations by the tokens of the beginning."""
     if skill == "recite":
-        share = prefix_share(token_ids, wanted_ids[:RECITED_TOKENS])
+        wanted = list(wanted_ids[:RECITED_TOKENS])
+        share = common_prefix(list(token_ids), wanted) / len(wanted)
         return Mark(share == 1.0, share)
     exact = answer.strip() == question.answer.strip()
     return Mark(exact, list_f1(answer, question.values) if skill == "list" else float(exact))
@@ -172,20 +135,6 @@ def num_asked(method: str, skill: Skill, context: int, of: int) -> int:
 # -------------------- measuring
 
 
-def check_contexts(engine: Engine, contexts: Sequence[int]) -> None:
-    """Refuse lengths that leave no room for a book or for the answers.
-
-    Raises:
-        InvalidSetting: a context is too short or too long.
-    """
-    most = engine.context - max(NEW_TOKENS.values()) - LONGEST_ROUND
-    if min(contexts) < SMALLEST_CONTEXT or max(contexts) > most:
-        wrong = next(context for context in contexts if not SMALLEST_CONTEXT <= context <= most)
-        raise InvalidSetting(
-            f"Recall cannot be measured at {wrong:,} tokens.", hint=f"Use --contexts from {SMALLEST_CONTEXT} to {most}."
-        )
-
-
 def run_recall(
     engine: Engine,
     contexts: Sequence[int],
@@ -195,7 +144,7 @@ def run_recall(
     questions: int,
     seed: int,
     progress: Callable[[str], None] = lambda line: None,
-) -> Iterator[RecallRow]:
+) -> Iterator[Row]:
     """Measure; rows come when their context is done. An interrupt yields the rows so far, then is raised again.
 
     Args:
@@ -204,10 +153,14 @@ def run_recall(
         questions: of a skill for an exact method; see SHARES for skills that get fewer because of their cost.
         progress: gets a line for every text read and every skill done.
     Raises:
-        InvalidSetting, UnsupportedModel: before anything is measured.
+        InvalidSetting: before anything is measured: a context leaves no room for a book or for the answers.
         KeyboardInterrupt: after the rows measured until then.
     """
-    check_contexts(engine, contexts)
+    most = engine.context - max(NEW_TOKENS.values()) - LONGEST_ROUND
+    for context in contexts:
+        if not SMALLEST_CONTEXT <= context <= most:
+            hint = f"Use --contexts from {SMALLEST_CONTEXT} to {most}."
+            raise InvalidSetting(f"Recall cannot be measured at {context:,} tokens.", hint=hint)
     methods = sorted(dict.fromkeys(methods), key=lambda method: method != PLAIN)
     for context in contexts:
         answered: list[Answered] = []
@@ -235,117 +188,93 @@ def ask_all(
     answered: list[Answered],
     progress: Callable[[str], None],
 ) -> None:
-    """Ask about one text, adding to `answered` after every question."""
-    conversation, number = Conversation(reading.book_ids), len(answered)
+    """Ask about one text by all methods, greedily, adding to `answered` after every answer."""
+    conversation, number, before = Conversation(reading.book_ids), len(answered), len(answered)
     engine.close()
     known = 0  # tokens that are not read again
     for skill, asked in reading.asked.items():
-        before = len(answered)
         for index, question in enumerate(asked):
-            chosen = [method for method in methods if index < num_asked(method, skill, context, len(asked))]
             prompt = conversation.ask(question.question).prompt_ids(engine.text)
             wanted = engine.text.encode(question.answer)
             limit = NEW_TOKENS[skill] if skill == "recite" else max(NEW_TOKENS[skill], len(wanted) + 8)
-            for finished, verdict in answer_by_all(engine, prompt, chosen, limit):
+            plain: Finished | None = None
+            for method in methods:
+                if index >= num_asked(method, skill, context, len(asked)):
+                    continue
+                *_, finished = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=limit))
+                assert isinstance(finished, Finished)
+                verdict: EqualityVerdict | None = None
+                if method == PLAIN:
+                    plain = finished
+                elif plain is not None and finished.exact:
+                    verdict = engine.compare(prompt, plain.token_ids, finished.token_ids).verdict
                 answered.append(
                     Answered(
-                        method=finished.method,
                         skill=skill,
                         reading=number,
                         mark=judge(skill, question, finished.text, finished.token_ids, wanted),
-                        stats=finished.stats,
-                        lossless=finished.exact,
+                        finished=finished,
                         prompt_tokens=len(prompt),
                         book_tokens_reread=max(0, known - finished.reused_tokens),
                         verdict=verdict,
                     )
                 )
                 known = len(conversation.opening_ids(engine.text))
-        if asked:
-            progress(f"  {skill}: {standing(answered[before:])}")
-
-
-def answer_by_all(
-    engine: Engine, prompt: list[int], methods: Sequence[str], max_new_tokens: int
-) -> list[tuple[Finished, EqualityVerdict | None]]:
-    """Each method's greedy answer, and how an exact method's tokens compare with those of plain decoding."""
-    answers: list[tuple[Finished, EqualityVerdict | None]] = []
-    plain: Finished | None = None
-    for method in methods:
-        *_, finished = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=max_new_tokens))
-        assert isinstance(finished, Finished)
-        verdict: EqualityVerdict | None = None
-        if method == PLAIN:
-            plain = finished
-        elif plain is not None and finished.exact:
-            verdict = engine.compare(prompt, plain.token_ids, finished.token_ids).verdict
-        answers.append((finished, verdict))
-    return answers
-
-
-def standing(answered: Sequence[Answered]) -> str:
-    """Correct answers to one kind of question by method, for display."""
-    parts = []
-    for method in dict.fromkeys(a.method for a in answered):
-        marks = [a.mark for a in answered if a.method == method]
-        credit = f" ({CREDITS[answered[0].skill]} {_mean_credit(marks):.2f})" if answered[0].skill in CREDITS else ""
-        parts.append(f"{method} {sum(mark.exact for mark in marks)}/{len(marks)}{credit}")
-    return ", ".join(parts)
+        right = sum(one.mark.exact for one in answered[before:])
+        progress(f"  {skill}: {right} of {len(answered) - before} right, all methods")
+        before = len(answered)
 
 
 # -------------------- rows
 
 
-def make_rows(context: int, answered: Sequence[Answered]) -> list[RecallRow]:
-    """One row for every method and skill that has answers, and one for all answers of a method."""
+def make_rows(context: int, answered: Sequence[Answered]) -> list[Row]:
+    """One row for every method and skill that has answers, and one of skill "all" for all answers of a method.
+
+    Intervals are Wilson's at 95%. For mean credits they are wider than necessary: a share of 0 to 1 varies less than a
+    yes or no with the same mean.
+    """
     rows = []
-    for method in dict.fromkeys(a.method for a in answered):
-        of_method = [a for a in answered if a.method == method]
+    for method in dict.fromkeys(one.finished.method for one in answered):
+        of_method = [one for one in answered if one.finished.method == method]
         for skill in (*SKILLS, "all"):
-            chosen = [a for a in of_method if skill in (a.skill, "all")]
+            chosen = [one for one in of_method if skill in (one.skill, "all")]
             if chosen:
                 rows.append(_row(context, method, skill, chosen))
     return rows
 
 
-def _row(context: int, method: str, skill: str, chosen: Sequence[Answered]) -> RecallRow:
-    n, stats = len(chosen), [a.stats for a in chosen]
-    exact = sum(a.mark.exact for a in chosen) / n if skill != "all" else None
-    credit = _mean_credit([a.mark for a in chosen])
+def _row(context: int, method: str, skill: str, chosen: Sequence[Answered]) -> Row:
+    n, stats = len(chosen), [one.finished.stats for one in chosen]
+    exact = sum(one.mark.exact for one in chosen) / n if skill != "all" else None
+    credit = sum(one.mark.credit for one in chosen) / n
     f1, share = (credit if skill == name else None for name in ("list", "recite"))
+    intervals = [None if rate is None else wilson_interval(rate, n) for rate in (exact, f1, share)]
     new_tokens, full_passes = sum(s.new_tokens for s in stats), sum(s.full_passes for s in stats)
-    verdicts = [a.verdict for a in chosen if a.verdict is not None]
-    return RecallRow(
-        context=context,
-        method=method,
-        skill=skill,
-        n=n,
-        texts=len({a.reading for a in chosen}),
-        prompt_tokens=max(a.prompt_tokens for a in chosen),
-        exact=exact,
-        exact_interval=_interval(exact, n),
-        f1=f1,
-        f1_interval=_interval(f1, n),
-        prefix_share=share,
-        prefix_share_interval=_interval(share, n),
-        new_tokens=new_tokens,
-        ms_per_token=1e3 * sum(s.decode_seconds for s in stats) / new_tokens if new_tokens else None,
-        acceptance_level1=_acceptance([s.level1 for s in stats]),
-        acceptance_level2=_acceptance([s.level2 for s in stats]),
-        tokens_per_full_pass=new_tokens / full_passes if full_passes and chosen[0].lossless else None,
-        identical_to_autoregressive=verdicts.count("identical") if verdicts else None,
-        near_ties=verdicts.count("near_tie") if verdicts else None,
-        compared=len(verdicts) or None,
-        book_tokens_reread=sum(a.book_tokens_reread for a in chosen),
-    )
-
-
-def _mean_credit(marks: Sequence[Mark]) -> float:
-    return sum(mark.credit for mark in marks) / len(marks)
-
-
-def _interval(rate: float | None, n: int) -> tuple[float, float] | None:
-    return None if rate is None else wilson_interval(rate, n)
+    verdicts = [one.verdict for one in chosen if one.verdict is not None]
+    return {
+        "context": context,
+        "method": method,
+        "skill": skill,
+        "n": n,
+        "texts": len({one.reading for one in chosen}),
+        "prompt_tokens": max(one.prompt_tokens for one in chosen),  # of the longest prompt
+        "exact": exact,
+        "exact_interval": intervals[0],
+        "f1": f1,
+        "f1_interval": intervals[1],
+        "prefix_share": share,  # of the first 200 tokens, the share before the first wrong one
+        "prefix_share_interval": intervals[2],
+        "new_tokens": new_tokens,
+        "ms_per_token": 1e3 * sum(s.decode_seconds for s in stats) / new_tokens if new_tokens else None,
+        "acceptance_level1": _acceptance([s.level1 for s in stats]),
+        "acceptance_level2": _acceptance([s.level2 for s in stats]),
+        "tokens_per_full_pass": new_tokens / full_passes if full_passes and chosen[0].finished.exact else None,
+        "identical_to_autoregressive": verdicts.count("identical") if verdicts else None,  # answers, of `compared`
+        "near_ties": verdicts.count("near_tie") if verdicts else None,
+        "compared": len(verdicts) or None,
+        "book_tokens_reread": sum(one.book_tokens_reread for one in chosen),
+    }
 
 
 def _acceptance(levels: Sequence[LevelStats | None]) -> float | None:

@@ -1,7 +1,6 @@
-"""Shared by all suites of `bench`: settings, rows as they come, and the final document."""
+"""Shared by all suites of `bench`: settings, rows as a table while they come, and the final document."""
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +10,8 @@ from typing import Any
 from app.cli.output import print_json
 from app.runtime.options import engine_config
 from app.runtime.versions import versions
-from assets.tools.bench.charts import plot
-from assets.tools.bench.table import table_line
+from assets.tools.bench import plot
+from assets.tools.bench.speed import Row
 from core.config import EngineConfig, RetrievalConfig
 from core.decoding.registry import EXACT_METHODS
 from core.models.hub.catalog import ROOT
@@ -22,6 +21,58 @@ from core.planning.plan import Plan
 DEFAULT_NEW_TOKENS = 128
 BENCH_SEED = 900_000  # far from the seeds of training and of the sample books
 INTERRUPTED = 130  # launch.py's exit code after Ctrl-C
+COLUMNS = {  # what the table shows of a row, and its heading; the document has all
+    "context": "context",
+    "placement": "placement",
+    "resident_layers": "resident",
+    "part": "part",
+    "variant": "set to",
+    "query_rows": "rows",
+    "batch": "batch",
+    "text": "books",
+    "answer": "answer",
+    "method": "method",
+    "dtype": "keys in",
+    "ms": "ms",
+    "gb_per_second": "GB/s",
+    "gflops": "GFLOP/s",
+    "to_one_row": "to one",
+    "times_stock": "to torch",
+    "skill": "skill",
+    "n": "n",
+    "exact": "exact",
+    "exact_interval": "95%",
+    "f1": "F1",
+    "prefix_share": "share",
+    "new_tokens": "tokens",
+    "ms_per_token": "ms/token",
+    "tokens_per_second": "tokens/s",
+    "speedup_vs_autoregressive": "speedup",
+    "speedup_by_book": "by book",
+    "ratio_to_ours": "to ours",
+    "alone_ms_per_token": "alone ms",
+    "speedup_vs_plain_alone": "to alone",
+    "page_ms_per_token": "page ms",
+    "page_over_alone": "page/alone",
+    "acceptance_level1": "level 1",
+    "acceptance_level2": "level 2",
+    "link_gb_per_second": "link GB/s",
+    "link_share": "of copy",
+    "tokens_per_full_pass": "per pass",
+    "identical_to_autoregressive": "same",
+    "identical_to_first": "same",
+    "identical_to_alone": "same",
+    "near_ties": "near",
+    "compared": "of",
+    "same_tokens": "same",
+    "equal_tokens": "equal",
+    "difference": "first difference",
+    "first_token_seconds": "first s",
+    "memory_gib": "GiB",
+    "memory_over_kv": "memory/KV",
+    "prefill_seconds": "prefill s",
+}
+WIDTHS = {"part": 23, "variant": 22, "speedup_by_book": 14, "method": 27, "skill": 10, "exact_interval": 10}
 
 
 def bench_config(args: argparse.Namespace) -> EngineConfig:
@@ -37,23 +88,36 @@ def speed_shape(args: argparse.Namespace) -> dict[str, Any]:
     return {"repeats": args.repeats, "max_new_tokens": new_tokens, "seed": args.seed + BENCH_SEED}
 
 
-def follow(measured: Iterator[Any], args: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
-    """Print rows as they come. Returns them, and whether they are complete: Ctrl-C keeps those so far."""
-    rows: list[dict[str, Any]] = []
+def follow(measured: Iterator[Row], args: argparse.Namespace) -> tuple[list[Row], bool]:
+    """Print rows as they come, with --json on stderr. Returns them, and whether they are complete: Ctrl-C keeps those
+    so far."""
+    rows: list[Row] = []
     try:
         for row in measured:
-            rows.append(asdict(row))
+            rows.append(row)
             header = len(rows) == 1 or rows[-1]["context"] != rows[-2]["context"]
-            show(table_line(rows[-1], header=header), args)
+            print(table_line(rows[-1], header=header), file=sys.stderr if args.json else sys.stdout, flush=True)
     except KeyboardInterrupt:
         tell("Interrupted: these are the results so far.")
         return rows, False
     return rows, True
 
 
-def show(line: str, args: argparse.Namespace) -> None:
-    """Print a result for people; with --json, stdout is only for the document."""
-    print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
+def table_line(row: Row, *, header: bool) -> str:
+    """One row of the table, preceded by the header if requested."""
+    widths = {name: max(WIDTHS.get(name, 8), len(COLUMNS[name])) for name in COLUMNS if name in row}
+    cells = " ".join(cell(row[name]).rjust(width) for name, width in widths.items())
+    head = " ".join(COLUMNS[name].rjust(width) for name, width in widths.items())
+    return f"{head}\n{cells}" if header else cells
+
+
+def cell(value: Any) -> str:
+    """A value as text of the table."""
+    if isinstance(value, (tuple, list)):
+        return " ".join(map(cell, value))
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    return "-" if value is None else f"{value:,}" if type(value) is int else str(value)
 
 
 def tell(line: str) -> None:
@@ -77,27 +141,18 @@ def finish(
     args: argparse.Namespace,
     hardware: Machine,
     config: dict[str, Any],
-    rows: list[dict[str, Any]],
+    rows: list[Row],
     *,
     complete: bool,
     **more: Any,
 ) -> int:
-    """Save, print and draw the document of a measurement, as requested. Returns the exit code of the command.
+    """Print and draw the document of a measurement, as requested. Returns the exit code of the command.
 
     Raises:
-        InvalidSetting: the picture could not be written.
+        NotWritten: the picture could not be written.
     """
-    document = {
-        "hardware": asdict(hardware),
-        "versions": versions(),
-        "commit": commit(),
-        "config": config,
-        "complete": complete,
-        "rows": rows,
-        **more,
-    }
-    if args.out:
-        args.out.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    about = {"hardware": asdict(hardware), "versions": versions(), "commit": commit(), "config": config}
+    document = {**about, "complete": complete, "rows": rows, **more}
     if args.json:
         print_json(document)
     if args.plot:
@@ -107,13 +162,8 @@ def finish(
 
 def commit() -> str | None:
     """The measured commit, with "+changes" if the working tree differs; None outside a repository."""
+    command = ["git", "describe", "--always", "--abbrev=12", "--dirty=+changes"]
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=12", "--dirty=+changes"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip() or None
     except FileNotFoundError:
         return None
-    return described.stdout.strip() or None

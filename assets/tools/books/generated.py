@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -69,44 +69,50 @@ WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("words.json").
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """How facts of one kind are stated and asked. Patterns contain {s} for the subject and, once, {v} at the end."""
+    """How facts of one kind are stated and asked. {s} is the subject, {o} another person, {v} at the end the value."""
 
     name: str
     statement: str
     question: str
+    value: str  # a pattern; its slots are in `_World.fill`
 
 
 _PERSON_RELATIONS = (
-    _Relation("birthplace", "{s} was born in {v}", "Where was {s} born?"),
-    _Relation("year", "{s} came into the world in the year {v}", "In which year did {s} come into the world?"),
-    _Relation("trade", "{s} earned a living as a {v}", "How did {s} earn a living?"),
-    _Relation("home", "{s} lived in a house on {v}", "Where did {s} live?"),
-    _Relation("pet", "{s} kept a {v}", "What animal did {s} keep?"),
-    _Relation("fear", "{s} was afraid of {v}", "What was {s} afraid of?"),
-    _Relation("dish", "{s} liked nothing better than {v}", "What did {s} like best?"),
-    _Relation("trust", "{s} trusted nobody but {v}", "Whom did {s} trust?"),
-    _Relation("dream", "{s} dreamed of {v}", "What did {s} dream of?"),
-    _Relation("skill", "{s} knew how to {v}", "What did {s} know how to do?"),
+    _Relation("birthplace", "{s} was born in {v}", "Where was {s} born?", "{place}"),
+    _Relation(
+        "year", "{s} came into the world in the year {v}", "In which year did {s} come into the world?", "{1790-1879}"
+    ),
+    _Relation("trade", "{s} earned a living as a {v}", "How did {s} earn a living?", "{trade}"),
+    _Relation("home", "{s} lived in a house on {v}", "Where did {s} live?", "{street}"),
+    _Relation("pet", "{s} kept a {v}", "What animal did {s} keep?", "{animal} named {pet}"),
+    _Relation("fear", "{s} was afraid of {v}", "What was {s} afraid of?", "{fear}"),
+    _Relation("dish", "{s} liked nothing better than {v}", "What did {s} like best?", "{dish}"),
+    _Relation("trust", "{s} trusted nobody but {v}", "Whom did {s} trust?", "{another}"),
+    _Relation("dream", "{s} dreamed of {v}", "What did {s} dream of?", "{dream}"),
+    _Relation("skill", "{s} knew how to {v}", "What did {s} know how to do?", "{skill}"),
 )
+_DATE = "the {4-20}th of {month} {1800-1889}"
 _OBJECT_RELATIONS = (
-    _Relation("price", "the {s} cost {v}", "How much did the {s} cost?"),
-    _Relation("hiding", "the {s} was hidden {v}", "Where was the {s} hidden?"),
-    _Relation("owner", "the {s} belonged to {v}", "To whom did the {s} belong?"),
-    _Relation("origin", "the {s} was made in {v}", "Where was the {s} made?"),
-    _Relation("mark", "the {s} bore the mark of a {v}", "Which mark did the {s} bear?"),
-    _Relation("loss", "the {s} was lost on {v}", "When was the {s} lost?"),
+    _Relation("price", "the {s} cost {v}", "How much did the {s} cost?", "{11-99} {coin}"),
+    _Relation("hiding", "the {s} was hidden {v}", "Where was the {s} hidden?", "{spot}"),
+    _Relation("owner", "the {s} belonged to {v}", "To whom did the {s} belong?", "{person}"),
+    _Relation("origin", "the {s} was made in {v}", "Where was the {s} made?", "{place} in {1700-1879}"),
+    _Relation("mark", "the {s} bore the mark of a {v}", "Which mark did the {s} bear?", "{animal}"),
+    _Relation("loss", "the {s} was lost on {v}", "When was the {s} lost?", _DATE),
 )
 _SHIP_RELATIONS = (
-    _Relation("cargo", "the ship {s} carried {v}", "What did the ship {s} carry?"),
-    _Relation("wreck", "the ship {s} sank near {v}", "Where did the ship {s} sink?"),
-    _Relation("captain", "the ship {s} was commanded by {v}", "Who commanded the ship {s}?"),
+    _Relation("cargo", "the ship {s} carried {v}", "What did the ship {s} carry?", "{cargo} to {place}"),
+    _Relation("wreck", "the ship {s} sank near {v}", "Where did the ship {s} sink?", "{place} in {1790-1889}"),
+    _Relation("captain", "the ship {s} was commanded by {v}", "Who commanded the ship {s}?", "{person}"),
 )
 _PAIR_RELATIONS = (
-    _Relation("letter", "{a} wrote a letter to {b} on {v}", "When did {a} write a letter to {b}?"),
-    _Relation("meeting", "{a} first met {b} in {v}", "Where did {a} first meet {b}?"),
-    _Relation("debt", "{a} owed {b} a sum of {v}", "How much did {a} owe {b}?"),
+    _Relation("letter", "{s} wrote a letter to {o} on {v}", "When did {s} write a letter to {o}?", _DATE),
+    _Relation("meeting", "{s} first met {o} in {v}", "Where did {s} first meet {o}?", "{place} in {month}"),
+    _Relation("debt", "{s} owed {o} a sum of {v}", "How much did {s} owe {o}?", "{11-99} {coin}"),
 )
-_PASSWORD = _Relation("password", "the password of the {s} inn is {v}", "What is the password of the {s} inn?")
+_PASSWORD = _Relation(
+    "password", "the password of the {s} inn is {v}", "What is the password of the {s} inn?", "{codeword} {codeword}"
+)
 
 
 def _capital(text: str) -> str:
@@ -129,85 +135,42 @@ class _World:
         self.objects = rng.sample([f"{a} {n}" for a in adjectives for n in nouns], num_objects)
         self.ships = rng.sample(WORDS["ships"], min(len(WORDS["ships"]), num_words // 600))
         self.inns = rng.sample(WORDS["inns"], min(len(WORDS["inns"]), num_words // 800))
-        pick = rng.choice
-        self.slots: dict[str, Callable[[], str]] = {
-            "person": lambda: pick(self.people),
-            "place": lambda: pick(WORDS["places"]),
-            "weather": lambda: pick(WORDS["weather"]),
-            "room": lambda: pick(WORDS["rooms"]),
-            "verb": lambda: pick(WORDS["verbs"]),
-            "mood": lambda: pick(WORDS["moods"]),
-            "dish": lambda: pick(WORDS["dishes"]),
-            "animal": lambda: pick(WORDS["animals"]),
-            "trade": lambda: pick(WORDS["trades"]),
-            "month": lambda: pick(WORDS["months"]),
-            "thing": lambda: pick(self.objects),
-            "adjective": lambda: pick(WORDS["adjectives"]),
-            "noun": lambda: pick(WORDS["nouns"]),
-        }
-        self.values: dict[str, Callable[[str], str]] = {
-            "birthplace": lambda _: pick(WORDS["places"]),
-            "year": lambda _: str(rng.randrange(1790, 1880)),
-            "trade": lambda _: pick(WORDS["trades"]),
-            "home": lambda _: pick(WORDS["streets"]),
-            "pet": lambda _: f"{pick(WORDS['animals'])} named {pick(WORDS['pets'])}",
-            "fear": lambda _: pick(WORDS["fears"]),
-            "dish": lambda _: pick(WORDS["dishes"]),
-            "trust": self._another,
-            "dream": lambda _: pick(WORDS["dreams"]),
-            "skill": lambda _: pick(WORDS["skills"]),
-            "price": lambda _: self._money(),
-            "hiding": lambda _: pick(WORDS["spots"]),
-            "owner": lambda _: pick(self.people),
-            "origin": lambda _: f"{pick(WORDS['places'])} in {rng.randrange(1700, 1880)}",
-            "mark": lambda _: pick(WORDS["animals"]),
-            "loss": lambda _: self._date(),
-            "cargo": lambda _: f"{pick(WORDS['cargo'])} to {pick(WORDS['places'])}",
-            "wreck": lambda _: f"{pick(WORDS['places'])} in {rng.randrange(1790, 1890)}",
-            "captain": lambda _: pick(self.people),
-            "letter": lambda _: self._date(),
-            "meeting": lambda _: f"{pick(WORDS['places'])} in {pick(WORDS['months'])}",
-            "debt": lambda _: self._money(),
-            "password": lambda _: f"{pick(WORDS['codewords'])} {pick(WORDS['codewords'])}",
-        }
 
     def _another(self, person: str) -> str:
         return self.rng.choice([other for other in self.people if other != person])
 
-    def _money(self) -> str:
-        return f"{self.rng.randrange(11, 100)} {self.rng.choice(WORDS['coins'])}"
-
-    def _date(self) -> str:
-        return (
-            f"the {self.rng.randrange(4, 21)}th of {self.rng.choice(WORDS['months'])} {self.rng.randrange(1800, 1890)}"
-        )
-
-    def fill(self, pattern: str) -> str:
-        """Fill every slot of `pattern` with a new random word."""
+    def fill(self, pattern: str, subject: str = "") -> str:
+        """Fill every slot of `pattern` with a new random word: of the people and things of this book, another person
+        than the subject, a number of a range, or a word of a list of words.json."""
         parts = pattern.split("{")
         filled = [parts[0]]
         for part in parts[1:]:
             slot, rest = part.split("}", 1)
-            filled += [self.slots[slot](), rest]
+            filled += [self._word(slot, subject), rest]
         return "".join(filled)
 
-    def fact(self, relation: _Relation, subject: str) -> Fact:
+    def _word(self, slot: str, subject: str) -> str:
+        if slot == "another":
+            return self._another(subject)
+        if slot[0].isdecimal():
+            least, most = map(int, slot.split("-"))
+            return str(self.rng.randrange(least, most + 1))
+        own = {"person": self.people, "thing": self.objects}
+        return self.rng.choice(
+            own.get(slot) or next(WORDS[key] for key in (f"{slot}s", f"{slot}es", slot) if key in WORDS)
+        )
+
+    def fact(self, relation: _Relation, subject: str, other: str = "") -> Fact:
         """State `relation` of `subject` with a value of its own; the chapter is set when it is written."""
-        value = self.values[relation.name](subject)
+        value = self.fill(relation.value, subject)
         return Fact(
             subject=subject,
             relation=relation.name,
-            statement=relation.statement.format(s=subject, v=value),
+            statement=relation.statement.format(s=subject, o=other, v=value),
             value=value,
-            question=relation.question.format(s=subject),
+            question=relation.question.format(s=subject, o=other),
             chapter=0,
         )
-
-    def pair_fact(self, relation: _Relation, a: str, b: str) -> Fact:
-        """State `relation` between two people; each ordered pair is used at most once by the caller."""
-        value = self.values[relation.name](a)
-        statement = relation.statement.format(a=a, b=b, v=value)
-        return Fact(a, relation.name, statement, value, relation.question.format(a=a, b=b), 0)
 
     def draw_facts(self, count: int) -> list[Fact]:
         """About `count` facts in random order: complete sets for some people, parts for others and for things."""
@@ -225,7 +188,7 @@ class _World:
         others += [self.fact(_PASSWORD, inn) for inn in self.inns]
         for relation in _PAIR_RELATIONS:
             pairs = {(a, self._another(a)) for a in rng.sample(self.people, max(1, len(self.people) // 3))}
-            others += [self.pair_fact(relation, a, b) for a, b in sorted(pairs)]
+            others += [self.fact(relation, a, b) for a, b in sorted(pairs)]
         rng.shuffle(others)
         facts += others[: max(0, count - len(facts))]
         rng.shuffle(facts)
@@ -240,7 +203,7 @@ class _Writer:
         self.written: list[Fact] = []
 
     def _fact_sentence(self, fact: Fact, chapter: int) -> str:
-        self.written.append(Fact(fact.subject, fact.relation, fact.statement, fact.value, fact.question, chapter))
+        self.written.append(replace(fact, chapter=chapter))
         if fact.relation == "password":
             return f'"{_capital(fact.statement)}," said {self.rng.choice(self.world.people)}.'
         lead = self._beside(fact, WORDS["leads"]) if self.rng.random() < 0.4 else ""

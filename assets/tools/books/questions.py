@@ -23,21 +23,16 @@ class Row(TypedDict):
 def choose_questions(book: Book, name: str, seed: int, counts: Mapping[Kind, int] = COUNTS) -> list[Row]:
     """Questions about the book in the file `name`, by kind in the order of `counts`; as many as exist."""
     rng = random.Random(seed)
+    headings = {book.title, *(chapter.text.partition("\n")[0] for chapter in book.chapters)}
     chosen: list[Question] = []
     for kind, count in counts.items():
-        if kind == "quote":
-            chosen += quotes(book, count, rng)
+        if kind == "quote":  # sentences, without headings, whose phrases other questions use
+            asked = quote_questions(book.text, count + len(headings), rng)
+            chosen += [question for question in asked if question.answer not in headings][:count]
         else:
             known = [question for question in book.questions if question.kind == kind]
             chosen += rng.sample(known, min(count, len(known)))
     return [Row(book=name, kind=q.kind, question=q.question, answer=q.answer) for q in chosen]
-
-
-def quotes(book: Book, count: int, rng: random.Random) -> list[Question]:
-    """Sentences to quote, without headings, whose phrases other questions use."""
-    headings = {book.title, *(chapter.text.partition("\n")[0] for chapter in book.chapters)}
-    asked = quote_questions(book.text, count + len(headings), rng)
-    return [question for question in asked if question.answer not in headings][:count]
 
 
 def to_json(rows: Sequence[Row]) -> bytes:

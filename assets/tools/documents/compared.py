@@ -13,12 +13,13 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 
 from app.documents.readers import read_document
+from assets.tools.documents.table import measured, print_table
 
 WORD = re.compile(r"[^\W_]+")
 FOLDED = str.maketrans({"\u00ad": "", "\u2019": "'"})
@@ -90,9 +91,9 @@ OTHERS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
 }
 
 
-def measured(file: Path) -> Iterator[tuple[str, float, float]]:
-    """Each reader with its share of lost words, in percent, and its seconds."""
-    expected = words(reference(file))
+def measure(file: Path) -> list[str]:
+    """The row of one file: words that ours loses, its seconds, and words that others lose."""
+    expected, told = words(reference(file)), []
     for name, read in {"ours": lambda file: read_document(file).text, **OTHERS[file.suffix]}.items():
         started = perf_counter()
         try:
@@ -104,27 +105,21 @@ def measured(file: Path) -> Iterator[tuple[str, float, float]]:
         except Exception as error:  # of a library: that is what it does with the file
             print(f"{file.name}: {name}: {type(error).__name__}: {error}", file=sys.stderr)
             found = Counter()
-        seconds = perf_counter() - started
-        yield name, 100 * (expected - found).total() / max(1, expected.total()), seconds
+        lost = f"{100 * (expected - found).total() / max(1, expected.total()):.2f}%"
+        told += [lost, f"{perf_counter() - started:.1f}"] if name == "ours" else [f"{name} {lost}"]
+    return [file.name, f"{expected.total():,}", *told[:2], "; ".join(told[2:])]
 
 
-def main(argv: list[str]) -> int:
-    """Print one line for each file."""
+def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(prog="assets.tools.documents.compared", description="Words of real files.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--markdown", action="store_true")
-    args = parser.parse_args(argv)
-    for file in sorted(args.folder.iterdir(), key=lambda file: (file.suffix, file.name)):
-        if file.suffix in OTHERS:
-            ours, *others = measured(file)
-            told = "; ".join(f"{name} {lost:.2f}%" for name, lost, _ in others)
-            count = words(reference(file)).total()
-            if args.markdown:
-                print(f"| {file.name} | {count:,} | {ours[1]:.2f}% | {told} |")
-            else:
-                print(f"{file.name:28} {count:8,} words, lost {ours[1]:.2f}% in {ours[2]:.1f} s; {told}")
-    return 0
+    args = parser.parse_args()
+    files = [file for file in args.folder.iterdir() if file.suffix in OTHERS]
+    rows = measured(sorted(files, key=lambda file: (file.suffix, file.name)), measure)
+    print_table(["file", "words", "lost", "seconds", "others lose"], rows, markdown=args.markdown)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

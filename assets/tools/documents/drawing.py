@@ -12,17 +12,15 @@ import base64
 import io
 import os
 import re
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 from PIL import Image
 
-from app.documents.errors import DocumentError
 from app.documents.page_image import draw_page
 from app.documents.readers import read_document
+from assets.tools.documents.table import measured, print_table
 
 PAGES = 4  # of each file, evenly spaced
 WIDTH = 1_200  # pixels
@@ -68,23 +66,14 @@ def size_as(image: Image.Image, kind: str, **options: int) -> float:
     return len(packed.getvalue()) / 1000
 
 
-def main(argv: Sequence[str]) -> int:
+def main() -> None:
     """Measure every PDF of a folder."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--markdown", action="store_true")
-    args = parser.parse_args(argv)
-    if args.markdown:
-        print(f"| {' | '.join(HEAD)} |\n| --- |{' ---: |' * (len(HEAD) - 1)}")
-    for file in sorted(args.folder.glob("*.pdf")):
-        try:
-            cells = measure(file)
-        except DocumentError as error:
-            print(f"{file.name}: {error}", file=sys.stderr)
-            continue
-        print(f"| {' | '.join(cells)} |" if args.markdown else "  ".join(cells), flush=True)
-    return 0
+    args = parser.parse_args()
+    print_table(HEAD, measured(sorted(args.folder.glob("*.pdf")), measure), markdown=args.markdown)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    main()

@@ -9,7 +9,6 @@ that were dropped as headers and footers. Time is the processor's, of the readin
 
 import argparse
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -25,28 +24,28 @@ from app.documents.parsers.pdf import read
 from app.documents.prose import clean_lines
 from app.documents.readers import to_document
 from app.documents.running_lines import drop_running_lines
+from assets.tools.documents.table import measured, print_table
 
 LONG_WORD = 18  # letters
 WORD = re.compile(r"[^\W\d_]+")
 
 
 class Row(NamedTuple):
-    """One file."""
+    """One file; shares are of ours, of PDFium's or of pypdf's words."""
 
     name: str
     maker: str
     num_pages: int
     pages_per_second: float
-    long_words: float  # share of ours
-    plain_long_words: float  # share of PDFium's
-    pypdf_long_words: float  # share of pypdf's
-    lost_words: float  # share of PDFium's
+    long_words: float
+    plain_long_words: float
+    pypdf_long_words: float
+    lost_words: float
 
     def cells(self) -> list[str]:
         """The row for people."""
-        shares = (self.long_words, self.plain_long_words, self.pypdf_long_words, self.lost_words)
-        return [self.name, self.maker, f"{self.num_pages:,}", f"{self.pages_per_second:,.0f}",
-                *(f"{share:.2%}" for share in shares)]  # fmt: skip
+        name, maker, pages, pace, *shares = self
+        return [name, maker, f"{pages:,}", f"{pace:,.0f}", *(f"{share:.2%}" for share in shares)]
 
 
 HEAD = ["file", "made by", "pages", "pages/s", "over 18 letters", "PDFium", "pypdf", "lost"]
@@ -116,26 +115,15 @@ def long_share(found: Iterable[str]) -> float:
     return sum(length > LONG_WORD for length in lengths) / max(1, len(lengths))
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print the table. Returns 0."""
+def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(prog="assets.tools.documents.makers", description="Read real PDFs.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--markdown", action="store_true", help="as in assets/docs/documents.md")
-    args = parser.parse_args(argv)
-    rows = [HEAD]
-    for file in sorted(args.folder.glob("*.pdf")):
-        rows.append(measure(file).cells())
-        if not args.markdown:
-            print("  ".join(rows[-1]), file=sys.stderr, flush=True)
-    if args.markdown:
-        rows.insert(1, ["---", "---", *["---:"] * (len(HEAD) - 2)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [cell.ljust(width) if number < 2 else cell.rjust(width)
-                 for number, (cell, width) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
-        print(f"| {' | '.join(cells)} |" if args.markdown else "  ".join(cells))
-    return 0
+    args = parser.parse_args()
+    rows = measured(sorted(args.folder.glob("*.pdf")), lambda file: measure(file).cells())
+    print_table(HEAD, rows, markdown=args.markdown, names=2)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

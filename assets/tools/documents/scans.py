@@ -1,6 +1,6 @@
 """How well scanned pages are read: pages of PDFs become pictures, and their recognised text is compared with the text.
 
-    python -m assets.tools.documents.scans FILE.pdf[:FIRST-LAST[:ANGLE]]... [--dpi 200] [--markdown] [--differences]
+    python -m assets.tools.documents.scans FILE.pdf[:FIRST-LAST[:ANGLE]]... [--markdown]
 
 Needs requirements-ocr.txt. Pages are drawn in grey at 200 dpi and stored as JPEG, turned by ANGLE degrees. Both texts
 go the program's whole way, headers and columns included. "Right": one minus the fewest letters to change, add or remove
@@ -12,11 +12,8 @@ import argparse
 import io
 import re
 import resource
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +23,10 @@ from PIL import Image
 from app.documents.document import Document
 from app.documents.ocr import Ocr
 from app.documents.readers import extract_document, read_document
+from assets.tools.documents.makers import maker
+from assets.tools.documents.table import measured, print_table
 
+DPI = 200
 HEAD = ["file", "made by", "pages", "letters", "right", "words", "s a page"]
 
 
@@ -77,7 +77,7 @@ def pages_of(source: Source, out: Path) -> None:
     part.save(out)
 
 
-def measure(source: Source, dpi: int, folder: Path, *, show: bool = False) -> Row:
+def measure(source: Source, dpi: int, folder: Path) -> Row:
     """Recognise the pages of one file."""
     pdf, scan = folder / "text.pdf", folder / "scan.pdf"
     pages_of(source, pdf)
@@ -88,16 +88,13 @@ def measure(source: Source, dpi: int, folder: Path, *, show: bool = False) -> Ro
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert isinstance(document, Document)
     found = " ".join(document.text.split())
-    if show:
-        print_differences(wanted, found)
     needed = Counter(re.findall(r"\w+", wanted))
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    maker = str(pypdfium2.PdfDocument(source.file).get_metadata_dict().get("Producer") or "unknown").split(" (")[0][:24]
     num_pages = len(document.pages)
     name = source.file.name + (f", turned by {source.angle:g}°" if source.angle else "")
     missing = needed - Counter(re.findall(r"\w+", found))
     words = 1 - missing.total() / max(1, needed.total())
-    return Row(name, maker, num_pages, len(wanted), distance(wanted, found), words, seconds / num_pages)
+    return Row(name, maker(source.file), num_pages, len(wanted), distance(wanted, found), words, seconds / num_pages)
 
 
 def distance(a: str, b: str) -> int:
@@ -120,14 +117,6 @@ def distance(a: str, b: str) -> int:
     return score
 
 
-def print_differences(wanted: str, found: str) -> None:
-    """Every stretch that is not the same, on stderr."""
-    a, b = wanted.split(" "), found.split(" ")
-    for kind, a0, a1, b0, b1 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
-        if kind != "equal":
-            print(f"    {' '.join(a[a0:a1])!r:.200} -> {' '.join(b[b0:b1])!r:.200}", file=sys.stderr)
-
-
 def source_of(text: str) -> Source:
     """A file with its pages and its angle, as typed."""
     name, _, rest = text.partition(":")
@@ -136,33 +125,27 @@ def source_of(text: str) -> Source:
     return Source(Path(name), int(first or 1), int(last or first or 1_000_000), float(angle or 0))
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print the table. Returns 0."""
+def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(prog="assets.tools.documents.scans", description="Read scanned PDFs.")
     parser.add_argument("sources", nargs="+", type=source_of, metavar="FILE.pdf[:A-B[:ANGLE]]")
-    parser.add_argument("--dpi", type=int, default=200)
     parser.add_argument("--markdown", action="store_true", help="as in assets/docs/documents.md")
-    parser.add_argument("--differences", action="store_true", help="on stderr")
-    args = parser.parse_args(argv)
-    rows = []
+    args = parser.parse_args()
+    rows: list[Row] = []
+
+    def cells(source: Source) -> list[str]:
+        rows.append(measure(source, DPI, Path(folder)))
+        return rows[-1].cells()
+
     with tempfile.TemporaryDirectory() as folder:
-        for source in args.sources:
-            rows.append(measure(source, args.dpi, Path(folder), show=args.differences))
-            print("  ".join(rows[-1].cells()), file=sys.stderr, flush=True)
-    pages, letters, wrong = (
-        sum(r.num_pages for r in rows),
-        sum(r.num_letters for r in rows),
-        sum(r.num_wrong for r in rows),
-    )
+        table = measured(args.sources, cells)
+    pages, letters = sum(row.num_pages for row in rows), sum(row.num_letters for row in rows)
+    wrong = sum(row.num_wrong for row in rows)
     words = sum(row.words * row.num_letters for row in rows) / max(1, letters)
     seconds = sum(row.seconds * row.num_pages for row in rows) / max(1, pages)
-    table = [HEAD, *(row.cells() for row in rows), Row("all", "", pages, letters, wrong, words, seconds).cells()]
-    if args.markdown:
-        table.insert(1, ["---", "---", *["---:"] * (len(HEAD) - 2)])
-    for cells in table:
-        print(f"| {' | '.join(cells)} |" if args.markdown else "  ".join(cells))
-    return 0
+    table.append(Row("all", "", pages, letters, wrong, words, seconds).cells())
+    print_table(HEAD, table, markdown=args.markdown, names=2)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

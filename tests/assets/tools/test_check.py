@@ -27,22 +27,17 @@ def run(monkeypatch: pytest.MonkeyPatch, argv: list[str], failing: str = "") -> 
     return check.run(parse_arguments(argv, TOOLS)), ran
 
 
-def names(told: str) -> list[str]:
-    return [line.removeprefix("== ") for line in told.splitlines() if line.startswith("== ")]
-
-
-def test_every_step_runs_and_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    code, ran = run(monkeypatch, ["check"])
-    assert (code, [words[0] for words in ran]) == (0, ["pytest", "pytest", "pytest", "ruff", "ruff", "mypy"])
-    assert names(capsys.readouterr().err) == STEPS
+@pytest.mark.parametrize(("failing", "code", "steps"), [("", 0, 6), ("ruff check", 5, 5)])
+def test_every_step_runs_and_is_named_up_to_the_first_that_fails(
+    failing: str, code: int, steps: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, ran = run(monkeypatch, ["check"], failing)
+    programs = ["pytest", "pytest", "pytest", "ruff", "ruff", "mypy"]
+    assert (found, [words[0] for words in ran]) == (code, programs[:steps])
+    told = [line.removeprefix("== ") for line in capsys.readouterr().err.splitlines() if line.startswith("== ")]
+    assert told == STEPS[:steps]
     assert run(monkeypatch, ["test"]) == (0, ran[:1]), "the first step is the command of the README"
-    assert run(monkeypatch, ["check", "--no-tests"]) == (0, ran[1:])
-
-
-def test_the_first_step_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    code, ran = run(monkeypatch, ["check"], failing="ruff check")
-    assert (code, len(ran)) == (5, 5)
-    assert names(capsys.readouterr().err) == STEPS[:5]
+    assert run(monkeypatch, ["check", "--no-tests"], failing) == (code, ran[1:])
 
 
 def test_ci_runs_the_same() -> None:

@@ -18,14 +18,14 @@ def test_questions_are_verified_and_what_was_counted_lies_beside_the_file(
 ) -> None:
     monkeypatch.setattr(Engine, "load", lambda config: with_words(tiny_engine(context=1024)))
     book = write_book(tmp_path)
-    questions = tmp_path / "questions.json"
+    questions, kept_in = tmp_path / "questions.json", tmp_path / "book.txt.races.json"
     rows = [{"book": "book.txt", "question": f"Question {at}?", "answer": "x" * at} for at in range(1, 7)]
     rows.append({"book": "other.txt", "question": "Of another book?", "answer": "x" * 99})
     questions.write_text(json.dumps(rows), encoding="utf-8")
     command = ["races", str(book), "--questions", str(questions), "--max-new-tokens", "12", "--json", "--no-venv"]
     assert launcher.main(command) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    kept = json.loads((tmp_path / "book.txt.races.json").read_text(encoding="utf-8"))
+    kept = json.loads(kept_in.read_text(encoding="utf-8"))
     assert told == kept and kept["book"] == "book.txt" and kept["max_new_tokens"] == 12
     assert [row["question"] for row in kept["questions"]] == [f"Question {at}?" for at in (6, 5, 4, 3)], "the longest"
     for row in kept["questions"]:

@@ -1,35 +1,32 @@
 """Worker: ONNX Runtime GenAI. The model is converted by its own builder, in float32."""
 
 import json
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import onnxruntime_genai as genai
 
-from assets.tools.bench.peers.workers.protocol import Clock, Refused, answers, serve
+from assets.tools.bench.peers.workers.protocol import Clock, answers, converted, serve
 
 
 def prepare(request: dict[str, Any]) -> dict[str, Any]:
     """Convert the target, once."""
-    done = Path(request["work"]) / "target"
-    if not done.exists():
-        part = done.with_name("target.part")
-        shutil.rmtree(part, ignore_errors=True)
-        command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", request["target"], "-o", str(part)]
-        command += ["-p", "fp32", "-e", "cpu", "-c", str(Path(request["work"]) / "cache")]
-        if subprocess.run(command, stdout=sys.stderr).returncode:
-            raise Refused("its builder could not convert the model")
-        part.rename(done)
+    _model(request)
     return {"version": genai.__version__}
+
+
+def _model(request: dict[str, Any]) -> Path:
+    def command(out: Path) -> list[str]:
+        words = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", request["target"], "-o", str(out)]
+        return [*words, "-p", "fp32", "-e", "cpu", "-c", str(out.with_name("cache"))]
+
+    return converted(request, command, "its builder")
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Answer the prompts."""
-    folder = Path(request["work"]) / "target"
-    config = genai.Config(str(folder))
+    config = genai.Config(str(_model(request)))
     threads = {"intra_op_num_threads": request["threads"]}
     config.overlay(json.dumps({"model": {"decoder": {"session_options": threads}}}))
     model = genai.Model(config)

@@ -1,7 +1,5 @@
 """Worker: OpenVINO GenAI. It reads a GGUF file itself; a folder is converted by optimum-intel, with float16 weights."""
 
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,29 +8,23 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
-from assets.tools.bench.peers.workers.protocol import Clock, Refused, answers, serve, until_stop
+from assets.tools.bench.peers.workers.protocol import Clock, answers, converted, serve, until_stop
 
 GUESSES, NGRAM = 5, 3  # of prompt lookup, as in its documentation
 
 
 def prepare(request: dict[str, Any]) -> dict[str, Any]:
     """Convert the target, once, where it is a folder."""
-    done = _model(request)
-    if not done.exists():
-        part = done.with_name("target.part")
-        shutil.rmtree(part, ignore_errors=True)
-        tool = Path(sys.executable).with_name("optimum-cli")
-        command = [str(tool), "export", "openvino", "--model", request["target"]]
-        command += ["--task", "text-generation-with-past", "--weight-format", "fp16", str(part)]
-        if subprocess.run(command, stdout=sys.stderr).returncode:
-            raise Refused("optimum-intel could not convert the model")
-        part.rename(done)
+    _model(request)
     return {"version": genai.__version__}
 
 
 def _model(request: dict[str, Any]) -> Path:
     given = Path(request["target"])
-    return given if given.suffix == ".gguf" else Path(request["work"]) / "target"
+    tool = Path(sys.executable).with_name("optimum-cli")
+    command = [str(tool), "export", "openvino", "--model", request["target"], "--task", "text-generation-with-past"]
+    command += ["--weight-format", "fp16"]
+    return given if given.suffix == ".gguf" else converted(request, lambda out: [*command, str(out)], "optimum-intel")
 
 
 class _Arrivals(genai.StreamerBase):  # type: ignore[misc]

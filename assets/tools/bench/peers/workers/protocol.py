@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +49,22 @@ def answers(request: Mapping[str, Any], answer: Callable[[list[int], int], dict[
     prompts: dict[str, list[int]] = request["prompts"]
     answer(max(prompts.values(), key=len)[1 : 1 + WARM_UP], 16)
     return {kind: answer(prompt, request["max_new_tokens"]) for kind, prompt in prompts.items()}
+
+
+def converted(request: Mapping[str, Any], command: Callable[[Path], Sequence[str]], tool: str) -> Path:
+    """The target as a tool writes it into a folder, made once.
+
+    Raises:
+        Refused: it could not.
+    """
+    done = Path(request["work"]) / "target"
+    if not done.exists():
+        part = done.with_name("target.part")
+        shutil.rmtree(part, ignore_errors=True)
+        if subprocess.run(command(part), stdout=sys.stderr).returncode:
+            raise Refused(f"{tool} could not convert the model")
+        part.rename(done)
+    return done
 
 
 def peak_memory_bytes(process: int | str = "self") -> int:

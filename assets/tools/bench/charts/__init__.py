@@ -1,1 +1,0 @@
-"""Figures of benchmark documents, drawn with matplotlib."""
