@@ -5,7 +5,7 @@ Few layers, one of each kind that the family's own configuration has; small size
 
 import math
 import warnings
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -125,7 +125,7 @@ def tiny_family(family: str, **fields: Any) -> PreTrainedConfig:
         small["layer_types"] = ["sliding_attention", *small["layer_types"][1:]]
     config = type(own)(**small | OWN.get(family, {}) | fields)
     config.dtype = torch.float32
-    return cast(PreTrainedConfig, config)
+    return config
 
 
 def text_part(config: PreTrainedConfig) -> Any:
@@ -163,7 +163,7 @@ def _model(config: PreTrainedConfig, attention: str, seed: int) -> nn.Module:
         warnings.simplefilter("ignore")
         model = AutoModelForCausalLM.from_config(type(config)(**config.to_dict()), attn_implementation=attention)
     model.generation_config.eos_token_id = None  # texts have the length that a test asks for
-    model = cast(nn.Module, model).to(torch.float32).eval().requires_grad_(False)
+    model = model.to(torch.float32).eval().requires_grad_(False)
     for parameter in model.parameters():
         if parameter.ndim > 1 and not math.isfinite(float(parameter.abs().max())):
             parameter.data.normal_(0, 0.1)
@@ -175,7 +175,7 @@ def family_target(family: str) -> tuple[LoadedModel, nn.Module]:
     config = tiny_family(family)
     stock, ours = twin_models(config, ATTENTION_NAME)
     dims = dims_of(config, family, weight_bytes=1 << 20)
-    return prepared(cast(Any, ours), dims, torch.float32, CPU), stock
+    return prepared(ours, dims, torch.float32, CPU), stock
 
 
 def family_engine(family: str, placement: PlacementWish = "auto", draft: str | None = None) -> tuple[Engine, nn.Module]:
@@ -198,4 +198,4 @@ def transformers_text(stock: nn.Module, prompt: list[int], num_tokens: int) -> t
     """What transformers writes, greedily."""
     ids = torch.tensor([prompt])
     options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": num_tokens, "do_sample": False}
-    return tuple(cast(Any, stock).generate(ids, **options)[0].tolist()[len(prompt) :])
+    return tuple(stock.generate(ids, **options)[0].tolist()[len(prompt) :])
