@@ -107,14 +107,6 @@ def test_only_the_plain_causal_mask_is_built_as_nothing_and_windows_and_chunks_b
         assert isinstance(hf_attention.mask(mask_function=other), hf_attention.Partial)
 
 
-def test_a_soft_cap_and_sinks_change_what_attention_gives() -> None:
-    plain = attend(Layer(), scaling=0.5)
-    assert not torch.allclose(attend(Layer(), scaling=0.5, softcap=0.1), plain)
-    assert torch.allclose(attend(Layer(), scaling=0.5, softcap=1e6), plain, atol=1e-3)
-    assert not torch.allclose(attend(Layer(), scaling=0.5, s_aux=torch.zeros(2)), plain)
-    assert torch.allclose(attend(Layer(), scaling=0.5, s_aux=torch.full((2,), -100.0)), plain)
-
-
 @pytest.mark.parametrize("kind", ["full", "retrieval", "streaming"])
 def test_keys_and_values_of_another_shape_than_the_config_s_are_refused(kind: str) -> None:
     """Without the check a single head, or a width of 1, would be copied to all of them."""

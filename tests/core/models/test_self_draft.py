@@ -54,6 +54,10 @@ def test_the_kernel_multiplies_as_the_slow_twin_does(dtype: torch.dtype, outputs
     torch.manual_seed(0)
     linear = nn.Linear(inputs, outputs, bias=outputs % 2 == 0, dtype=dtype).requires_grad_(False)
     layer = SelfDraftLinear(linear.weight, linear.bias, CPU)
+    wide = functional.pad(linear.weight.float(), (0, -inputs % GROUP))
+    off, groups = widened(round_to_levels(wide)) - wide, wide.view(outputs, -1, GROUP)
+    steps = (groups.amax(-1) - groups.amin(-1)) / 15  # rounded to the nearest, with scales and offsets in bfloat16
+    assert (off.view_as(groups).abs().amax(-1) <= 0.52 * steps + 0.01 * groups.abs().amax(-1)).all()
     for rows in (1, 3, 9):
         x = torch.randn(1, rows, inputs).to(dtype)
         found, expected = layer(x), reference(linear.weight, linear.bias, x)
